@@ -18,7 +18,7 @@ from headgate.bootstrap.health import open_health
 from headgate.bootstrap.store import open_cache, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
-from headgate.serve.graphql.engine import Asked, Engine
+from headgate.serve.graphql.engine import Engine, GraphqlRequest
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.store.resilience.guarded_store import AnyStore
@@ -150,10 +150,10 @@ def _board(home: Path, size: Sizes) -> Figure:
         through = opened._replace(store=counted)
         health = open_health(through, cache, clock, open_service(App("bench"), opened, clock))
         engine = Engine(health, Limits())
-        prepared = engine.prepare(Asked(_BOARD, {}, None))
+        prepared = engine.prepare(GraphqlRequest(_BOARD, {}, None))
 
         def ask() -> dict[str, Any]:
-            return engine.carry_out(prepared, LOCAL, clock.monotonic() + 60).content
+            return engine.execute(prepared, LOCAL, clock.monotonic() + 60).content
 
         content = ask()
         made = list(counted.calls)

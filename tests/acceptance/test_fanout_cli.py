@@ -177,7 +177,7 @@ def test_fail_look_mend_redrive__ends_well(site: Site) -> None:
 
 def test_each__bad_items__fail_alone_and_are_named(site: Site) -> None:
     order = ["--handler", "jobs:odd", "--each", "--range", "0..4", "--chunk-size", "2", "--run-id", "odd"]
-    assert "items that failed: 2" in site.said("fanout", "submit", *order, "--watch", exit_code=2)
+    assert "failed items: 2" in site.said("fanout", "submit", *order, "--watch", exit_code=2)
 
     listed = site.json("fanout", "failures", "odd")
 
@@ -278,8 +278,8 @@ def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
         (["submit", "--items", "@large.json"], 5, "payload_too_large", "item 1"),
         (["submit", "--items", "{}"], 5, "bad_payload", "items"),
         (["submit", "--range", "0..9", "--handler", "jobs"], 5, "bad_definition", "module:function"),
-        (["submit", "--range", "0..9", "--lines", "numbers.txt"], 5, "bad_definition", "range and lines are given"),
-        (["submit"], 5, "bad_definition", "none is given"),
+        (["submit", "--range", "0..9", "--lines", "numbers.txt"], 5, "bad_definition", "range and lines are set"),
+        (["submit"], 5, "bad_definition", "none is set"),
         (["show", "none"], 4, "not_found", "headgate fanout ls"),
         (["watch", "none"], 4, "not_found", "none"),
         (["chunks", "none"], 4, "not_found", "none"),

@@ -195,11 +195,11 @@ def _states(events: list[dict[str, Any]]) -> dict[int, str]:
 
 def _told(event: dict[str, Any]) -> str:
     """Return what an event says besides the state that it is about."""
-    from headgate.serve.rest.asl.events import details_of, said
+    from headgate.serve.rest.asl.events import details_of, error_text
 
     details = {name: value for name, value in details_of(event).items() if name != "name"}
     if "error" in details:
-        return said(details["error"], details.get("cause", ""))
+        return error_text(details["error"], details.get("cause", ""))
     for member in ("input", "output", "parameters"):
         if member in details:
             return f"{member} {_shortened(compact(details[member]))}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headgate.asl.graph.labels import MARKS, Status
 from headgate.clock import Clock
-from headgate.serve.rest.asl.events import details_of, said
+from headgate.serve.rest.asl.events import details_of, error_text
 from headgate.serve.rest.asl.state_visits import Visit, Visits
 
 Event = Mapping[str, Any]
@@ -54,7 +54,7 @@ class Progress:
         if visit is None or type.startswith("Execution"):
             return None
         if type.endswith(_FAILURES) and "error" in details:
-            return f"{MARKS[Status.FAILED]} {visit.name}  {said(details['error'], details.get('cause', ''))}"
+            return f"{MARKS[Status.FAILED]} {visit.name}  {error_text(details['error'], details.get('cause', ''))}"
         if type == "MapStateStarted" and visit.items > ITEMS_SHOWN_MAX and not self._is_hidden(visit):
             self._counted[id(visit)] = (visit, 0)
         if self._is_hidden(visit):

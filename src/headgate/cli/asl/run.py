@@ -118,7 +118,7 @@ def _run_there(api: Api, given: _Given, *, detach: bool, as_json: bool) -> int:
 
 def _shown(execution: Followed, clock: Clock, *, created: bool, as_json: bool) -> int:
     """Follow an execution, print what it ends with, and return the exit code."""
-    from headgate.serve.rest.asl.events import said
+    from headgate.serve.rest.asl.events import error_text
 
     if not as_json:
         typer.echo(execution.id if created else f"{execution.id} is there already", err=True)
@@ -130,7 +130,7 @@ def _shown(execution: Followed, clock: Clock, *, created: bool, as_json: bool) -
         echo_json(found.get("output"))
     if found["status"] == "SUCCEEDED":
         return 0
-    told = said(found.get("error", ""), found.get("cause", ""))
+    told = error_text(found.get("error", ""), found.get("cause", ""))
     typer.echo(f"error: execution {execution.id} ended {found['status']}: {told}".rstrip(": "), err=True)
     return INTERRUPTED_EXIT_CODE if was_interrupted else FAILED_EXIT_CODE
 

@@ -1,1 +1,1 @@
-"""Graphql: say here what this part is for."""
+"""GraphQL API: schema, types, loaders, limits, engine, HTTP transport and subscriptions."""

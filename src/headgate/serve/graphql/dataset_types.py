@@ -1,4 +1,4 @@
-"""What is said of a dataset, as GraphQL shows it: where it lies, its schema, its contract and its promises."""
+"""GraphQL types of dataset configuration: source, schema, contract, SLOs, tags and versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.serve.graphql.enums import Moment
 
 @strawberry.type(name="DatasetSource")
 class DatasetSourceType:
-    """Where a dataset's data lies."""
+    """Location of a dataset's data."""
 
     type: str
     topic: str | None
@@ -28,7 +28,7 @@ class DatasetSourceType:
 
 @strawberry.type(name="SchemaBinding")
 class SchemaBindingType:
-    """Which schema a dataset follows."""
+    """Schema of a dataset."""
 
     registry: str
     schema_name: str
@@ -43,7 +43,7 @@ class SchemaBindingType:
 
 @strawberry.type(name="ContractBinding")
 class ContractBindingType:
-    """Which contract a dataset keeps. Constraints are those of JSON Schema, field by field."""
+    """Contract of a dataset. Constraints are JSON Schema, by field."""
 
     contract_id: str | None
     required_fields: list[str]
@@ -62,7 +62,7 @@ class ContractBindingType:
 
 @strawberry.type(name="Slos")
 class SlosType:
-    """What is promised of a dataset. What is not promised is null."""
+    """SLOs of a dataset. An SLO that is not set is null."""
 
     max_delay_seconds: float | None
     warning_delay_seconds: float | None
@@ -92,7 +92,7 @@ class SlosType:
 
 @strawberry.type(name="Tag")
 class TagType:
-    """A word that people have put on a dataset, and what it says."""
+    """A tag of a dataset: name and value."""
 
     key: str
     value: str
@@ -100,7 +100,7 @@ class TagType:
 
 @strawberry.type(name="DatasetVersion")
 class DatasetVersionType:
-    """A version of what is said of a dataset: which, since when, and by whom."""
+    """A version of a dataset's configuration: number, time and author."""
 
     config_version: int
     tier: Tier

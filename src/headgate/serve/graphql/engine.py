@@ -1,6 +1,6 @@
-"""The engine: a GraphQL document is read, measured, checked and carried out, all of it in a thread of the pool.
+"""GraphQL engine: parses, measures, validates and executes documents, in a thread of the pool.
 
-What a document is does not change, so that those that passed are remembered; what one costs depends on its variables.
+Validated documents are cached; the cost is computed per request, because it depends on the variables.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from headgate.serve.graphql.limits import Limits, check_limits
 from headgate.serve.graphql.loaders import Context
 from headgate.serve.graphql.schema import build_schema
 
-DOCUMENTS_KEPT: Final = 256
-# Twice what a query within its limits can have: braces and parentheses around every field.
+DOCUMENTS_MAX: Final = 256
+# Twice the depth of an allowed query: braces and parentheses around every field.
 NESTING_MAX: Final = 200
 _OPENING: Final = frozenset("{[(")
 _CLOSING: Final = frozenset("}])")
 _MARKS: Final = re.compile(r'"""(?:\\"""|.)*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|[{}\[\]()]', re.DOTALL)
-# A document is refused at the first few things that are wrong with it.
+# Validation stops after this many errors.
 ERRORS_MAX: Final = 10
 
 
-class Asked(Struct, frozen=True):
-    """What someone asks: a document, which of its operations, and the values of its variables."""
+class GraphqlRequest(Struct, frozen=True):
+    """A request: document, operation name and variables."""
 
     query: str
     variables: Mapping[str, Any] = {}
@@ -53,9 +53,9 @@ class Asked(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """A document that may be carried out."""
+    """A document that may be executed."""
 
-    asked: Asked
+    asked: GraphqlRequest
     document: DocumentNode
     operation: OperationDefinitionNode
 
@@ -65,7 +65,7 @@ class Prepared(Struct, frozen=True):
 
 
 class Refusal(Exception):
-    """A document that is not carried out, and why."""
+    """A document that is not executed, and the errors."""
 
     def __init__(self, errors: Sequence[GraphQLError | HeadgateError]) -> None:
         super().__init__(str(errors[0]))
@@ -73,14 +73,14 @@ class Refusal(Exception):
 
 
 class Outcome(Struct, frozen=True):
-    """What is answered. `is_refused`: nothing was carried out, and there is no data, not even none."""
+    """A response. `is_refused`: nothing was executed, and the response has no data member."""
 
     content: dict[str, Any]
     is_refused: bool = False
 
 
 class Engine:
-    """Answers documents about one health service. Safe to use from many threads."""
+    """Executes documents on one health service. Thread-safe."""
 
     def __init__(self, health: HealthService, limits: Limits) -> None:
         self.schema = build_schema()
@@ -89,15 +89,15 @@ class Engine:
         self._lock = threading.Lock()
         self._documents: OrderedDict[str, DocumentNode] = OrderedDict()
 
-    def prepare(self, asked: Asked) -> Prepared:
-        """Return what may be carried out. Raises `Refusal`."""
+    def prepare(self, asked: GraphqlRequest) -> Prepared:
+        """Return the document to execute. Raises `Refusal`."""
         known = self._known(asked.query)
         document = self._parsed(asked.query) if known is None else known
         operation = get_operation_ast(document, asked.operation_name)
         if operation is None:
             raise Refusal([_no_operation(document, asked.operation_name)])
         try:
-            # Before it is checked: checking takes long for documents that are made to.
+            # Before validation, which is slow for malicious documents.
             check_limits(self.schema, document, operation, asked.variables, self.limits)
         except QueryLimitError as exc:
             raise Refusal([exc]) from exc
@@ -108,12 +108,12 @@ class Engine:
             self._remember(asked.query, document)
         return Prepared(asked, document, operation)
 
-    def carry_out(self, prepared: Prepared, principal: Principal, ends_at: float, root: object = None) -> Outcome:
-        """Carry out a document and return the answer. `root` is what a subscription has been told."""
+    def execute(self, prepared: Prepared, principal: Principal, ends_at: float, root: object = None) -> Outcome:
+        """Execute a document and return the response. `root` is the event batch of a subscription."""
 
         begun: list[Coroutine[Any, Any, Any]] = []
 
-        def is_noted(value: Any) -> TypeGuard[Awaitable[Any]]:  # noqa: ANN401 - whatever a resolver returns
+        def is_noted(value: Any) -> TypeGuard[Awaitable[Any]]:  # noqa: ANN401 - a resolver's result
             if iscoroutine(value):
                 begun.append(value)
                 return True
@@ -131,12 +131,12 @@ class Engine:
             )
             return await result if isawaitable(result) else result
 
-        # A loop of its own: loaders wait for the store in it, which nobody else's request is held up by.
+        # Its own event loop: loaders may block it without delaying other requests.
         try:
             with asyncio.Runner() as runner:
                 return outcome_of(runner.run(run()))
         finally:
-            # A field that fails at once has graphql-core forget those beside it that it has not begun to wait for.
+            # If a field fails at once, graphql-core drops sibling coroutines that it has not awaited yet.
             for each in begun:
                 if getcoroutinestate(each) == CORO_CREATED:
                     each.close()
@@ -145,14 +145,14 @@ class Engine:
         if len(query.encode("utf-8", "surrogatepass")) > self.limits.bytes_max:
             raise Refusal([QueryLimitError(f"the query is longer than {self.limits.bytes_max:,} bytes; send less")])
         if _nesting(query) > NESTING_MAX:
-            # The parser goes as deep as the query does, and would run out of calls.
+            # The parser recurses as deep as the query, and would overflow the stack.
             too_deep = QueryLimitError(f"the query is nested too deeply: nest at most {self.limits.depth_max} fields")
             raise Refusal([too_deep])
         try:
             return parse(query, max_tokens=self.limits.tokens_max)
         except GraphQLError as exc:
             if "Parsing aborted" in exc.message:
-                many = QueryLimitError(f"the query has more than {self.limits.tokens_max:,} words and signs; send less")
+                many = QueryLimitError(f"the query has more than {self.limits.tokens_max:,} tokens; send less")
                 raise Refusal([many]) from exc
             raise Refusal([exc]) from exc
 
@@ -165,12 +165,12 @@ class Engine:
     def _remember(self, query: str, document: DocumentNode) -> None:
         with self._lock:
             self._documents[query] = document
-            while len(self._documents) > DOCUMENTS_KEPT:
+            while len(self._documents) > DOCUMENTS_MAX:
                 self._documents.popitem(last=False)
 
 
 def _nesting(query: str) -> int:
-    """Return how many brackets are open at once, at most; those in texts and comments do not count."""
+    """Return the maximum bracket nesting, without those in strings and comments."""
     deepest = depth = 0
     for mark in _MARKS.findall(query):
         if mark in _OPENING:
@@ -182,16 +182,16 @@ def _nesting(query: str) -> int:
 
 
 def outcome_of(result: ExecutionResult) -> Outcome:
-    """Return the answer that a result is."""
+    """Return the response of an execution result."""
     errors = [shaped(each) for each in result.errors or ()]
-    # Refused before it began, as for variables that do not fit: GraphQL leaves data out then.
+    # Refused before execution, for example for invalid variables: the response has no data member.
     is_refused = result.data is None and bool(errors) and all(each.path is None for each in result.errors or ())
     content: dict[str, Any] = {} if is_refused else {"data": result.data}
     return Outcome({**content, "errors": errors} if errors else content, is_refused)
 
 
 def refused(refusal: Refusal) -> Outcome:
-    """Return the answer to a document that is not carried out."""
+    """Return the response to a refused document."""
     return Outcome({"errors": [shaped(each) for each in refusal.errors]}, is_refused=True)
 
 
@@ -202,7 +202,9 @@ def _no_operation(document: DocumentNode, name: str | None) -> GraphQLError:
         if isinstance(each, OperationDefinitionNode)
     ]
     if not names:
-        return GraphQLError("the document has no operation; begin it with '{' or 'query'")
+        return GraphQLError("the document has no operation; start it with '{' or 'query'")
     if name is None:
-        return GraphQLError(f"the document has several operations: say in operationName which: {', '.join(names[:10])}")
-    return GraphQLError(f"operationName {name[:60]!r}: there is none; the document has {', '.join(names[:10])}")
+        return GraphQLError(
+            f"the document has several operations; set operationName to one of: {', '.join(names[:10])}"
+        )
+    return GraphQLError(f"operationName {name[:60]!r}: not found; the document has {', '.join(names[:10])}")

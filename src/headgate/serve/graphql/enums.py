@@ -1,4 +1,4 @@
-"""The words of the GraphQL schema: its enums, and its moments in time."""
+"""GraphQL enums, the DateTime scalar, and field decorators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.health.model import enums as vocabulary
 from headgate.health.model.datasets import DatasetStatus
 from headgate.health.model.timestamps import moment
 
-# The enums are those of health, which the library reads by an attribute that this gives them.
+# The enums of health, which strawberry recognizes by an attribute that is set here.
 _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {
     "SignalStateEnum": vocabulary.SignalState,
     "IncidentStatus": vocabulary.IncidentStatus,
@@ -42,7 +42,7 @@ for _name, _kind in _ENUMS.items():
 Moment = NewType("Moment", str)
 
 
-def _given(value: Any) -> Moment:  # noqa: ANN401 - whatever a caller sends
+def _given(value: Any) -> Moment:  # noqa: ANN401 - user input
     if not isinstance(value, str):
         raise InvalidPayloadError(f"DateTime {str(value)[:40]!r}: write text such as 2026-01-15T10:00:00Z")
     return Moment(moment(value, field="DateTime"))
@@ -51,14 +51,14 @@ def _given(value: Any) -> Moment:  # noqa: ANN401 - whatever a caller sends
 SCALARS: Final[dict[object, ScalarDefinition]] = {
     Moment: strawberry.scalar(
         name="DateTime",
-        description="A moment such as 2026-01-15T10:00:00.000Z. Answers are in UTC; questions may have any offset.",
+        description="A time such as 2026-01-15T10:00:00.000Z. Output is in UTC; input may have any offset.",
         specified_by_url="https://datatracker.ietf.org/doc/html/rfc3339",
         serialize=str,
         parse_value=_given,
     )
 }
 
-# What `Int` can say on the wire. Counts above it are held there, and have a twin that is exact.
+# The range of `Int`. Larger counts are clamped, and have an exact twin.
 INT_MAX: Final = 2**31 - 1
 
 
@@ -66,22 +66,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def reads(description: str) -> Callable[[F], F]:
-    """Make a method a field that reads what it shows. It needs a rule: see `graphql_rules`."""
+    """Declare a field that reads. It needs a rule in `schema`."""
     made: Callable[[F], F] = strawberry.field(description=description)
     return made
 
 
 def follows(description: str) -> Callable[[F], F]:
-    """Make a method a subscription. It needs a rule: see `graphql_rules`."""
+    """Declare a subscription. It needs a rule in `schema`."""
     made: Callable[[F], F] = strawberry.subscription(description=description)
     return made
 
 
 def whole(number: int) -> int:
-    """Return a number as `Int` can say it: the largest one for all that are larger."""
+    """Clamp a number to the range of `Int`."""
     return min(number, INT_MAX)
 
 
 def maybe_moment(text: str | None) -> Moment | None:
-    """Return a kept moment, or None for none."""
+    """Return a stored time, or None."""
     return Moment(text) if text else None

@@ -1,4 +1,4 @@
-"""Errors as GraphQL answers them: with a code that is safe to match on, and whether to try again."""
+"""GraphQL errors: adds a stable code and retryability to every error of a response."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from graphql import GraphQLError
 from headgate.errors import FatalError, HeadgateError, TransientError
 from headgate.telemetry import correlation_id
 
-# The document is not GraphQL, or not of this schema; or its variables do not fit.
+# Invalid GraphQL, not of this schema, or with variables that do not fit.
 BAD_QUERY: Final = "bad_query"
 _INTERNAL: Final = "internal"
-_OURS: Final = "internal error; the server log has the details under this correlation id"
+_INTERNAL_MESSAGE: Final = "internal error; the server log has the details under this correlation id"
 _log = structlog.get_logger(__name__)
 
 
 def fault_of(errors: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the status, as gRPC calls it, of the first of an answer's errors that is no fault of the caller's."""
+    """Return the gRPC status of the first error that is not the caller's fault, or None."""
     codes = [error["extensions"]["code"] for error in errors]
     return next((_FAULTS[code] for code in codes if code in _FAULTS), None)
 
 
 def shaped(error: GraphQLError | HeadgateError) -> dict[str, Any]:
-    """Return an error as it is answered. What nobody foresaw is logged, and nothing of it told."""
+    """Return an error as it is sent. Unexpected errors are logged and sent without details."""
     if isinstance(error, HeadgateError):
         return {"message": error.message, "extensions": _extensions(error)}
     shape: dict[str, Any] = {"message": error.message}
@@ -40,7 +40,7 @@ def shaped(error: GraphQLError | HeadgateError) -> dict[str, Any]:
         shape["extensions"] = {"code": BAD_QUERY, "retryable": False}
     else:
         _log.error("query failed", action="graphql.query", path=error.path, exc_info=cause)
-        shape["message"] = _OURS
+        shape["message"] = _INTERNAL_MESSAGE
         shape["extensions"] = {"code": _INTERNAL, "retryable": False, "correlation_id": correlation_id()}
     return shape
 
@@ -52,7 +52,7 @@ def _extensions(error: HeadgateError) -> dict[str, Any]:
 
 
 def _cause(error: GraphQLError) -> BaseException | None:
-    """Return what was raised at the bottom of it, or None if GraphQL itself refused."""
+    """Return the root cause, or None if GraphQL itself refused."""
     cause: BaseException | None = error
     while isinstance(cause, GraphQLError):
         cause = cause.original_error

@@ -1,4 +1,4 @@
-"""Evidence as GraphQL shows it."""
+"""GraphQL types of evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.serve.graphql.enums import Moment
 
 @strawberry.type(name="EvidenceProducer")
 class EvidenceProducerType:
-    """Who produced the record, and how sure that is."""
+    """Producer of the record, and the confidence."""
 
     producer_id: str
     version: str | None
@@ -21,7 +21,7 @@ class EvidenceProducerType:
 
 @strawberry.type(name="EvidenceSource")
 class EvidenceSourceType:
-    """Where the record was found. An offset may be larger than numbers of GraphQL are exact: it is text."""
+    """Position of the record. The offset is text, because it may exceed exact GraphQL numbers."""
 
     topic: str | None
     partition: str | None
@@ -40,7 +40,7 @@ class EvidenceSourceType:
 
 @strawberry.type(name="EvidenceGate")
 class EvidenceGateType:
-    """What one gate of the check said."""
+    """Result of one validation gate."""
 
     gate: str
     result: Result
@@ -50,7 +50,7 @@ class EvidenceGateType:
 
 @strawberry.type(name="Evidence")
 class EvidenceType:
-    """The proof of one check of one record. `payloadRef` says where the record lies, as it was given."""
+    """Evidence of one validated record. `payloadRef` locates the record, as the producer sent it."""
 
     evidence_id: strawberry.ID
     dataset_urn: str

@@ -1,4 +1,4 @@
-"""GraphQL over HTTP: queries by POST and GET, answers as JSON, subscriptions as server-sent events."""
+"""GraphQL over HTTP: queries by POST and GET, responses as JSON, subscriptions as server-sent events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.errors import (
     UnauthenticatedError,
 )
 from headgate.health.service import HealthService
-from headgate.serve.graphql.engine import Asked, Engine, Outcome, Prepared, Refusal, outcome_of, refused
+from headgate.serve.graphql.engine import Engine, GraphqlRequest, Outcome, Prepared, Refusal, outcome_of, refused
 from headgate.serve.graphql.errors import fault_of, shaped
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.subscriptions import Following, StreamContext
@@ -39,13 +39,13 @@ GRAPHQL: Final = "application/graphql-response+json"
 BODY_BYTES_MAX: Final = 256 * 1024
 STREAM_SECONDS: Final = streams.STREAM_SECONDS_MAX
 COMPLETE: Final = b"event: complete\ndata: \n\n"
-# What a query is given beyond its own time to notice that it is up.
+# Grace beyond the query timeout, for the query to notice it.
 _GRACE_SECONDS: Final = 1.0
 _ARGUMENTS_MAX: Final = 20
 
 
 class Body(Struct):
-    """What is sent. Other members are left alone: clients send some of their own."""
+    """Request body. Unknown members are ignored: some clients send their own."""
 
     query: str
     variables: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class Body(Struct):
 
 
 class View:
-    """Answers requests."""
+    """Answers HTTP requests."""
 
     def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub, limits: Limits | None = None) -> None:
         self._engine = Engine(health, limits or Limits())
@@ -63,13 +63,13 @@ class View:
         self._clock = health.clock
 
     async def answer(self, request: Request[Any, Any, Any]) -> Response[Any]:
-        """Return the answer. Raises `UnauthenticatedError` and `ServerBusyError`: nothing was looked at then."""
+        """Return the response. Raises `UnauthenticatedError` and `ServerBusyError` before execution."""
         principal = principal_of(request.scope)
         if principal is None:
-            raise UnauthenticatedError("GraphQL: who calls is not known; send 'Authorization: Bearer' with a key")
+            raise UnauthenticatedError("GraphQL: not authenticated; send 'Authorization: Bearer' with a key")
         media = _accepted(request.headers.get("accept", ""))
         if media is None:
-            detail = f"answers are {GRAPHQL}, {JSON} or {streams.MEDIA_TYPE}; accept one of them"
+            detail = f"responses are {GRAPHQL}, {JSON} or {streams.MEDIA_TYPE}; accept one of them"
             return response(Problem.of(HTTPStatus.NOT_ACCEPTABLE.value, "not_acceptable", detail))
         is_read_only = request.method == "GET"
         if not is_read_only and _media_type(request.headers.get("content-type", "")) != JSON:
@@ -85,19 +85,19 @@ class View:
             asked, principal, JSON if media == streams.MEDIA_TYPE else media, request.method
         )
         if fault is not None:
-            # Over HTTP it is an answer as any other; who counts failures is to see it.
+            # The HTTP status is 200; the status for metrics is set here.
             request.scope["api_status"] = fault  # type: ignore[typeddict-unknown-key]  # ours
         return answer
 
     async def _once(
-        self, asked: Asked, principal: Principal, media: str, method: str
+        self, asked: GraphqlRequest, principal: Principal, media: str, method: str
     ) -> tuple[Response[Any], str | None]:
-        """Return the answer, and what went wrong in it that is not the caller's fault."""
+        """Return the response, and the status of an error that is not the caller's fault."""
         ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
 
         def work() -> Outcome | None:
             prepared = self._engine.prepare(asked)
-            return None if prepared.is_subscription else self._engine.carry_out(prepared, principal, ends_at)
+            return None if prepared.is_subscription else self._engine.execute(prepared, principal, ends_at)
 
         try:
             outcome = await self._in_time(work)
@@ -108,28 +108,28 @@ class View:
         if outcome is not None:
             return _written(outcome, media), fault_of(outcome.content.get("errors", ()))
         if method == "GET":
-            detail = f"/graphql: subscriptions are asked for by POST, and answered as {streams.MEDIA_TYPE}"
+            detail = f"/graphql: subscriptions need POST, and are answered as {streams.MEDIA_TYPE}"
             problem = Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail)
             return response(problem, {"allow": "POST"}), None
         stream = InvalidPayloadError(f"a subscription is answered as a stream: send 'Accept: {streams.MEDIA_TYPE}'")
         return _written(Outcome({"errors": [shaped(stream)]}, is_refused=True), media), None
 
-    async def _in_time(self, work: Any) -> Any:  # noqa: ANN401 - whatever the work returns
+    async def _in_time(self, work: Any) -> Any:  # noqa: ANN401 - the result of the work
         seconds = self._engine.limits.seconds_max + _GRACE_SECONDS
         try:
             return await asyncio.wait_for(self._pool.run(work), seconds)
         except TimeoutError as exc:
-            raise DeadlineExceededError(f"the query was not answered within {seconds:g} s; ask for less") from exc
+            raise DeadlineExceededError(f"the query took longer than {seconds:g} s; request less") from exc
 
-    # Streams: one connection for each operation, as GraphQL over server-sent events calls it.
+    # Streams: distinct connections mode of GraphQL over server-sent events.
 
-    async def _streamed(self, asked: Asked, principal: Principal) -> AsyncIterator[bytes]:
+    async def _streamed(self, asked: GraphqlRequest, principal: Principal) -> AsyncIterator[bytes]:
         yield streams.OPENING
         ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
         try:
             prepared: Prepared = await self._in_time(lambda: self._engine.prepare(asked))
             if not prepared.is_subscription:
-                work = lambda: self._engine.carry_out(prepared, principal, ends_at)  # noqa: E731
+                work = lambda: self._engine.execute(prepared, principal, ends_at)  # noqa: E731
                 outcome: Outcome = await self._in_time(work)
                 yield _next(outcome)
                 yield COMPLETE
@@ -140,18 +140,18 @@ class View:
             yield COMPLETE
             return
         except HeadgateError as exc:
-            # Not complete: whoever follows comes back.
+            # No complete message: the client reconnects.
             yield _next(Outcome({"errors": [shaped(exc)]}))
             return
         if isinstance(source, ExecutionResult):
             yield _next(outcome_of(source))
             yield COMPLETE
             return
-        async with aclosing(self._told(prepared, principal, source)) as told:
+        async with aclosing(self._messages(prepared, principal, source)) as told:
             async for each in told:
                 yield each
 
-    async def _source(self, prepared: Prepared, principal: Principal) -> Any:  # noqa: ANN401 - news, or why not
+    async def _source(self, prepared: Prepared, principal: Principal) -> Any:  # noqa: ANN401 - events, or an error
         context = StreamContext(self._following, principal)
         return await create_source_event_stream(
             self._engine.schema,
@@ -161,8 +161,8 @@ class View:
             operation_name=prepared.asked.operation_name,
         )
 
-    async def _told(self, prepared: Prepared, principal: Principal, source: Any) -> AsyncGenerator[bytes, None]:  # noqa: ANN401
-        """Go through the messages of a subscription. They end without a word, so that whoever follows comes back."""
+    async def _messages(self, prepared: Prepared, principal: Principal, source: Any) -> AsyncGenerator[bytes, None]:  # noqa: ANN401
+        """Yield the messages of a subscription. It ends without a complete message, so that the client reconnects."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + STREAM_SECONDS
         waiting: asyncio.Future[Any] | None = None
@@ -177,7 +177,7 @@ class View:
                 if news is None:
                     return
                 until = self._clock.monotonic() + self._engine.limits.seconds_max
-                work = lambda: self._engine.carry_out(prepared, principal, until, news)  # noqa: E731, B023
+                work = lambda: self._engine.execute(prepared, principal, until, news)  # noqa: E731, B023
                 yield _next(await self._in_time(work))
         except HeadgateError as exc:
             yield _next(Outcome({"errors": [shaped(exc)]}))
@@ -193,39 +193,39 @@ def _next(outcome: Outcome) -> bytes:
 
 
 def _written(outcome: Outcome, media: str, status: int | None = None) -> Response[Any]:
-    """Return the answer over HTTP: by its own media type what is refused is 400, as plain JSON it is 200."""
+    """Return the HTTP response: a refusal is 400 by GraphQL's media type, and 200 as plain JSON."""
     if status is None:
         status = HTTPStatus.BAD_REQUEST if outcome.is_refused and media == GRAPHQL else HTTPStatus.OK
     headers = {"cache-control": "no-store"}
     return Response(msgspec.json.encode(outcome.content), status_code=int(status), media_type=media, headers=headers)
 
 
-def _from_body(content: bytes) -> Asked:
+def _from_body(content: bytes) -> GraphqlRequest:
     if len(content) > BODY_BYTES_MAX:
         raise QueryLimitError(f"the body is {len(content):,} bytes: send at most {BODY_BYTES_MAX:,}")
     try:
         body = typed_decode.from_json(content, Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"body: {exc}; send an object with query, variables and operationName") from exc
-    return Asked(body.query, body.variables or {}, body.operation_name or None)
+    return GraphqlRequest(body.query, body.variables or {}, body.operation_name or None)
 
 
-def _from_query(raw: bytes) -> Asked:
+def _from_query(raw: bytes) -> GraphqlRequest:
     try:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_ARGUMENTS_MAX)
         given = dict(pairs)
         if len(given) != len(pairs):
-            raise InvalidPayloadError("query: an argument is given twice")
+            raise InvalidPayloadError("query: repeated argument")
         variables = typed_decode.from_json(given.get("variables") or "{}", dict[str, Any] | None)
     except (ValueError, msgspec.DecodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"query: {exc}; give query, variables as JSON, and operationName") from exc
+        raise InvalidPayloadError(f"query: {exc}; send query, variables as JSON, and operationName") from exc
     if "query" not in given:
         raise InvalidPayloadError("query is missing: GET /graphql?query={activeIncidents{title}}, or POST it as JSON")
-    return Asked(given["query"], variables or {}, given.get("operationName") or None)
+    return GraphqlRequest(given["query"], variables or {}, given.get("operationName") or None)
 
 
 def _accepted(header: str) -> str | None:
-    """Return the media type to answer with, the first of those that a client likes best; None if it likes none."""
+    """Return the supported media type that the client prefers, or None."""
     liked: dict[str, float] = {}
     for part in header.split(",") if header.strip() else ["*/*"]:
         name, *parameters = (each.strip().lower() for each in part.split(";"))

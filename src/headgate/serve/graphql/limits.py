@@ -1,7 +1,7 @@
-"""Limits of a GraphQL query: how large, how deep and how dear it may be, measured before any of it is done.
+"""GraphQL limits: size, depth and cost of a query, measured before execution.
 
-A field costs 1, some that need reads of their own more, and what is below a list costs as often as the list may be
-long. What fragments hold is measured once for each fragment, so that measuring stays cheap however they are nested.
+A field costs 1, fields with their own reads cost more, and fields below a list are multiplied by its length. Fragments
+are measured once each, so that measuring stays cheap however they are nested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headgate.errors import QueryLimitError
 from headgate.health.model.volume_counts import DAY_HOURS, DAYS_MAX
 from headgate.serve.graphql.paging import PAGE_DEFAULT, PAGE_MAX, page_size
 
-# Where a list is not paged, how long it is thought to be.
+# Assumed length of lists that are not paged.
 LENGTH_DEFAULT: Final = 10
 _LENGTHS: Final[Mapping[str, int]] = {
     "Query.activeIncidents": PAGE_MAX,
@@ -53,11 +53,11 @@ _LENGTHS: Final[Mapping[str, int]] = {
     "Query.datasetReaders": PAGE_MAX,
     "Query.columnWriters": PAGE_MAX,
     "Query.columnReaders": PAGE_MAX,
-    # The connection has been counted as often as it has edges.
+    # The connection was multiplied by its edges already.
     "IncidentConnection.edges": 1,
     "DatasetConnection.edges": 1,
 }
-# What reads by itself, where others are read together.
+# Fields with a read of their own; others are batched.
 _COSTS: Final[Mapping[str, int]] = {
     "Query.incidentContext": 200,
     "Query.blastRadius": 50,
@@ -66,17 +66,17 @@ _COSTS: Final[Mapping[str, int]] = {
     "Query.gate": 20,
     "Dataset.versions": 20,
 }
-# Arguments that say how long a list is, by number or by what they list.
+# Arguments that set the length of a list, by number or by listed values.
 _SIZES: Final = ("limit", "first")
 _LISTED: Final = ("ids", "datasetUrns")
 _INTROSPECTION: Final = ("__schema", "__type")
-# Lists of types within types: each level multiplies what is answered.
+# Lists of types nested in types: each level multiplies the response.
 _OF_TYPES: Final = frozenset({"fields", "inputFields", "interfaces", "possibleTypes"})
 _OF_TYPES_MAX: Final = 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a query may be. Introspection is deeper than queries are, and has a limit of its own."""
+    """Limits of a query. Introspection is deeper than queries and has limits of its own."""
 
     bytes_max: int = 64 * 1024
     tokens_max: int = 2_000
@@ -85,13 +85,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     introspections_max: int = 2
     cost_max: int = 10_000
     aliases_max: int = 30
-    # Of one field in one place: each is compared with each other when the document is checked.
+    # Occurrences of one field in one place: validation compares each pair.
     repeats_max: int = 20
     seconds_max: float = 10.0
 
 
 class _Size(Struct, frozen=True):
-    """How deep and dear something is."""
+    """Depth and cost."""
 
     depth: int = 0
     cost: int = 0
@@ -101,7 +101,7 @@ class _Size(Struct, frozen=True):
 
 
 class _Inside(Struct, frozen=True):
-    """Where in an introspection something stands: below which fields, fragments, and how many lists of types."""
+    """Position within an introspection: fields, fragments, and number of type lists above."""
 
     path: tuple[str, ...]
     fragments: tuple[str, ...] = ()
@@ -115,9 +115,9 @@ def check_limits(
     variables: Mapping[str, Any],
     limits: Limits,
 ) -> int:
-    """Return what an operation costs. Raises `QueryLimitError` for one that is too much.
+    """Return the cost of an operation. Raises `QueryLimitError`.
 
-    The document need not be valid: what is not known costs as little as it does, and is refused afterwards.
+    The document need not be valid: unknown fields cost the minimum, and validation refuses them later.
     """
     meter = _Meter(schema, document, operation, variables, limits)
     size = meter.selections(operation.selection_set, schema.get_root_type(operation.operation))
@@ -128,7 +128,7 @@ def check_limits(
         raise QueryLimitError(f"the query is {size.depth} fields deep: nest at most {limits.depth_max}")
     if size.cost > limits.cost_max:
         raise QueryLimitError(
-            f"the query costs {size.cost}: {limits.cost_max} is the most; ask for fewer fields or smaller pages"
+            f"the query costs {size.cost}: at most {limits.cost_max}; request fewer fields or smaller pages"
         )
     return size.cost
 
@@ -177,7 +177,7 @@ class _Meter:
         return size
 
     def others(self, operation: OperationDefinitionNode) -> None:
-        """Go through what is not asked now, but is checked with the rest of the document."""
+        """Measure operations that are not executed but validated with the document."""
         for place, each in enumerate(self._document.definitions):
             if isinstance(each, FragmentDefinitionNode):
                 self._fragment(each.name.value)
@@ -191,7 +191,7 @@ class _Meter:
             if fragment is not None:
                 kind = self._type(fragment.type_condition.name.value)
                 self._measured[name] = self.selections(fragment.selection_set, kind, (f"...{name}",))
-        # None: it is within itself, or there is none. Both are refused when the document is checked.
+        # None: recursive or missing. Validation refuses both.
         return self._measured[name] or _Size()
 
     def _field(self, node: FieldNode, parent: GraphQLCompositeType | None, path: tuple[str, ...]) -> _Size:
@@ -212,18 +212,16 @@ class _Meter:
         return _Size(below.depth + 1, _COSTS.get(where, 1) + length * below.cost)
 
     def _placed(self, node: FieldNode, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Return where a field stands. Raises `QueryLimitError` if it stands there too often."""
+        """Return the position of a field. Raises `QueryLimitError` if it occurs too often there."""
         path = (*path, node.name.value if node.alias is None else node.alias.value)
         self._repeats[path] += 1
         most = self._limits.repeats_max
         if self._repeats[path] > most:
-            raise QueryLimitError(
-                f"the query asks for {path[-1][:60]} more than {most} times in one place; once will do"
-            )
+            raise QueryLimitError(f"the query selects {path[-1][:60]} more than {most} times in one place")
         return path
 
     def _length(self, node: FieldNode, field: GraphQLField | None, where: str) -> int:
-        """Return how often what is below a field is answered."""
+        """Return the multiplier of the fields below a field."""
         given = {each.name.value: each.value for each in node.arguments}
         if field is None or _composite(get_named_type(field.type)) is None:
             return 1
@@ -238,11 +236,11 @@ class _Meter:
         return _LENGTHS.get(where, LENGTH_DEFAULT if _is_list(field) else 1)
 
     def _size(self, node: object, default: object, name: str) -> int:
-        """Return the size of a page. Raises `QueryLimitError` for one that is not allowed."""
+        """Return the page size. Raises `QueryLimitError` if it is not allowed."""
         given = self._value(node)
         if given is None:
             given = default
-        # What is no number at all is refused when values are read.
+        # Values that are not numbers are refused by validation.
         return page_size(given, name) if isinstance(given, int) and not isinstance(given, bool) else PAGE_MAX
 
     def _count(self, node: ValueNode | None, name: str) -> int:
@@ -250,14 +248,14 @@ class _Meter:
         return page_size(len(given), name) if isinstance(given, list | tuple) else 1
 
     def _part(self, node: ValueNode | None, name: str) -> object:
-        """Return a member of an object that may be written out, or be in a variable."""
+        """Return a member of an object that is a literal or a variable."""
         given = self._value(node)
         if isinstance(given, ObjectValueNode):
             return next((each.value for each in given.fields if each.name.value == name), None)
         return given.get(name) if isinstance(given, Mapping) else None
 
     def _value(self, node: object) -> object:
-        """Return what is known of a value: a variable's, a number, the nodes of a list; else the node itself."""
+        """Resolve a value: of a variable, a number, or the nodes of a list; else the node itself."""
         if isinstance(node, VariableNode):
             name = node.name.value
             return self._variables[name] if name in self._variables else self._value(self._defaults.get(name))
@@ -269,22 +267,22 @@ class _Meter:
         self._introspections += 1
         limits = self._limits
         if self._introspections > limits.introspections_max:
-            raise QueryLimitError(f"the query asks for the schema more than {limits.introspections_max} times")
+            raise QueryLimitError(f"the query introspects the schema more than {limits.introspections_max} times")
         depth, fields = self._described(node.selection_set, _Inside(path))
         if depth > limits.introspection_depth_max:
             raise QueryLimitError(
-                f"the query of the schema is {depth} fields deep: nest at most {limits.introspection_depth_max}"
+                f"the introspection is {depth} fields deep: nest at most {limits.introspection_depth_max}"
             )
         return _Size(1, fields)
 
     def _described(self, selected: SelectionSetNode | None, inside: _Inside) -> tuple[int, int]:
-        """Return the depth and number of the fields of introspection. Raises `QueryLimitError` for nested lists."""
+        """Return depth and number of introspection fields. Raises `QueryLimitError` for nested lists."""
         deepest, fields = 1, 1
         for each in () if selected is None else selected.selections:
             depth, count = self._described_one(each, inside)
             deepest, fields = max(deepest, depth), fields + count
             if fields > self._limits.cost_max:
-                raise QueryLimitError("the query of the schema has too many fields; ask for fewer at a time")
+                raise QueryLimitError("the introspection has too many fields; request fewer at a time")
         return deepest, fields
 
     def _described_one(self, each: SelectionNode, inside: _Inside) -> tuple[int, int]:
@@ -299,7 +297,7 @@ class _Meter:
         assert isinstance(each, FieldNode)
         lists = inside.lists + (each.name.value in _OF_TYPES)
         if lists > _OF_TYPES_MAX:
-            raise QueryLimitError("the query of the schema lists types within types; ask for one list at a time")
+            raise QueryLimitError("the introspection nests lists of types; request one list at a time")
         within = replace(inside, path=self._placed(each, inside.path), lists=lists)
         depth, count = self._described(each.selection_set, within)
         return depth + 1, count

@@ -1,7 +1,7 @@
-"""Loaders: what many fields of one query need is read in one call to the store.
+"""GraphQL loaders: batch the reads of many fields of one query into one store call.
 
-A query runs in a thread of its own with an event loop of its own (see `graphql_engine`), so that a loader may wait for
-the store: everything that can be asked for at the same time has been, by then.
+A query runs in its own thread with its own event loop (see `engine`), so a loader may block: all fields that can run
+concurrently have requested their keys by then.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from headgate.health.service import HealthService
 from headgate.store.catalogue.tables import DATASET_REGISTRY, INCIDENT_INDEX
 from headgate.store.model.requests import Query
 
-# Of one dataset, where it is one of many: the newest incidents, and so many writers and readers.
-INCIDENTS_LOOKED_AT: Final = 20
+# Limits per dataset within a list: newest incidents, writers and readers.
+INCIDENTS_READ: Final = 20
 ENTRIES_MAX: Final = 100
 _IN_USE: Final = frozenset({DatasetStatus.ACTIVE, DatasetStatus.DEPRECATED})
 
 
 class Loaders:
-    """Reads for one query. Each thing is read once, whoever asks for it how often."""
+    """Reads of one query. Each key is read once."""
 
     def __init__(self, health: HealthService, check: Callable[[], None]) -> None:
-        """Take what to read from, and `check`, which raises once the query has run out of time."""
+        """Read from `health`; `check` raises once the query has timed out."""
         self._health = health
         self._check = check
         self.datasets: DataLoader[str, Dataset | None] = DataLoader(self._datasets)
@@ -53,12 +53,12 @@ class Loaders:
         try:
             rows = self._health.store.get_many(DATASET_REGISTRY, [latest_key(urn) for urn in dataset_urns])
         except TransientError:
-            rows = []  # The registry has a memory, and says of what it remembers that it is old.
+            rows = []  # The registry caches, and marks stale results.
         for row in rows:
             if row is not None:
                 dataset = dataset_of(row)
                 found[dataset.dataset_urn] = dataset
-        # What is not in use under this name may be under the other form of it, which the registry knows.
+        # A dataset that is not found may be registered under the other form of its name.
         return [
             found[urn] if urn in found and found[urn].status in _IN_USE else _or_error(self._find, urn)
             for urn in dataset_urns
@@ -83,7 +83,7 @@ class Loaders:
                 table=INCIDENT_INDEX,
                 index="dataset-time-index",
                 partition=f"DS#{urn}",
-                limit=INCIDENTS_LOOKED_AT,
+                limit=INCIDENTS_READ,
                 descending=True,
             )
             for urn in dataset_urns
@@ -98,7 +98,7 @@ class Loaders:
         self._check()
         found = self._health.evidence.get_many(evidence_ids)
         return [
-            CorruptionError(f"evidence {each}: it may be there, but: {found.unreadable[each]}")
+            CorruptionError(f"evidence {each}: cannot be read: {found.unreadable[each]}")
             if each in found.unreadable
             else found.evidence.get(each)
             for each in evidence_ids
@@ -112,22 +112,22 @@ class Loaders:
 
 
 class Context:
-    """What the fields of one query share: who asks, until when, and what was read already."""
+    """Shared state of a query: caller, deadline and loaders."""
 
     def __init__(self, health: HealthService, principal: Principal, ends_at: float) -> None:
-        """Take who asks, and when by the clock's monotonic seconds the answer must be there."""
+        """Take the caller, and the deadline on the monotonic clock."""
         self.health = health
         self.principal = principal
         self.loaders = Loaders(health, self.check_time)
         self._ends_at = ends_at
 
     def check_time(self) -> None:
-        """Raise `DeadlineExceededError` if the time for the query is up. Called before each read."""
+        """Raise `DeadlineExceededError` if the query has timed out. Called before each read."""
         if self.health.clock.monotonic() >= self._ends_at:
-            raise DeadlineExceededError("the query took too long; ask for less at a time, or try again in a moment")
+            raise DeadlineExceededError("the query took too long; request less, or retry in a moment")
 
     def registered(self, given: str) -> str:
-        """Return the name that a dataset is registered under; the given one if there is none, or nobody can tell."""
+        """Return the registered name of a dataset, or the given one if there is none or the registry is unavailable."""
         if not urns.is_dataset_urn(given):
             return given
         try:
@@ -136,20 +136,20 @@ class Context:
             return given
 
     def require(self, permission: Permission, dataset_urn: str) -> None:
-        """Raise `ForbiddenError` unless who asks may do this to a dataset."""
+        """Raise `ForbiddenError` unless the caller has the permission on a dataset."""
         require(self.principal, permission, dataset_urn)
 
     def sees_secrets(self, dataset_urn: str) -> bool:
-        """Whether who asks may see the secret fields of an incident of a dataset."""
+        """Whether the caller may see the secret fields of incidents of a dataset."""
         return may(self.principal, Permission.SECRET_FIELDS_READ, dataset_urn)
 
     def reached(self, signals: Sequence[Signal]) -> list[Signal]:
-        """Return the signals of datasets that are in scope."""
+        """Return the signals of datasets in scope."""
         return [each for each in signals if self.principal.reaches(each.dataset_urn)]
 
 
 def _or_error(find: Callable[[str], Dataset | None], urn: str) -> Dataset | BaseException | None:
-    """Return what is found, or why it is not: one of many does not take the others with it."""
+    """Return the value or the error: one failed key does not fail the others."""
     try:
         return find(urn)
     except HeadgateError as exc:

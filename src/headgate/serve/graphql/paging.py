@@ -1,9 +1,7 @@
-"""Pages of GraphQL connections: as many as were asked for, each with a cursor of its own.
+"""GraphQL paging: connections with a cursor per edge, and input types of filters.
 
-Listings know the cursor of a page's end alone. The cursor of an edge is that of the page it was on, and where on the
-page it stands; what cannot be altered of it is the former, and the latter only leaves things out.
-
-What can be given to a GraphQL query: filters, and which page of what they find.
+Listings only provide the cursor at the end of a page. An edge's cursor is the signed cursor of its page plus the
+unsigned position on it, which can only skip rows.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from headgate.health.model import urns
 from headgate.health.model.enums import IncidentStatus, Severity, Tier
 from headgate.serve.graphql.enums import Moment
 
-# How many pages of a listing are looked at for one that is answered, where few rows are in scope.
-LOOKED_AT_MAX: Final = 10
+# Maximum listing pages read for one connection page, where few rows are in scope.
+PAGES_READ_MAX: Final = 10
 CURSOR_LENGTH_MAX: Final = 4096
 
 T = TypeVar("T")
@@ -33,14 +31,14 @@ Place = tuple[str, ...]
 
 
 class Listed(Struct, Generic[T], frozen=True):
-    """A page of a listing: what of it is to be shown, and the cursor of the next one."""
+    """A page of a listing: its visible rows, and the next cursor."""
 
     rows: Sequence[T]
     cursor: str | None
 
 
 class Shown(Struct, Generic[T], frozen=True):
-    """What is answered: rows with their cursors, and the cursor to go on with if there may be more."""
+    """A connection page: rows with cursors, and the cursor of the next page if there may be more."""
 
     rows: list[tuple[str, T]]
     end_cursor: str | None
@@ -61,13 +59,13 @@ def shown(
     after: str | None,
     descending: bool,
 ) -> Shown[T]:
-    """Return up to `first` rows that come after a cursor. Raises `CursorError`, and what `fetch` raises.
+    """Return up to `first` rows after a cursor. Raises `CursorError`, and errors of `fetch`.
 
-    `fetch` returns the page at a cursor of the listing; `place` says where a row stands in its order.
+    `fetch` returns the listing page at a cursor; `place` returns the position of a row in its order.
     """
     at = _read(after)
     rows: list[tuple[str, T]] = []
-    for _ in range(LOOKED_AT_MAX):
+    for _ in range(PAGES_READ_MAX):
         page = fetch(at.start)
         rest = [row for row in page.rows if at.place is None or _is_after(place(row), at.place, descending=descending)]
         taken = rest[: first - len(rows)]
@@ -98,7 +96,7 @@ def _read(text: str | None) -> _Cursor:
             raise ValueError(text)
         return typed_decode.from_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Cursor)
     except (ValueError, msgspec.DecodeError) as exc:
-        raise CursorError("after: not a cursor that was given out here; start again without one") from exc
+        raise CursorError("after: not a valid cursor; start again without it") from exc
 
 
 PAGE_DEFAULT: Final = 50
@@ -107,7 +105,7 @@ PAGE_MAX: Final = 100
 
 @strawberry.input(name="Pagination")
 class PaginationInput:
-    """Which page: the `first` so many (at most 100) that come `after` a cursor."""
+    """Page: the `first` rows (at most 100) `after` a cursor."""
 
     first: int = PAGE_DEFAULT
     after: str | None = UNSET
@@ -115,7 +113,7 @@ class PaginationInput:
 
 @strawberry.input(name="IncidentFilter")
 class IncidentFilterInput:
-    """Which incidents: those that match all that is given. `from` and `to` are about when they were opened."""
+    """Filter of incidents; all conditions must match. `from` and `to` apply to the time of opening."""
 
     status: list[IncidentStatus] | None = UNSET
     severity: list[Severity] | None = UNSET
@@ -125,9 +123,9 @@ class IncidentFilterInput:
     to: Moment | None = UNSET
 
     def wanted(self) -> IncidentFilter:
-        """Return it in the words of health. Raises `InvalidIdError`."""
+        """Return the filter in domain terms. Raises `InvalidIdError`."""
         return IncidentFilter(
-            # Each once: every one of them is a partition to be read.
+            # Without duplicates: each value is a partition to read.
             statuses=tuple(dict.fromkeys(self.status or ())),
             severities=tuple(dict.fromkeys(self.severity or ())),
             dataset_urn=urns.dataset_urn(self.dataset_urn) if self.dataset_urn else None,
@@ -139,9 +137,9 @@ class IncidentFilterInput:
 
 @strawberry.input(name="DatasetFilter")
 class DatasetFilterInput:
-    """Which datasets: those that match all that is given.
+    """Filter of datasets; all conditions must match.
 
-    `inBreach` asks for those with a signal that is WARNING or CRITICAL, or for those without one.
+    `inBreach` selects datasets with, or without, a WARNING or CRITICAL signal.
     """
 
     tier: list[Tier] | None = UNSET
@@ -152,7 +150,7 @@ class DatasetFilterInput:
 
 
 def page_size(given: int, name: str) -> int:
-    """Return a page size that is allowed. Raises `QueryLimitError`."""
+    """Return a valid page size. Raises `QueryLimitError`."""
     if not 1 <= given <= PAGE_MAX:
-        raise QueryLimitError(f"{name} is {given}: ask for 1 to {PAGE_MAX} at a time, and page through more")
+        raise QueryLimitError(f"{name} is {given}: must be 1 to {PAGE_MAX}; use paging for more")
     return given

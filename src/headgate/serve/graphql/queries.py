@@ -1,4 +1,4 @@
-"""What GraphQL can be asked. Reading is all: REST and gRPC write."""
+"""GraphQL queries. The API is read-only: REST and gRPC write."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from headgate.serve.graphql.enums import Moment, reads
 from headgate.serve.graphql.evidence_types import EvidenceType
 from headgate.serve.graphql.loaders import Context
 from headgate.serve.graphql.paging import (
-    LOOKED_AT_MAX,
     PAGE_MAX,
+    PAGES_READ_MAX,
     DatasetFilterInput,
     IncidentFilterInput,
     Listed,
@@ -69,45 +69,45 @@ _From = Annotated[Moment, strawberry.argument(name="from")]
 
 @strawberry.type(name="Query")
 class Query:
-    """What can be asked."""
+    """Root queries."""
 
     # Signals.
 
-    @reads("A signal of a dataset as it stands.")
+    @reads("The current signal of a dataset.")
     async def signal_state(self, info: Info, dataset_urn: str, signal_type: str) -> SignalStateType | None:
-        context = _at_work(info)
+        context = _checked_context(info)
         found = context.health.signals.get(urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type))
         return None if found is None else SignalStateType.of(found)
 
-    @reads("All signals of a dataset as they stand.")
+    @reads("All current signals of a dataset.")
     async def dataset_signals(self, info: Info, dataset_urn: str) -> list[SignalStateType]:
         found = await info.context.loaders.signals.load(urns.dataset_urn(dataset_urn))
         return [SignalStateType.of(each) for each in found]
 
-    @reads("Signals that are CRITICAL, those that changed last first; at most 100.")
+    @reads("CRITICAL signals, latest change first; at most 100.")
     async def critical_signals(
         self, info: Info, tier: Tier | None = UNSET, limit: int | None = PAGE_MAX
     ) -> list[SignalStateType]:
         size = page_size(PAGE_MAX if limit is None else limit, "limit")
-        return [SignalStateType.of(each) for each in _critical(_at_work(info), tier or None, size)]
+        return [SignalStateType.of(each) for each in _critical(_checked_context(info), tier or None, size)]
 
-    @reads("The transitions of a signal whose windows ended in a span of time, oldest first.")
+    @reads("Transitions of a signal with windows ending in a time range, oldest first.")
     async def signal_history(
         self, info: Info, dataset_urn: str, signal_type: str, from_: _From, to: Moment
     ) -> list[SignalStateSnapshotType]:
-        context = _at_work(info)
+        context = _checked_context(info)
         found = context.health.signals.history(
             urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type), from_, to
         )
         if len(found) > SNAPSHOTS_MAX:
             raise QueryLimitError(
-                f"signalHistory of {dataset_urn}: more than {SNAPSHOTS_MAX} transitions; ask for a shorter span"
+                f"signalHistory of {dataset_urn}: more than {SNAPSHOTS_MAX} transitions; request a shorter range"
             )
         return [SignalStateSnapshotType.of(each) for each in found]
 
-    @reads("How many events a dataset had in each hour of the last days, at most 14, oldest first.")
+    @reads("Hourly event counts of a dataset over the last days, at most 14, oldest first.")
     async def volume_history(self, info: Info, dataset_urn: str, days: int = DAYS) -> list[VolumePointType]:
-        found = _at_work(info).health.volumes.history(urns.dataset_urn(dataset_urn), days)
+        found = _checked_context(info).health.volumes.history(urns.dataset_urn(dataset_urn), days)
         return [VolumePointType.of(each) for each in found.points]
 
     # Incidents.
@@ -116,11 +116,11 @@ class Query:
     async def incident(self, info: Info, incident_id: strawberry.ID) -> IncidentType | None:
         return await found_incident(info.context, incident_id, is_named=True)
 
-    @reads("Incidents, the newest first.")
+    @reads("Incidents, newest first.")
     async def incidents(
         self, info: Info, filter_: _IncidentFilter, pagination: PaginationInput | None = UNSET
     ) -> IncidentConnectionType:
-        context, wanted = _at_work(info), filter_.wanted()
+        context, wanted = _checked_context(info), filter_.wanted()
         first, after = _page(pagination)
 
         def fetch(cursor: str | None) -> Listed[Incident]:
@@ -135,13 +135,13 @@ class Query:
             total_estimate=len(page.rows) if page.is_all else None,
         )
 
-    @reads("Incidents that are not over: the newest hundred. `incidents` pages through all.")
+    @reads("Open incidents: the newest hundred. `incidents` pages through all.")
     async def active_incidents(self, info: Info, severity: Severity | None = UNSET) -> list[IncidentType]:
-        context = _at_work(info)
+        context = _checked_context(info)
         wanted = IncidentFilter(statuses=_ACTIVE, severities=(severity,) if severity else ())
         found: list[Incident] = []
         cursor: str | None = None
-        for _ in range(LOOKED_AT_MAX):
+        for _ in range(PAGES_READ_MAX):
             context.check_time()
             page = context.health.incident_listing.ls(wanted, limit=PAGE_MAX, cursor=cursor)
             found += _in_scope(context, page.incidents)
@@ -150,28 +150,28 @@ class Query:
                 break
         return [IncidentType.of(each, context) for each in found[:PAGE_MAX]]
 
-    @reads("Everything about an incident that someone needs who asks why.")
+    @reads("Full context of an incident.")
     async def incident_context(self, info: Info, id: strawberry.ID) -> IncidentContextType | None:
-        # Before its story is read: that takes a while, and who may not have it is not to wait for it.
+        # Authorized before the slow read of the context.
         if await found_incident(info.context, id, is_named=True) is None:
             return None
         try:
-            story = _at_work(info).health.contexts.of(id)
+            story = _checked_context(info).health.contexts.of(id)
         except NotFoundError:
             return None
         return IncidentContextType.of(story, info.context)
 
     # Evidence.
 
-    @reads("Evidence in the order of its ids, null for what is neither kept nor archived.")
+    @reads("Evidence in the order of the ids, null where it is neither cached nor archived.")
     async def evidence(self, info: Info, ids: list[strawberry.ID]) -> list[EvidenceType | None]:
         _count(ids, "ids")
-        # An error in the place of one is the error of that one alone.
+        # An exception in the list fails only its own element.
         return await asyncio.gather(*(_evidence(info.context, each) for each in ids), return_exceptions=True)  # type: ignore[return-value]
 
     # Datasets.
 
-    @reads("A dataset by its name, with or without a version.")
+    @reads("A dataset by name, with or without a version.")
     async def dataset(self, info: Info, urn: str) -> DatasetType | None:
         found = await info.context.loaders.datasets.load(urns.dataset_urn(urn))
         if found is None:
@@ -183,7 +183,7 @@ class Query:
     async def datasets(
         self, info: Info, filter_: _DatasetFilter, pagination: PaginationInput | None = UNSET
     ) -> DatasetConnectionType:
-        context = _at_work(info)
+        context = _checked_context(info)
         first, after = _page(pagination)
         fetch = _dataset_pages(context, filter_, first)
         page = shown(fetch, lambda each: (each.dataset_urn,), first=first, after=after, descending=False)
@@ -195,29 +195,29 @@ class Query:
 
     # Lineage.
 
-    @reads("Who writes a dataset; at most 1,000.")
+    @reads("Writers of a dataset; at most 1,000.")
     async def dataset_writers(self, info: Info, dataset_urn: str) -> list[LineageEntryType]:
-        lineage = _at_work(info).health.lineage
+        lineage = _checked_context(info).health.lineage
         return _entries(lambda: lineage.writers(dataset_urn, limit=ENTRIES_MAX))
 
-    @reads("Who reads a dataset; at most 1,000.")
+    @reads("Readers of a dataset; at most 1,000.")
     async def dataset_readers(self, info: Info, dataset_urn: str) -> list[LineageEntryType]:
-        lineage = _at_work(info).health.lineage
+        lineage = _checked_context(info).health.lineage
         return _entries(lambda: lineage.readers(dataset_urn, limit=ENTRIES_MAX))
 
-    @reads("Who writes a column; at most 1,000.")
+    @reads("Writers of a column; at most 1,000.")
     async def column_writers(self, info: Info, column_urn: str) -> list[LineageEntryType]:
-        lineage = _at_work(info).health.lineage
+        lineage = _checked_context(info).health.lineage
         return _entries(lambda: lineage.column_writers(column_urn, limit=ENTRIES_MAX))
 
-    @reads("Who reads a column; at most 1,000.")
+    @reads("Readers of a column; at most 1,000.")
     async def column_readers(self, info: Info, column_urn: str) -> list[LineageEntryType]:
-        lineage = _at_work(info).health.lineage
+        lineage = _checked_context(info).health.lineage
         return _entries(lambda: lineage.column_readers(column_urn, limit=ENTRIES_MAX))
 
-    @reads("What lies downstream of a dataset.")
+    @reads("Downstream impact of a dataset.")
     async def blast_radius(self, info: Info, dataset_urn: str) -> BlastRadiusType:
-        return radius_of(_at_work(info).health.blast_radii.downstream(dataset_urn))
+        return radius_of(_checked_context(info).health.blast_radii.downstream(dataset_urn))
 
     # The gate.
 
@@ -232,16 +232,16 @@ class Query:
     ) -> GateAnswerType:
         _count(dataset_urns, "datasetUrns")
         if not max_age_seconds > 0:
-            raise InvalidPayloadError(f"maxAgeSeconds is {max_age_seconds}: give a number of seconds above 0")
-        context = _at_work(info)
+            raise InvalidPayloadError(f"maxAgeSeconds is {max_age_seconds}: must be above 0")
+        context = _checked_context(info)
         question = GateQuestion(
             principal=context.principal.name, verb=verb, on_unknown=on_unknown, age_seconds_max=max_age_seconds
         )
         return GateAnswerType.of(context.health.gatekeeper.check(dataset_urns, question))
 
 
-def _at_work(info: Info) -> Context:
-    """Return the context of a field that is about to read. Raises `DeadlineExceededError`."""
+def _checked_context(info: Info) -> Context:
+    """Return the context of a field before its read. Raises `DeadlineExceededError`."""
     info.context.check_time()
     return info.context
 
@@ -249,7 +249,7 @@ def _at_work(info: Info) -> Context:
 def _critical(context: Context, tier: vocabulary.Tier | None, size: int) -> list[Signal]:
     found: list[Signal] = []
     cursor: str | None = None
-    for _ in range(LOOKED_AT_MAX):
+    for _ in range(PAGES_READ_MAX):
         context.check_time()
         page = context.health.signals.breaches(states=(SignalState.CRITICAL,), tier=tier, limit=size, cursor=cursor)
         found += context.reached(page.signals)
@@ -320,4 +320,4 @@ def _page_info(page: Shown[Dataset] | Shown[Incident]) -> PageInfoType:
 
 def _count(given: list[str] | list[strawberry.ID], name: str) -> None:
     if not 1 <= len(given) <= PAGE_MAX:
-        raise QueryLimitError(f"{name}: {len(given)} given; ask about 1 to {PAGE_MAX} at once")
+        raise QueryLimitError(f"{name}: {len(given)} given; send 1 to {PAGE_MAX}")

@@ -1,7 +1,4 @@
-"""What GraphQL answers beyond single things: pages, the story of an incident, and what the gate says.
-
-Volumes of datasets by the hour, as GraphQL shows them.
-"""
+"""GraphQL result types: connections, incident context, gate answers, blast radius and hourly volumes."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ NAMED_MAX = 100
 
 @strawberry.type(name="PageInfo")
 class PageInfoType:
-    """Whether there may be more, and the cursor to ask for it with."""
+    """Whether there may be more, and the cursor of the next page."""
 
     has_next_page: bool
     end_cursor: str | None
@@ -31,7 +28,7 @@ class PageInfoType:
 
 @strawberry.type(name="IncidentEdge")
 class IncidentEdgeType:
-    """An incident, and the cursor to those after it."""
+    """An incident and its cursor."""
 
     cursor: str
     node: IncidentType
@@ -39,9 +36,9 @@ class IncidentEdgeType:
 
 @strawberry.type(name="IncidentConnection")
 class IncidentConnectionType:
-    """A page of incidents, the newest first. It may be short, even empty, though there are more: `pageInfo` tells.
+    """A page of incidents, newest first. It may be short or empty although `pageInfo` has a next page.
 
-    `totalEstimate` is null while there are other pages.
+    `totalEstimate` is null unless this is the only page.
     """
 
     edges: list[IncidentEdgeType]
@@ -51,7 +48,7 @@ class IncidentConnectionType:
 
 @strawberry.type(name="DatasetEdge")
 class DatasetEdgeType:
-    """A dataset, and the cursor to those after it."""
+    """A dataset and its cursor."""
 
     cursor: str
     node: DatasetType
@@ -59,9 +56,9 @@ class DatasetEdgeType:
 
 @strawberry.type(name="DatasetConnection")
 class DatasetConnectionType:
-    """A page of datasets by URN. It may be short, even empty, though there are more: `pageInfo` tells.
+    """A page of datasets by URN. It may be short or empty although `pageInfo` has a next page.
 
-    `totalEstimate` is null while there are other pages.
+    `totalEstimate` is null unless this is the only page.
     """
 
     edges: list[DatasetEdgeType]
@@ -71,7 +68,7 @@ class DatasetConnectionType:
 
 @strawberry.type(name="TimelineEntry")
 class TimelineEntryType:
-    """One thing that happened around an incident."""
+    """One entry of an incident's timeline."""
 
     at: Moment
     kind: Happening
@@ -80,7 +77,7 @@ class TimelineEntryType:
 
 @strawberry.type(name="MissingPart")
 class MissingPartType:
-    """A part of the story that could not be had now, and why."""
+    """A part of the context that was unavailable, and the reason."""
 
     part: str
     why: str
@@ -88,7 +85,7 @@ class MissingPartType:
 
 @strawberry.type(name="IncidentContext")
 class IncidentContextType:
-    """The story of an incident. Not `complete`: something is missing, or only partly known."""
+    """Context of an incident. Not `complete`: parts are missing or partial."""
 
     incident: IncidentType
     dataset: DatasetType | None
@@ -125,7 +122,7 @@ class IncidentContextType:
 
 @strawberry.type(name="GateReason")
 class GateReasonType:
-    """One fact that a ruling rests on, and what it alone would make of it."""
+    """One reason of a gate decision, and the decision it implies alone."""
 
     code: Code
     ruling: Ruling
@@ -150,7 +147,7 @@ class GateReasonType:
 
 @strawberry.type(name="DatasetRuling")
 class DatasetRulingType:
-    """What the gate says of one dataset. `until` is when that changes by itself, if it does."""
+    """Gate decision of one dataset. `until` is when it changes by itself, if it does."""
 
     dataset_urn: str
     ruling: Ruling
@@ -173,7 +170,7 @@ class DatasetRulingType:
 
 @strawberry.type(name="GateAnswer")
 class GateAnswerType:
-    """What the gate says of all datasets that were asked about: the worst of what it says of each."""
+    """Gate decision of all requested datasets: the worst of each."""
 
     decision: Ruling
     verb: Verb
@@ -207,7 +204,7 @@ class GateAnswerType:
 
 
 def radius_of(reached: blast_radius.BlastRadius) -> BlastRadiusType:
-    """Return what lies downstream of a dataset, with the names of the nearest and surest."""
+    """Return the downstream impact of a dataset, with the nearest and most certain names."""
     return BlastRadiusType(
         downstream_count=whole(reached.downstream_count),
         downstream_services=list(reached.downstream_services),
@@ -224,10 +221,9 @@ def _happened(entry: contexts.TimelineEntry) -> TimelineEntryType:
 
 @strawberry.type(name="VolumePoint")
 class VolumePointType:
-    """What was counted in an hour. `eventCount` null: nobody has counted, which is not the same as nothing.
+    """Event count of an hour. `eventCount` is null if it was not measured, and exact up to 2^53.
 
-    It is exact up to 2^53. `windowCount` tells how much of the hour was counted; `isOver` is false for the hour that
-    still goes on.
+    `windowCount` is the number of windows measured in the hour; `isOver` is false for the current hour.
     """
 
     hour: Moment

@@ -1,4 +1,4 @@
-"""The routes of GraphQL. What answers is loaded with the first request: many servers never get one."""
+"""GraphQL routes. The implementation is imported on the first request: many servers never get one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The GraphQL schema: the types put together, each field that reads behind the rule of who may ask it.
+"""GraphQL schema: builds the schema, and puts an authorization rule before each field that reads.
 
-Who may ask which field of GraphQL. A field that reads and has no rule here is not served.
+A field that reads and has no rule here is not served.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.serve.graphql.subscriptions import Subscription
 
 _P = Permission
 
-# By type and field. Fields below a type that was admitted lead from a dataset in scope to the same or another one.
+# By type and field. Fields below an admitted type lead from a dataset in scope to the same or another dataset.
 RULES: Final[Mapping[str, Rule]] = {
     "Query.signalState": named(_P.SIGNAL_READ, "datasetUrn"),
     "Query.datasetSignals": named(_P.SIGNAL_READ, "datasetUrn"),
@@ -63,14 +63,14 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def rule_of(kind: str, field: str) -> Rule:
-    """Return the rule of a field of a type. Raises `DefinitionError` if it has none."""
+    """Return the rule of a field. Raises `DefinitionError` if it has none."""
     try:
         return RULES[f"{kind}.{field}"]
     except KeyError as exc:
-        raise DefinitionError(f"{kind}.{field}: no rule says who may ask this; add one to serve/graphql_rules") from exc
+        raise DefinitionError(f"{kind}.{field}: no authorization rule; add one in serve/graphql/schema") from exc
 
 
-# The arguments by which a field names datasets, and a column; `filter` may have such a one in it.
+# Arguments that name datasets or a column; `filter` may contain one.
 _DATASETS: Final = ("datasetUrn", "datasetUrns", "urn")
 _COLUMN: Final = "columnUrn"
 _FILTER: Final = "filter"
@@ -79,7 +79,7 @@ _FILTER: Final = "filter"
 def build_schema() -> GraphQLSchema:
     """Return the schema. Raises `DefinitionError` if a field that reads has no rule."""
     config = StrawberryConfig(scalar_map=SCALARS)
-    # The library has no public name for what it made, and printing it and reading it back would lose the resolvers.
+    # The library does not expose the built schema, and printing and parsing it would lose the resolvers.
     schema: GraphQLSchema = strawberry.Schema(Query, subscription=Subscription, config=config)._schema
     for kind in schema.type_map.values():
         definition = kind.extensions.get(GraphQLCoreConverter.DEFINITION_BACKREF)
@@ -93,14 +93,14 @@ def build_schema() -> GraphQLSchema:
 
 
 def _guard(kind: GraphQLObjectType, definition: StrawberryObjectDefinition, config: StrawberryConfig) -> None:
-    """Put its rule before each field of a type that reads: all but those that are there already."""
+    """Put the rule before each reading field of a type."""
     for each in definition.fields:
         if each.base_resolver is None:
             continue
         name = config.name_converter.from_field(each)
         field, rule = kind.fields[name], rule_of(kind.name, name)
-        # A subscription is checked when it begins; what it resolves later is what it was given. It begins where nobody
-        # may wait, and finds out by itself what it names.
+        # A subscription is authorized when it starts; its fields resolve events already authorized. It starts on the
+        # event loop, which must not block, and resolves the dataset names itself.
         if field.subscribe is not None:
             field.subscribe = _admitted(rule, field.subscribe)
         else:
@@ -109,7 +109,7 @@ def _guard(kind: GraphQLObjectType, definition: StrawberryObjectDefinition, conf
 
 
 def _admitted(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
-    def admitted(root: object, info: GraphQLResolveInfo, **given: object) -> Any:  # noqa: ANN401 - as the field returns
+    def admitted(root: object, info: GraphQLResolveInfo, **given: object) -> Any:  # noqa: ANN401 - the field's result
         require(info.context.principal, rule.permission)
         return run(root, info, **given)
 
@@ -117,29 +117,29 @@ def _admitted(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _registered(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a field asked by the names that its datasets are registered under, which its rule is about as well."""
+    """Call a field with registered dataset names, which also apply to its rule."""
 
     def registered(root: object, info: GraphQLResolveInfo, **given: object) -> Any:  # noqa: ANN401
-        meant = _meant(given, info.context)
-        rule.admit(info.context.principal, meant)
-        return run(root, info, **meant)
+        resolved = _resolved_arguments(given, info.context)
+        rule.admit(info.context.principal, resolved)
+        return run(root, info, **resolved)
 
     return registered
 
 
-def _meant(given: Mapping[str, object], context: Context) -> dict[str, object]:
-    """Return arguments with registered names. What is no name is left as it is: the field says so."""
-    meant = dict(given)
+def _resolved_arguments(given: Mapping[str, object], context: Context) -> dict[str, object]:
+    """Return arguments with registered names. Malformed names are left to the field."""
+    resolved = dict(given)
     for name, value in given.items():
         if name in _DATASETS and isinstance(value, str):
-            meant[name] = context.registered(value)
+            resolved[name] = context.registered(value)
         elif name in _DATASETS and isinstance(value, list):
-            meant[name] = [context.registered(each) for each in value]
+            resolved[name] = [context.registered(each) for each in value]
         elif name == _COLUMN and isinstance(value, str):
-            meant[name] = _column(value, context)
+            resolved[name] = _column(value, context)
         elif name == _FILTER and isinstance(value, dict):
-            meant[name] = _meant(value, context)
-    return meant
+            resolved[name] = _resolved_arguments(value, context)
+    return resolved
 
 
 def _column(given: str, context: Context) -> str:

@@ -1,4 +1,4 @@
-"""GraphQL subscriptions: signals and incidents as they stand after each change, told by the bus."""
+"""GraphQL subscriptions: current signals and incidents after each change, driven by bus events."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from headgate.serve.runtime.watch_hub import WatchHub
 
 SIGNALS: Final = "headgate.signal.state_changed"
 INCIDENTS: Final = "headgate.incident.*"
-_LOOK_SECONDS: Final = 1.0
-# Between two looks at the log, so that a busy bus is not asked after every event.
+_POLL_SECONDS: Final = 1.0
+# Minimum time between polls, so that a busy bus is not read after every event.
 _PAUSE_SECONDS: Final = 0.1
 
 
-class SignalNews(Struct, frozen=True):
-    """What an event says of a signal. Anyone who may emit events can say so: it is only where to look."""
+class SignalEvent(Struct, frozen=True):
+    """A signal event. Users may emit such events, so it is only a hint to read the signal."""
 
     dataset_urn: str
     signal_type: str
     version: int
 
 
-class IncidentNews(Struct, frozen=True):
-    """What an event says of an incident. Anyone who may emit events can say so: it is only where to look."""
+class IncidentEvent(Struct, frozen=True):
+    """An incident event. Users may emit such events, so it is only a hint to read the incident."""
 
     dataset_urn: str
     incident_id: str
     version: int
 
 
-N = TypeVar("N", SignalNews, IncidentNews)
+N = TypeVar("N", SignalEvent, IncidentEvent)
 
 
 class Following:
-    """What subscriptions follow the log with."""
+    """Dependencies of subscriptions: watch hub and thread pool."""
 
     def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub) -> None:
         self.health = health
@@ -66,25 +66,24 @@ class Following:
 
 
 class StreamContext(Context):
-    """The context of a subscription, which besides reading waits for news."""
+    """Context of a subscription."""
 
     def __init__(self, following: Following, principal: Principal) -> None:
         super().__init__(following.health, principal, float("inf"))
         self.following = following
 
     async def named(self, given: str | None, permission: Permission) -> str | None:
-        """Return the name that a dataset is registered under. Raises `InvalidIdError` or `ForbiddenError`."""
+        """Return the registered name of a dataset. Raises `InvalidIdError` or `ForbiddenError`."""
         if given is None:
             return None
         urn = await self.following.pool.run(partial(self.registered, urns.dataset_urn(given)))
         self.require(permission, urn)
         return urn
 
-    async def news(self, kind: str, shape: type[N]) -> AsyncIterator[list[N]]:
-        """Go through what events of a type say from now on, those that came in together at once.
+    async def events(self, kind: str, shape: type[N]) -> AsyncIterator[list[N]]:
+        """Yield batches of events of a type from now on.
 
-        What is said of datasets that are not in scope is left out. It ends when the server stops, and with what the
-        store raises.
+        Events of datasets out of scope are dropped. It ends when the server stops, and raises errors of the store.
         """
         tail = LogTail(self.health, kind)
         watches, pool = self.following.watches, self.following.pool
@@ -93,7 +92,7 @@ class StreamContext(Context):
             if wanted := [each for each in found if self.principal.reaches(each.dataset_urn)]:
                 yield wanted
             await asyncio.sleep(_PAUSE_SECONDS)
-            await watches.committed(_LOOK_SECONDS)
+            await watches.committed(_POLL_SECONDS)
 
 
 StreamInfo = strawberry.Info[StreamContext, None]
@@ -101,15 +100,15 @@ StreamInfo = strawberry.Info[StreamContext, None]
 
 @strawberry.type(name="Subscription")
 class Subscription:
-    """What can be followed. Changes in quick succession may be told as one: the thing as it then stands."""
+    """Root subscriptions. Rapid changes may be merged: each message has the current state."""
 
-    @follows("Signals that have changed their state, of one dataset or tier or all.")
+    @follows("Signals whose state changed, of one dataset, one tier or all.")
     async def signal_changed(
         self, info: StreamInfo, dataset_urn: str | None = UNSET, tier: Tier | None = UNSET
     ) -> AsyncGenerator[SignalStateType, None]:
         context = info.context
         urn = await context.named(dataset_urn or None, Permission.SIGNAL_READ)
-        async for news in context.news(SIGNALS, SignalNews):
+        async for news in context.events(SIGNALS, SignalEvent):
             found = await context.following.pool.run(partial(signals_of, context.health, news))
             for each in found:
                 if urn in (None, each.dataset_urn) and (not tier or each.tier is tier):
@@ -121,17 +120,17 @@ class Subscription:
     ) -> AsyncGenerator[IncidentType, None]:
         context = info.context
         urn = await context.named(dataset_urn or None, Permission.INCIDENT_READ)
-        async for news in context.news(INCIDENTS, IncidentNews):
+        async for news in context.events(INCIDENTS, IncidentEvent):
             found = await context.following.pool.run(partial(incidents_of, context.health, news))
             for each in found:
                 of = each.primary_dataset_urn
-                # An event may have spoken of another dataset than the incident is of.
+                # The event may name another dataset than the incident has.
                 if urn in (None, of) and context.principal.reaches(of) and (not severity or each.severity is severity):
                     yield IncidentType.of(each, context)
 
 
-def signals_of(health: HealthService, news: list[SignalNews]) -> list[Signal]:
-    """Return the signals that events tell of as they stand now, each once. One that is no longer kept is left out."""
+def signals_of(health: HealthService, news: list[SignalEvent]) -> list[Signal]:
+    """Return the current signals of events, without duplicates. Deleted ones are dropped."""
     versions = {(each.dataset_urn, each.signal_type): each.version for each in news}
     named = list(dict.fromkeys(urn for urn, _ in versions))
     listed = health.signals.of_datasets(named) if named else []
@@ -140,15 +139,15 @@ def signals_of(health: HealthService, news: list[SignalNews]) -> list[Signal]:
     for (urn, signal_type), version in versions.items():
         signal = by_key.get((urn, signal_type))
         if signal is None or signal.version < version:
-            # The event was here before a replica that answered had the signal.
+            # The event arrived before a replica that answered had the signal.
             signal = health.signals.get(urn, signal_type, consistent=True)
         if signal is not None:
             found.append(signal)
     return found
 
 
-def incidents_of(health: HealthService, news: list[IncidentNews]) -> list[Incident]:
-    """Return the incidents that events tell of as they stand now, each once. One that is no longer kept is left out."""
+def incidents_of(health: HealthService, news: list[IncidentEvent]) -> list[Incident]:
+    """Return the current incidents of events, without duplicates. Deleted ones are dropped."""
     versions = {each.incident_id: each.version for each in news}
     listed = health.incidents.get_many(list(versions)) if versions else []
     found = []
@@ -164,7 +163,7 @@ def incidents_of(health: HealthService, news: list[IncidentNews]) -> list[Incide
 
 
 def _read(events: list[StoredEvent], shape: type[N]) -> list[N]:
-    """Return what events say. Those that say something else are left out."""
+    """Parse events. Those of another shape are dropped."""
     found = []
     for each in events:
         with suppress(msgspec.ValidationError):

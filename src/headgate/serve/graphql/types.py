@@ -1,4 +1,4 @@
-"""Signals, incidents, datasets and lineage as GraphQL shows them, and how one leads to the other."""
+"""GraphQL types of signals, incidents, datasets and lineage, and the fields that connect them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ VERSIONS_DEFAULT: Final = 10
 
 @strawberry.type(name="SignalMetrics")
 class SignalMetricsType:
-    """What was counted in a window.
+    """Counts of a window. Counts above 2147483647 are clamped; their `exact` twin is exact up to 2^53.
 
-    `Int` ends at 2147483647: a larger count is shown as that number, and its `exact` twin, which is exact up to 2^53,
-    says what it is. `complianceRate` is the share that passed; where nothing was judged it is the signal's score.
+    `complianceRate` is the share of passed records; without judged records it is the signal's score.
     """
 
     evidence_count: int
@@ -78,7 +77,7 @@ class SignalMetricsType:
 
 @strawberry.type(name="ProducerInfo")
 class ProducerInfoType:
-    """Who is thought to have caused what was seen."""
+    """The producer thought to be the cause."""
 
     producer_id: str
     version: str | None
@@ -99,7 +98,7 @@ class ProducerInfoType:
 
 @strawberry.type(name="SignalState")
 class SignalStateType:
-    """A signal of a dataset as it stands. `stale`: it was remembered while the store could not be asked."""
+    """The current signal of a dataset. `stale`: from the cache while the store was unavailable."""
 
     dataset_urn: str
     signal_type: str
@@ -150,18 +149,18 @@ class SignalStateType:
             stale=signal.stale,
         )
 
-    @reads("The dataset as it is registered.")
+    @reads("The registered dataset.")
     async def dataset(self, info: Info) -> DatasetType | None:
         return await _dataset(info.context, self.dataset_urn)
 
-    @reads("The incident that the signal belongs to.")
+    @reads("The incident of the signal.")
     async def incident(self, info: Info) -> IncidentType | None:
         return None if self.incident_id is None else await found_incident(info.context, self.incident_id)
 
 
 @strawberry.type(name="SignalStateSnapshot")
 class SignalStateSnapshotType:
-    """A transition of a signal. `late`: its window came in after a later one, and changed nothing."""
+    """A transition of a signal. `late`: its window arrived after a later one, and changed nothing."""
 
     state: SignalState
     previous_state: SignalState | None
@@ -192,7 +191,7 @@ class SignalStateSnapshotType:
 
 @strawberry.type(name="BlastRadius")
 class BlastRadiusType:
-    """Who is hit downstream. At most a hundred services and datasets are named. Not `complete`: there is more."""
+    """Downstream impact. Names at most a hundred services and datasets. Not `complete`: there is more."""
 
     downstream_count: int
     downstream_services: list[str]
@@ -217,7 +216,7 @@ class BlastRadiusType:
 
 @strawberry.type(name="NotificationState")
 class NotificationStateType:
-    """Where people were told. Masked for those who may not see it."""
+    """Notification ids. Masked without permission."""
 
     pagerduty_incident_id: str | None
     slack_thread_ts: str | None
@@ -234,7 +233,7 @@ class NotificationStateType:
 
 @strawberry.type(name="Incident")
 class IncidentType:
-    """An incident. `episode` counts how often it broke out again after it was resolved."""
+    """An incident. `episode` counts how often it recurred after it was resolved."""
 
     incident_id: strawberry.ID
     status: IncidentStatus
@@ -291,11 +290,11 @@ class IncidentType:
             version=whole(incident.version),
         )
 
-    @reads("The dataset as it is registered.")
+    @reads("The registered dataset.")
     async def dataset(self, info: Info) -> DatasetType | None:
         return await _dataset(info.context, self.primary_dataset_urn)
 
-    @reads("The signals of its dataset that belong to it, or are of the types it is about.")
+    @reads("The signals of its dataset that belong to it or have its signal types.")
     async def related_signals(self, info: Info) -> list[SignalStateType]:
         found = await info.context.loaders.signals.load(self.primary_dataset_urn)
         return [
@@ -304,7 +303,7 @@ class IncidentType:
             if each.value.incident_id == self.incident_id or each.signal_type in self.signal_types
         ]
 
-    @reads("The evidence of its sample that is kept or archived.")
+    @reads("Its evidence sample, cached or archived.")
     async def evidence(self, info: Info) -> list[EvidenceType]:
         found = await info.context.loaders.evidence.load_many(self.evidence_sample)
         reaches = info.context.principal.reaches
@@ -313,7 +312,7 @@ class IncidentType:
 
 @strawberry.type(name="LineageEntry")
 class LineageEntryType:
-    """Who writes or reads a dataset or a column."""
+    """A writer or reader of a dataset or column."""
 
     entity_id: str
     entity_name: str
@@ -338,7 +337,7 @@ class LineageEntryType:
 
 @strawberry.type(name="Dataset")
 class DatasetType:
-    """A dataset as it is registered. `stale`: it was remembered while the store could not be asked."""
+    """A registered dataset. `stale`: from the cache while the store was unavailable."""
 
     urn: str
     display_name: str | None
@@ -376,27 +375,27 @@ class DatasetType:
             stale=dataset.stale,
         )
 
-    @reads("Its signals as they stand.")
+    @reads("Its current signals.")
     async def signals(self, info: Info) -> list[SignalStateType]:
         found = await info.context.loaders.signals.load(self.urn)
         return [SignalStateType.of(each) for each in found]
 
-    @reads("Its incidents that are not over, of the newest twenty.")
+    @reads("Its open incidents among the newest twenty.")
     async def open_incidents(self, info: Info) -> list[IncidentType]:
         found = await info.context.loaders.open_incidents.load(self.urn)
         return [IncidentType.of(each, info.context) for each in found]
 
-    @reads("Who writes it; at most a hundred.")
+    @reads("Its writers; at most a hundred.")
     async def writers(self, info: Info) -> list[LineageEntryType]:
         found = await info.context.loaders.entries.load((EdgeKind.DATASET_WRITE, self.urn))
         return [LineageEntryType.of(each) for each in found]
 
-    @reads("Who reads it; at most a hundred.")
+    @reads("Its readers; at most a hundred.")
     async def readers(self, info: Info) -> list[LineageEntryType]:
         found = await info.context.loaders.entries.load((EdgeKind.DATASET_READ, self.urn))
         return [LineageEntryType.of(each) for each in found]
 
-    @reads("What was said of it before, the newest first.")
+    @reads("Its earlier versions, newest first.")
     async def versions(self, info: Info, first: int = VERSIONS_DEFAULT) -> list[DatasetVersionType]:
         info.context.check_time()
         found = info.context.health.registry.history(self.urn, limit=page_size(first, "first")).versions
@@ -413,9 +412,9 @@ class DatasetType:
 
 
 async def found_incident(context: Context, incident_id: str, *, is_named: bool = False) -> IncidentType | None:
-    """Return an incident, or None. Raises `ForbiddenError` for one of a dataset that is not in scope.
+    """Return an incident, or None. Raises `ForbiddenError` for a dataset out of scope.
 
-    With `is_named` its id was given by who asks, and may be so new that not every replica has it.
+    With `is_named` the caller gave its id, and it may be so new that not every replica has it.
     """
     found = await context.loaders.incidents.load(incident_id)
     if found is None and is_named:

@@ -1,4 +1,4 @@
-"""What surrounds every HTTP request: a correlation id, a span, a log line and a count."""
+"""Access log: adds a correlation id, a span, a log line and metrics to every HTTP request."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headgate.serve.metrics import ApiMeters
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
 CORRELATION_HEADER: Final = b"x-correlation-id"
-# A browser must not take what we say is JSON for a script or a page.
+# Browsers must not sniff JSON as script or HTML.
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Machines ask these every few seconds; at the usual level their lines would bury the others.
+# Polled every few seconds: logged at debug level.
 _QUIET: Final = ("/health", "/metrics")
-_CUT_OFF: Final = "the server stopped before the request was finished; find out what was done before you repeat it"
+_CUT_OFF: Final = "the server stopped before the request completed; check its effect before you retry"
 _log = structlog.get_logger(__name__)
 
 
 class AccessLog:
-    """An ASGI application that watches over the one behind it."""
+    """ASGI middleware that records every request."""
 
     def __init__(
         self, app: ASGIApp, *, tracing: Tracing, registry: CollectorRegistry, meters: ApiMeters, clock: Clock
@@ -53,16 +53,16 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = headers.get(CORRELATION_HEADER.decode(), "")
-        identifier = given if is_correlation_id(given) else self._ids.make("req")
+        received = headers.get(CORRELATION_HEADER.decode(), "")
+        identifier = received if is_correlation_id(received) else self._ids.make("req")
         with (
             correlated(identifier),
             self._tracing.span("http.request", parent=headers, method=scope["method"], path=scope["path"]) as span,
         ):
-            status = await self._watch(scope, receive, send, identifier)
+            status = await self._forward(scope, receive, send, identifier)
             span.set_attribute("status", status)
 
-    async def _watch(self, scope: HTTPScope, receive: Receive, send: Send, identifier: str) -> int:
+    async def _forward(self, scope: HTTPScope, receive: Receive, send: Send, identifier: str) -> int:
         started_at = self._clock.monotonic()
         status: int | None = None
 
@@ -77,7 +77,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_marked)
         except asyncio.CancelledError:
-            # Only a server that has drained for too long cancels requests, and nothing runs after this one's answer.
+            # Requests are cancelled only when the drain deadline passes; this response is the last action.
             if status is not None:
                 raise
             await send_problem(send_marked, Problem.of(503, "draining", _CUT_OFF), {"connection": "close"})
@@ -86,7 +86,7 @@ class AccessLog:
         return status or 500
 
     def _record(self, scope: HTTPScope, status: int, seconds: float) -> None:
-        # The pattern of the route, not its path, or every id in a path would be a time series of its own.
+        # The route pattern, not the path: ids in paths would each create a time series.
         route = scope.get("path_template") or "unmatched"
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
@@ -107,7 +107,7 @@ class AccessLog:
 
 
 def _api(route: str) -> str | None:
-    """Return which API a route belongs to: pages, health and what users serve are none."""
+    """Return the API of a route; pages, probes and user routes belong to none."""
     if route.startswith("/api/"):
         return "rest"
     return "graphql" if route == "/graphql" else None

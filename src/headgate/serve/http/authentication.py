@@ -1,4 +1,4 @@
-"""Who calls: found out once for each request, before anything else is done with it."""
+"""Authentication: resolves the caller once per request, before routing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _CREDENTIALS: Final = "authorization"
 
 
 class Authentication:
-    """An ASGI application that names the caller to the one behind it, as `scope["principal"]`.
+    """ASGI middleware that sets `scope["principal"]`.
 
-    One without credentials is None there: each route says whether that will do. Credentials that are not good are
-    refused here.
+    Invalid credentials are refused here. Without credentials the principal is None, and each route decides.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, pool: WorkPool, *, is_tls: bool = False) -> None:
@@ -36,58 +35,55 @@ class Authentication:
         if scope["type"] == ScopeType.HTTP:
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
             client: Any = scope.get("client")
-            is_near = client is None or is_loopback(client[0])
+            is_local_peer = client is None or is_loopback(client[0])
             try:
-                principal = await self._principal(headers, is_near=is_near)
+                principal = await self._principal(headers, is_local_peer=is_local_peer)
             except HeadgateError as exc:
                 await send_problem(send, Problem.of(exc.http_status, exc.code, exc.message), _headers(exc))
                 return
             scope["principal"] = principal  # type: ignore[typeddict-unknown-key]  # ours
         await self._app(scope, receive, send)
 
-    async def _principal(self, headers: list[tuple[str, str]], *, is_near: bool) -> Principal | None:
-        has_any = any(name == "authorization" for name, _ in headers)
+    async def _principal(self, headers: list[tuple[str, str]], *, is_local_peer: bool) -> Principal | None:
+        has_credentials = any(name == "authorization" for name, _ in headers)
         try:
-            known = self._authenticator.remembered(headers, is_loopback_peer=is_near, is_tls=self._is_tls)
+            known = self._authenticator.remembered(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
         except UnauthenticatedError:
-            if has_any:
+            if has_credentials:
                 raise
             return None
         if known is not None:
             return known
         return await self._pool.run(
-            lambda: self._authenticator.principal(headers, is_loopback_peer=is_near, is_tls=self._is_tls)
+            lambda: self._authenticator.principal(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
         )
 
 
 def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool) -> Principal | None:
-    """Return who makes a call, or None for one without credentials. Raises `UnauthenticatedError`.
+    """Return the caller of an RPC, or None without credentials. Raises `UnauthenticatedError`.
 
-    `peer` is as gRPC writes it, such as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:...`, or without the kind.
+    `peer` is in gRPC's form (`ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:...`), or without the prefix.
     """
-    is_near = _is_near(peer)
+    is_local_peer = _is_local_peer(peer)
     if _CREDENTIALS in headers:
-        return authenticator.principal(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
-    # Nothing else of what was sent matters, and most callers are local programs.
-    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
+        return authenticator.principal(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+    # Most callers are local programs without credentials.
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_local_peer) else None
 
 
 def cached_caller(
     authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool
 ) -> Principal | None:
-    """Return who makes a call if that is known without waiting for anything, else None.
-
-    Raises `UnauthenticatedError` for credentials that are not good.
-    """
-    is_near = _is_near(peer)
+    """Return the caller if no blocking lookup is needed, else None. Raises `UnauthenticatedError`."""
+    is_local_peer = _is_local_peer(peer)
     if _CREDENTIALS in headers:
-        return authenticator.remembered(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
-    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
+        return authenticator.remembered(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_local_peer) else None
 
 
 @lru_cache(maxsize=1024)
-def _is_near(peer: str) -> bool:
-    # Asked for every call, of a few connections again and again.
+def _is_local_peer(peer: str) -> bool:
+    # Called for every RPC, with few distinct peers.
     if peer.startswith("unix:"):
         return True
     address = peer.removeprefix("ipv4:").removeprefix("ipv6:").replace("%5B", "[").replace("%5D", "]")

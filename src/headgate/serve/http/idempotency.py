@@ -1,4 +1,4 @@
-"""Answers that were given under an Idempotency-Key, so that a request that is sent again is not done again."""
+"""Idempotency store: responses by Idempotency-Key, so that a retried request is not executed twice."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 RETENTION_SECONDS: Final = 24 * 3600
-# After so long a request that has no answer is taken to have died, and may be done again.
+# After this a request without a recorded response counts as failed, and may run again.
 IN_PROGRESS_SECONDS: Final = 60
 _KEY_MAX: Final = 200
 
 
 class IdempotencyStore:
-    """Answers of one store, kept for a day."""
+    """Stores responses for a day."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
-    def once(self, scope: str, key: str, content: bytes, run: Callable[[], Answer]) -> Answer:
-        """Return what was answered to this request before, or run it and remember what it answers.
+    def run_once(self, scope: str, key: str, content: bytes, run: Callable[[], Answer]) -> Answer:
+        """Return the stored response of this key, or run the request and store its response.
 
-        Raises `KeyReusedError` for another content under the same key, and `StillRunningError`. What `run` raises is
-        not remembered: the request may be sent again.
+        Raises `KeyReusedError` if the key was used with another body, and `StillRunningError`. Errors of `run` are not
+        stored: the request may be retried.
         """
         text = key.strip().strip('"')
         if not text or len(text) > _KEY_MAX or not text.isprintable():
@@ -41,19 +41,19 @@ class IdempotencyStore:
         digest = hashlib.sha256(content).hexdigest()
         name = f"http#{hashlib.sha256(f'{scope}#{text}'.encode()).hexdigest()}"
         now = int(self._clock.seconds())
-        begun = {"idempotency_key": name, "digest": digest, "begun_at": now, "ttl": now + IN_PROGRESS_SECONDS}
+        started = {"idempotency_key": name, "digest": digest, "begun_at": now, "ttl": now + IN_PROGRESS_SECONDS}
         try:
-            self._store.put(IDEMPOTENCY, begun, condition=absent())
+            self._store.put(IDEMPOTENCY, started, condition=absent())
         except ConflictError as exc:
-            return self._earlier(exc.current or {}, digest, text)
+            return self._replay(exc.current or {}, digest, text)
         try:
             answer = run()
         except BaseException:
-            # Nothing was answered, so that the next one may try.
-            self._forget(name, now)
+            # No response: the next attempt may run.
+            self._release(name, now)
             raise
         done = {
-            **begun,
+            **started,
             "ttl": now + RETENTION_SECONDS,
             "status": answer.status,
             "headers": dict(answer.headers),
@@ -62,16 +62,16 @@ class IdempotencyStore:
         self._store.put(IDEMPOTENCY, done)
         return answer
 
-    def _earlier(self, row: dict[str, Any], digest: str, key: str) -> Answer:
+    def _replay(self, row: dict[str, Any], digest: str, key: str) -> Answer:
         if row.get("digest") != digest:
-            raise KeyReusedError(f"Idempotency-Key {key}: it was sent with another body before; use a new key")
+            raise KeyReusedError(f"Idempotency-Key {key}: already used with another body; use a new key")
         if "status" not in row:
-            raise StillRunningError(f"Idempotency-Key {key}: the first request is still being worked on; ask again")
+            raise StillRunningError(f"Idempotency-Key {key}: the first request is still in progress; retry later")
         body = None if row["body"] is None else msgspec.Raw(row["body"].encode())
         return Answer(body, row["status"], {**row["headers"], "idempotency-replayed": "true"})
 
-    def _forget(self, name: str, begun_at: int) -> None:
+    def _release(self, name: str, started_at: int) -> None:
         try:
-            self._store.delete(IDEMPOTENCY, Key(name), condition=equals("begun_at", begun_at))
+            self._store.delete(IDEMPOTENCY, Key(name), condition=equals("begun_at", started_at))
         except ConflictError:
             return

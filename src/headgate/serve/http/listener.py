@@ -1,4 +1,4 @@
-"""The HTTP port: a socket that is taken at once, and uvicorn on it without its own ideas about signals and logs."""
+"""HTTP listener: binds the socket at construction, and runs uvicorn on it without its signal handlers and logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HttpServer:
     """Serves an ASGI application on one address."""
 
     def __init__(self, address: Address, *, tls: Tls | None = None) -> None:
-        """Listen on `address`. Raises `SettingsError` if the port is taken or the address is not this machine's."""
+        """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local."""
         self._tls = tls
         self._socket = _listen(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
@@ -31,7 +31,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self, app: ASGIApp, *, grace_seconds: float) -> asyncio.Task[None]:
-        """Return, once requests are answered, the task that answers them. It ends when the server is drained."""
+        """Start serving, and return the serving task. The task ends when the server is drained."""
         config = uvicorn.Config(
             app,
             http=protocol_of(HeadCache()),
@@ -54,7 +54,7 @@ class HttpServer:
         return self._serving
 
     async def drain(self) -> None:
-        """Stop accepting, finish the requests under way, and return; what takes longer than the grace is cut off."""
+        """Stop accepting and finish requests in progress; those that exceed the grace period are cut off."""
         if self._uvicorn is not None and self._serving is not None:
             self._uvicorn.should_exit = True
             await self._serving
@@ -70,13 +70,13 @@ class _Uvicorn(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Ours rather than one that uvicorn makes from files: it was checked before anything was started.
+        # Our own context, which was validated before the start.
         self.config.ssl = self._tls
         await super().startup(sockets)
         self.listening.set()
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        # Signals belong to `headgate.serve.stop`: they end both ports, not this one alone.
+        # `headgate.serve.process.Stop` handles signals, for both ports.
         return contextlib.nullcontext()
 
 
@@ -87,16 +87,16 @@ def _listen(address: Address) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as exc:
-        raise SettingsError(f"http = {address}: this host name is not known here; correct --http HOST:PORT") from exc
+        raise SettingsError(f"http = {address}: unknown host name; correct --http HOST:PORT") from exc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
-        # Listening at once, not when the rest is ready: two processes may both bind, but only one can listen.
+        # Listen now: two processes may bind the port, but only one can listen.
         listener.listen(_BACKLOG)
     except OSError as exc:
         listener.close()
         raise SettingsError(
-            f"http = {address}: cannot listen there: {exc.strerror}; stop what listens on port {address.port}, "
+            f"http = {address}: cannot listen: {exc.strerror}; stop the process that listens on port {address.port}, "
             "or choose another with --http HOST:PORT (port 0 picks a free one)"
         ) from exc
     return listener

@@ -1,4 +1,4 @@
-"""The server's OpenAPI document, made when it is first asked for: to make it takes longer than to start the server."""
+"""OpenAPI document: built on the first request, because building takes longer than starting the server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headgate.serve.runtime.thread_pool import WorkPool
 
 PATH: Final = "/api/openapi.json"
 MEDIA_TYPE: Final = "application/vnd.oai.openapi+json"
-_BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An API key, or a token of the issuer.")
+_BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An API key, or an OIDC token.")
 
 
 def document_route(
     described: Sequence[ControllerRouterHandler], pool: WorkPool, *, version: str
 ) -> ControllerRouterHandler:
-    """Return what answers with the document that describes these routes."""
+    """Return the route of the document that describes `described`."""
     document = _Document(described, version)
 
     @get(["/api", PATH], include_in_schema=False)
@@ -35,7 +35,7 @@ def document_route(
 
 
 class _Document:
-    """The document. Safe to use from many threads, of which one makes it."""
+    """Lazily built document. Thread-safe."""
 
     def __init__(self, described: Sequence[ControllerRouterHandler], version: str) -> None:
         self._described = described
@@ -44,14 +44,13 @@ class _Document:
         self._content: bytes | None = None
 
     def content(self) -> bytes:
-        """Return it as JSON."""
         with self._lock:
             if self._content is None:
                 self._content = msgspec.json.encode(self._application().openapi_schema.to_schema())
             return self._content
 
     def _application(self) -> Litestar:
-        """Return an application that is there to be described: the framework reads its routes, and nobody asks it."""
+        """Return an application that is never served: the framework only generates the document from its routes."""
         declared: list[ControllerRouterHandler] = []
         for each in self._described:
             if isinstance(each, OperationHandler):
@@ -64,7 +63,7 @@ class _Document:
                 title="Headgate",
                 version=self._version,
                 components=Components(security_schemes={"bearer": _BEARER}),
-                # Either with a key or token, or, for programs on this machine, without.
+                # Bearer, or none for local programs.
                 security=[{"bearer": []}, {}],
             ),
             logging_config=None,

@@ -1,4 +1,4 @@
-"""What the server's OpenAPI document says of the API's operations, from the structs that they take and answer."""
+"""OpenAPI descriptions of API operations, derived from their request and response structs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from litestar import Litestar
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation as SpecOperation
-from litestar.openapi.spec import Schema
 
+from headgate.serve.http.framework import Document, DocumentedHandler, DocumentSchemas
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
     from headgate.serve.http.operations import Operation
 
-Document = dict[str, Any]
 _REFERENCE: Final = "#/components/schemas/"
 _JSON: Final = "application/json"
 
 
 class OperationDocuments:
-    """Describes operations, and puts the schemas of their structs where the descriptions refer to them."""
+    """Builds operation objects and registers the schemas they reference."""
 
     def __init__(self, operations: Sequence[Operation], namespace: str = "") -> None:
         kinds = list(dict.fromkeys([Problem, *(kind for each in operations for kind in _kinds(each))]))
@@ -33,39 +30,19 @@ class OperationDocuments:
         self._components = {f"{namespace}{name}": schema for name, schema in components.items()}
         self._namespace = namespace
         self._schemas = dict(zip(kinds, schemas, strict=True))
-        self._app: Litestar | None = None
+        self._written = DocumentSchemas(self._components)
 
     def handler(self, path: str, operation: Operation) -> HTTPRouteHandler:
-        """Return what makes a function the documented handler of an operation, at its path for the framework."""
+        """Return a route handler that documents an operation at its path."""
         document = self._document(operation)
-        return _Handler(
+        return DocumentedHandler(
             path,
             http_method=[HttpMethod(operation.method)],
             status_code=HTTPStatus.OK,
-            documents=self,
+            schemas=self._written,
             operation_id=document["operationId"],
-            operation_class=self._operation_class(document),
+            operation_class=self._written.operation_class(document),
         )
-
-    def registered(self, app: Litestar) -> None:
-        """Remember which application's document it is."""
-        self._app = app
-
-    def _operation_class(self, document: Document) -> type[SpecOperation]:
-        documents = self
-
-        class Described(SpecOperation):
-            def to_schema(self) -> Document:
-                # A document is written in the order of its specification, operations before schemas.
-                documents._add_schemas()
-                return document
-
-        return Described
-
-    def _add_schemas(self) -> None:
-        if self._app is not None and self._app.openapi_schema.components.schemas is not None:
-            verbatim = {name: _Verbatim(schema) for name, schema in self._components.items()}
-            self._app.openapi_schema.components.schemas.update(verbatim)
 
     def _document(self, operation: Operation) -> Document:
         words = [each for each in operation.path.split("/")[1:] if not each.startswith("{")]
@@ -83,7 +60,7 @@ class OperationDocuments:
         if operation.description:
             document["description"] = operation.description
         if "{" in operation.path:
-            # An operation on one thing and one on all of them have the same words.
+            # "one" distinguishes item operations from collection operations with the same words.
             last = ["one"] if operation.path.endswith("}") and len(words) > 1 else []
             document["operationId"] = ".".join([words[0], "one", *words[1:], *last, operation.method.lower()])
         forms = self._body_forms(operation)
@@ -132,14 +109,14 @@ def _path_parameters(operation: Operation) -> list[Document]:
 
 
 def _header_parameters(operation: Operation) -> list[Document]:
-    wanted = dict(operation.headers)
+    parameters = dict(operation.headers)
     if HTTPStatus.PRECONDITION_FAILED in operation.answers:
-        wanted["If-Match"] = "The ETag of what is to be changed; 412 if it is not that any more."
+        parameters["If-Match"] = "The expected ETag; 412 if the resource has changed."
     if operation.repeatable:
-        wanted["Idempotency-Key"] = "A word of the caller's own: sent again, the request is answered as the first time."
+        parameters["Idempotency-Key"] = "Client-chosen key: a retry with the same key returns the first response."
     return [
         {"name": name, "in": "header", "required": False, "description": about, "schema": {"type": "string"}}
-        for name, about in wanted.items()
+        for name, about in parameters.items()
     ]
 
 
@@ -147,24 +124,3 @@ def _is_required(operation: Operation) -> bool:
     if operation.body is None:
         return True
     return any(field.required for field in msgspec.structs.fields(operation.body))
-
-
-class _Handler(HTTPRouteHandler):
-    """A handler that tells its documents where they belong."""
-
-    def __init__(self, path: str, *, documents: OperationDocuments, **more: Any) -> None:  # noqa: ANN401
-        super().__init__(path, **more)
-        self._documents = documents
-
-    def on_registration(self, app: Litestar) -> None:
-        super().on_registration(app)
-        self._documents.registered(app)
-
-
-class _Verbatim(Schema):
-    def __init__(self, document: Document) -> None:
-        super().__init__()
-        self._document = document
-
-    def to_schema(self) -> Document:
-        return self._document

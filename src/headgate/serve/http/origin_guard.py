@@ -1,9 +1,8 @@
-"""The guard before every route: open to programs on this machine, closed to web pages from elsewhere.
+"""Origin guard: admits local programs and refuses cross-site requests from web pages.
 
-A page that a user happens to visit can make the browser call loopback addresses. It cannot choose the
-`Host` and `Origin` that the browser sends, so both are checked; without the former check, a name that the
-page's owner points at 127.0.0.1 would pass for us. Images, scripts and links send no `Origin`; they are told
-by `Sec-Fetch-Site`.
+A web page can make a visitor's browser call loopback addresses, but it cannot choose the `Host` and `Origin` headers,
+so both are checked. The `Host` check stops DNS rebinding. Images, scripts and links send no `Origin`; `Sec-Fetch-Site`
+identifies them.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 from headgate.serve.http.problem import Problem, send_problem
 from headgate.settings import is_loopback
 
-# Room for the largest payload that is accepted, and what is around it.
+# The largest accepted payload, with its envelope.
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 PAGES: Final = "/ui"
 
 
 class OriginGuard:
-    """An ASGI application that lets acceptable requests through to the one behind it."""
+    """ASGI middleware that refuses requests by host, origin and body size."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class OriginGuard:
     ) -> None:
         self._app = app
         self._allowed = frozenset(host.lower() for host in allowed_hosts)
-        # Pages of these origins may call what the app declares for them, and nothing else.
+        # Origins that the user's app admits to its own routes.
         self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,19 +42,18 @@ class OriginGuard:
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            # The body of a refused request is not read, so the connection cannot serve another one.
+            # The body is not read, so the connection cannot serve another request.
             await send_problem(send, problem, {"connection": "close"})
 
     def refusal(self, scope: HTTPScope) -> Problem | None:
-        """Return why a request is not let through, or None if it is."""
+        """Return the problem of a refused request, or None if it is admitted."""
         hosts = _header(scope, b"host")
         origins = _header(scope, b"origin")
         if len(hosts) != 1 or not self._is_allowed(_host_name(hosts[0])):
             return Problem.of(
                 421,
                 "host_not_allowed",
-                f"host {', '.join(hosts) or 'missing'} is not served here; "
-                "use a loopback name, or add it to allowed_hosts",
+                f"host {', '.join(hosts) or 'missing'} is not allowed; use a loopback name, or add it to allowed_hosts",
             )
         if any(not self._is_origin_allowed(o, hosts[0]) and not self._admits(scope, o) for o in origins):
             return Problem.of(
@@ -63,11 +61,11 @@ class OriginGuard:
                 "origin_not_allowed",
                 f"a page from {', '.join(origins)} may not call this server; add its host to allowed_hosts",
             )
-        if not origins and "cross-site" in _header(scope, b"sec-fetch-site") and not _is_visit(scope):
+        if not origins and "cross-site" in _header(scope, b"sec-fetch-site") and not _is_navigation(scope):
             return Problem.of(
                 403,
                 "origin_not_allowed",
-                "a page from another site may not call this server; open the address by itself",
+                "a page from another site may not call this server; open the address directly",
             )
         if any(length.isdigit() and int(length) > BODY_BYTES_MAX for length in _header(scope, b"content-length")):
             return Problem.of(413, "content_too_large", f"the body is larger than {BODY_BYTES_MAX:,} bytes; send less")
@@ -83,8 +81,8 @@ class OriginGuard:
         return authority.lower() == host.lower() or self._is_allowed(_host_name(authority))
 
 
-def _is_visit(scope: HTTPScope) -> bool:
-    """Whether someone follows a link to one of our pages, which only show, and are never shown in a frame."""
+def _is_navigation(scope: HTTPScope) -> bool:
+    """Whether a user navigates to a page. Pages are read-only and never framed."""
     return (
         scope["method"] == "GET"
         and (scope["path"] == PAGES or scope["path"].startswith(f"{PAGES}/"))
@@ -98,7 +96,7 @@ def _header(scope: HTTPScope, name: bytes) -> list[str]:
 
 
 def _host_name(authority: str) -> str:
-    """Return the host of `HOST[:PORT]` in lower case, brackets kept as they are written; empty if it has none."""
+    """Return the host of `HOST[:PORT]` in lower case, with brackets; empty if malformed."""
     try:
         parts = urlsplit(f"//{authority}")
         name = parts.hostname or ""

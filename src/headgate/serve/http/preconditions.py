@@ -1,4 +1,4 @@
-"""Preconditions of changes: the ETag that a thing has, and the If-Match that a caller gives back."""
+"""Preconditions: ETag and If-Match for optimistic updates."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _TAG: Final = re.compile(r'(W/)?"([^"]{0,64})"|([0-9]{1,18})')
 
 
 def etag(version: int) -> dict[str, str]:
-    """Return the header that names a version of a thing."""
+    """Return the ETag header of a version."""
     return {"etag": f'"{version}"'}
 
 
 def if_match(headers: Mapping[str, str]) -> list[int] | None:
-    """Return the versions that a caller will change; None for any. Raises `InvalidPayloadError` for what is no tag.
+    """Return the versions in If-Match; None for any. Raises `InvalidPayloadError` for a malformed tag.
 
-    Tags are compared as strong ones (RFC 9110): a weak one, or one that is none of ours, never matches.
+    Comparison is strong (RFC 9110): weak and foreign tags never match.
     """
-    given = headers.get("if-match", "*").strip()
-    if given == "*":
+    header = headers.get("if-match", "*").strip()
+    if header == "*":
         return None
-    tags = [each.strip() for each in given.split(",")]
+    tags = [each.strip() for each in header.split(",")]
     if len(tags) > _TAGS_MAX:
         raise InvalidPayloadError(f"If-Match: {len(tags)} tags; give at most {_TAGS_MAX}")
     versions = []
     for tag in tags:
         match = _TAG.fullmatch(tag)
         if match is None:
-            raise InvalidPayloadError(f"If-Match {tag[:40]!r}: give back the ETag of the thing, which is its version")
+            raise InvalidPayloadError(f"If-Match {tag[:40]!r}: send the ETag of the resource, which is its version")
         digits = match.group(2) if match.group(3) is None else match.group(3)
         if match.group(1) is None and digits.isascii() and digits.isdecimal() and len(digits) <= 18:
             versions.append(int(digits))
@@ -42,16 +42,17 @@ def if_match(headers: Mapping[str, str]) -> list[int] | None:
 
 
 def matching(headers: Mapping[str, str], expected_version: int | None, change: Callable[[int | None], T]) -> T:
-    """Return what a change returns that is given the version it is to be of, from the header or else from the body.
+    """Call `change` with the expected version from If-Match, or else from the body.
 
-    Raises `PreconditionFailedError` if the thing is at another version than the header says; one that the body says
-    is left as the `VersionConflictError` that it is.
+    A mismatch with If-Match raises `PreconditionFailedError`; one with the body stays a `VersionConflictError`.
     """
     versions = if_match(headers)
     if versions is None:
         return change(expected_version)
     if expected_version is not None and expected_version not in versions:
-        raise InvalidPayloadError(f"If-Match says {versions} and expected_version {expected_version}; give one of them")
+        raise InvalidPayloadError(
+            f"If-Match is {versions} but expected_version is {expected_version}; send one of them"
+        )
     failed: VersionConflictError | None = None
     for version in versions:
         try:
@@ -59,5 +60,5 @@ def matching(headers: Mapping[str, str], expected_version: int | None, change: C
         except VersionConflictError as exc:
             failed = exc
     if failed is None:
-        raise PreconditionFailedError("If-Match: no tag of it can be the thing's; read it again")
+        raise PreconditionFailedError("If-Match: no tag can match; read the resource again")
     raise PreconditionFailedError(failed.message, current=failed.current) from failed

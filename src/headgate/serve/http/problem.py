@@ -1,4 +1,4 @@
-"""Errors as every HTTP route answers them: `application/problem+json` with a stable code (RFC 9457)."""
+"""Problem responses: errors as `application/problem+json` with a stable code (RFC 9457), on every HTTP route."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
 from headgate.telemetry import correlation_id
 
 MEDIA_TYPE: Final = "application/problem+json"
-# What a caller who is not known is asked for.
+# Sent with 401 responses.
 CHALLENGE: Final[Mapping[str, str]] = {"www-authenticate": 'Bearer realm="headgate"'}
 _log = structlog.get_logger(__name__)
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong. `code` is safe to match on; what has a default is there only for some problems."""
+    """A problem document. Clients may match on `code`; fields with defaults occur in some problems only."""
 
     type: str
     title: str
@@ -33,13 +33,13 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     correlation_id: str | None
     errors: Sequence[Any] = ()
     checks: Sequence[Any] = ()
-    # Of a conflict: how the thing stands now.
+    # Of a version conflict: the current resource.
     current_version: int | None = None
     current: Any = None
 
     @classmethod
-    def of(cls, status: int, code: str, detail: str, **more: Any) -> Problem:  # noqa: ANN401 - of the problem's own
-        """Return a problem for the request that is being served."""
+    def of(cls, status: int, code: str, detail: str, **more: Any) -> Problem:  # noqa: ANN401 - fields of the struct
+        """Return a problem with the correlation id of the current request."""
         title = HTTPStatus(status).phrase
         return cls(f"urn:headgate:error:{code}", title, status, code, detail, correlation_id(), **more)
 
@@ -48,21 +48,20 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def send_problem(send: Send, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
-    """Answer with `problem` from outside of the web framework."""
+    """Send `problem` over ASGI, outside the web framework."""
     content = problem.content()
-    given = {"content-type": MEDIA_TYPE, "content-length": str(len(content)), **(headers or {})}
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items()]
+    fields = {"content-type": MEDIA_TYPE, "content-length": str(len(content)), **(headers or {})}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
 def response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    """Return `problem` as an answer of the web framework."""
     return Response(problem.content(), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """Return the header that tells a caller when to come back; whole seconds are all it can say."""
+    """Return the Retry-After header, in whole seconds."""
     return {"retry-after": str(max(1, math.ceil(seconds)))}
 
 
@@ -79,15 +78,15 @@ def _headers(error: HeadgateError) -> dict[str, str] | None:
 
 
 def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Translate what the web framework itself refuses: no such route, wrong method, a body that does not fit."""
+    """Convert errors of the web framework: no such route, wrong method, invalid body."""
     status = error.status_code
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _from_bug(request, error)
+        return _from_unexpected(request, error)
     code = HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
     path = request.scope["path"]
     detail, headers = error.detail, error.headers
     if status == HTTPStatus.NOT_FOUND:
-        detail = f"{path}: there is nothing here; / lists what there is"
+        detail = f"{path}: not found; / lists the API"
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = ", ".join(_methods(request))
         detail = f"{path}: {request.method} is not supported; use {methods}"
@@ -97,7 +96,7 @@ def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Re
 
 
 def _methods(request: Request[Any, Any, Any]) -> list[str]:
-    """Return the methods that the path of this request has, which the framework knows but does not tell."""
+    """Return the methods of a path by trying each: the framework does not expose them."""
     found = []
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
         try:
@@ -108,8 +107,8 @@ def _methods(request: Request[Any, Any, Any]) -> list[str]:
     return found
 
 
-def _from_bug(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer an error nobody foresaw without its details, which stay in the log under the correlation id."""
+def _from_unexpected(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer an unexpected error without details; the log has them under the correlation id."""
     _log.error("request failed", action="http.request", exc_info=error)
     detail = "internal error; the server log has the details under this correlation id"
     return response(Problem.of(500, "internal", detail))
@@ -118,5 +117,5 @@ def _from_bug(_request: Request[Any, Any, Any], error: Exception) -> Response[by
 EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
     HeadgateError: _from_headgate,
     HTTPException: _from_framework,
-    Exception: _from_bug,
+    Exception: _from_unexpected,
 }

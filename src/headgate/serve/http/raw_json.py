@@ -1,4 +1,4 @@
-"""Users' values in requests and answers: JSON that is checked on the way in and passed on as it is."""
+"""Raw JSON: user values in requests and responses, validated and passed on unparsed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from headgate.durable.model import payload
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import NULL
 
-# In a body that leaves the value out.
+# An omitted value.
 MISSING: Final = Raw()
 _CAUSES_MAX: Final = 10
 
 
 def missing() -> Raw:
-    """Return what stands for a value that was left out, as the default of a struct's member."""
+    """Return the marker of an omitted value, as default factory."""
     return MISSING
 
 
 def checked(raw: Raw, what: str) -> Raw:
-    """Return a value that was given, null if it was left out.
-
-    Raises `InvalidPayloadError` for what could not be read later: text that is not UTF-8, or too many levels.
-    """
+    """Return the value, or null if it was omitted. Raises `InvalidPayloadError` for invalid UTF-8 or deep nesting."""
     if len(raw) == 0:
         return NULL
     value = payload.decode(raw, Any, what=what)
@@ -37,12 +34,12 @@ def checked(raw: Raw, what: str) -> Raw:
 
 
 def optional_raw(stored: str | None) -> Raw | None:
-    """Return stored JSON text as a value of an answer."""
+    """Return stored JSON text as a response value."""
     return None if stored is None else Raw(stored.encode())
 
 
 class ErrorView(Struct, frozen=True, omit_defaults=True):
-    """An error of user code: the name of its class, what it says, its attributes, and what caused it."""
+    """An error of user code: class name, message, attributes and cause."""
 
     type: str
     message: str
@@ -56,7 +53,7 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
 def error_view(error: ErrorInfo | str | None) -> ErrorView | None:
-    """Return an error, as it is or as its stored text, as it is shown."""
+    """Return the view of an error or of its stored JSON."""
     info = _error_decoder.decode(error) if isinstance(error, str) else error
     links: list[ErrorInfo] = []
     while info is not None and len(links) < _CAUSES_MAX:
@@ -70,6 +67,5 @@ def error_view(error: ErrorInfo | str | None) -> ErrorView | None:
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:
-    """Return the key that the caller gave the request, without the quotes in which it may stand."""
-    given = headers.get("idempotency-key", "").strip().strip('"')
-    return given or None
+    """Return the Idempotency-Key header without optional quotes."""
+    return headers.get("idempotency-key", "").strip().strip('"') or None

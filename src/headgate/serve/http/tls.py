@@ -1,4 +1,4 @@
-"""TLS of both ports: one certificate and its key, checked before anything listens."""
+"""TLS of both ports: one certificate and key, validated before the ports open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.errors import SettingsError
 
 @dataclass(frozen=True)
 class Tls:
-    """A certificate chain with its key. What is older than TLS 1.2 is not spoken."""
+    """A certificate chain with its key. TLS 1.2 is the minimum."""
 
     context: ssl.SSLContext
     chain: bytes
@@ -34,12 +34,12 @@ class Tls:
             context.load_cert_chain(cert, key, password=_no_password(key))
         except (ssl.SSLError, OSError) as exc:
             if getattr(exc, "reason", "") == "KEY_VALUES_MISMATCH":
-                raise SettingsError(f"tls.key = {key}: it is not the key of the certificate in {cert}") from exc
-            raise SettingsError(f"tls.key = {key}: it holds no private key in PEM that can be used") from exc
+                raise SettingsError(f"tls.key = {key}: not the key of the certificate in {cert}") from exc
+            raise SettingsError(f"tls.key = {key}: no usable private key in PEM format") from exc
         return cls(context, chain, secret)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return it as gRPC takes it; what gRPC speaks is 1.2 and later by itself."""
+        """Return gRPC credentials. gRPC itself requires TLS 1.2 or later."""
         return grpc.ssl_server_credentials([(self.key, self.chain)])
 
 
@@ -47,7 +47,7 @@ def _read(setting: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as exc:
-        raise SettingsError(f"{setting} = {path}: cannot be read: {exc.strerror}; name a file in PEM") from exc
+        raise SettingsError(f"{setting} = {path}: cannot be read: {exc.strerror}; name a PEM file") from exc
 
 
 def _check_chain(path: Path, chain: bytes) -> None:
@@ -55,12 +55,14 @@ def _check_chain(path: Path, chain: bytes) -> None:
     try:
         trial.load_verify_locations(cadata=chain.decode("ascii"))
     except (ssl.SSLError, ValueError) as exc:
-        raise SettingsError(f"tls.cert = {path}: it holds no certificate in PEM") from exc
+        raise SettingsError(f"tls.cert = {path}: no certificate in PEM format") from exc
 
 
 def _no_password(path: Path) -> Callable[[], str]:
     def refuse() -> str:
-        # Without this OpenSSL would ask on the terminal, and a server has nobody to answer.
-        raise SettingsError(f"tls.key = {path}: it is encrypted; store it without a passphrase, readable to you alone")
+        # Without this OpenSSL would prompt on the terminal.
+        raise SettingsError(
+            f"tls.key = {path}: the key is encrypted; store it without a passphrase, readable only by you"
+        )
 
     return refuse

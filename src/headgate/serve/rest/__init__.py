@@ -1,1 +1,1 @@
-"""Rest: say here what this part is for."""
+"""REST API under /api/v1, and the routes of user apps."""

@@ -1,4 +1,4 @@
-"""The API of Headgate itself: every route under `/api/v1`."""
+"""REST routes: assembles the API under `/api/v1`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def api_routes(
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of every part that this server offers.
+    """Return the routes of executions, events, machines, and of fan-outs and pipelines if given.
 
-    Once `stopping` says so, requests that only wait come to an end. `unusable_handlers` are those of fan-outs that
-    this process could not load, and why. `calendars` are those that the pipelines go by, and `check_trait` is what
-    the evaluators say of a trait.
+    Once `stopping` returns True, long polls end. `unusable_handlers` returns the chunk handlers that this process
+    could not load, with the reason. `check_trait` runs one trait evaluation.
     """
     watches = WatchHub(service.store, stopping=stopping)
     return [

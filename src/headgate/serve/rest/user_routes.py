@@ -1,11 +1,8 @@
-"""The routes and commands of a user's app, served beside the server's own.
+"""User routes: serves the routes and commands of a user's app beside the server's own.
 
-The web framework matches paths after decoding them, when an encoded slash in a value looks like the end of a
-segment. It is therefore given the declared paths, for its document, and everything that begins like one of
-them; whatever comes in is then matched as it was sent.
-
-Every error is a problem in the server's one shape. An `HttpError` is what its handler says, an error of Headgate
-itself keeps its status and code, and anything else is told to the log alone.
+As for API operations, requests are matched on the undecoded path, and the framework sees the declared paths only for
+the OpenAPI document. Every error is a problem response: an `HttpError` as its handler raised it, a Headgate error with
+its status and code, and any other error without details, which are in the log.
 """
 
 from __future__ import annotations
@@ -15,25 +12,24 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
-from litestar import Litestar
 from litestar import Request as ServerRequest
 from litestar import Response as ServerResponse
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Schema
 from litestar.types import ASGIApp, ControllerRouterHandler, Message, Receive, Scope, Send
 
 from headgate.durable.http.messages import WireResponse, to_json
 from headgate.durable.http.openapi import Document, describe
-from headgate.durable.http.paths import Kind, PathTemplate
+from headgate.durable.http.paths import Kind
 from headgate.durable.http.router import BadInputError, Headers, HttpError, Match, Request, Route, Router
 from headgate.durable.http.routes import METHODS
 from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
 from headgate.serve.http.access_log import CORRELATION_HEADER
+from headgate.serve.http.framework import CATCH_ALL, DocumentedHandler, DocumentSchemas, framework_path, raw_path
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.http.problem import Problem, response
@@ -41,48 +37,46 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import correlation_id
 
 QUERY_ARGUMENTS_MAX: Final = 1000
-# In the server's document, so that no name of an app is one of the server's.
+# Schema name prefix in the OpenAPI document, to avoid clashes with the server's schemas.
 _PREFIX: Final = "app."
-# No parameter of a user can have this name.
-_ANYTHING: Final = "{-:path}"
-# The server adds these to every answer, and twice is once too often.
+# The server adds these headers to every response.
 _SET_BY_SERVER: Final = frozenset({CORRELATION_HEADER.decode(), "x-content-type-options"})
-# What a future cannot hold, or takes for the end of the server or of the request: nobody would get an answer.
-_ESCAPES: Final = (StopIteration, SystemExit, KeyboardInterrupt, concurrent.futures.CancelledError)
-_IN_THE_LOG: Final = "internal error; the server log has the details under this correlation id"
+# Exceptions that a future cannot hold, or that would end the server or the request without a response.
+_CONTROL_FLOW: Final = (StopIteration, SystemExit, KeyboardInterrupt, concurrent.futures.CancelledError)
+_INTERNAL: Final = "internal error; the server log has the details under this correlation id"
 _log = structlog.get_logger(__name__)
 
 _ServerRequest = ServerRequest[Any, Any, Any]
 
 
 def user_routes(router: Router, pool: WorkPool) -> list[ControllerRouterHandler]:
-    """Return what serves the routes and commands that `router` has now. Handlers that are not async run in `pool`."""
+    """Return handlers of the routes and commands that `router` has now. Sync handlers run in `pool`."""
     routes = list(router.table)
     described = describe(routes, prefix=_PREFIX)
     make = _HandlerMaker(router, pool, described.schemas)
     by_path: dict[str, list[HTTPRouteHandler]] = {}
     for route, operation in zip(routes, described.operations, strict=True):
-        path = _framework_path(route.template)
+        path = framework_path(route.template)
         by_path.setdefault(path, []).append(make.documented(path, route.method, operation))
     handlers: list[ControllerRouterHandler] = []
     for path, documented in by_path.items():
-        taken = {method for handler in documented for method in handler.http_methods}
-        others = [method for method in METHODS if method not in taken]
+        declared = {method for handler in documented for method in handler.http_methods}
+        others = [method for method in METHODS if method not in declared]
         group = [*documented, make.hidden(path, others)] if others else documented
-        # The framework adds an OPTIONS of its own to a path whose first handler has none.
+        # The framework adds its own OPTIONS handler to a path whose first handler has none.
         group.sort(key=lambda handler: "OPTIONS" not in handler.http_methods)
         handlers += group
     return [*handlers, *(make.hidden(path, METHODS) for path in _catch_alls(routes) if path not in by_path)]
 
 
 def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
-    """Return whether a page from an origin may make a request: the app allows it, and the path is the app's."""
+    """Return a check whether the app's CORS policy admits an origin to a path of the app."""
 
     def admits(scope: Scope, origin: str) -> bool:
         if router.cors is None or not router.cors.allows(origin):
             return False
         try:
-            return router.match("OPTIONS", _raw_path(scope)) is not None
+            return router.match("OPTIONS", raw_path(scope)) is not None
         except HttpError:
             return False
 
@@ -90,14 +84,14 @@ def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
 
 
 class _HandlerMaker:
-    """Makes the handlers that the framework calls: all do the same, some are in its document."""
+    """Creates the framework's handlers. All call the dispatcher; some are documented."""
 
     def __init__(self, router: Router, pool: WorkPool, schemas: dict[str, Document]) -> None:
         self._router = router
-        self._schemas = _Schemas(schemas)
+        self._schemas = DocumentSchemas(schemas)
         dispatcher = _Dispatcher(router, pool)
 
-        # The framework reads the annotations of a function, and this is the one for all.
+        # One annotated function for all routes: the framework reads its annotations.
         async def dispatch(request: _ServerRequest) -> ASGIApp:
             return await dispatcher.answer(request)
 
@@ -111,101 +105,57 @@ class _HandlerMaker:
         return self._handler(path, methods, include_in_schema=False)
 
     def _handler(self, path: str, methods: Sequence[str], **more: Any) -> HTTPRouteHandler:  # noqa: ANN401
-        make = _Handler(
+        make = DocumentedHandler(
             path,
             http_method=[HttpMethod(method) for method in methods],
             status_code=HTTPStatus.OK,
             exception_handlers={HttpError: _from_http_error, FatalError: _from_fatal},
-            middleware=[self._finished],
+            middleware=[self._finish],
             request_max_body_size=BODY_BYTES_MAX,
             schemas=self._schemas,
             **more,
         )
         return make(self._dispatch)
 
-    def _finished(self, app: ASGIApp) -> ASGIApp:
+    def _finish(self, app: ASGIApp) -> ASGIApp:
         return _Finish(app, self._router)
 
 
-class _Handler(HTTPRouteHandler):
-    """A handler that tells where its schemas belong."""
-
-    def __init__(self, path: str, *, schemas: _Schemas, **more: Any) -> None:  # noqa: ANN401 - the framework's own
-        super().__init__(path, **more)
-        self._schemas = schemas
-
-    def on_registration(self, app: Litestar) -> None:
-        super().on_registration(app)
-        self._schemas.app = app
-
-
-class _Schemas:
-    """The schemas of the app's types, and the operations that refer to them, in the server's document."""
-
-    def __init__(self, schemas: dict[str, Document]) -> None:
-        self._schemas = {name: _VerbatimSchema(schema) for name, schema in schemas.items()}
-        self.app: Litestar | None = None
-
-    def operation_class(self, document: Document) -> type[Operation]:
-        schemas = self
-
-        class Described(Operation):
-            def to_schema(self) -> Document:
-                # A document is written in the order of its specification, operations before schemas.
-                schemas.add()
-                return document
-
-        return Described
-
-    def add(self) -> None:
-        if self.app is not None and self.app.openapi_schema.components.schemas is not None:
-            self.app.openapi_schema.components.schemas.update(self._schemas)
-
-
-class _VerbatimSchema(Schema):
-    def __init__(self, document: Document) -> None:
-        super().__init__()
-        self._document = document
-
-    def to_schema(self) -> Document:
-        return self._document
-
-
 class _Dispatcher:
-    """Answers a request with what the app has at its path."""
+    """Matches a request to a route of the app, and runs its handler."""
 
     def __init__(self, router: Router, pool: WorkPool) -> None:
         self._router = router
         self._pool = pool
 
     async def answer(self, request: _ServerRequest) -> ASGIApp:
-        """Return the answer to send. Raises what the handler raises, and `HttpError` if it cannot be called."""
-        method, raw_path = request.method, _raw_path(request.scope)
-        # What the metrics call the route: the framework matched another, or none.
+        """Return the response. Raises errors of the handler, and `HttpError` if no route matches."""
+        method, path = request.method, raw_path(request.scope)
+        # The route label of the metrics: the framework's own match is a catch-all.
         request.scope["path_template"] = ""
-        match = self._router.match(method, raw_path)
+        match = self._router.match(method, path)
         if match is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"{raw_path}: there is nothing here; / lists what there is")
+            raise HttpError(HTTPStatus.NOT_FOUND, f"{path}: not found; / lists the API")
         request.scope["path_template"] = match.path
         if method == "OPTIONS" and (match.route is None or _is_preflight(request.scope, self._router)):
             return _answer(self._options(request.scope, match))
         if principal_of(request.scope) is None:
-            # What they may do is the app's own affair; who they are is not.
-            raise UnauthenticatedError(f"{raw_path}: who calls is not known; send 'Authorization: Bearer' with a key")
+            # Authentication is required here; authorization is up to the app.
+            raise UnauthenticatedError(f"{path}: not authenticated; send 'Authorization: Bearer' with a key")
         if match.route is None:
             methods = ", ".join(match.methods)
-            detail = f"{raw_path}: {method} is not supported; use {methods}"
+            detail = f"{path}: {method} is not supported; use {methods}"
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers={"allow": methods})
-        given = Request(
+        user_request = Request(
             method=method,
-            path=raw_path,
+            path=path,
             path_params=match.path_params,
             query=_query(request.scope["query_string"]),
             headers=Headers.received(request.scope["headers"]),
             body=await request.body(),
             correlation_id=correlation_id(),
         )
-        return _answer(await self._respond(match.route, given))
+        return _answer(await self._respond(match.route, user_request))
 
     def _options(self, scope: Scope, match: Match) -> WireResponse:
         headers = [("allow", ", ".join(match.methods))]
@@ -220,20 +170,20 @@ class _Dispatcher:
             return route.endpoint.response(result).to_wire()
         loop = asyncio.get_running_loop()
 
-        def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what the handler returns
+        def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the handler's result
             return asyncio.run_coroutine_threadsafe(_guarded(coroutine, what), loop).result()
 
         def work() -> WireResponse:
             try:
                 return route.respond(request, wait).to_wire()
-            except (*_ESCAPES, asyncio.CancelledError) as exc:
-                raise _escaped(what, exc) from exc
+            except (*_CONTROL_FLOW, asyncio.CancelledError) as exc:
+                raise _unexpected(what, exc) from exc
 
         return await self._pool.run(work)
 
 
 class _Finish:
-    """Adds to every answer, an error's too, what pages from elsewhere need, and leaves the body of a HEAD out."""
+    """ASGI middleware that adds CORS headers to every response, errors too, and drops the body for HEAD."""
 
     def __init__(self, app: ASGIApp, router: Router) -> None:
         self._app = app
@@ -248,8 +198,8 @@ class _Finish:
         async def send_finished(message: Message) -> None:
             if message["type"] == "http.response.start":
                 replaced = [name.encode() for name in more if name != "vary"]
-                kept = [pair for pair in message["headers"] if pair[0].lower() not in replaced]
-                message["headers"] = [*kept, *((name.encode(), value.encode()) for name, value in more.items())]
+                others = [pair for pair in message["headers"] if pair[0].lower() not in replaced]
+                message["headers"] = [*others, *((name.encode(), value.encode()) for name, value in more.items())]
             elif message["type"] == "http.response.body" and is_head:
                 message["body"] = b""
             await send(message)
@@ -258,7 +208,7 @@ class _Finish:
 
 
 class UserProblem(Problem, frozen=True, omit_defaults=True):
-    """A problem that the app tells of, with what it adds for the caller's program."""
+    """A problem raised by the app, with its data."""
 
     data: Any = None
 
@@ -276,24 +226,24 @@ def _from_http_error(request: _ServerRequest, error: HttpError) -> ServerRespons
 
 def _from_fatal(_request: _ServerRequest, error: FatalError) -> ServerResponse[bytes]:
     _log.error("request failed", action="http.request", code=error.code, exc_info=error)
-    return response(Problem.of(error.http_status, error.code, _IN_THE_LOG))
+    return response(Problem.of(error.http_status, error.code, _INTERNAL))
 
 
-async def _guarded(coroutine: Coroutine[Any, Any, Any], what: str) -> Any:  # noqa: ANN401 - what the handler returns
+async def _guarded(coroutine: Coroutine[Any, Any, Any], what: str) -> Any:  # noqa: ANN401 - the handler's result
     try:
         return await coroutine
-    except _ESCAPES as exc:
-        raise _escaped(what, exc) from exc
+    except _CONTROL_FLOW as exc:
+        raise _unexpected(what, exc) from exc
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # It comes from something that the handler awaited, and would read as the end of the request.
-        raise _escaped(what, exc) from exc
+        # From something the handler awaited; it must not cancel the request.
+        raise _unexpected(what, exc) from exc
 
 
-def _escaped(what: str, error: BaseException) -> BadOutputError:
-    return BadOutputError(f"{what}: its handler ended with {type(error).__name__}; catch it there")
+def _unexpected(what: str, error: BaseException) -> BadOutputError:
+    return BadOutputError(f"{what}: the handler raised {type(error).__name__}; catch it there")
 
 
 def _answer(wire: WireResponse) -> ASGIApp:
@@ -310,18 +260,12 @@ def _answer(wire: WireResponse) -> ASGIApp:
 
 
 def _is_preflight(scope: Scope, router: Router) -> bool:
-    asks = _header(scope, b"origin") and _header(scope, b"access-control-request-method")
-    return router.cors is not None and bool(asks)
+    is_requested = _header(scope, b"origin") and _header(scope, b"access-control-request-method")
+    return router.cors is not None and bool(is_requested)
 
 
-def _header(scope: Scope, wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
-
-
-def _raw_path(scope: Scope) -> str:
-    """Return the path as it was sent; a server that does not tell leaves us the decoded one."""
-    raw = scope.get("raw_path")
-    return raw.decode("latin-1") if raw else quote(scope["path"])
+def _header(scope: Scope, header: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == header), "")
 
 
 def _query(raw: bytes) -> dict[str, list[str]]:
@@ -336,17 +280,12 @@ def _query(raw: bytes) -> dict[str, list[str]]:
     return arguments
 
 
-def _framework_path(template: PathTemplate) -> str:
-    forms = {Kind.TEXT: "{}", Kind.PARAMETER: "{{{}:str}}", Kind.TAIL: "{{{}:path}}"}
-    return "".join(f"/{forms[each.kind].format(each.text)}" for each in template.segments)
-
-
 def _catch_alls(routes: Iterable[Route]) -> list[str]:
-    """Return the paths that stand for everything that is matched here.
+    """Return catch-all paths for the framework.
 
-    Below a first segment that it knows, the framework does not look at a parameter in its place any more.
+    Below a literal first segment the framework no longer tries a parameter in its place, so each needs its own.
     """
     firsts = dict.fromkeys(route.template.segments[0] for route in routes)
     texts = [f"/{each.text}" for each in firsts if each.kind is Kind.TEXT]
-    below = [f"{text}/{_ANYTHING}" for text in texts]
-    return [*texts, *below, f"/{_ANYTHING}"] if len(texts) < len(firsts) else [*texts, *below]
+    below = [f"{text}/{CATCH_ALL}" for text in texts]
+    return [*texts, *below, f"/{CATCH_ALL}"] if len(texts) < len(firsts) else [*texts, *below]

@@ -86,5 +86,5 @@ def test_rules__every_field_of_the_roots_has_one_and_there_are_no_others(schema:
 
 
 def test_rule_of__no_rule__says_where_to_add_it() -> None:
-    with pytest.raises(DefinitionError, match="graphql_rules"):
+    with pytest.raises(DefinitionError, match="graphql/schema"):
         rule_of("Query", "everything")

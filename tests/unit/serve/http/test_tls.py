@@ -152,7 +152,7 @@ def test_files__key_of_another_certificate__name_the_key(files: tuple[Path, Path
 def test_files__encrypted_key__is_refused_without_asking(tmp_path: Path) -> None:
     cert, key = make_files(tmp_path / "locked", password=b"secret")
 
-    with pytest.raises(SettingsError, match=r"tls\.key = .*it is encrypted"):
+    with pytest.raises(SettingsError, match=r"tls\.key = .*the key is encrypted"):
         Tls.load(cert, key)
 
 

@@ -115,7 +115,7 @@ def test_request__no_such_path__is_404(ask: Ask, router: Router, path: str) -> N
     router.get("/orders/{id}")(echo)
     router.command("ping")(_ping)
 
-    assert "there is nothing here" in problem(ask("GET", path), 404, "not_found")["detail"]
+    assert "not found; " in problem(ask("GET", path), 404, "not_found")["detail"]
 
 
 def test_request__routes_that_begin_with_a_parameter__leave_the_servers_own_alone(ask: Ask, router: Router) -> None:

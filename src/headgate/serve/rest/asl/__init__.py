@@ -1,1 +1,1 @@
-"""Asl: say here what this part is for."""
+"""REST API of state machines, their executions and task tokens."""

@@ -1,4 +1,4 @@
-"""Checks of definitions: from the text that someone wrote to what is wrong with it, whatever the text is."""
+"""State machine validation: from the text of a definition to its problems, warnings and costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNREADABLE = "UNREADABLE"
 
 
 class Finding(Struct, frozen=True):
-    """One thing that is wrong: where in the JSON, what kind, the fact, and what is allowed."""
+    """One problem: JSON path, code, fact, and what is allowed."""
 
     path: str
     code: str
@@ -31,17 +31,17 @@ class Finding(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True):
-    """What an execution writes into a history of Step Functions, which holds `events_max`."""
+    """Step Functions history events of an execution, of at most `events_max`."""
 
     events_per_pass: int
     events_max: int
     loops: list[LoopCost]
-    # What the iterations of Maps cost whose number of items is not known: events for each item, by path.
+    # Events per item of Maps whose number of items is not known, by path.
     events_per_item: dict[str, int]
 
 
 class Checked(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was found. `warnings` are about Step Functions' limits, which do not bind here."""
+    """Validation result. `warnings` concern Step Functions limits, which do not apply here."""
 
     valid: bool
     problems: list[Finding]
@@ -51,12 +51,12 @@ class Checked(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: bool = False) -> Checked:
-    """Return all that is wrong with a definition; with `strict_budget` its warnings are problems."""
+    """Validate a definition; with `strict_budget` warnings are problems."""
     try:
         definition = read_definition(text, variables)
     except DefinitionError as exc:
         return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
-    # Most processes never check a machine, and its query languages take their time to load.
+    # Imported late: the query languages are slow to load and rarely needed.
     from headgate.asl.compile.validator import problems
 
     found = [_finding(each) for each in problems(definition)]
@@ -74,16 +74,16 @@ def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: 
 
 
 def read_definition(text: str, variables: Mapping[str, str]) -> Json:
-    """Return the JSON of a definition with its variables filled in. Raises `DefinitionError` for what is none."""
+    """Parse a definition with its variables substituted. Raises `DefinitionError`."""
     filled, _ = substitute(text, variables)
     try:
         definition = load(filled)
-        # What is kept is what this writes: halves of characters and endless numbers are refused here.
+        # It is stored as JSON: lone surrogates and non-finite numbers are refused here.
         msgspec.json.encode(definition)
     except DefinitionError:
         raise
     except (ValueError, OverflowError, RecursionError) as exc:
-        raise DefinitionError(f"the definition cannot be kept as JSON: {exc}; mend it there") from exc
+        raise DefinitionError(f"the definition cannot be stored as JSON: {exc}; correct it there") from exc
     return definition
 
 

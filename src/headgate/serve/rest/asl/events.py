@@ -1,4 +1,4 @@
-"""Events of machines as Step Functions shows them: the same names, with the JSON itself where AWS gives its text."""
+"""Execution events in the shape of Step Functions' GetExecutionHistory, with JSON values instead of JSON text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from headgate.asl.runtime.history import HistoryEvent
 from headgate.durable.model.records import instant
 
-# The types of which GetExecutionHistory has details; those of the others would be under a key that nobody knows.
+# Event types that have details in GetExecutionHistory.
 _ENDS: Final = {
     "Activity": ("Scheduled", "ScheduleFailed", "Started", "Succeeded", "Failed", "TimedOut"),
     "Execution": ("Started", "Succeeded", "Failed", "TimedOut", "Aborted", "Redriven"),
@@ -28,8 +28,8 @@ _WHOLE: Final = ("timeoutInSeconds", "heartbeatInSeconds")
 
 
 def event_view(event: HistoryEvent) -> dict[str, Any]:
-    """Return an event under the names that GetExecutionHistory gives it."""
-    shown: dict[str, Any] = {
+    """Return an event in the shape of GetExecutionHistory."""
+    result: dict[str, Any] = {
         "id": event.id,
         "previousEventId": event.previous_id,
         "timestamp": instant(event.at_ms),
@@ -37,12 +37,12 @@ def event_view(event: HistoryEvent) -> dict[str, Any]:
     }
     key = details_key(event.type)
     if key is not None and event.details:
-        shown[key] = {name: _value(name, value) for name, value in event.details.items()}
-    return shown
+        result[key] = {name: _value(name, value) for name, value in event.details.items()}
+    return result
 
 
 def details_key(type: str) -> str | None:
-    """Return under which name an event of this type has its details, or None if such events have none."""
+    """Return the key of the details of an event type, or None if it has none."""
     for end, key in (("StateEntered", "stateEnteredEventDetails"), ("StateExited", "stateExitedEventDetails")):
         if type.endswith(end):
             return key
@@ -50,7 +50,7 @@ def details_key(type: str) -> str | None:
 
 
 def details_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the details of an event that `event_view` made."""
+    """Return the details of an event from `event_view`."""
     key = details_key(event["type"])
     found: Mapping[str, Any] = {} if key is None else event.get(key, {})
     return found
@@ -60,13 +60,13 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - JSON
     return int(value) if name in _WHOLE and isinstance(value, float) and value.is_integer() else value
 
 
-def said(error: str, cause: str) -> str:
-    """Return an error and its cause on one line; of what a function raised, its message alone."""
+def error_text(error: str, cause: str) -> str:
+    """Return error and cause on one line; of a Lambda error only its message."""
     try:
         inner = json.loads(cause)
         cause = inner["errorMessage"] if isinstance(inner, dict) and "errorMessage" in inner else cause
     except (ValueError, RecursionError):
-        pass  # It is a sentence, as most causes are.
+        pass  # Plain text.
     line = " ".join(str(cause).split())
     short = line if len(line) <= _CAUSE_MAX else f"{line[: _CAUSE_MAX - 1]}…"
     return ": ".join(filter(None, (error, short)))

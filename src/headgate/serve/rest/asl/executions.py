@@ -1,4 +1,4 @@
-"""Executions of machines over HTTP: started, listed, described, stopped, redriven, and told of their Tasks."""
+"""Machine execution API: start, list, describe, stop and redrive; and task callbacks by token."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from headgate.serve.rest.durable.executions import HISTORY_BYTES_MAX
 from headgate.serve.rest.durable.models import Accepted
 
 Names = Mapping[type[HeadgateError], str]
-# What Step Functions calls the errors that its callers handle.
+# Step Functions' names of errors.
 _START_ERRORS: Final[Names] = {AlreadyStartedError: "ExecutionAlreadyExists"}
 _REDRIVE_ERRORS: Final[Names] = {ConflictError: "ExecutionNotRedrivable"}
 _TASK_ERRORS: Final[Names] = {SignatureError: "InvalidToken", StaleClaimError: "TaskTimedOut"}
 
 
 def machine_execution_operations(executions: MachineExecutions, client: Client) -> list[Operation]:
-    """Return what can be asked of the executions of machines, and said of their Tasks."""
+    """Return the operations on machine executions and task tokens."""
     return [*_Executions(executions, client).operations(), *_Tasks(executions).operations()]
 
 
@@ -70,21 +70,23 @@ class _Executions:
         started = {201: StartedMachine, 200: StartedMachine, 409: Problem}
         return [
             Operation("POST", many, "Start a machine", self.start, started, body=StartMachine),
-            Operation("GET", many, "List its executions", self.ls, {200: MachineExecutionPage}, query=ExecutionsQuery),
+            Operation(
+                "GET", many, "List executions of a machine", self.ls, {200: MachineExecutionPage}, query=ExecutionsQuery
+            ),
             Operation("GET", one, "Describe an execution of a machine", self.show, {200: MachineExecutionView}),
             Operation(
                 "GET",
                 f"{one}/history",
-                "Show its events as Step Functions does",
+                "Show the history as Step Functions does",
                 self.history,
                 {200: EventPage},
                 query=EventsQuery,
             ),
-            Operation("POST", f"{one}/stop", "Stop it", self.stop, {202: Accepted}, body=StopExecution),
+            Operation("POST", f"{one}/stop", "Stop an execution", self.stop, {202: Accepted}, body=StopExecution),
             Operation(
                 "POST",
                 f"{one}/redrive",
-                "Have it go on from where it failed",
+                "Redrive from the failed state",
                 self.redrive,
                 {202: RedrivenView, 409: Problem},
             ),
@@ -104,49 +106,49 @@ class _Executions:
         return _named(start, _START_ERRORS)
 
     def ls(self, call: Call[None, ExecutionsQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         machine = call.path["name"]
-        wanted = None if asked.status is None else STATUSES[asked.status]
-        page = self._listed(machine, asked)
-        if not page.executions and asked.cursor is None and page.cursor is None:
-            # There may be executions of a definition that is not kept; where there is neither, it is a wrong name.
+        statuses = None if query.status is None else STATUSES[query.status]
+        page = self._listed(machine, query)
+        if not page.executions and query.cursor is None and page.cursor is None:
+            # Executions may exist without a stored definition; with neither, the name is wrong.
             self._executions.machines.get(machine)
-        rows = [row for row in page.executions if wanted is None or row.status in wanted]
+        rows = [row for row in page.executions if statuses is None or row.status in statuses]
         return Answer(MachineExecutionPage([execution_summary(row) for row in rows], page.cursor))
 
-    def _listed(self, machine: str, asked: ExecutionsQuery) -> Listing:
-        # Where two of the engine's statuses are one of Step Functions', the page is read whole and narrowed here.
-        inner = STATUSES[asked.status] if asked.status is not None else frozenset()
+    def _listed(self, machine: str, query: ExecutionsQuery) -> Listing:
+        # A Step Functions status that maps to two of ours is filtered here.
+        inner = STATUSES[query.status] if query.status is not None else frozenset()
         return self._client.list(
             workflow=WORKFLOW,
             status=next(iter(inner)) if len(inner) == 1 else None,
             tags={MACHINE_TAG: machine},
-            limit=asked.limit,
-            cursor=asked.cursor,
+            limit=query.limit,
+            cursor=query.cursor,
         )
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         return Answer(execution_view(self._executions.describe(call.path["id"])))
 
     def history(self, call: Call[None, EventsQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         events = self._executions.history(call.path["id"])
-        place = _place(asked.cursor)
-        if asked.reverse:
+        place = _place(query.cursor)
+        if query.reverse:
             events = [each for each in reversed(events) if place is None or each.id < place]
         else:
             events = [each for each in events if place is None or each.id > place]
-        shown: list[Raw] = []
+        page: list[Raw] = []
         bytes_left = HISTORY_BYTES_MAX
-        for event in events[: asked.limit]:
+        for event in events[: query.limit]:
             content = msgspec.json.encode(event_view(event))
             bytes_left -= len(content)
-            if shown and bytes_left < 0:
+            if page and bytes_left < 0:
                 break
-            shown.append(Raw(content))
-        has_more = len(shown) < len(events)
-        cursor = str(events[len(shown) - 1].id) if has_more else None
-        return Answer({"events": shown, "cursor": cursor})
+            page.append(Raw(content))
+        has_more = len(page) < len(events)
+        cursor = str(events[len(page) - 1].id) if has_more else None
+        return Answer({"events": page, "cursor": cursor})
 
     def stop(self, call: Call[StopExecution, NoQuery]) -> Answer:
         self._executions.stop(call.path["id"], error=call.body.error, cause=call.body.cause)
@@ -160,7 +162,7 @@ class _Executions:
 
 
 class _Tasks:
-    """What whoever has the token of a Task can say. The token says which, and that they may."""
+    """Task callbacks. The token identifies the task and authorizes the caller."""
 
     def __init__(self, executions: MachineExecutions) -> None:
         self._executions = executions
@@ -168,9 +170,9 @@ class _Tasks:
     def operations(self) -> list[Operation]:
         done = {204: None, 400: Problem, 409: Problem}
         return [
-            Operation("POST", "/tasks/success", "End a Task with its result", self.succeed, done, body=TaskSuccess),
-            Operation("POST", "/tasks/failure", "End a Task with an error", self.fail, done, body=TaskFailure),
-            Operation("POST", "/tasks/heartbeat", "Say that a Task is alive", self.beat, done, body=TaskHeartbeat),
+            Operation("POST", "/tasks/success", "Complete a task", self.succeed, done, body=TaskSuccess),
+            Operation("POST", "/tasks/failure", "Fail a task", self.fail, done, body=TaskFailure),
+            Operation("POST", "/tasks/heartbeat", "Send a heartbeat of a task", self.beat, done, body=TaskHeartbeat),
         ]
 
     def succeed(self, call: Call[TaskSuccess, NoQuery]) -> Result:
@@ -199,7 +201,7 @@ class _Tasks:
 
 
 def _named(run: Callable[[], Answer], names: Names) -> Result:
-    """Return an answer; or the problem, with the name that Step Functions has for it among its errors."""
+    """Return the response, or a problem with the Step Functions name of the error."""
     try:
         return run()
     except tuple(names) as exc:
@@ -207,14 +209,14 @@ def _named(run: Callable[[], Answer], names: Names) -> Result:
         return response(Problem.of(exc.http_status, exc.code, exc.message, errors=[{"name": name}]))
 
 
-def _input(given: Raw, machine: str) -> Any:  # noqa: ANN401 - JSON
-    """Return the input of an execution, which is an empty object if none is given, as with Step Functions."""
-    return {} if len(given) == 0 else msgspec.json.decode(checked(given, f"input of machine {machine}"))
+def _input(value: Raw, machine: str) -> Any:  # noqa: ANN401 - JSON
+    """Parse the input; as with Step Functions the default is an empty object."""
+    return {} if len(value) == 0 else msgspec.json.decode(checked(value, f"input of machine {machine}"))
 
 
 def _place(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 12):
-        raise CursorError(f"cursor {cursor[:40]!r}: it is not one of a history; begin again without")
+        raise CursorError(f"cursor {cursor[:40]!r}: not valid for a history; start again without it")
     return int(cursor)

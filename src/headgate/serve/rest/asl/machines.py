@@ -1,7 +1,4 @@
-"""The routes of state machines under `/api/v1`: machines, their executions, and the Tasks that wait for a token.
-
-Machines over HTTP: kept by name and version, checked, shown and drawn.
-"""
+"""State machine API: store, validate, show and draw versioned machines; and the routes of all of rest/asl."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ _MEDIA: Final = {Form.SVG: SVG, Form.MERMAID: "text/vnd.mermaid", Form.TEXT: "te
 
 
 def machine_operations(executions: MachineExecutions) -> list[Operation]:
-    """Return what can be asked of machines."""
+    """Return the operations on machines."""
     return _Machines(executions).operations()
 
 
@@ -63,27 +60,32 @@ class _Machines:
 
     def operations(self) -> list[Operation]:
         one, shown, forms = "/machines/{name}", {200: MachineView}, {JSON: AnyDefinition}
-        kept = {200: MachineView, 201: MachineView, 400: Problem, 412: Problem}
+        stored = {200: MachineView, 201: MachineView, 400: Problem, 412: Problem}
         return [
             Operation("GET", "/machines", "List machines", self.ls, {200: MachinePage}, query=MachinesQuery),
             Operation(
                 "POST",
                 "/machines/validate",
-                "Say everything that is wrong with a definition",
+                "Validate a definition",
                 self.validate,
                 {200: Checked},
                 body_forms=forms,
                 rule=Rule(Permission.EXECUTION_READ),
             ),
-            Operation("PUT", one, "Keep a definition as the newest version", self.put, kept, body_forms=forms),
-            Operation("GET", one, "Show a machine, or one of its versions", self.show, shown, query=MachineQuery),
+            Operation("PUT", one, "Store a definition as the newest version", self.put, stored, body_forms=forms),
+            Operation("GET", one, "Show a machine version", self.show, shown, query=MachineQuery),
             Operation(
-                "GET", f"{one}/versions", "List its versions", self.versions, {200: MachinePage}, query=MachinesQuery
+                "GET",
+                f"{one}/versions",
+                "List versions of a machine",
+                self.versions,
+                {200: MachinePage},
+                query=MachinesQuery,
             ),
             Operation(
                 "GET",
                 f"{one}/graph",
-                "Draw it, as far as an execution has come if one is named",
+                "Draw a machine, with the progress of an execution if given",
                 self.graph,
                 {200: str},
                 query=GraphQuery,
@@ -106,55 +108,55 @@ class _Machines:
         return Answer(MachinePage([machine_summary(each) for each in page.machines], page.cursor))
 
     def put(self, call: Call[None, NoQuery]) -> Result:
-        name, given = call.path["name"], GivenDefinition.read(call.content)
-        found = _checked(given)
-        if found.problems:
-            told = "; ".join(map(str, found.problems[:3]))
-            rest = f"; and {len(found.problems) - 3} more" if len(found.problems) > 3 else ""
-            detail = f"machine {name}: {told}{rest}"
-            return response(Problem.of(400, DefinitionError.code, detail, errors=found.problems))
+        name, body = call.path["name"], GivenDefinition.read(call.content)
+        validation = _validated(body)
+        if validation.problems:
+            first = "; ".join(map(str, validation.problems[:3]))
+            rest = f"; and {len(validation.problems) - 3} more" if len(validation.problems) > 3 else ""
+            detail = f"machine {name}: {first}{rest}"
+            return response(Problem.of(400, DefinitionError.code, detail, errors=validation.problems))
         newest = self._machines.find(name)
 
-        def keep(expected_version: int | None) -> StoredMachine:
+        def store(expected_version: int | None) -> StoredMachine:
             return self._machines.put(
                 name,
-                given.text,
-                variables=given.variables,
+                body.text,
+                variables=body.variables,
                 created_by=call.principal.name,
                 expected_version=expected_version,
             )
 
-        kept = matching(call.headers, given.expected_version, keep)
-        is_new = newest is None or newest.version != kept.version
-        headers = {**etag(kept.version), "location": f"{PREFIX}/machines/{name}?version={kept.version}"}
-        return Answer(machine_view(kept), 201 if is_new else 200, headers)
+        stored = matching(call.headers, body.expected_version, store)
+        is_new = newest is None or newest.version != stored.version
+        headers = {**etag(stored.version), "location": f"{PREFIX}/machines/{name}?version={stored.version}"}
+        return Answer(machine_view(stored), 201 if is_new else 200, headers)
 
     def validate(self, call: Call[None, NoQuery]) -> Answer:
-        return Answer(_checked(GivenDefinition.read(call.content)))
+        return Answer(_validated(GivenDefinition.read(call.content)))
 
     def graph(self, call: Call[None, GraphQuery]) -> Response[Any]:
-        asked = call.query
-        form = asked.format or _accepted(call.headers.get("accept", ""))
-        version, how_far = asked.version, None
-        if asked.execution is not None:
-            # The version that it runs, unless its definition is not kept.
-            version = version or self._executions.describe(asked.execution).version or None
-            how_far = statuses(event_view(each) for each in self._executions.history(asked.execution))
-        drawn = draw(parse(self._machines.get(call.path["name"], version).definition), form, how_far)
+        query = call.query
+        form = query.format or _accepted(call.headers.get("accept", ""))
+        version, progress = query.version, None
+        if query.execution is not None:
+            # The version of the execution, unless its definition is not stored.
+            version = version or self._executions.describe(query.execution).version or None
+            progress = statuses(event_view(each) for each in self._executions.history(query.execution))
+        drawn = draw(parse(self._machines.get(call.path["name"], version).definition), form, progress)
         headers = {"cache-control": "no-store", "vary": "accept"}
         return Response(drawn.encode(), status_code=200, media_type=_MEDIA[form], headers=headers)
 
 
-def _checked(given: GivenDefinition) -> Checked:
+def _validated(body: GivenDefinition) -> Checked:
     try:
-        text = given.text
+        text = body.text
     except DefinitionError as exc:
         return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
-    return check_definition(text, given.variables, strict_budget=given.strict_budget)
+    return check_definition(text, body.variables, strict_budget=body.strict_budget)
 
 
 def _accepted(accept: str) -> Form:
-    """Return the form that a caller names first; a picture for who takes anything."""
+    """Return the first format in Accept that is supported; SVG by default."""
     for part in accept.split(","):
         media = part.partition(";")[0].strip().lower()
         for form, own in _MEDIA.items():
@@ -163,11 +165,11 @@ def _accepted(accept: str) -> Form:
     return Form.SVG
 
 
-_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_POLICY: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 
 def machine_routes(service: AppService, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of machines."""
     executions = service.asl.executions
     operations = [*machine_operations(executions), *machine_execution_operations(executions, service.client)]
-    return operation_routes(operations, pool, _PART, namespace="machines.")
+    return operation_routes(operations, pool, _POLICY, namespace="machines.")

@@ -1,4 +1,4 @@
-"""Machines and their executions as the API takes and shows them."""
+"""Request and response structs of the state machine API."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from headgate.durable.model.records import Execution
 from headgate.errors import DefinitionError, InvalidPayloadError
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import missing
-from headgate.serve.rest.asl.events import said
+from headgate.serve.rest.asl.events import error_text
 from headgate.serve.rest.durable.models import Limit
 
-# As an object, or as text: a template whose variables stand outside of strings is no JSON before they are filled in.
+# An object, or text: a template with variables outside of strings is not JSON before substitution.
 Definition = Annotated[Raw, Meta(description="The definition as an object, or as text.")]
 ErrorName = Annotated[str, Meta(max_length=256)]
 Cause = Annotated[str, Meta(max_length=32_768)]
 Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 Version = Annotated[int, Meta(ge=1, le=999_999)]
-# Either the definition as it is, or `PutMachine`.
+# The plain definition, or `GivenDefinition`.
 AnyDefinition = Annotated[
     dict[str, Any],
     Meta(description="A definition in Amazon States Language; or an object with `definition`, `variables` and so on."),
 ]
 
-# What is taken.
+# Requests.
 
 
 class GivenDefinition(Struct, forbid_unknown_fields=True):
-    """A definition with what belongs to it: `variables` are for each `${name}` in it."""
+    """A definition with the `variables` for each `${name}` in it."""
 
     definition: Definition
     variables: dict[str, str] = {}
-    # Of PUT: the newest version that the caller has seen, 0 for none.
+    # For PUT: the newest version known to the caller, 0 for none.
     expected_version: Annotated[int, Meta(ge=0)] | None = None
-    # Of the check: whether what Step Functions' history would not hold is a problem.
+    # For validation: whether exceeding Step Functions' history limit is a problem.
     strict_budget: bool = False
 
     @classmethod
     def read(cls, content: bytes) -> GivenDefinition:
-        """Return what a body gives. Raises `InvalidPayloadError` for what is neither form."""
+        """Parse a body of either form. Raises `InvalidPayloadError`."""
         try:
-            # As text, and not as values: a name that stands twice is to be seen by who checks the definition.
+            # Values stay raw, so that validation sees duplicate keys.
             members = typed_decode.from_json(content, dict[str, Raw])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return cls(Raw(content))
@@ -64,16 +64,16 @@ class GivenDefinition(Struct, forbid_unknown_fields=True):
 
     @property
     def text(self) -> str:
-        """The definition as it was written. Raises `DefinitionError` if that is no text at all."""
+        """The definition as text. Raises `DefinitionError` if it is not UTF-8."""
         content = bytes(self.definition)
         try:
             return typed_decode.from_json(content, str) if content.startswith(b'"') else content.decode()
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise DefinitionError(f"definition: it is not text in UTF-8: {exc}") from exc
+            raise DefinitionError(f"definition: not UTF-8 text: {exc}") from exc
 
 
 class StartMachine(Struct, forbid_unknown_fields=True):
-    """An execution to start. Without a name, the Idempotency-Key is its name, and without that it is given one."""
+    """An execution to start. The name defaults to the Idempotency-Key, or to a generated one."""
 
     input: Raw = msgspec.field(default_factory=missing)
     name: str | None = None
@@ -81,21 +81,21 @@ class StartMachine(Struct, forbid_unknown_fields=True):
 
 
 class StopExecution(Struct, forbid_unknown_fields=True):
-    """Why it is stopped."""
+    """Reason of the stop."""
 
     error: ErrorName = ""
     cause: Cause = ""
 
 
 class TaskSuccess(Struct, forbid_unknown_fields=True, rename="camel"):
-    """The result of a Task that waits for its token."""
+    """The result of a task with a token."""
 
     task_token: Token
     output: Raw
 
 
 class TaskFailure(Struct, forbid_unknown_fields=True, rename="camel"):
-    """Why a Task that waits for its token failed. `error` is what its Retry and Catch may name."""
+    """The error of a task with a token. Retry and Catch match on `error`."""
 
     task_token: Token
     error: ErrorName = ""
@@ -103,26 +103,26 @@ class TaskFailure(Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class TaskHeartbeat(Struct, forbid_unknown_fields=True, rename="camel"):
-    """A sign of life of whoever works on a Task."""
+    """A heartbeat of a task."""
 
     task_token: Token
 
 
 class MachinesQuery(Struct, forbid_unknown_fields=True):
-    """Which page."""
+    """Paging."""
 
     limit: Limit = 100
     cursor: str | None = None
 
 
 class MachineQuery(Struct, forbid_unknown_fields=True):
-    """Which version; the newest, if none is given."""
+    """Version; the newest by default."""
 
     version: Version | None = None
 
 
 class GraphQuery(Struct, forbid_unknown_fields=True):
-    """How to draw. Without a format, the Accept header decides. With an execution, how far it has come is drawn."""
+    """Format, by default from the Accept header; and an execution whose progress is drawn."""
 
     format: Form | None = None
     version: Version | None = None
@@ -130,7 +130,7 @@ class GraphQuery(Struct, forbid_unknown_fields=True):
 
 
 class ExecutionsQuery(Struct, forbid_unknown_fields=True):
-    """Which executions of a machine to list."""
+    """Filter of executions."""
 
     status: ExecutionStatus | None = None
     limit: Limit = 100
@@ -138,14 +138,14 @@ class ExecutionsQuery(Struct, forbid_unknown_fields=True):
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
-    """Which events to show: up to `limit` that come after the cursor, or before it with `reverse`."""
+    """Up to `limit` events after the cursor, or before it with `reverse`."""
 
     limit: Limit = 100
     cursor: str | None = None
     reverse: bool = False
 
 
-# What is shown.
+# Responses.
 
 
 class MachineSummary(Struct, frozen=True, omit_defaults=True):
@@ -166,14 +166,14 @@ class MachineView(MachineSummary, frozen=True, omit_defaults=True):
 
 
 class MachinePage(Struct, frozen=True):
-    """Some machines or versions, and the cursor of the next page if there is one."""
+    """A page of machines or versions."""
 
     machines: list[MachineSummary]
     cursor: str | None = None
 
 
 class StartedMachine(Struct, frozen=True):
-    """The execution that was asked for. `created` is False if it was there already."""
+    """The started execution. `created` is False if it existed already."""
 
     id: str
     machine: str
@@ -193,24 +193,24 @@ class MachineExecutionSummary(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineExecutionPage(Struct, frozen=True):
-    """Some executions, and the cursor if there may be more. A page may be short, or empty."""
+    """A page of executions. It may be short or empty and still have a cursor."""
 
     executions: list[MachineExecutionSummary]
     cursor: str | None = None
 
 
 class MachineExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An execution of a machine. `states` are those that it is in now."""
+    """An execution of a machine, with its current `states`."""
 
     id: str
     machine: str
     name: str
     status: ExecutionStatus
     started_at: str
-    # Left out as long as its first state was not come to.
+    # Absent before the first state.
     input: Any | UnsetType = UNSET
     ended_at: str = ""
-    # 0: of a definition that is not kept.
+    # 0: the definition is not stored.
     version: int = 0
     output: Any | UnsetType = UNSET
     error: str = ""
@@ -220,28 +220,26 @@ class MachineExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class EventPage(Struct, frozen=True):
-    """Some events in the shape of GetExecutionHistory, and the cursor of those that follow."""
+    """A page of events in the shape of GetExecutionHistory."""
 
     events: list[dict[str, Any]]
     cursor: str | None = None
 
 
 class RedrivenView(Struct, frozen=True):
-    """The execution that goes on, and how often it was redriven."""
+    """The redriven execution, and its number of redrives."""
 
     id: str
     redrive_count: int
 
 
 def machine_summary(machine: StoredMachine) -> MachineSummary:
-    """Return a version of a machine for a list."""
     return MachineSummary(
         machine.name, machine.version, machine.created_at, machine.digest, machine.created_by, machine.comment
     )
 
 
 def machine_view(machine: StoredMachine) -> MachineView:
-    """Return a version of a machine with its definition."""
     return MachineView(
         machine.name,
         machine.version,
@@ -253,7 +251,7 @@ def machine_view(machine: StoredMachine) -> MachineView:
     )
 
 
-# Those that people tell apart for an execution of any workflow, by what Step Functions calls them.
+# Our execution statuses by Step Functions status.
 STATUSES: dict[ExecutionStatus, frozenset[Status]] = {
     ExecutionStatus.RUNNING: frozenset({Status.RUNNING, Status.STUCK}),
     ExecutionStatus.SUCCEEDED: frozenset({Status.SUCCEEDED}),
@@ -264,7 +262,6 @@ STATUSES: dict[ExecutionStatus, frozenset[Status]] = {
 
 
 def execution_summary(row: Execution) -> MachineExecutionSummary:
-    """Return an execution for a list."""
     machine = row.tags.get(MACHINE_TAG, "")
     return MachineExecutionSummary(
         id=row.execution_id,
@@ -278,31 +275,31 @@ def execution_summary(row: Execution) -> MachineExecutionSummary:
 
 
 def _error(row: Execution) -> str:
-    told = error_line(row.error or (row.failure if not row.status.is_closed else None))
-    name, _, cause = told.removeprefix(f"{MachineFailed.__name__}: ").partition(": ")
-    return said(name, cause)
+    text = error_line(row.error or (row.failure if not row.status.is_closed else None))
+    name, _, cause = text.removeprefix(f"{MachineFailed.__name__}: ").partition(": ")
+    return error_text(name, cause)
 
 
-def execution_view(found: ExecutionDescription) -> MachineExecutionView:
-    """Return an execution with all that is known of it, which is its id alone before its first turn."""
-    machine, _, name = found.execution_id.partition(":")
+def execution_view(described: ExecutionDescription) -> MachineExecutionView:
+    """Return an execution in full; before its first turn only the id is known."""
+    machine, _, name = described.execution_id.partition(":")
     return MachineExecutionView(
-        id=found.execution_id,
-        machine=found.machine or machine,
-        name=found.name if found.machine else name,
-        status=found.status,
-        started_at=found.started_at,
-        ended_at=found.ended_at,
-        version=found.version,
-        input=found.input if found.machine else UNSET,
-        output=found.output if found.status is ExecutionStatus.SUCCEEDED else UNSET,
-        error=found.error,
-        cause=found.cause,
-        redrive_count=found.redrive_count,
-        states=list(found.states),
+        id=described.execution_id,
+        machine=described.machine or machine,
+        name=described.name if described.machine else name,
+        status=described.status,
+        started_at=described.started_at,
+        ended_at=described.ended_at,
+        version=described.version,
+        input=described.input if described.machine else UNSET,
+        output=described.output if described.status is ExecutionStatus.SUCCEEDED else UNSET,
+        error=described.error,
+        cause=described.cause,
+        redrive_count=described.redrive_count,
+        states=list(described.states),
     )
 
 
 def path_of(execution_id: str) -> str:
-    """Return where an execution of a machine is."""
+    """Return the URL path of a machine execution."""
     return f"{PREFIX}/machine-executions/{quote(execution_id, safe='')}"

@@ -1,4 +1,4 @@
-"""Visits: which entry into which state the events of an execution belong to, and how each of them ended."""
+"""State visits: assigns events of an execution to state visits, and derives the status of each state."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from headgate.serve.rest.asl.events import details_of
 Event = Mapping[str, Any]
 
 _FAILURES: Final = ("Failed", "TimedOut")
-# After these the first state of a branch or of an iteration is entered.
+# The next state entered after these is the first of a branch or iteration.
 _OPENS: Final = ("ParallelStateStarted", "MapIterationStarted")
 _ENDS: Final = ("ExecutionFailed", "ExecutionTimedOut", "ExecutionAborted")
-# If a state was visited several times, the first of these that is true of a visit is said of it.
+# Precedence of statuses for a state with several visits.
 _ORDER: Final = (Status.CURRENT, Status.FAILED, Status.CAUGHT, Status.VISITED)
 
 
 class Visit(Struct, eq=False):
-    """One entry into one state. `parent` is the visit of the Parallel or the Map around it."""
+    """One visit of a state. `parent` is the visit of the enclosing Parallel or Map."""
 
     name: str
     kind: str
     entered_at: datetime
     parent: Visit | None = None
-    # Of the iteration of a Map that it is in.
+    # Index of the enclosing Map iteration.
     index: int | None = None
     status: Status = Status.CURRENT
-    # Of a Map: how many items it has, and how many of them are done.
+    # Of a Map: total and completed items.
     items: int = 0
     done: int = 0
-    # Of a distributed Map: the fan-out that counts them.
+    # Of a distributed Map: its fan-out.
     map_run: str = ""
 
     @property
     def depth(self) -> int:
-        """How many states it is inside of."""
+        """Nesting depth."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def is_inside(self, other: Visit) -> bool:
-        """Whether it belongs to a branch or an iteration of the other, at any depth."""
+        """Whether it is nested in `other`, at any depth."""
         return self.parent is not None and (self.parent is other or self.parent.is_inside(other))
 
 
 class Visits:
-    """Follows the events of an execution, in their order."""
+    """Processes the events of an execution in order."""
 
     def __init__(self) -> None:
         self._visits: dict[int, Visit | None] = {}
@@ -68,7 +68,7 @@ class Visits:
         elif type.startswith("MapIteration"):
             visit = self._iterated(number, type, details, before)
         elif type == "ExecutionRedriven":
-            visit = None  # It goes on outside of all branches, wherever it was when it ended.
+            visit = None  # A redrive continues at the top level.
         self._visits[number] = visit
         self._types[number] = type
         if visit is not None:
@@ -76,21 +76,21 @@ class Visits:
         if type in _ENDS:
             self._close(list(self._open.values()), Status.FAILED)
         elif type == "ExecutionRedriven":
-            # What failed is tried again, and what becomes of it then is what counts.
-            for told in self._statuses.values():
-                told.discard(Status.FAILED)
+            # Failed states run again, and the new outcome counts.
+            for outcomes in self._statuses.values():
+                outcomes.discard(Status.FAILED)
         return visit
 
     def map_runs(self) -> list[Visit]:
-        """Return the distributed Maps that the execution is in."""
+        """Return the open visits of distributed Maps."""
         return [visit for visit in self._open.values() if visit.map_run]
 
     def statuses(self) -> dict[str, Status]:
-        """Return how far the execution has come, by the name of each state that it was in."""
-        told = {name: set(found) for name, found in self._statuses.items()}
+        """Return the status of each visited state, by name."""
+        by_name = {name: set(found) for name, found in self._statuses.items()}
         for visit in self._open.values():
-            told.setdefault(visit.name, set()).add(Status.CURRENT)
-        return {name: next(each for each in _ORDER if each in found) for name, found in told.items() if found}
+            by_name.setdefault(visit.name, set()).add(Status.CURRENT)
+        return {name: next(each for each in _ORDER if each in found) for name, found in by_name.items() if found}
 
     def _entered(self, event: Event, name: str, before: Visit | None) -> Visit:
         previous = event["previousEventId"]
@@ -103,10 +103,10 @@ class Visits:
         return visit
 
     def _iterated(self, number: int, type: str, details: Mapping[str, Any], before: Visit | None) -> Visit | None:
-        """Return the visit of the Map whose iteration begins or ends."""
+        """Return the visit of the Map of an iteration event."""
         if type == "MapIterationStarted":
             self._indexes[number] = details["index"]
-        # An iteration ends after the last state that it was in, if it came to any.
+        # The end of an iteration follows its last state, if it entered any.
         visit = before if before is None or before.name == details["name"] else before.parent
         if visit is not None and type == "MapIterationSucceeded":
             visit.done += 1
@@ -119,7 +119,7 @@ class Visits:
             visit.map_run = details.get("mapRunArn", "")
         elif type.endswith("StateExited"):
             is_caught = self._types.get(previous, "").endswith(_FAILURES)
-            # What is still open inside of it is what made it fail.
+            # Visits still open inside it caused the failure.
             self._close([each for each in self._open.values() if each.is_inside(visit)], Status.FAILED)
             self._close([visit], Status.CAUGHT if is_caught else Status.VISITED)
         elif type.endswith("StateAborted"):
@@ -133,7 +133,7 @@ class Visits:
 
 
 def statuses(events: Iterable[Event]) -> dict[str, Status]:
-    """Return how far an execution with these events has come, by the name of each state that it was in."""
+    """Return the status of each state visited in these events, by name."""
     visits = Visits()
     for event in events:
         visits.take(event)

@@ -1,1 +1,1 @@
-"""Durable: say here what this part is for."""
+"""REST API of executions, activities, schedules, events, subscriptions, dead letters and workers."""

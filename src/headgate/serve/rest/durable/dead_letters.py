@@ -1,7 +1,4 @@
-"""Dead letters over HTTP: found, shown, delivered again and thrown away, one by one or all that match.
-
-Executions that are stuck are listed with them: whoever looks for what is given up looks here.
-"""
+"""Dead letter API: list, show, redeliver and purge failed deliveries. The list includes stuck executions."""
 
 from __future__ import annotations
 
@@ -23,28 +20,27 @@ from headgate.errors import ConflictError, NotFoundError, UserError
 from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import ErrorView, error_view
 from headgate.serve.rest.durable.models import Duration, Limit, Name
-from headgate.serve.rest.durable.stuck import StuckLetters, StuckPage, StuckView
+from headgate.serve.rest.durable.stuck import StuckExecutions, StuckPage, StuckView
 from headgate.serve.runtime.thread_pool import WorkPool
 
-# Among the events are those of every dataset.
-_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+# Events of every dataset are included.
+_POLICY: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
-class Kind(enum.StrEnum):
-    """What can be given up."""
+class DeadLetterKind(enum.StrEnum):
+    """Kinds of dead letters."""
 
     DELIVERY = "delivery"
     EXECUTION = "execution"
 
 
 class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """Which dead letters: those that match all that is given. Ages count from when it was given up.
+    """Filter of dead letters; all conditions must match. Ages count from the last failed attempt.
 
-    Without a kind, both are listed: first executions that are stuck, then deliveries. A subscription and a type are
-    those of deliveries.
+    Without a kind, stuck executions are listed first, then deliveries. Subscription and type apply to deliveries.
     """
 
-    kind: Kind | None = None
+    kind: DeadLetterKind | None = None
     subscription: str | None = None
     type: str | None = None
     older_than: Duration | None = None
@@ -54,7 +50,7 @@ class DeadLetterQuery(Struct, forbid_unknown_fields=True):
 
 
 class DeadLetterView(Struct, frozen=True):
-    """A delivery that failed for good."""
+    """A delivery that exhausted its retries."""
 
     subscription: str
     event_id: str
@@ -66,9 +62,9 @@ class DeadLetterView(Struct, frozen=True):
 
 
 class DeadLetterList(Struct, frozen=True):
-    """Some dead letters, and the cursor of the next page if there is one. A page may be short, or empty.
+    """A page of dead letters. A page may be short or empty and still have a cursor.
 
-    Deliveries that failed for good are in `dead_letters`, executions that are stuck in `executions`.
+    `dead_letters` holds failed deliveries, `executions` holds stuck executions.
     """
 
     dead_letters: list[DeadLetterView]
@@ -77,9 +73,9 @@ class DeadLetterList(Struct, frozen=True):
 
 
 class Redeliver(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters of a subscription: these, or, without any, up to `limit` that match all that is given.
+    """Dead letters of a subscription to redeliver: by id, or up to `limit` that match the filter.
 
-    With `dry_run` they are only counted. The answer's cursor goes on with those that follow.
+    With `dry_run` they are only counted. The cursor in the response continues after them.
     """
 
     subscription: Name
@@ -93,18 +89,18 @@ class Redeliver(Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def has_filter(self) -> bool:
-        """Whether something is asked besides the subscription."""
+        """Whether there is a condition besides the subscription."""
         return (self.type, self.older_than, self.newer_than) != (None, None, None)
 
 
 class Purge(Redeliver, forbid_unknown_fields=True, kw_only=True):
-    """As for delivering again; every dead letter of the subscription only if `all` says so."""
+    """Dead letters to purge, selected as for redelivery; `all` purges every dead letter of the subscription."""
 
     all: bool = False
 
 
-class LettersDone(Struct, frozen=True, omit_defaults=True):
-    """How many it was done to, or, in a dry run, would be; `more` if there are others, after the cursor."""
+class BulkResult(Struct, frozen=True, omit_defaults=True):
+    """Number of dead letters processed, or matched in a dry run; `more` follow after the cursor."""
 
     count: int
     more: bool
@@ -114,47 +110,47 @@ class LettersDone(Struct, frozen=True, omit_defaults=True):
 
 def dead_letter_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of dead letters."""
-    return operation_routes(_DeadLetters(service).operations(), pool, _PART)
+    return operation_routes(_DeadLetters(service).operations(), pool, _POLICY)
 
 
 class _DeadLetters:
     def __init__(self, service: Service) -> None:
         self._bus = service.bus
-        self._stuck = StuckLetters(service)
+        self._stuck = StuckExecutions(service)
 
     def operations(self) -> list[Operation]:
-        one, done = "/dead-letters/{subscription}/{event_id}", {200: LettersDone}
-        again, away = "/dead-letters/redeliver", "/dead-letters/purge"
+        one, done = "/dead-letters/{subscription}/{event_id}", {200: BulkResult}
+        redeliver, purge = "/dead-letters/redeliver", "/dead-letters/purge"
         return [
             Operation(
                 "GET", "/dead-letters", "List dead letters", self.ls, {200: DeadLetterList}, query=DeadLetterQuery
             ),
             Operation("GET", one, "Show a dead letter", self.show, {200: DeadLetterView}),
-            Operation("POST", again, "Deliver dead letters again", self.redeliver, done, body=Redeliver),
-            Operation("POST", away, "Throw dead letters away", self.purge, done, body=Purge),
+            Operation("POST", redeliver, "Redeliver dead letters", self.redeliver, done, body=Redeliver),
+            Operation("POST", purge, "Purge dead letters", self.purge, done, body=Purge),
         ]
 
     def ls(self, call: Call[None, DeadLetterQuery]) -> Answer:
-        asked = call.query
-        if asked.kind is Kind.EXECUTION and (asked.subscription, asked.type) != (None, None):
-            raise UserError("kind execution: a subscription and a type are those of deliveries; leave them out")
-        is_of_deliveries = asked.kind is Kind.DELIVERY or (asked.subscription, asked.type) != (None, None)
-        # One list after the other: a cursor begins with the one that it is in. Without that, it is in deliveries.
-        place, _, inner = (asked.cursor or "").rpartition("|")
-        is_first = asked.cursor is None or place == Kind.EXECUTION or asked.kind is Kind.EXECUTION
+        query = call.query
+        if query.kind is DeadLetterKind.EXECUTION and (query.subscription, query.type) != (None, None):
+            raise UserError("kind execution: subscription and type apply to deliveries only; omit them")
+        is_deliveries_only = query.kind is DeadLetterKind.DELIVERY or (query.subscription, query.type) != (None, None)
+        # The cursor starts with the list that it points into; without a prefix it points into deliveries.
+        place, _, inner = (query.cursor or "").rpartition("|")
+        is_first = query.cursor is None or place == DeadLetterKind.EXECUTION or query.kind is DeadLetterKind.EXECUTION
         stuck = StuckPage([])
-        if is_first and not is_of_deliveries:
-            ages = {"older_than": asked.older_than, "newer_than": asked.newer_than}
-            stuck = self._stuck.page(**ages, limit=asked.limit, cursor=inner or None)
+        if is_first and not is_deliveries_only:
+            ages = {"older_than": query.older_than, "newer_than": query.newer_than}
+            stuck = self._stuck.page(**ages, limit=query.limit, cursor=inner or None)
             inner = ""
             if stuck.cursor is not None:
-                return Answer(DeadLetterList([], stuck.executions, f"{Kind.EXECUTION}|{stuck.cursor}"))
-        left = asked.limit - len(stuck.executions)
-        if asked.kind is Kind.EXECUTION:
+                return Answer(DeadLetterList([], stuck.executions, f"{DeadLetterKind.EXECUTION}|{stuck.cursor}"))
+        remaining = query.limit - len(stuck.executions)
+        if query.kind is DeadLetterKind.EXECUTION:
             return Answer(DeadLetterList([], stuck.executions))
-        if not left:
-            return Answer(DeadLetterList([], stuck.executions, f"{Kind.DELIVERY}|"))
-        page = self._page(replace(asked, limit=left, cursor=inner or None))
+        if not remaining:
+            return Answer(DeadLetterList([], stuck.executions, f"{DeadLetterKind.DELIVERY}|"))
+        page = self._page(replace(query, limit=remaining, cursor=inner or None))
         return Answer(DeadLetterList([_view(letter) for letter in page.letters], stuck.executions, page.cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
@@ -168,13 +164,11 @@ class _DeadLetters:
         body = call.body
         self._bus.subscription(body.subscription)
         if body.all == (body.has_filter or bool(body.event_ids)):
-            raise UserError(
-                "purge: say which dead letters by event_ids or a filter, or all of them by all, and not both"
-            )
+            raise UserError("purge: select dead letters by event_ids or a filter, or set all; not both")
         return self._each(body, lambda letter: self._bus.purge(letter.subscription, letter.event_id))
 
     def _each(self, body: Redeliver, act: Callable[[DeadLetter], object]) -> Answer:
-        letters, cursor = self._chosen(body)
+        letters, cursor = self._selected(body)
         count = 0
         for letter in letters:
             try:
@@ -183,28 +177,28 @@ class _DeadLetters:
             except (NotFoundError, ConflictError):
                 if body.event_ids:
                     raise
-                continue  # Another has taken it up.
+                continue  # Handled concurrently by another request.
             count += 1
-        return Answer(LettersDone(count, more=cursor is not None, cursor=cursor, dry_run=body.dry_run))
+        return Answer(BulkResult(count, more=cursor is not None, cursor=cursor, dry_run=body.dry_run))
 
-    def _chosen(self, body: Redeliver) -> tuple[list[DeadLetter], str | None]:
-        """Return the letters to act on, and where those that follow begin."""
+    def _selected(self, body: Redeliver) -> tuple[list[DeadLetter], str | None]:
+        """Return the selected letters, and the cursor after them."""
         if not body.event_ids:
             page = self._page(body)
             return page.letters, page.cursor
         if body.has_filter or body.cursor is not None:
-            raise UserError("event_ids: they are all that is done; leave the filter and the cursor out")
-        # All of them before any is touched: one that is not there is most likely a slip.
+            raise UserError("event_ids: cannot be combined with a filter or a cursor")
+        # Read all before the first change: a missing one is most likely a mistake.
         return [self._bus.dead_letter(body.subscription, event_id) for event_id in body.event_ids], None
 
-    def _page(self, asked: DeadLetterQuery | Redeliver) -> DeadLetterPage:
+    def _page(self, query: DeadLetterQuery | Redeliver) -> DeadLetterPage:
         return self._bus.dead_letters(
-            asked.subscription,
-            type=asked.type,
-            older_than_seconds=optional_seconds(asked.older_than, name="older_than"),
-            newer_than_seconds=optional_seconds(asked.newer_than, name="newer_than"),
-            limit=asked.limit,
-            cursor=asked.cursor,
+            query.subscription,
+            type=query.type,
+            older_than_seconds=optional_seconds(query.older_than, name="older_than"),
+            newer_than_seconds=optional_seconds(query.newer_than, name="newer_than"),
+            limit=query.limit,
+            cursor=query.cursor,
         )
 
 

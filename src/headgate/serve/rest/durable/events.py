@@ -1,4 +1,4 @@
-"""Events over HTTP: emitted as CloudEvents or plainly, looked at and followed."""
+"""Event API: emit events as CloudEvents or plain JSON, list them and follow the log."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from headgate.serve.rest.durable.models import Limit
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
-# Among the events are those of every dataset.
-_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+# Events of every dataset are included.
+_POLICY: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
-# A page of events ends early when it is this large.
+# Maximum size of a page of events.
 PAGE_BYTES_MAX: Final = 8_000_000
 TAIL_PAGE: Final = 100
-_LOOK_SECONDS: Final = 1.0
-# Between two looks at the log, so that a busy bus is not asked after every event.
+_POLL_SECONDS: Final = 1.0
+# Minimum time between polls, so that a busy bus is not read after every event.
 _PAUSE_SECONDS: Final = 0.1
 
 
 class EmitEvent(Struct, forbid_unknown_fields=True):
-    """An event to emit. What is left out is filled in; with an id, sending it again changes nothing."""
+    """An event to emit. Omitted fields get defaults; with an id the request is idempotent."""
 
     type: str
     data: Raw = msgspec.field(default_factory=missing)
@@ -69,31 +69,31 @@ class CloudEvent(Struct):
     data_base64: str = ""
 
 
-# An event in binary mode, as the document tells of it.
+# Documentation of binary mode.
 _BINARY: Final = (
-    "One event, plainly or as a CloudEvent, or a batch of CloudEvents; the content type says which. In binary mode the "
+    "One event as plain JSON or CloudEvent, or a batch of CloudEvents, by content type. In binary mode the "
     "body is the data of one CloudEvent, of any content type, and its attributes are headers: ce-specversion, ce-id, "
-    "ce-source and ce-type are needed, and every other ce- header is an attribute or an extension."
+    "ce-source and ce-type are required, and every other ce- header is an attribute or an extension."
 )
 _BINARY_HEADERS: Final = {
-    "ce-specversion": "1.0: the event is in binary mode. The other ce- headers are read only then.",
-    "ce-id": "Its id. With the same source, sending it again changes nothing.",
-    "ce-source": "Where it comes from, as a URI reference.",
-    "ce-type": "Its type, such as order.created.",
-    "ce-time": "When it happened, as RFC 3339 has it.",
-    "ce-subject": "What it is about.",
-    "ce-dataschema": "The schema of its data, as a URI.",
+    "ce-specversion": "1.0: the event is in binary mode; the other ce- headers apply only then.",
+    "ce-id": "Event id; idempotent together with the source.",
+    "ce-source": "Source, as a URI reference.",
+    "ce-type": "Event type, such as order.created.",
+    "ce-time": "Time of occurrence (RFC 3339).",
+    "ce-subject": "Subject of the event.",
+    "ce-dataschema": "Schema of the data, as a URI.",
 }
 
 
 class Emitted(Struct, frozen=True):
-    """The ids under which the events are kept, in their order."""
+    """Ids of the stored events, in request order."""
 
     ids: list[str]
 
 
 class EventView(Struct, frozen=True):
-    """An event as it is kept: its id, when it was accepted, and the CloudEvent."""
+    """A stored event with its acceptance time."""
 
     id: str
     type: str
@@ -103,14 +103,14 @@ class EventView(Struct, frozen=True):
 
 
 class EventPage(Struct, frozen=True):
-    """Some events. `next_after` asks for those that were accepted later."""
+    """A page of events. `next_after` requests the following ones."""
 
     events: list[EventView]
     next_after: str | None = None
 
 
 class EventQuery(Struct, forbid_unknown_fields=True):
-    """Which events: up to `limit` after an id, or the latest. The type may be a pattern such as `order.*`."""
+    """Up to `limit` events after an id, or the latest. The type may be a pattern such as `order.*`."""
 
     after: str | None = None
     type: str | None = None
@@ -118,7 +118,7 @@ class EventQuery(Struct, forbid_unknown_fields=True):
 
 
 class TailQuery(Struct, forbid_unknown_fields=True):
-    """Which events to follow: those after an id, or those from now on."""
+    """Events to follow: after an id, or from now on."""
 
     after: str | None = None
     type: str | None = None
@@ -128,7 +128,9 @@ class TailQuery(Struct, forbid_unknown_fields=True):
 def event_routes(service: Service, pool: WorkPool, *, watches: WatchHub | None = None) -> list[ControllerRouterHandler]:
     """Return the routes of events."""
     watches = watches if watches is not None else WatchHub(service.store)
-    return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _PART)
+    return operation_routes(
+        [*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _POLICY
+    )
 
 
 class _Events:
@@ -152,23 +154,23 @@ class _Events:
         ]
 
     def emit(self, call: Call[None, NoQuery]) -> Answer:
-        given = _given(call)
-        if len(given) == 1:
-            return Answer(Emitted([self._bus.emit(given[0])]), 202)
-        return Answer(Emitted(self._bus.emit_many(given)), 202)
+        parsed = _parse_events(call)
+        if len(parsed) == 1:
+            return Answer(Emitted([self._bus.emit(parsed[0])]), 202)
+        return Answer(Emitted(self._bus.emit_many(parsed)), 202)
 
     def ls(self, call: Call[None, EventQuery]) -> Answer:
-        asked = call.query
-        found = self._bus.tail(asked.after, type=asked.type, limit=asked.limit)
+        query = call.query
+        found = self._bus.tail(query.after, type=query.type, limit=query.limit)
         views = [_event_view(stored) for stored in found]
-        # What comes first stays: what follows can be asked for.
-        kept = _fitting(views) if asked.after is not None else _fitting(views[::-1])[::-1]
-        next_after = kept[-1].id if kept else asked.after
-        return Answer(EventPage(kept, next_after))
+        # Truncate at the end that the client pages toward.
+        page = _truncated(views) if query.after is not None else _truncated(views[::-1])[::-1]
+        next_after = page[-1].id if page else query.after
+        return Answer(EventPage(page, next_after))
 
 
 class _Tail:
-    """Follows the log of events."""
+    """Streams the event log."""
 
     def __init__(self, service: Service, pool: WorkPool, watches: WatchHub) -> None:
         self._bus = service.bus
@@ -190,41 +192,41 @@ class _Tail:
         ]
 
     async def tail(self, call: Call[None, TailQuery]) -> Response[Any]:
-        asked = call.query
-        ends_at = _now() + stream_seconds(asked.seconds)
-        after = asked.after or call.headers.get("last-event-id") or first_id(int(self._clock.seconds() * 1000))
-        # Before the answer begins: afterwards it is too late to say what is wrong with the question.
-        found = await self._after(after, asked.type)
-        return stream(self._follow(found, after, asked.type, ends_at))
+        query = call.query
+        ends_at = _now() + stream_seconds(query.seconds)
+        after = query.after or call.headers.get("last-event-id") or first_id(int(self._clock.seconds() * 1000))
+        # Read once before streaming starts, so that errors still have a status code.
+        found = await self._after(after, query.type)
+        return stream(self._follow(found, after, query.type, ends_at))
 
     async def _follow(
         self, found: list[StoredEvent], after: str, type: str | None, ends_at: float
     ) -> AsyncIterator[bytes]:
         yield OPENING
-        spoke_at = _now()
+        sent_at = _now()
         while True:
             for stored in found:
                 yield message("event", _event_view(stored), id=stored.event_id)
-                after, spoke_at = stored.event_id, _now()
+                after, sent_at = stored.event_id, _now()
             if _now() >= ends_at or self._watches.is_stopping:
                 return
-            if _now() - spoke_at >= ALIVE_SECONDS:
+            if _now() - sent_at >= ALIVE_SECONDS:
                 yield ALIVE
-                spoke_at = _now()
+                sent_at = _now()
             try:
                 if len(found) < TAIL_PAGE:
                     await asyncio.sleep(_PAUSE_SECONDS)
-                    await self._watches.committed(min(_LOOK_SECONDS, ends_at - _now()))
+                    await self._watches.committed(min(_POLL_SECONDS, ends_at - _now()))
                 found = await self._after(after, type)
             except HeadgateError:
-                return  # Too late for another answer. Who comes back is told.
+                return  # The stream has started; the client sees the error when it reconnects.
 
     async def _after(self, after: str, type: str | None) -> list[StoredEvent]:
         return await self._pool.run(partial(self._bus.tail, after, type=type, limit=TAIL_PAGE))
 
 
-def _given(call: Call[None, NoQuery]) -> list[Event]:
-    """Return the events of a request in any form. Raises `InvalidPayloadError`, `PayloadTooLargeError`."""
+def _parse_events(call: Call[None, NoQuery]) -> list[Event]:
+    """Parse the events of a request in any form. Raises `InvalidPayloadError`, `PayloadTooLargeError`."""
     media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
     if "ce-specversion" in call.headers or media_type.startswith("application/cloudevents"):
         return events.from_http(call.headers, call.content)
@@ -255,8 +257,8 @@ def _event_view(stored: StoredEvent) -> EventView:
     return EventView(stored.event_id, stored.type, stored.source, accepted_at, Raw(stored.body.encode()))
 
 
-def _fitting(views: list[EventView]) -> list[EventView]:
-    """Return as many of the first as are not too much for one answer, and at least one."""
+def _truncated(views: list[EventView]) -> list[EventView]:
+    """Return the first views that fit into one response, at least one."""
     bytes_left = PAGE_BYTES_MAX
     for place, each in enumerate(views):
         bytes_left -= len(each.event)

@@ -1,4 +1,4 @@
-"""One action on many executions: counted first if wished, then carried out page by page."""
+"""Bulk API: one action on many executions, page by page, with a dry run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_MAX: Final = 1000
 
 
 class Action(enum.StrEnum):
-    """What can be done to many at once."""
+    """Bulk actions."""
 
     CANCEL = "cancel"
     TERMINATE = "terminate"
@@ -27,7 +27,7 @@ class Action(enum.StrEnum):
     RETRY = "retry"
 
 
-# Whom an action is for. Executions that succeeded are run again only if their status is named.
+# Statuses an action applies to. Succeeded executions are retried only if the status is given.
 _APPLIES: Final[Mapping[Action, tuple[Status, ...]]] = {
     Action.CANCEL: (Status.RUNNING, Status.STUCK),
     Action.TERMINATE: (Status.RUNNING, Status.STUCK),
@@ -37,7 +37,7 @@ _APPLIES: Final[Mapping[Action, tuple[Status, ...]]] = {
 
 
 class Where(Struct, forbid_unknown_fields=True):
-    """Which executions: those that match all that is given, and to which the action applies."""
+    """Filter of executions; all conditions must match, and the action must apply."""
 
     status: Status | None = None
     workflow: str | None = None
@@ -45,7 +45,7 @@ class Where(Struct, forbid_unknown_fields=True):
 
 
 class Bulk(Struct, forbid_unknown_fields=True):
-    """An action on up to `limit` executions. The answer's cursor goes on with those that follow."""
+    """An action on up to `limit` executions. The cursor in the response continues after them."""
 
     action: Action
     where: Where
@@ -56,7 +56,7 @@ class Bulk(Struct, forbid_unknown_fields=True):
 
 
 class Refusal(Struct, frozen=True):
-    """An execution that it was not done to, and why."""
+    """An execution that refused the action, and the reason."""
 
     id: str
     code: str
@@ -64,7 +64,7 @@ class Refusal(Struct, frozen=True):
 
 
 class BulkView(Struct, frozen=True):
-    """How many matched and were done, and the others with the reason. `cursor` is there if there may be more."""
+    """Counts of matched and processed executions, and the refusals. `cursor` is set if more may follow."""
 
     action: Action
     dry_run: bool
@@ -76,10 +76,12 @@ class BulkView(Struct, frozen=True):
 
 
 def bulk_operations(service: Service) -> list[Operation]:
-    """Return the operation on many executions."""
+    """Return the bulk operation."""
     bulk = _Bulk(service)
     return [
-        Operation("POST", "/executions/bulk", "Do something to many executions", bulk.run, {200: BulkView}, body=Bulk)
+        Operation(
+            "POST", "/executions/bulk", "Apply an action to many executions", bulk.run, {200: BulkView}, body=Bulk
+        )
     ]
 
 
@@ -96,7 +98,7 @@ class _Bulk:
         return Answer(BulkView(body.action, body.dry_run, len(rows), done, ids, refused, cursor))
 
     def _matching(self, body: Bulk) -> tuple[list[Execution], str | None]:
-        """Return a page of executions, which begins with the status at which the cursor is."""
+        """Return a page of executions, starting at the status in the cursor."""
         statuses = _statuses(body)
         current, inner = _position(body.cursor, statuses)
         rows: list[Execution] = []
@@ -118,7 +120,7 @@ class _Bulk:
                 return rows, f"{statuses[current].value}|{inner or ''}"
 
     def _do(self, body: Bulk, row: Execution) -> Refusal | None:
-        """Act on one execution, and return why that cannot be: one that has moved on must not keep the others."""
+        """Act on one execution; return the refusal instead of raising, so that the others proceed."""
         actions: Mapping[Action, Callable[[], object]] = {
             Action.CANCEL: lambda: self._client.cancel(row.execution_id, body.reason),
             Action.TERMINATE: lambda: self._client.terminate(row.execution_id, body.reason),
@@ -133,14 +135,14 @@ class _Bulk:
 
 
 def _statuses(body: Bulk) -> list[Status]:
-    """Return the statuses to go through. Raises `UserError` if the action is not for the one that is named."""
+    """Return the statuses to process. Raises `UserError` if the action does not apply to the given one."""
     applies = _APPLIES[body.action]
     status = body.where.status
     if status is None:
         return list(applies)
     if status not in applies and not (body.action is Action.RETRY and status is Status.SUCCEEDED):
         names = ", ".join(each.value for each in applies)
-        raise UserError(f"{body.action.value} with status {status.value}: it is for {names}")
+        raise UserError(f"{body.action.value} with status {status.value}: it applies to {names}")
     return [status]
 
 
@@ -150,5 +152,5 @@ def _position(cursor: str | None, statuses: list[Status]) -> tuple[int, str | No
     name, separator, inner = cursor.partition("|")
     names = [status.value for status in statuses]
     if not separator or name not in names:
-        raise CursorError("cursor: it is not one of this action on these executions; begin again without")
+        raise CursorError("cursor: not valid for this action and filter; start again without it")
     return names.index(name), inner or None

@@ -1,6 +1,6 @@
-"""Waiting for executions over HTTP: for a result, for an answer of their code, for whatever changes.
+"""Waiting API: wait for results, queries and updates of executions, and stream their changes.
 
-No thread waits. Only queries run users' code in one, and so few at a time that the others are free for everyone else.
+Waiting holds no thread. Queries run user code in the pool, behind a concurrency gate.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from headgate.serve.runtime.watch_hub import WatchHub
 WAIT_SECONDS_MAX: Final = 60.0
 QUERIES_MAX: Final = 8
 QUERY_WAIT_SECONDS: Final = 1.0
-# Commits of others wake as well; this is how soon to look without one.
-_LOOK_SECONDS: Final = 0.5
-# So many workers are named in an error.
+# Poll interval without a commit notification.
+_POLL_SECONDS: Final = 0.5
+# Maximum workers named in an error.
 _NAMED_MAX: Final = 3
 
 
 def wait_operations(service: Service, pool: WorkPool, watches: WatchHub) -> list[Operation]:
-    """Return the operations that may take as long as their caller wishes."""
+    """Return the operations that wait."""
     waits = _Waits(service, pool, watches)
     one = "/executions/{id}"
     return [
         Operation(
             "GET",
             f"{one}/result",
-            "Wait for its end",
+            "Wait for the result",
             waits.result,
             {200: ResultView, 202: ResultView},
             query=ResultQuery,
         ),
-        Operation("POST", f"{one}/queries", "Ask its code something", waits.query, {200: AnswerView}, body=Ask),
+        Operation("POST", f"{one}/queries", "Query an execution", waits.query, {200: AnswerView}, body=Ask),
         Operation(
             "POST",
             f"{one}/updates",
-            "Have an update handler answer",
+            "Update an execution and wait for the answer",
             waits.update,
             {200: UpdateView, 202: UpdateView},
             body=AskUpdate,
@@ -77,14 +77,14 @@ def wait_operations(service: Service, pool: WorkPool, watches: WatchHub) -> list
         Operation(
             "GET",
             f"{one}/updates/{{update_id}}",
-            "Look for an update's answer",
+            "Get the answer of an update",
             waits.answer,
             {200: UpdateView, 202: UpdateView},
         ),
         Operation(
             "GET",
             f"{one}/watch",
-            "Follow its changes as server-sent events",
+            "Stream changes as server-sent events",
             waits.watch,
             {200: ExecutionSummary},
             query=StreamQuery,
@@ -111,18 +111,18 @@ class _Waits:
             raise await self._pool.run(partial(self._without_code, execution_id)) from exc
         except HeadgateError:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever user code raises is its answer
+        except Exception as exc:  # noqa: BLE001 - any error of user code is the answer
             info = describe(exc)
             return response(Problem.of(422, "query_failed", f"query {body.name}: {info}", errors=[error_view(info)]))
         return Answer(AnswerView(found))
 
     async def result(self, call: Call[None, ResultQuery]) -> Answer:
         wait_seconds = _wait_seconds(call.query.wait)
-        give_up_at = _now() + wait_seconds
+        deadline_at = _now() + wait_seconds
         row = await self._get(call.path["id"])
         while not row.status.is_closed:
-            left = give_up_at - _now()
-            # One that is stuck waits for whoever asks, not the other way round.
+            left = deadline_at - _now()
+            # A stuck execution will not end without a redrive.
             if left <= 0 or self._watches.is_stopping or row.status is Status.STUCK:
                 return Answer(result_view(row), 202, retry_after(1))
             row = await self._watches.changed(row.execution_id, row.version, left) or row
@@ -130,26 +130,26 @@ class _Waits:
 
     async def update(self, call: Call[AskUpdate, NoQuery]) -> Answer | Response[Any]:
         body, execution_id = call.body, call.path["id"]
-        give_up_at = _now() + _wait_seconds(body.wait)
+        deadline_at = _now() + _wait_seconds(body.wait)
         input = checked(body.input, f"input of update {body.name}")
         update_id = await self._pool.run(lambda: self._client.ask_update(execution_id, body.name, input))
         while True:
-            answer = await self._pool.run(partial(self._answered, execution_id, update_id))
+            answer = await self._pool.run(partial(self._update_answer, execution_id, update_id))
             if answer is not None:
-                return _update_answer(update_id, answer)
-            left = give_up_at - _now()
+                return _update_response(update_id, answer)
+            left = deadline_at - _now()
             if left <= 0 or self._watches.is_stopping:
                 return _pending(execution_id, update_id)
-            await self._watches.committed(min(left, _LOOK_SECONDS))
+            await self._watches.committed(min(left, _POLL_SECONDS))
 
     def answer(self, call: Call[None, NoQuery]) -> Answer | Response[Any]:
         execution_id, update_id = call.path["id"], call.path["update_id"]
-        answer = self._answered(execution_id, update_id)
-        return _pending(execution_id, update_id) if answer is None else _update_answer(update_id, answer)
+        answer = self._update_answer(execution_id, update_id)
+        return _pending(execution_id, update_id) if answer is None else _update_response(update_id, answer)
 
     async def watch(self, call: Call[None, StreamQuery]) -> Response[Any]:
         ends_at = _now() + stream_seconds(call.query.seconds)
-        # Before the answer begins: afterwards it is too late to say that there is no such execution.
+        # Read before streaming starts, so that a missing execution is a 404.
         row = await self._get(call.path["id"])
         return stream(self._changes(row, ends_at))
 
@@ -161,7 +161,7 @@ class _Waits:
             try:
                 after = await self._watches.changed(row.execution_id, row.version, wait_seconds)
             except HeadgateError:
-                return  # Too late for another answer. Who comes back is told.
+                return  # The stream has started; the client sees the error when it reconnects.
             if after is None:
                 yield ALIVE
             else:
@@ -171,34 +171,34 @@ class _Waits:
             yield message("end", result_view(row))
 
     def _without_code(self, execution_id: str) -> UnknownWorkflowError:
-        """Return the error of a query that only the code of the workflow could answer, which is not here."""
+        """Return the error of a query whose workflow code is not loaded here."""
         workflow = self._client.get(execution_id).workflow
         found = servers(self._service.store, workflow, int(self._service.clock.seconds() * 1000))
-        fact = f"execution {execution_id}: the code of workflow {workflow!r}, which answers queries, is not loaded here"
+        fact = f"execution {execution_id}: queries need the code of workflow {workflow!r}, which is not loaded here"
         if not found:
             return UnknownWorkflowError(f"{fact}, and no live worker has it; start the server with --app")
-        who = ", ".join(f"{each.worker_id} (app {each.app}, {each.host} {each.pid})" for each in found[:_NAMED_MAX])
+        names = ", ".join(f"{each.worker_id} (app {each.app}, {each.host} {each.pid})" for each in found[:_NAMED_MAX])
         return UnknownWorkflowError(
-            f"{fact} but by worker {who}; start the server with --app MODULE:APP of app {found[0].app}, "
-            "or ask by an update, which its worker answers"
+            f"{fact} but in worker {names}; start the server with --app MODULE:APP of app {found[0].app}, "
+            "or send an update, which its worker answers"
         )
 
     async def _get(self, execution_id: str) -> Execution:
         return await self._pool.run(lambda: self._client.get(execution_id))
 
-    def _answered(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
-        """Return the answer, or None as long as there may be one. Raises `ExecutionClosedError`, `NotFoundError`."""
-        # Read before the answer: an execution that has ended has given all its answers.
+    def _update_answer(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
+        """Return the answer, or None if it may still come. Raises `ExecutionClosedError`, `NotFoundError`."""
+        # Read before the answer: a closed execution has recorded all its answers.
         row = self._client.get(execution_id)
         answer = self._client.update_answer(execution_id, update_id)
         if answer is None and row.status.is_closed and row.dispatched is None:
             raise ExecutionClosedError(
-                f"execution {execution_id}: it has ended ({row.status.value}) without an answer to the update"
+                f"execution {execution_id}: ended ({row.status.value}) without an answer to the update"
             )
         return answer
 
 
-def _update_answer(update_id: str, answer: AnswerUpdate) -> Answer | Response[Any]:
+def _update_response(update_id: str, answer: AnswerUpdate) -> Answer | Response[Any]:
     if answer.error is None:
         return Answer(UpdateView(update_id, result=Raw(bytes(answer.result))))
     code = "update_rejected" if answer.rejected else "update_failed"
@@ -211,10 +211,10 @@ def _pending(execution_id: str, update_id: str) -> Answer:
     return Answer(UpdateView(update_id, pending=True), 202, headers)
 
 
-def _wait_seconds(given: duration.Duration) -> float:
-    seconds = duration.seconds(given, name="wait")
+def _wait_seconds(wait: duration.Duration) -> float:
+    seconds = duration.seconds(wait, name="wait")
     if seconds > WAIT_SECONDS_MAX:
-        raise UserError(f"wait {given!r}: at most {WAIT_SECONDS_MAX:g}s at a time; ask again")
+        raise UserError(f"wait {wait!r}: at most {WAIT_SECONDS_MAX:g}s per request; repeat the request")
     return seconds
 
 

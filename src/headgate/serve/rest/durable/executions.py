@@ -1,4 +1,4 @@
-"""Executions over HTTP: started, listed, described, told things, and ended."""
+"""Execution API: start, list, describe, signal, cancel, terminate, redrive and retry executions."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from headgate.serve.rest.durable.models import (
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
-_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_POLICY: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
-# A page of history ends early when it is this large.
+# Maximum size of a page of history.
 HISTORY_BYTES_MAX: Final = 8_000_000
 
 
 class WorkflowView(Struct, frozen=True, omit_defaults=True):
-    """A workflow that can be started here, or that workers elsewhere serve."""
+    """A workflow that is loaded here or served by live workers."""
 
     name: str
     loaded: bool
@@ -64,7 +64,7 @@ class WorkflowView(Struct, frozen=True, omit_defaults=True):
 
 
 class WorkflowPage(Struct, frozen=True):
-    """All workflows that are known."""
+    """All known workflows."""
 
     workflows: list[WorkflowView]
 
@@ -80,11 +80,11 @@ def execution_routes(
         *bulk_operations(service),
         *wait_operations(service, pool, watches),
     ]
-    return operation_routes(operations, pool, _PART)
+    return operation_routes(operations, pool, _POLICY)
 
 
 class Executions:
-    """What can be asked of executions without waiting."""
+    """Operations on executions that do not wait."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -92,11 +92,11 @@ class Executions:
         self._pending = BlockedOn(service.store, service.clock)
 
     def operations(self) -> list[Operation]:
-        """Return each with its path and types."""
+        """Return the operations."""
         one = "/executions/{id}"
         accepted = {202: Accepted}
         return [
-            Operation("GET", "/workflows", "Workflows that are known", self.workflows, {200: WorkflowPage}),
+            Operation("GET", "/workflows", "List workflows", self.workflows, {200: WorkflowPage}),
             Operation(
                 "POST",
                 "/executions",
@@ -115,18 +115,20 @@ class Executions:
             ),
             Operation("GET", "/executions", "List executions", self.ls, {200: ExecutionPage}, query=ListQuery),
             Operation(
-                "GET", one, "Describe an execution, and what it waits for", self.show, {200: ExecutionView, 304: None}
+                "GET", one, "Describe an execution and its pending waits", self.show, {200: ExecutionView, 304: None}
             ),
-            Operation("GET", f"{one}/history", "Show its turns", self.history, {200: HistoryPage}, query=HistoryQuery),
-            Operation("GET", f"{one}/logs", "Show what it logged", self.logs, {200: Log}, query=LogQuery),
-            Operation("POST", f"{one}/signals", "Send it a signal", self.signal, accepted, body=SendSignal),
-            Operation("POST", f"{one}/cancel", "Ask it to end", self.cancel, accepted, body=Why),
-            Operation("POST", f"{one}/terminate", "End it without asking its code", self.terminate, accepted, body=Why),
-            Operation("POST", f"{one}/redrive", "Let it go on when it is stuck", self.redrive, accepted),
-            Operation("POST", f"{one}/retry", "Run it again from its beginning", self.retry, {201: StartedView}),
+            Operation(
+                "GET", f"{one}/history", "Show the history", self.history, {200: HistoryPage}, query=HistoryQuery
+            ),
+            Operation("GET", f"{one}/logs", "Show the log", self.logs, {200: Log}, query=LogQuery),
+            Operation("POST", f"{one}/signals", "Send a signal", self.signal, accepted, body=SendSignal),
+            Operation("POST", f"{one}/cancel", "Request cancellation", self.cancel, accepted, body=Why),
+            Operation(
+                "POST", f"{one}/terminate", "Terminate without running its code", self.terminate, accepted, body=Why
+            ),
+            Operation("POST", f"{one}/redrive", "Redrive a stuck execution", self.redrive, accepted),
+            Operation("POST", f"{one}/retry", "Retry from the start", self.retry, {201: StartedView}),
         ]
-
-    # Starting.
 
     def start(self, call: Call[StartExecution, NoQuery]) -> Answer:
         body = call.body
@@ -160,19 +162,14 @@ class Executions:
         handle = self._client.retry(call.path["id"])
         return _started(handle.id, self._client.get(handle.id).workflow, created=True)
 
-    def _input(self, workflow: str, given: Raw) -> Raw:
-        """Return the input, held against the parameters of the workflow: later it could only get stuck.
-
-        Where the code is elsewhere, only the worker that has it can tell.
-        """
+    def _input(self, workflow: str, value: Raw) -> Raw:
+        """Validate the input against the workflow's parameters, if its code is loaded here."""
         definition = self._service.app.workflows.get(workflow)
         what = f"input of workflow {workflow}"
-        input = checked(given, what)
+        input = checked(value, what)
         if definition is not None:
             definition.signature.unpack(input, what=what)
         return input
-
-    # Asking.
 
     def workflows(self, _call: Call[None, NoQuery]) -> Answer:
         now_ms = int(self._service.clock.seconds() * 1000)
@@ -193,20 +190,20 @@ class Executions:
         return Answer(WorkflowPage(views))
 
     def ls(self, call: Call[None, ListQuery]) -> Answer:
-        asked = call.query
-        tags = _tags(asked.tag)
-        ascending = asked.order == "oldest"
-        if asked.status is None and asked.workflow is None and asked.parent is None:
-            if asked.cursor is not None:
-                raise UserError("cursor: only a list by status, workflow or parent has pages; give one of these")
-            return Answer(ExecutionPage([summary(row) for row in self._latest(tags, asked.limit, ascending=ascending)]))
+        query = call.query
+        tags = _tags(query.tag)
+        ascending = query.order == "oldest"
+        if query.status is None and query.workflow is None and query.parent is None:
+            if query.cursor is not None:
+                raise UserError("cursor: paging needs a filter by status, workflow or parent")
+            return Answer(ExecutionPage([summary(row) for row in self._latest(tags, query.limit, ascending=ascending)]))
         listing = self._client.list(
-            status=asked.status,
-            workflow=asked.workflow,
-            parent_id=asked.parent,
+            status=query.status,
+            workflow=query.workflow,
+            parent_id=query.parent,
             tags=tags,
-            limit=asked.limit,
-            cursor=asked.cursor,
+            limit=query.limit,
+            cursor=query.cursor,
             ascending=ascending,
         )
         return Answer(ExecutionPage([summary(row) for row in listing.executions], listing.cursor))
@@ -241,10 +238,10 @@ class Executions:
         try:
             return self._client.started(row).input
         except NotFoundError:
-            return None  # Its first turn has not been taken yet.
+            return None  # Before its first turn.
 
     def _latest(self, tags: Mapping[str, str] | None, limit: int, *, ascending: bool) -> list[Execution]:
-        """Return the newest or oldest of all: there is an index by status, and there are few statuses."""
+        """Return the newest or oldest executions by merging the lists of each status: the index is by status."""
         rows = [
             row
             for status in Status
@@ -252,8 +249,6 @@ class Executions:
         ]
         rows.sort(key=lambda row: (row.started_at, row.execution_id), reverse=not ascending)
         return rows[:limit]
-
-    # Telling.
 
     def signal(self, call: Call[SendSignal, NoQuery]) -> Answer:
         body = call.body
@@ -276,7 +271,7 @@ class Executions:
 
 
 def require_workflow(service: Service, workflow: str) -> None:
-    """Raise `UnknownWorkflowError` if neither the app here nor any live worker has a workflow of this name."""
+    """Raise `UnknownWorkflowError` if neither this server nor a live worker has the workflow."""
     now_ms = int(service.clock.seconds() * 1000)
     if workflow not in service.app.workflows and not servers(service.store, workflow, now_ms):
         raise UnknownWorkflowError(
@@ -293,9 +288,9 @@ def _accepted(call: Call[Any, Any]) -> Answer:
     return Answer(Accepted(call.path["id"]), 202)
 
 
-def _tags(given: list[str]) -> dict[str, str] | None:
+def _tags(texts: list[str]) -> dict[str, str] | None:
     tags = {}
-    for text in given:
+    for text in texts:
         name, separator, value = text.partition(":")
         if not separator or not name:
             raise UserError(f"tag {text[:80]!r}: write name:value")

@@ -1,4 +1,4 @@
-"""Executions as the API takes and shows them."""
+"""Request and response structs of the execution API."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LIMIT_MAX: Final = 1000
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Reason = Annotated[str, Meta(max_length=1000)]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
-# As text such as 5m, or as seconds.
+# Text such as 5m, or seconds.
 Duration = str | Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
-# What is taken.
+# Requests.
 
 
 class StartExecution(Struct, forbid_unknown_fields=True):
-    """An execution to start. Without an id, the Idempotency-Key is its id, and without that it is given one."""
+    """An execution to start. The id defaults to the Idempotency-Key, or to a generated one."""
 
     workflow: str
     input: Raw = msgspec.field(default_factory=missing)
@@ -40,7 +40,7 @@ class StartExecution(Struct, forbid_unknown_fields=True):
 
 
 class SignalWithStart(Struct, forbid_unknown_fields=True):
-    """A signal to send, and the execution to start first if none of this id is open and `reuse` allows another."""
+    """A signal to send; starts the execution first if none with this id is open and `reuse` allows it."""
 
     workflow: str
     id: str
@@ -53,7 +53,7 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
 
 
 class SendSignal(Struct, forbid_unknown_fields=True):
-    """A signal to send. The same id again, or the same Idempotency-Key, is the same signal."""
+    """A signal to send. It is deduplicated by id or Idempotency-Key."""
 
     name: Name
     payload: Raw = msgspec.field(default_factory=missing)
@@ -61,14 +61,14 @@ class SendSignal(Struct, forbid_unknown_fields=True):
 
 
 class Ask(Struct, forbid_unknown_fields=True):
-    """A query to answer."""
+    """A query."""
 
     name: Name
     input: Raw = msgspec.field(default_factory=missing)
 
 
 class AskUpdate(Struct, forbid_unknown_fields=True):
-    """An update to make, and how long to wait for its answer."""
+    """An update, and how long to wait for its answer."""
 
     name: Name
     input: Raw = msgspec.field(default_factory=missing)
@@ -76,13 +76,13 @@ class AskUpdate(Struct, forbid_unknown_fields=True):
 
 
 class Why(Struct, forbid_unknown_fields=True):
-    """A reason, for whoever reads the history."""
+    """A reason, recorded in the history."""
 
     reason: Reason = ""
 
 
 class ListQuery(Struct, forbid_unknown_fields=True):
-    """Which executions to list. A tag is `name:value`."""
+    """Filter of executions. A tag is `name:value`."""
 
     status: Status | None = None
     workflow: str | None = None
@@ -94,42 +94,42 @@ class ListQuery(Struct, forbid_unknown_fields=True):
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True):
-    """Which turns to show: up to `limit` that come after one."""
+    """Up to `limit` turns after a turn number."""
 
     after: Annotated[int, Meta(ge=0)] = 0
     limit: Limit = 200
 
 
 class LogQuery(Struct, forbid_unknown_fields=True):
-    """Which lines to show: up to `limit` that come after a cursor."""
+    """Up to `limit` lines after a cursor."""
 
     limit: Limit = 200
     cursor: str | None = None
 
 
 class ResultQuery(Struct, forbid_unknown_fields=True):
-    """How long to wait for the end."""
+    """How long to wait for the result."""
 
     wait: str = "0s"
 
 
 class StreamQuery(Struct, forbid_unknown_fields=True):
-    """How long the stream is to last at most."""
+    """Maximum duration of the stream."""
 
     seconds: str = msgspec.field(default="1h", name="for")
 
 
-# What is shown.
+# Responses.
 
 
 class Accepted(Struct, frozen=True):
-    """The execution that a request was about."""
+    """The execution that accepted the request."""
 
     id: str
 
 
 class StartedView(Struct, frozen=True):
-    """The execution that was asked for. `created` is False if it was there already."""
+    """The started execution. `created` is False if it existed already."""
 
     id: str
     workflow: str
@@ -137,7 +137,7 @@ class StartedView(Struct, frozen=True):
 
 
 class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
-    """An execution in a list. `error` is why it ended, or why it is stuck."""
+    """An execution in a list. `error` is the reason of its failure, or why it is stuck."""
 
     id: str
     workflow: str
@@ -153,14 +153,14 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
 
 
 class ExecutionPage(Struct, frozen=True):
-    """Some executions, and the cursor of the next page if there is one."""
+    """A page of executions."""
 
     executions: list[ExecutionSummary]
     cursor: str | None = None
 
 
 class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An execution with all that is known of it. `failure` is why its next turn could not be computed."""
+    """An execution in full. `failure` is the error of its last failed turn."""
 
     id: str
     workflow: str
@@ -184,9 +184,9 @@ class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ResultView(Struct, frozen=True, omit_defaults=True):
-    """How an execution stands: with a result if it succeeded, an error if it ended otherwise.
+    """Status of an execution, with the result or the error if it has ended.
 
-    One that is STUCK has the `failure` that its next turn ended with, and goes on after a redrive.
+    A STUCK execution has the `failure` of its last turn, and continues after a redrive.
     """
 
     id: str
@@ -197,7 +197,7 @@ class ResultView(Struct, frozen=True, omit_defaults=True):
 
 
 class TurnView(Struct, frozen=True):
-    """One step: what the execution was told at a moment, and what it asked for. Each has a `kind`."""
+    """One turn: the events consumed and the commands issued. Each has a `kind`."""
 
     turn: int
     run: int
@@ -209,7 +209,7 @@ class TurnView(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """Some turns of an execution. `next_after` asks for those that follow."""
+    """A page of history. `next_after` requests the following turns."""
 
     execution_id: str
     workflow: str
@@ -227,9 +227,9 @@ class LogLine(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """Some of what was logged, in the order in which the execution heard of it: an activity's lines come with its end.
+    """A page of the log, in the order the execution recorded it: an activity's lines come with its completion.
 
-    The cursor is there if there may be more. A page may be short, or empty.
+    A page may be short or empty and still have a cursor.
     """
 
     lines: list[LogLine]
@@ -237,13 +237,13 @@ class Log(Struct, frozen=True):
 
 
 class AnswerView(Struct, frozen=True):
-    """What user code answered."""
+    """The answer of user code."""
 
     result: Raw
 
 
 class UpdateView(Struct, frozen=True, omit_defaults=True):
-    """An update: `pending` as long as it has no answer."""
+    """An update: `pending` until it has an answer."""
 
     id: str
     pending: bool = False
@@ -251,12 +251,11 @@ class UpdateView(Struct, frozen=True, omit_defaults=True):
 
 
 def path_of(execution_id: str) -> str:
-    """Return where an execution is."""
+    """Return the URL path of an execution."""
     return f"{PREFIX}/executions/{quote(execution_id, safe='')}"
 
 
 def summary(row: Execution) -> ExecutionSummary:
-    """Return an execution for a list."""
     return ExecutionSummary(
         id=row.execution_id,
         workflow=row.workflow,
@@ -273,7 +272,6 @@ def summary(row: Execution) -> ExecutionSummary:
 
 
 def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
-    """Return an execution with all that is known of it."""
     return ExecutionView(
         id=row.execution_id,
         workflow=row.workflow,
@@ -298,13 +296,11 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
 
 
 def result_view(row: Execution) -> ResultView:
-    """Return how an execution stands."""
     failure = error_view(row.failure) if row.status is Status.STUCK else None
     return ResultView(row.execution_id, row.status, optional_raw(row.result), error_view(row.error), failure)
 
 
 def turn_view(turn: Turn) -> TurnView:
-    """Return a turn as it is stored."""
     return TurnView(
         turn.turn,
         turn.run,

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: made, changed, paused, triggered, filled in and looked ahead."""
+"""Schedule API: create, change, pause, trigger, backfill and preview schedules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from headgate.serve.rest.durable.executions import require_workflow
 from headgate.serve.rest.durable.models import Duration, Limit, Reason
 from headgate.serve.runtime.thread_pool import WorkPool
 
-_PART: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
+_POLICY: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class ScheduleSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is started when. `cron` is an expression, a name such as @hourly, or an interval such as `every 15m`."""
+    """Workflow and recurrence. `cron` is an expression, a name such as @hourly, or an interval such as `every 15m`."""
 
     workflow: str
     cron: str
@@ -52,7 +52,7 @@ class ScheduleSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewSchedule(ScheduleSpec, forbid_unknown_fields=True, kw_only=True):
-    """A schedule to make, paused if so wished."""
+    """A schedule to create, optionally paused."""
 
     id: str
     paused: bool = False
@@ -60,20 +60,20 @@ class NewSchedule(ScheduleSpec, forbid_unknown_fields=True, kw_only=True):
 
 
 class PauseSchedule(Struct, forbid_unknown_fields=True):
-    """Why it is paused."""
+    """Reason of the pause."""
 
     reason: Reason = ""
 
 
 class TriggerSchedule(Struct, forbid_unknown_fields=True):
-    """A start by hand. With an id, or an Idempotency-Key, asking again starts nothing more."""
+    """A manual start, deduplicated by id or Idempotency-Key."""
 
     overlap: Overlap = Overlap.ALLOW
     id: str | None = None
 
 
 class BackfillSchedule(Struct, forbid_unknown_fields=True):
-    """The slots from `since` on and before `until`: one after another (buffer_one), or side by side (allow)."""
+    """Slots from `since` (inclusive) to `until` (exclusive), in sequence (buffer_one) or in parallel (allow)."""
 
     since: Moment
     until: Moment
@@ -81,20 +81,20 @@ class BackfillSchedule(Struct, forbid_unknown_fields=True):
 
 
 class PageQuery(Struct, forbid_unknown_fields=True):
-    """Which page."""
+    """Paging."""
 
     limit: Limit = 100
     cursor: str | None = None
 
 
 class PreviewQuery(Struct, forbid_unknown_fields=True):
-    """How many slots to look ahead."""
+    """Number of upupcoming slots."""
 
     n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX)] = 10
 
 
 class BackfillView(Struct, frozen=True):
-    """Past slots that are still being started."""
+    """A backfill in progress."""
 
     since: str
     until: str
@@ -103,7 +103,7 @@ class BackfillView(Struct, frozen=True):
 
 
 class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A schedule. `revision` moves when someone changes it, and is its ETag; `fires` are the last verdicts."""
+    """A schedule. `revision` is its ETag; `fires` are the latest slots."""
 
     id: str
     revision: int
@@ -133,7 +133,7 @@ class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FireView(Struct, frozen=True, omit_defaults=True):
-    """What became of a slot: an execution, or why not."""
+    """The outcome of a slot: an execution, or why it was skipped."""
 
     slot: str
     at: str
@@ -143,14 +143,14 @@ class FireView(Struct, frozen=True, omit_defaults=True):
 
 
 class SchedulePage(Struct, frozen=True):
-    """Some schedules, and the cursor of the next page if there is one."""
+    """A page of schedules."""
 
     schedules: list[ScheduleView]
     cursor: str | None = None
 
 
 class SlotView(Struct, frozen=True):
-    """A slot to come, when it is taken, and what time the slot is in the zone of the schedule."""
+    """An upupcoming slot, its due time with jitter, and its local time in the schedule's zone."""
 
     slot: datetime
     due: datetime
@@ -158,7 +158,7 @@ class SlotView(Struct, frozen=True):
 
 
 class PreviewView(Struct, frozen=True):
-    """Slots to come, and the zone of the schedule."""
+    """Upupcoming slots, and the zone of the schedule."""
 
     zone: str
     slots: list[SlotView]
@@ -166,7 +166,7 @@ class PreviewView(Struct, frozen=True):
 
 def schedule_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of schedules."""
-    return operation_routes(_Schedules(service).operations(), pool, _PART)
+    return operation_routes(_Schedules(service).operations(), pool, _POLICY)
 
 
 class _Schedules:
@@ -180,18 +180,30 @@ class _Schedules:
         fired = {201: FireView, 200: FireView}
         return [
             Operation("GET", "/schedules", "List schedules", self.ls, {200: SchedulePage}, query=PageQuery),
-            Operation("POST", "/schedules", "Make a schedule", self.create, {201: ScheduleView}, body=NewSchedule),
+            Operation("POST", "/schedules", "Create a schedule", self.create, {201: ScheduleView}, body=NewSchedule),
             Operation("GET", one, "Show a schedule", self.show, shown),
             Operation("PUT", one, "Change a schedule", self.update, changed, body=ScheduleSpec),
-            Operation("DELETE", one, "Remove a schedule", self.delete, {204: None, 412: Problem}),
-            Operation("POST", f"{one}/pause", "Start nothing for now", self.pause, changed, body=PauseSchedule),
-            Operation("POST", f"{one}/resume", "Start again", self.resume, changed),
-            Operation("POST", f"{one}/trigger", "Start one now", self.trigger, fired, body=TriggerSchedule),
+            Operation("DELETE", one, "Delete a schedule", self.delete, {204: None, 412: Problem}),
+            Operation("POST", f"{one}/pause", "Pause a schedule", self.pause, changed, body=PauseSchedule),
+            Operation("POST", f"{one}/resume", "Resume a schedule", self.resume, changed),
+            Operation("POST", f"{one}/trigger", "Trigger a schedule now", self.trigger, fired, body=TriggerSchedule),
             Operation(
-                "POST", f"{one}/backfill", "Start past slots", self.backfill, {202: ScheduleView}, body=BackfillSchedule
+                "POST",
+                f"{one}/backfill",
+                "Backfill past slots",
+                self.backfill,
+                {202: ScheduleView},
+                body=BackfillSchedule,
             ),
-            Operation("POST", f"{one}/stop-backfills", "Start no further past slots", self.stop_backfills, changed),
-            Operation("GET", f"{one}/preview", "Look ahead", self.preview, {200: PreviewView}, query=PreviewQuery),
+            Operation("POST", f"{one}/stop-backfills", "Stop backfills", self.stop_backfills, changed),
+            Operation(
+                "GET",
+                f"{one}/preview",
+                "Preview upupcoming slots",
+                self.preview,
+                {200: PreviewView},
+                query=PreviewQuery,
+            ),
         ]
 
     def ls(self, call: Call[None, PageQuery]) -> Answer:
@@ -200,19 +212,19 @@ class _Schedules:
 
     def create(self, call: Call[NewSchedule, NoQuery]) -> Answer:
         body = call.body
-        made = self._schedules.create(body.id, self._spec(body), paused=body.paused, reason=body.reason)
-        location = {"location": f"{PREFIX}/schedules/{quote(made.schedule_id, safe='')}"}
-        return self._shown(made, 201, location)
+        created = self._schedules.create(body.id, self._spec(body), paused=body.paused, reason=body.reason)
+        location = {"location": f"{PREFIX}/schedules/{quote(created.schedule_id, safe='')}"}
+        return self._response(created, 201, location)
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
-        return self._shown(self._schedules.get(call.path["id"]))
+        return self._response(self._schedules.get(call.path["id"]))
 
     def update(self, call: Call[ScheduleSpec, NoQuery]) -> Answer:
         spec = self._spec(call.body)
         return matching(
             call.headers,
             None,
-            lambda revision: self._shown(self._schedules.update(call.path["id"], spec, revision=revision)),
+            lambda revision: self._response(self._schedules.update(call.path["id"], spec, revision=revision)),
         )
 
     def delete(self, call: Call[None, NoQuery]) -> Answer:
@@ -226,14 +238,16 @@ class _Schedules:
         return matching(
             call.headers,
             None,
-            lambda revision: self._shown(self._schedules.pause(call.path["id"], call.body.reason, revision=revision)),
+            lambda revision: self._response(
+                self._schedules.pause(call.path["id"], call.body.reason, revision=revision)
+            ),
         )
 
     def resume(self, call: Call[None, NoQuery]) -> Answer:
         return matching(
             call.headers,
             None,
-            lambda revision: self._shown(self._schedules.resume(call.path["id"], revision=revision)),
+            lambda revision: self._response(self._schedules.resume(call.path["id"], revision=revision)),
         )
 
     def trigger(self, call: Call[TriggerSchedule, NoQuery]) -> Answer:
@@ -244,29 +258,29 @@ class _Schedules:
 
     def backfill(self, call: Call[BackfillSchedule, NoQuery]) -> Answer:
         body = call.body
-        return self._shown(self._schedules.backfill(call.path["id"], body.since, body.until, body.overlap), 202)
+        return self._response(self._schedules.backfill(call.path["id"], body.since, body.until, body.overlap), 202)
 
     def stop_backfills(self, call: Call[None, NoQuery]) -> Answer:
         return matching(
             call.headers,
             None,
-            lambda revision: self._shown(self._schedules.stop_backfills(call.path["id"], revision=revision)),
+            lambda revision: self._response(self._schedules.stop_backfills(call.path["id"], revision=revision)),
         )
 
     def preview(self, call: Call[None, PreviewQuery]) -> Answer:
         zone = self._schedules.get(call.path["id"]).spec.recurrence.zone
-        coming = self._schedules.preview(call.path["id"], call.query.n)
-        slots = [SlotView(each.slot, each.due, each.slot.astimezone(ZoneInfo(zone))) for each in coming]
+        upcoming = self._schedules.preview(call.path["id"], call.query.n)
+        slots = [SlotView(each.slot, each.due, each.slot.astimezone(ZoneInfo(zone))) for each in upcoming]
         return Answer(PreviewView(zone, slots))
 
-    def _shown(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    def _response(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
         return Answer(_view(schedule, self._now_ms()), status, {**etag(schedule.revision), **(headers or {})})
 
     def _now_ms(self) -> int:
         return int(self._service.clock.seconds() * 1000)
 
     def _spec(self, body: ScheduleSpec) -> Spec:
-        """Return what is stored. Raises `UnknownWorkflowError`, and `InvalidPayloadError` for an unfit input."""
+        """Parse the spec. Raises `UnknownWorkflowError`, and `InvalidPayloadError` for an input that does not fit."""
         require_workflow(self._service, body.workflow)
         input = checked(body.input, f"input of workflow {body.workflow}")
         definition = self._service.app.workflows.get(body.workflow)
@@ -300,7 +314,7 @@ def _backfill_view(backfill: Backfill) -> BackfillView:
     return BackfillView(
         instant(backfill.since_ms),
         instant(backfill.until_ms),
-        # Before the first slot nothing is done, and 1970 has no moment before it.
+        # Before the first slot the value is -1, which is not a valid instant.
         instant(max(0, backfill.done_through_ms)),
         backfill.one_by_one,
     )
@@ -310,7 +324,7 @@ def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
     spec = schedule.spec
     recurrence = spec.recurrence
     after = moment(max(schedule.judged_through_ms, now_ms))
-    coming = [] if schedule.paused else cron.next_times(recurrence, after, 1)
+    upcoming = [] if schedule.paused else cron.next_times(recurrence, after, 1)
     return ScheduleView(
         id=schedule.schedule_id,
         revision=schedule.revision,
@@ -329,7 +343,7 @@ def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
         retention_seconds=spec.retention_seconds,
         paused=schedule.paused,
         reason=schedule.reason,
-        next=cron.slot_text(coming[0]) if coming else None,
+        next=cron.slot_text(upcoming[0]) if upcoming else None,
         created_at=instant(schedule.created_at_ms),
         judged_through=instant(schedule.judged_through_ms),
         started_count=schedule.started_count,

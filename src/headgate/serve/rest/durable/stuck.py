@@ -1,4 +1,4 @@
-"""Stuck executions as dead letters: what waits for a mended code, since when, and how it is made to go on."""
+"""Stuck executions, listed with dead letters: the error, since when, and the redrive command."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from headgate.durable.service import Service
 from headgate.serve.http.raw_json import ErrorView, error_view
 from headgate.serve.rest.durable.models import Duration
 
-# How many of the events that tell of executions which got stuck are looked through for when that was.
+# Maximum stuck events searched for the time an execution got stuck.
 _EVENTS_MAX: Final = 1000
 
 
 class StuckView(Struct, frozen=True):
-    """An execution that is stuck. `since` is empty if that was so long ago that nothing tells of it any more."""
+    """A stuck execution. `since` is empty if its stuck event has expired."""
 
     id: str
     workflow: str
     failures: int
     since: str
     error: ErrorView
-    # What makes it go on, once its code is mended.
+    # The command that continues it after a fix.
     redrive: str
 
 
 class StuckPage(Struct, frozen=True):
-    """Some executions that are stuck, the latest started first, and the cursor of the next page if there is one."""
+    """A page of stuck executions, latest started first."""
 
     executions: list[StuckView]
     cursor: str | None = None
 
 
-class _Told(Struct):
+class _StuckEvent(Struct):
     subject: str = ""
 
 
-class StuckLetters:
-    """Lists what is stuck."""
+class StuckExecutions:
+    """Lists stuck executions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -51,25 +51,25 @@ class StuckLetters:
     def page(
         self, *, older_than: Duration | None, newer_than: Duration | None, limit: int, cursor: str | None
     ) -> StuckPage:
-        """Return those that have been stuck for so long, and no longer. Raises `CursorError`."""
+        """Return executions stuck for a duration in the given range. Raises `CursorError`."""
         listing = self._service.client.list(status=Status.STUCK, limit=limit, cursor=cursor)
         since = self._since() if listing.executions else {}
         now_ms = int(self._service.clock.seconds() * 1000)
         oldest = optional_seconds(newer_than, name="newer_than")
         youngest = optional_seconds(older_than, name="older_than")
 
-        def is_wanted(row: Execution) -> bool:
-            # What nothing tells of any more has been stuck for longer than events are kept.
+        def is_in_range(row: Execution) -> bool:
+            # Without an event it has been stuck for longer than the event retention.
             age_seconds = (now_ms - since.get(row.execution_id, 0)) / 1000
             return (youngest is None or age_seconds >= youngest) and (oldest is None or age_seconds <= oldest)
 
-        views = [_view(row, since.get(row.execution_id)) for row in listing.executions if is_wanted(row)]
+        views = [_view(row, since.get(row.execution_id)) for row in listing.executions if is_in_range(row)]
         return StuckPage(views, listing.cursor)
 
     def _since(self) -> dict[str, int]:
-        """Return when executions last got stuck, by their ids: the rows do not say it, the events do."""
-        told = self._service.bus.tail(None, type=STUCK_EVENT, limit=_EVENTS_MAX)
-        return {typed_decode.from_json(each.body, _Told).subject: each.accepted_at_ms for each in told}
+        """Return when executions last got stuck, by id, from the events."""
+        events = self._service.bus.tail(None, type=STUCK_EVENT, limit=_EVENTS_MAX)
+        return {typed_decode.from_json(each.body, _StuckEvent).subject: each.accepted_at_ms for each in events}
 
 
 def _view(row: Execution, since_ms: int | None) -> StuckView:

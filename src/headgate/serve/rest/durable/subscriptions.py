@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: listed, retired, and told of past events again."""
+"""Subscription API: list and retire subscriptions, replay past events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, 
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.runtime.thread_pool import WorkPool
 
-# Among the events are those of every dataset.
-_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+# Events of every dataset are included.
+_POLICY: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
 class SubscriptionView(Struct, frozen=True, omit_defaults=True):
-    """Who wants which events."""
+    """A subscription."""
 
     name: str
     app: str
@@ -37,7 +37,7 @@ class SubscriptionView(Struct, frozen=True, omit_defaults=True):
 
 
 class FilterView(Struct, frozen=True, omit_defaults=True):
-    """What an event must be besides of a type."""
+    """Conditions besides the event type."""
 
     source: str | None = None
     subject: str | None = None
@@ -51,7 +51,7 @@ class SubscriptionPage(Struct, frozen=True):
 
 
 class Replay(Struct, forbid_unknown_fields=True):
-    """Which events to deliver again. With an id, asking again goes on where it was left."""
+    """Events to replay. With an id, a repeated request resumes the replay."""
 
     since: Annotated[datetime, Meta(tz=True)]
     until: Annotated[datetime, Meta(tz=True)]
@@ -60,13 +60,13 @@ class Replay(Struct, forbid_unknown_fields=True):
 
 
 class Replayed(Struct, frozen=True):
-    """How many events are delivered again."""
+    """Number of replayed events."""
 
     count: int
 
 
 class ReplayView(Struct, frozen=True, omit_defaults=True):
-    """A replay of past events: what was asked for, and how many deliveries were made."""
+    """A replay: its range, status and number of deliveries."""
 
     id: str
     status: ReplayStatus
@@ -77,20 +77,20 @@ class ReplayView(Struct, frozen=True, omit_defaults=True):
 
 
 class ReplayPage(Struct, frozen=True):
-    """The replays of a subscription that are still known."""
+    """The retained replays of a subscription."""
 
     replays: list[ReplayView]
 
 
 class StopReplay(Struct, forbid_unknown_fields=True):
-    """How many waiting deliveries to look at, and where to go on."""
+    """Maximum pending deliveries to drop per request, and where to continue."""
 
     limit: Annotated[int, Meta(ge=1, le=DROPPED_MAX)] = DROPPED_MAX
     cursor: str | None = None
 
 
 class ReplayStopped(Struct, frozen=True, omit_defaults=True):
-    """A replay that goes on no more, and how many waiting deliveries were dropped; the cursor goes on with the rest."""
+    """A stopped replay and the number of dropped deliveries; the cursor continues with the rest."""
 
     replay: ReplayView
     dropped: int
@@ -99,7 +99,7 @@ class ReplayStopped(Struct, frozen=True, omit_defaults=True):
 
 def subscription_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of subscriptions and their replays."""
-    return operation_routes(_Subscriptions(service).operations(), pool, _PART)
+    return operation_routes(_Subscriptions(service).operations(), pool, _POLICY)
 
 
 class _Subscriptions:
@@ -111,8 +111,8 @@ class _Subscriptions:
         stop = f"{one}/replays/{{id}}/stop"
         return [
             Operation("GET", "/subscriptions", "List subscriptions", self.ls, {200: SubscriptionPage}),
-            Operation("POST", f"{one}/retire", "Deliver no more events", self.retire, {200: SubscriptionView}),
-            Operation("POST", f"{one}/replay", "Deliver past events again", self.replay, {200: Replayed}, body=Replay),
+            Operation("POST", f"{one}/retire", "Retire a subscription", self.retire, {200: SubscriptionView}),
+            Operation("POST", f"{one}/replay", "Replay past events", self.replay, {200: Replayed}, body=Replay),
             Operation("GET", f"{one}/replays", "List replays", self.replays, {200: ReplayPage}),
             Operation("POST", stop, "Stop a replay", self.stop, {200: ReplayStopped}, body=StopReplay),
         ]
@@ -144,7 +144,7 @@ class _Subscriptions:
 
 def _view(registered: Registered) -> SubscriptionView:
     subscription = registered.subscription
-    wanted = subscription.filter
+    condition = subscription.filter
     return SubscriptionView(
         name=subscription.name,
         app=registered.app,
@@ -152,12 +152,12 @@ def _view(registered: Registered) -> SubscriptionView:
         queue=subscription.queue,
         attempts=subscription.retry.attempts,
         registered_at=registered.registered_at,
-        filter=None if wanted == Filter() else FilterView(wanted.source, wanted.subject, dict(wanted.data)),
+        filter=None if condition == Filter() else FilterView(condition.source, condition.subject, dict(condition.data)),
         forward_to=subscription.forward_to,
         retired_at=registered.retired_at,
     )
 
 
 def _replay_view(replay: ReplayState) -> ReplayView:
-    asked = (instant(replay.since_ms), instant(replay.until_ms), replay.types)
-    return ReplayView(replay.id, replay.status, replay.count, *asked)
+    scope = (instant(replay.since_ms), instant(replay.until_ms), replay.types)
+    return ReplayView(replay.id, replay.status, replay.count, *scope)

@@ -1,7 +1,4 @@
-"""Workers over HTTP: which processes advance executions and run activities, and whether they are alive.
-
-Activities over HTTP: ended and kept alive from outside, by the token that their code handed on.
-"""
+"""Worker API: lists worker processes; and activity API: external completion, failure and heartbeat by token."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from headgate.serve.runtime.thread_pool import WorkPool
 
 
 class WorkerView(Struct, frozen=True):
-    """A worker process, as it described itself."""
+    """A worker process."""
 
     id: str
     alive: bool
@@ -38,7 +35,7 @@ class WorkerView(Struct, frozen=True):
 
 
 class WorkerPage(Struct, frozen=True):
-    """Every worker that has not said good-bye, the newest first."""
+    """All registered workers, newest first."""
 
     workers: list[WorkerView]
 
@@ -73,7 +70,7 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
     return operation_routes([Operation("GET", "/workers", "List workers", ls, {200: WorkerPage})], pool, part)
 
 
-_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_POLICY: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 
@@ -86,7 +83,7 @@ class CompleteActivity(Struct, forbid_unknown_fields=True):
 
 
 class ReportedError(Struct, forbid_unknown_fields=True):
-    """Why an attempt failed. `type` is what a retry policy may name; `data` reaches whoever catches the error."""
+    """Error of an attempt. Retry policies match on `type`; `data` is passed to the workflow."""
 
     type: Annotated[str, Meta(min_length=1, max_length=200)]
     message: str = ""
@@ -95,21 +92,21 @@ class ReportedError(Struct, forbid_unknown_fields=True):
 
 
 class FailActivity(Struct, forbid_unknown_fields=True):
-    """The end of an attempt with an error; the activity's retry policy decides whether there is another."""
+    """Failure of an attempt; the retry policy decides about another."""
 
     token: Token
     error: ReportedError
 
 
 class BeatActivity(Struct, forbid_unknown_fields=True):
-    """A sign of life, and how far it has come."""
+    """A heartbeat with progress details."""
 
     token: Token
     details: Raw = msgspec.field(default_factory=missing)
 
 
 class Beaten(Struct, frozen=True):
-    """Whether the work may stop, because nobody wants its result any more."""
+    """Whether the activity was cancelled and the work should stop."""
 
     cancelled: bool
 
@@ -121,7 +118,7 @@ def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHa
         Operation(
             "POST",
             "/activities/complete",
-            "End an activity with its result",
+            "Complete an activity",
             activities.complete,
             {204: None},
             body=CompleteActivity,
@@ -129,7 +126,7 @@ def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHa
         Operation(
             "POST",
             "/activities/fail",
-            "End an attempt at an activity with an error",
+            "Fail an attempt of an activity",
             activities.fail,
             {204: None},
             body=FailActivity,
@@ -137,13 +134,13 @@ def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHa
         Operation(
             "POST",
             "/activities/heartbeat",
-            "Say that an activity is alive",
+            "Send a heartbeat of an activity",
             activities.beat,
             {200: Beaten},
             body=BeatActivity,
         ),
     ]
-    return operation_routes(operations, pool, _PART)
+    return operation_routes(operations, pool, _POLICY)
 
 
 class _Activities:
@@ -159,8 +156,8 @@ class _Activities:
         return Answer(status=204)
 
     def beat(self, call: Call[BeatActivity, NoQuery]) -> Answer:
-        given = call.body.details
-        details = checked(given, "details") if len(given) else None
+        raw = call.body.details
+        details = checked(raw, "details") if len(raw) else None
         try:
             self._client.beat_activity(call.body.token, details)
         except (StaleClaimError, NotFoundError):
@@ -169,13 +166,13 @@ class _Activities:
 
 
 def _error_info(error: ReportedError) -> ErrorInfo:
-    """Return what was reported as data alone: an error from outside names no class that could be made here."""
+    """Return a reported error as data: an external error names no class that could be raised."""
     data = checked(error.data, "error.data")
     for what, size, most in (
         ("error.message", len(error.message.encode()), MESSAGE_BYTES_MAX),
         ("error.data", len(data), DATA_BYTES_MAX),
     ):
         if size > most:
-            raise PayloadTooLargeError(f"{what}: {size:,} bytes, and {most:,} are accepted; send less")
+            raise PayloadTooLargeError(f"{what}: {size:,} bytes; the limit is {most:,}")
     attributes = NOTHING if bytes(data) == b"null" else Raw(b'{"data":' + bytes(data) + b"}")
     return ErrorInfo(type=error.type, message=error.message, data=attributes, retryable=error.retryable)

@@ -1,1 +1,1 @@
-"""Fanout: say here what this part is for."""
+"""REST API of fan-outs, chunks, campaigns and plots."""

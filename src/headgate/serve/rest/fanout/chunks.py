@@ -1,4 +1,4 @@
-"""Chunks over HTTP: listed, shown, and worked on by workers elsewhere, which prove by a token that one is theirs."""
+"""Chunk API: list and show chunks, and the protocol of remote workers, which hold chunks by token."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Token = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class ChunkQuery(Struct, forbid_unknown_fields=True):
-    """Which chunks, in the order of their items."""
+    """Filter of chunks, in item order."""
 
     status: ChunkStatus | None = None
     lane: Literal["main", "slow"] = "main"
@@ -49,7 +49,7 @@ class ChunkQuery(Struct, forbid_unknown_fields=True):
 
 
 class FailureQuery(Struct, forbid_unknown_fields=True):
-    """Which failures: chunks that were given up, or with `items` chunks that are done but for items that failed."""
+    """Filter: failed chunks, or with `items` completed chunks with failed items."""
 
     items: bool = False
     limit: Limit = 100
@@ -57,21 +57,21 @@ class FailureQuery(Struct, forbid_unknown_fields=True):
 
 
 class StuckQuery(Struct, forbid_unknown_fields=True):
-    """For how long a chunk must not have moved, if not for the time-out of the fan-out."""
+    """Minimum time without progress; the default is the fan-out's timeout."""
 
     older_than: str | None = None
     limit: Limit = 100
 
 
 class LetterQuery(Struct, forbid_unknown_fields=True):
-    """Which page of dead letters."""
+    """Page of dead letters."""
 
     limit: Limit = 100
     cursor: str | None = None
 
 
 class LetterView(Struct, frozen=True):
-    """A message that a queue has given up, and the chunk that is dead with it."""
+    """A dead-lettered message, and its chunk."""
 
     chunk_id: str
     message: str
@@ -83,14 +83,14 @@ class LetterView(Struct, frozen=True):
 
 
 class LetterPage(Struct, frozen=True):
-    """Dead letters, the oldest first, and the cursor of the next page if there is one. A page may be short."""
+    """A page of dead letters, oldest first. A page may be short."""
 
     dead_letters: list[LetterView]
     cursor: str | None = None
 
 
 class StartChunk(Struct, forbid_unknown_fields=True):
-    """A worker that wants to run a chunk, and what its queue says of the message."""
+    """A claim of a worker, with the delivery data of its queue."""
 
     worker: Name
     receive_count: Annotated[int, Meta(ge=0)] = 0
@@ -99,9 +99,9 @@ class StartChunk(Struct, forbid_unknown_fields=True):
 
 
 class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Whether to run the chunk. If so: the token to give with all that follows, and what to work on.
+    """Whether to run the chunk; if so, the token of the claim and the input.
 
-    `items` has the items themselves, unless they are in a file; `input` then says in which, and where.
+    `items` has the items themselves, unless they are in a file; `input` then names the file and the range.
     """
 
     admission: Admission
@@ -123,7 +123,7 @@ class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class BeatChunk(Struct, forbid_unknown_fields=True):
-    """A sign of life."""
+    """A heartbeat."""
 
     token: Token
     items_done: Annotated[int, Meta(ge=0)] | None = None
@@ -131,14 +131,14 @@ class BeatChunk(Struct, forbid_unknown_fields=True):
 
 
 class BeatenChunk(Struct, frozen=True):
-    """Until when the chunk is the worker's, and whether it may stop because nobody wants the result any more."""
+    """Expiry of the lease, and whether the chunk was cancelled."""
 
     cancelled: bool
     lease_expires_at: str
 
 
 class CompleteChunk(Struct, forbid_unknown_fields=True):
-    """The end of a chunk that is done. Items are named by their index within the fan-out."""
+    """Completion of a chunk. Items are identified by index within the fan-out."""
 
     token: Token
     output: Raw = msgspec.field(default_factory=missing)
@@ -150,7 +150,7 @@ class CompleteChunk(Struct, forbid_unknown_fields=True):
 
 
 class FailChunk(Struct, forbid_unknown_fields=True):
-    """The end of an attempt that failed. `is_final` says that trying again is known not to help."""
+    """Failure of an attempt. `is_final` disables further retries."""
 
     token: Token
     error_class: Name
@@ -160,13 +160,13 @@ class FailChunk(Struct, forbid_unknown_fields=True):
 
 
 class ReleaseChunk(Struct, forbid_unknown_fields=True):
-    """A chunk that a worker gives back unfinished."""
+    """Release of an unfinished chunk."""
 
     token: Token
 
 
 class FanoutChunks:
-    """What can be asked of chunks, and what their workers say."""
+    """Operations on chunks, for users and workers."""
 
     def __init__(self, fanouts: FanoutService) -> None:
         self._queries = fanouts.queries
@@ -174,34 +174,30 @@ class FanoutChunks:
         self._letters = fanouts.dead_letters
 
     def operations(self) -> list[Operation]:
-        """Return each with its path and types."""
+        """Return the operations."""
         run, shown = "/fanouts/{id}", {200: ChunkView}
         one = f"{run}/chunks/{{chunk_id}}"
         return [
-            Operation("GET", f"{run}/chunks", "List its chunks", self.ls, {200: ChunkPage}, query=ChunkQuery),
+            Operation("GET", f"{run}/chunks", "List chunks", self.ls, {200: ChunkPage}, query=ChunkQuery),
             Operation("GET", one, "Show a chunk and its attempts", self.show, {200: ChunkDetail}),
-            Operation(
-                "GET", f"{run}/stuck", "List chunks that do not move", self.stuck, {200: StuckList}, query=StuckQuery
-            ),
-            Operation(
-                "GET", f"{run}/failures", "List what failed", self.failures, {200: ChunkPage}, query=FailureQuery
-            ),
+            Operation("GET", f"{run}/stuck", "List stuck chunks", self.stuck, {200: StuckList}, query=StuckQuery),
+            Operation("GET", f"{run}/failures", "List failures", self.failures, {200: ChunkPage}, query=FailureQuery),
             Operation(
                 "GET",
                 f"{run}/dead-letters",
-                "List messages that its queue has given up",
+                "List dead letters of the queue",
                 self.dead_letters,
                 {200: LetterPage},
                 query=LetterQuery,
             ),
-            Operation("POST", f"{one}/start", "Begin an attempt", self.start, {200: StartedChunk}, body=StartChunk),
-            Operation("POST", f"{one}/heartbeat", "Say that it runs", self.beat, {200: BeatenChunk}, body=BeatChunk),
-            Operation("POST", f"{one}/complete", "End a chunk", self.complete, shown, body=CompleteChunk),
-            Operation("POST", f"{one}/fail", "End an attempt with an error", self.fail, shown, body=FailChunk),
-            Operation("POST", f"{one}/release", "Give a chunk back", self.release, shown, body=ReleaseChunk),
+            Operation("POST", f"{one}/start", "Start an attempt", self.start, {200: StartedChunk}, body=StartChunk),
+            Operation(
+                "POST", f"{one}/heartbeat", "Send a heartbeat of a chunk", self.beat, {200: BeatenChunk}, body=BeatChunk
+            ),
+            Operation("POST", f"{one}/complete", "Complete a chunk", self.complete, shown, body=CompleteChunk),
+            Operation("POST", f"{one}/fail", "Fail an attempt", self.fail, shown, body=FailChunk),
+            Operation("POST", f"{one}/release", "Release a chunk", self.release, shown, body=ReleaseChunk),
         ]
-
-    # Looking.
 
     def ls(self, call: Call[None, ChunkQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
@@ -227,7 +223,7 @@ class FanoutChunks:
         elif fanout.shards:
             stages = [(about.value, self._watched(run_id, about)) for about in _GIVEN_UP[1:]]
         else:
-            # Written by another program: none of its rows is in an index of ours.
+            # Written by another program: its rows are not in our indexes.
             stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is ChunkStatus.FAILED))]
         found, cursor = chained_page(stages, asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
@@ -251,8 +247,6 @@ class FanoutChunks:
             return page.chunks, page.cursor
 
         return fetch
-
-    # Working.
 
     def start(self, call: Call[StartChunk, NoQuery]) -> Answer:
         body, run_id, chunk_id = call.body, call.path["id"], call.path["chunk_id"]
@@ -305,16 +299,16 @@ class FanoutChunks:
         return Answer(chunk_view(self._tracker.release(claim)))
 
     def _claim(self, call: Call[Any, Any], token: str, *, ended: tuple[Disposition, ...] = ()) -> Claim:
-        """Return the claim that a token stands for; `ended` is what the same request, sent before, has left.
+        """Return the claim of a token; `ended` is the result of an identical earlier request.
 
-        Raises `StaleClaimError` if the chunk is another's by now, or nobody's.
+        Raises `StaleClaimError` if the claim is no longer valid.
         """
         run_id, chunk_id = call.path["id"], call.path["chunk_id"]
         fanout = self._queries.fanout(run_id, consistent=True)
         chunk = self._queries.chunk(run_id, chunk_id)
         if chunk.token != token or chunk.disposition not in (Disposition.RUNNING, *ended):
             raise StaleClaimError(
-                f"chunk {chunk_id} of {run_id}: this token no longer holds it, it is {chunk.disposition}; "
+                f"chunk {chunk_id} of {run_id}: the claim is no longer valid, the chunk is {chunk.disposition}; "
                 "drop the result, whoever holds it now will do the work"
             )
         return Claim(fanout, chunk)
@@ -341,7 +335,7 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
     source = msgspec.json.decode(fanout.source) if fanout.source else {}
     is_in_file = chunk.input is not None and not chunk.input.startswith("[")
     is_known = not is_in_file and (chunk.input is not None or source.get("kind") == "range")
-    # A stretch of bytes has as many places as bytes: they are told only where they say something.
+    # A byte range has one position per byte: positions are reported only where they carry information.
     places = list(item_indexes(chunk)) if is_known or chunk.lane == SLOW_LANE else []
     piece = Piece(chunk.start, chunk.items, chunk.input_key, chunk.input)
     return StartedChunk(
@@ -367,7 +361,7 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
 def _output(given: Raw) -> str | None:
     if len(given) > OUTPUT_BYTES_MAX:
         raise PayloadTooLargeError(
-            f"output: {len(given):,} bytes, and {OUTPUT_BYTES_MAX:,} are accepted; "
+            f"output: {len(given):,} bytes; the limit is {OUTPUT_BYTES_MAX:,}; "
             "write it to a file or bucket, and give output_key"
         )
     text = bytes(checked(given, "output")).decode()

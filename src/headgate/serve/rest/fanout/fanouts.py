@@ -1,4 +1,4 @@
-"""Fan-outs over HTTP: made, listed, described, compared and drawn."""
+"""Fan-out API: create, list, describe, compare and plot fan-outs; and all routes of rest/fanout."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query, Range, Sort
 
-_PART: Final = AccessPolicy(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
+_POLICY: Final = AccessPolicy(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
 
-# A split that takes longer goes on after the answer, which then says SPLITTING.
+# A longer split continues after the response, which then has status SPLITTING.
 SPLIT_SECONDS: Final = 20.0
 MEMBERS_MAX: Final = 10_000
 SVG: Final = "image/svg+xml"
@@ -60,9 +60,9 @@ Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class FanoutQuery(Struct, forbid_unknown_fields=True):
-    """Which fan-outs: of a group or campaign, the newest first; or of all, those that have not ended first.
+    """Filter: by group or campaign, newest first; or all, open ones first.
 
-    `latest` is only the newest one of a group.
+    `latest` returns only the newest of a group.
     """
 
     group: str | None = None
@@ -76,20 +76,20 @@ class FanoutQuery(Struct, forbid_unknown_fields=True):
 
 
 class ErrorQuery(Struct, forbid_unknown_fields=True):
-    """How many groups of errors at most."""
+    """Maximum number of error groups."""
 
     limit: Limit = 20
 
 
 class FanoutEventQuery(Struct, forbid_unknown_fields=True):
-    """Which page of events."""
+    """Page of events."""
 
     limit: Limit = 100
     cursor: str | None = None
 
 
 class CampaignView(Struct, frozen=True, kw_only=True):
-    """Many fan-outs that belong together, added up; those first that someone may have to look at."""
+    """Totals of a campaign; fan-outs that need attention come first."""
 
     campaign: str
     status: FanoutStatus
@@ -112,9 +112,9 @@ def fanout_routes(
     watches: WatchHub,
     unusable: Callable[[], Mapping[str, str]] = dict,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of fan-outs, their chunks and their campaigns.
+    """Return the routes of fan-outs, chunks and campaigns.
 
-    `unusable` says which handlers the workers of this process could not load, and why.
+    `unusable` returns the handlers that workers of this process could not load, with the reason.
     """
     operations = [
         *_Fanouts(fanouts, pool, unusable).operations(),
@@ -122,11 +122,11 @@ def fanout_routes(
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]
-    return operation_routes(operations, pool, _PART, namespace="fanout.")
+    return operation_routes(operations, pool, _POLICY, namespace="fanout.")
 
 
 class _Fanouts:
-    """What can be asked of fan-outs as a whole."""
+    """Operations on fan-outs."""
 
     def __init__(self, fanouts: FanoutService, pool: WorkPool, unusable: Callable[[], Mapping[str, str]]) -> None:
         self._fanouts = fanouts
@@ -139,30 +139,30 @@ class _Fanouts:
         one, made = "/fanouts/{id}", {201: CreatedView, 200: CreatedView, 202: CreatedView}
         compare, plot = f"{one}/compare/{{other}}", f"{one}/plots/{{name}}"
         return [
-            Operation("POST", "/fanouts", "Make a fan-out", self.create, made, body_forms={JSON: NewFanout}),
+            Operation("POST", "/fanouts", "Create a fan-out", self.create, made, body_forms={JSON: NewFanout}),
             Operation("GET", "/fanouts", "List fan-outs", self.ls, {200: FanoutPage}, query=FanoutQuery),
-            Operation("GET", one, "Describe a fan-out, and how far it is", self.show, {200: FanoutView}),
-            Operation("GET", f"{one}/summary", "Show what it has come to", self.summary, {200: Summary}),
-            Operation("GET", f"{one}/errors", "Group its errors", self.errors, {200: ErrorGroups}, query=ErrorQuery),
+            Operation("GET", one, "Describe a fan-out and its progress", self.show, {200: FanoutView}),
+            Operation("GET", f"{one}/summary", "Show the summary of a fan-out", self.summary, {200: Summary}),
+            Operation("GET", f"{one}/errors", "Group errors", self.errors, {200: ErrorGroups}, query=ErrorQuery),
             Operation(
                 "GET",
                 f"{one}/events",
-                "List what was done to it",
+                "List operator events",
                 self.events,
                 {200: FanoutEventPage},
                 query=FanoutEventQuery,
             ),
             Operation("GET", compare, "Compare two fan-outs", self.compare, {200: Comparison}),
             Operation("GET", plot, "Draw it", self.plot, {200: str}, answer_media=SVG),
-            Operation("GET", "/campaigns/{id}", "Add up a campaign", self.campaign, {200: CampaignView}),
+            Operation("GET", "/campaigns/{id}", "Show the totals of a campaign", self.campaign, {200: CampaignView}),
         ]
 
     async def create(self, call: Call[None, NoQuery]) -> Answer:
-        asked = await self._pool.run(lambda: read_order(call.content))
-        run_id = asked.run_id or idempotency_key(call.headers) or self._fanouts.ids.make("fan")
+        query = await self._pool.run(lambda: read_order(call.content))
+        run_id = query.run_id or idempotency_key(call.headers) or self._fanouts.ids.make("fan")
         is_new = await self._pool.run(lambda: self._queries.find(run_id)) is None
-        splitting = asyncio.ensure_future(self._pool.run(lambda: self._split(asked, run_id)))
-        # What it raises later is in the fan-out's row.
+        splitting = asyncio.ensure_future(self._pool.run(lambda: self._split(query, run_id)))
+        # Later errors are recorded in the fan-out's row.
         splitting.add_done_callback(lambda future: future.cancelled() or future.exception())
         done, _ = await asyncio.wait({splitting}, timeout=SPLIT_SECONDS)
         if done:
@@ -171,58 +171,56 @@ class _Fanouts:
             fanout, status = await self._pool.run(lambda: self._queries.fanout(run_id)), 202
         return Answer(created_view(fanout, created=is_new), status, {"location": path_of(run_id)})
 
-    def _split(self, asked: Asked, run_id: str) -> Fanout:
-        return self._fanouts.splitter.split(asked.order, asked.source, run_id=run_id)
-
-    # Listing.
+    def _split(self, query: Asked, run_id: str) -> Fanout:
+        return self._fanouts.splitter.split(query.order, query.source, run_id=run_id)
 
     def ls(self, call: Call[None, FanoutQuery]) -> Answer:
-        asked = call.query
-        if asked.latest and asked.group is None:
-            raise UserError("latest: of which group? give group, too")
-        if asked.group is not None and asked.campaign is not None:
-            raise UserError("group and campaign: give one of them")
-        stages = self._stages(asked)
-        found, cursor = chained_page(stages, 1 if asked.latest else asked.limit, asked.cursor)
-        return Answer(FanoutPage([summary(fanout) for fanout in found], None if asked.latest else cursor))
+        query = call.query
+        if query.latest and query.group is None:
+            raise UserError("latest: needs group")
+        if query.group is not None and query.campaign is not None:
+            raise UserError("group and campaign: set one of them")
+        stages = self._stages(query)
+        found, cursor = chained_page(stages, 1 if query.latest else query.limit, query.cursor)
+        return Answer(FanoutPage([summary(fanout) for fanout in found], None if query.latest else cursor))
 
-    def _stages(self, asked: FanoutQuery) -> list[tuple[str, Fetch[Fanout]]]:
-        if asked.group is not None:
-            return [("group", self._filtered(asked, self._of_group(asked)))]
-        if asked.campaign is not None:
-            name = asked.campaign
+    def _stages(self, query: FanoutQuery) -> list[tuple[str, Fetch[Fanout]]]:
+        if query.group is not None:
+            return [("group", self._filtered(query, self._of_group(query)))]
+        if query.campaign is not None:
+            name = query.campaign
             return [
                 (
                     "campaign",
                     self._filtered(
-                        asked,
+                        query,
                         lambda limit, cursor: campaigns.members(self._store, name, limit=limit, cursor=cursor),
                     ),
                 )
             ]
         return [
-            ("open", self._filtered(asked, lambda limit, cursor: self._queries.active(limit=limit, cursor=cursor))),
-            ("ended", self._filtered(asked, self._ended)),
+            ("open", self._filtered(query, lambda limit, cursor: self._queries.active(limit=limit, cursor=cursor))),
+            ("ended", self._filtered(query, self._ended)),
         ]
 
-    def _of_group(self, asked: FanoutQuery) -> Callable[[int, str | None], FanoutRows]:
-        since, until = _text(asked.since), _text(asked.until)
+    def _of_group(self, query: FanoutQuery) -> Callable[[int, str | None], FanoutRows]:
+        since, until = _text(query.since), _text(query.until)
         return lambda limit, cursor: self._queries.by_group(
-            asked.group or "", since=since, until=until, limit=limit, cursor=cursor
+            query.group or "", since=since, until=until, limit=limit, cursor=cursor
         )
 
-    def _filtered(self, asked: FanoutQuery, fetch: Callable[[int, str | None], FanoutRows]) -> Fetch[Fanout]:
-        since, until = _text(asked.since) or "", _text(asked.until) or "~"
+    def _filtered(self, query: FanoutQuery, fetch: Callable[[int, str | None], FanoutRows]) -> Fetch[Fanout]:
+        since, until = _text(query.since) or "", _text(query.until) or "~"
 
         def fetch_filtered(limit: int, cursor: str | None) -> tuple[list[Fanout], str | None]:
             page = fetch(limit, cursor)
             found = [fanout for fanout in page.fanouts if since <= fanout.created_at <= until]
-            return [fanout for fanout in found if asked.status in (None, fanout.status)], page.cursor
+            return [fanout for fanout in found if query.status in (None, fanout.status)], page.cursor
 
         return fetch_filtered
 
     def _ended(self, limit: int, cursor: str | None) -> FanoutRows:
-        """Return fan-outs that have ended, those that are kept the longest first: with one retention, the latest."""
+        """Return ended fan-outs by expiry, latest first: with equal retention, the latest ended."""
         page = self._store.query(
             Query(
                 table=FANOUT,
@@ -235,11 +233,9 @@ class _Fanouts:
         )
         return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
-    # Describing.
-
     def show(self, call: Call[None, NoQuery]) -> Answer:
         run_id = call.path["id"]
-        # The row first: one that has ended has its last counts.
+        # The row first: an ended fan-out has final counts.
         fanout = self._queries.fanout(run_id, consistent=True)
         progress = Follower(self._store, self._fanouts.clock, run_id).look()
         return Answer(fanout_view(fanout, progress, self._unusable()))
@@ -291,13 +287,11 @@ class _Fanouts:
             )
         )
 
-    # Drawing.
-
     def plot(self, call: Call[None, NoQuery]) -> Response[Any]:
         drawn = draw(self._fanouts, call.path["id"], call.path["name"].removesuffix(".svg"))
         return Response(drawn.encode(), status_code=200, media_type=SVG, headers={"cache-control": "no-store"})
 
 
 def _text(given: datetime | None) -> str | None:
-    """Return a moment as rows have it, so that they compare."""
+    """Return a time in the stored form, so that it compares with rows."""
     return None if given is None else timestamp(round(given.timestamp() * 1000))

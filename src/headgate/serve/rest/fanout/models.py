@@ -1,4 +1,4 @@
-"""Fan-outs and chunks as the API shows them."""
+"""Response structs of the fan-out API."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class FanoutSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FanoutPage(Struct, frozen=True):
-    """Some fan-outs, and the cursor of the next page if there is one. With a filter, a page may be short or empty."""
+    """A page of fan-outs. With a filter it may be short or empty and still have a cursor."""
 
     fanouts: list[FanoutSummary]
     cursor: str | None = None
 
 
 class CreatedView(FanoutSummary, frozen=True, omit_defaults=True, kw_only=True):
-    """The fan-out that was asked for. `created` is False if it was there already."""
+    """The created fan-out. `created` is False if it existed already."""
 
     created: bool
 
 
 class ChunkCounts(Struct, frozen=True):
-    """How many chunks of the main lane are in each status."""
+    """Chunks of the main lane by status."""
 
     total: int
     pending: int
@@ -70,7 +70,7 @@ class ChunkCounts(Struct, frozen=True):
 
 
 class ProgressView(Struct, frozen=True, kw_only=True):
-    """How far a fan-out is now. `counts` has every counter; `share` is from 0 to 1; rates are of late."""
+    """Progress of a fan-out. `counts` has every counter; `share` is 0 to 1; rates are recent."""
 
     run_id: str
     group: str
@@ -89,18 +89,18 @@ class ProgressView(Struct, frozen=True, kw_only=True):
     items_per_second: float | None
     estimate: Estimate
     durations: Spread | None
-    # How many of the sampled chunks have had how many attempts.
+    # Number of sampled chunks by number of attempts.
     attempts: dict[int, int]
     sampled: int
     stragglers: list[Straggler]
     stall: Stall | None
     cost: Cost
-    # What someone should know or do, in sentences.
+    # Notices for the operator, as sentences.
     notes: list[str]
 
 
 class FanoutView(ProgressView, frozen=True, kw_only=True):
-    """A fan-out with all that is known of it, its policy written out."""
+    """A fan-out in full, with its effective policy."""
 
     chunk_size: int
     source: dict[str, Any]
@@ -120,7 +120,7 @@ class FanoutView(ProgressView, frozen=True, kw_only=True):
 
 
 class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A chunk. `item_errors` and `deferred` name items by their index within the fan-out."""
+    """A chunk. `item_errors` and `deferred` identify items by index within the fan-out."""
 
     run_id: str
     chunk_id: str
@@ -158,14 +158,14 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ChunkPage(Struct, frozen=True):
-    """Some chunks, and the cursor of the next page if there is one. With a filter, a page may be short or empty."""
+    """A page of chunks. With a filter it may be short or empty and still have a cursor."""
 
     chunks: list[ChunkView]
     cursor: str | None = None
 
 
 class AttemptView(Struct, frozen=True, omit_defaults=True):
-    """A try at a chunk."""
+    """An attempt at a chunk."""
 
     attempt: int
     outcome: AttemptOutcome
@@ -180,7 +180,7 @@ class AttemptView(Struct, frozen=True, omit_defaults=True):
 
 
 class ChunkDetail(ChunkView, frozen=True, omit_defaults=True, kw_only=True):
-    """A chunk with what it is given to work on, and its attempts but for a first one that went well."""
+    """A chunk with its input and attempts, except a successful first one."""
 
     input: Raw | None = None
     message: str | None = None
@@ -188,7 +188,7 @@ class ChunkDetail(ChunkView, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class StuckView(Struct, frozen=True):
-    """A chunk that does not move, since when, and what that means."""
+    """A stuck chunk: since when, and the classification."""
 
     kind: StuckKind
     chunk_id: str
@@ -204,13 +204,13 @@ class StuckView(Struct, frozen=True):
 
 
 class StuckList(Struct, frozen=True):
-    """Chunks that do not move, those that run first."""
+    """Stuck chunks, running ones first."""
 
     stuck: list[StuckView]
 
 
 class FanoutEventView(Struct, frozen=True, omit_defaults=True):
-    """Something that was done to a fan-out."""
+    """An operator event of a fan-out."""
 
     id: str
     kind: str
@@ -221,24 +221,24 @@ class FanoutEventView(Struct, frozen=True, omit_defaults=True):
 
 
 class FanoutEventPage(Struct, frozen=True):
-    """What was done to a fan-out, in order of time, and the cursor of the next page if there is one."""
+    """A page of operator events, in time order."""
 
     events: list[FanoutEventView]
     cursor: str | None = None
 
 
 def path_of(run_id: str) -> str:
-    """Return where a fan-out is."""
+    """Return the URL path of a fan-out."""
     return f"{PREFIX}/fanouts/{quote(run_id, safe='')}"
 
 
 def summary(fanout: Fanout) -> FanoutSummary:
-    """Return a fan-out for a list."""
+    """Return the summary of a fan-out."""
     return FanoutSummary(**_summary_fields(fanout))
 
 
 def created_view(fanout: Fanout, *, created: bool) -> CreatedView:
-    """Return a fan-out that was asked for."""
+    """Return the view of a created fan-out."""
     return CreatedView(created=created, **_summary_fields(fanout))
 
 
@@ -248,12 +248,12 @@ def _summary_fields(fanout: Fanout) -> dict[str, Any]:
 
 
 def progress_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> ProgressView:
-    """Return how far a fan-out is."""
+    """Return the progress of a fan-out."""
     return ProgressView(**_progress_fields(fanout, progress, unusable))
 
 
 def fanout_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> FanoutView:
-    """Return a fan-out with all that is known of it; `unusable` are handlers that cannot be loaded here, and why."""
+    """Return the view of a fan-out; `unusable` are handlers that cannot be loaded here, with the reason."""
     same = set(FanoutView.__struct_fields__) - set(ProgressView.__struct_fields__) - {"source", "policy", "params"}
     return FanoutView(
         source=msgspec.json.decode(fanout.source) if fanout.source else {},
@@ -265,7 +265,7 @@ def fanout_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str])
 
 
 def policy_view(policy: Policy) -> dict[str, Any]:
-    """Return a policy with every field, those left at their default included."""
+    """Return a policy with every field, defaults included."""
     return {name: getattr(policy, name) for name in Policy.__struct_fields__}
 
 
@@ -283,50 +283,52 @@ def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, 
 
 
 def chunk_counts(counts: Counts) -> ChunkCounts:
-    """Return how many chunks are in each status."""
+    """Return the number of chunks by status."""
     return ChunkCounts(counts.total, **{name.lower(): count for name, count in counts.by_status().items()})
 
 
 def notes(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> list[str]:
-    """Return what someone should know or do about a fan-out."""
+    """Return notices for the operator."""
     counts, run_id = progress.counts, fanout.run_id
-    told = _course(fanout)
+    notices = _control_notices(fanout)
     why = unusable.get(fanout.handler or "")
     if why is not None and counts.open and not fanout.is_finished:
-        told.append(f"this server cannot run it: {why}")
+        notices.append(f"this server cannot run it: {why}")
     if progress.stall is not None:
-        told.append(f"nothing has ended since {progress.stall.since}: {progress.stall.reason}")
+        notices.append(f"nothing has ended since {progress.stall.since}: {progress.stall.reason}")
     if counts.failed + counts.slow_dead + counts.slow_quarantined:
         failed = counts.failed + counts.slow_dead + counts.slow_quarantined
-        told.append(f"chunks given up: {failed}; 'headgate fanout failures {run_id}' says why")
+        notices.append(f"failed chunks: {failed}; 'headgate fanout failures {run_id}' says why")
     elif counts.items_failed:
-        told.append(f"items that failed: {counts.items_failed}; 'headgate fanout failures {run_id}' says why")
+        notices.append(f"failed items: {counts.items_failed}; 'headgate fanout failures {run_id}' says why")
     if counts.drift():
-        told.append(f"the counts are off by {counts.drift()}; 'headgate fanout reconcile {run_id} --repair' mends them")
-    return told
+        notices.append(
+            f"the counters are off by {counts.drift()}; 'headgate fanout reconcile {run_id} --repair' repairs them"
+        )
+    return notices
 
 
-def _course(fanout: Fanout) -> list[str]:
-    """Return what someone has done to a fan-out that keeps it from going on."""
-    told: list[str] = []
+def _control_notices(fanout: Fanout) -> list[str]:
+    """Return notices about pauses, cancellation and failed splits."""
+    notices: list[str] = []
     if fanout.is_finished:
-        return told
+        return notices
     if fanout.split_error is not None:
-        told.append(f"the split has stopped: {fanout.split_error}; ask for it again under the same id to go on")
+        notices.append(f"the split has failed: {fanout.split_error}; submit it again under the same id to resume")
     if fanout.paused_at is not None:
-        told.append(f"it is paused since {fanout.paused_at}; 'headgate fanout resume {fanout.run_id}' lets it go on")
+        notices.append(f"paused since {fanout.paused_at}; 'headgate fanout resume {fanout.run_id}' resumes it")
     if fanout.cancelled_at is not None:
-        told.append("it is being cancelled; chunks that run are asked to stop")
-    return told
+        notices.append("cancellation in progress; running chunks are asked to stop")
+    return notices
 
 
 def chunk_view(chunk: Chunk) -> ChunkView:
-    """Return a chunk for a list."""
+    """Return the view of a chunk."""
     return ChunkView(**_chunk_fields(chunk))
 
 
 def chunk_detail(chunk: Chunk, attempts: list[Attempt]) -> ChunkDetail:
-    """Return a chunk with all that is known of it."""
+    """Return a chunk in full."""
     views = [attempt_view(attempt) for attempt in attempts]
     return ChunkDetail(input=optional_raw(chunk.input), message=chunk.message, attempts=views, **_chunk_fields(chunk))
 
@@ -342,12 +344,12 @@ def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
-    """Return a try at a chunk."""
+    """Return the view of an attempt."""
     return AttemptView(**{name: getattr(attempt, name) for name in AttemptView.__struct_fields__})
 
 
 def stuck_view(stuck: Stuck) -> StuckView:
-    """Return a chunk that does not move."""
+    """Return the view of a stuck chunk."""
     chunk = stuck.chunk
     return StuckView(
         kind=stuck.kind,
@@ -365,5 +367,5 @@ def stuck_view(stuck: Stuck) -> StuckView:
 
 
 def event_view(event: FanoutEvent) -> FanoutEventView:
-    """Return something that was done to a fan-out."""
+    """Return the view of an operator event."""
     return FanoutEventView(event.sk.partition("#")[2], event.kind, event.at, event.by, event.reason, event.count)

@@ -1,4 +1,4 @@
-"""What is done to fan-outs over HTTP: steered, and mended where chunks have failed."""
+"""Fan-out operations API: pause, resume, cancel, tune, skip, redrive, heal, bisect and reconcile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headgate.serve.rest.fanout.models import ChunkView, FanoutSummary, chunk_vi
 
 
 class Steer(Struct, forbid_unknown_fields=True):
-    """Who does it and why, for whoever reads the events."""
+    """Actor and reason, recorded in the events."""
 
     by: Name | None = None
     reason: Reason | None = None
 
 
 class Tune(Struct, forbid_unknown_fields=True):
-    """Numbers of the policy to change. Those left out stay; null sets one back to none, where that is allowed."""
+    """Policy values to change. Omitted values stay; null clears a value where allowed."""
 
     by: Name | None = None
     priority: int | UnsetType = UNSET
@@ -47,19 +47,19 @@ class Tune(Struct, forbid_unknown_fields=True):
     budget: float | UnsetType | None = UNSET
 
     def changes(self) -> dict[str, Any]:
-        """Return what is to be changed."""
+        """Return the changed values."""
         return {name: value for name, value in asdict(self).items() if value is not UNSET and name != "by"}
 
 
 class Skip(Steer, forbid_unknown_fields=True, kw_only=True):
-    """Chunks to do without: these, or with `failed` all that were given up."""
+    """Chunks to skip: by id, or with `failed` all failed ones."""
 
     chunk_ids: list[str] = []
     failed: bool = False
 
 
 class Skipped(Struct, frozen=True):
-    """Which chunks were skipped, and which were not because they run or are done."""
+    """Skipped chunks, and those refused because they run or are done."""
 
     run_id: str
     skipped: list[str]
@@ -67,9 +67,9 @@ class Skipped(Struct, frozen=True):
 
 
 class Redrive(Steer, forbid_unknown_fields=True, kw_only=True):
-    """Chunks to run again: those that match all that is given. `all` takes in those that were cancelled.
+    """Filter of chunks to redrive; all conditions must match. `all` includes cancelled chunks.
 
-    Ages count from when a chunk was given up. With a rate the chunks start one after the other.
+    Ages count from the failure. With a rate, chunks start one after the other.
     """
 
     chunk_ids: list[str] = []
@@ -90,13 +90,13 @@ class Heal(Struct, forbid_unknown_fields=True):
 
 
 class Bisect(Struct, forbid_unknown_fields=True):
-    """The chunk to cut in two."""
+    """The chunk to bisect."""
 
     chunk_id: str
 
 
 class CutView(Struct, frozen=True):
-    """What became of a chunk: the half that its row has kept, and the other half, if there was more than one item."""
+    """The halves of a bisected chunk: one keeps its row, the other is new unless there was one item."""
 
     chunk: ChunkView
     other: ChunkView | None
@@ -104,15 +104,15 @@ class CutView(Struct, frozen=True):
 
 
 class Reconcile(Struct, forbid_unknown_fields=True):
-    """With `repair`, what can be set right is."""
+    """With `repair` the counters are corrected."""
 
     repair: bool = False
 
 
 class ReconcileView(Struct, frozen=True):
-    """What the rows of a fan-out add up to, and what is not as it should be.
+    """Counts from the rows of a fan-out, and the differences to its counters.
 
-    `unsettled` names the numbers of which nothing can be said because chunks moved whenever they were counted.
+    `unsettled` names counts that could not be determined because chunks kept moving.
     """
 
     run_id: str
@@ -126,7 +126,7 @@ class ReconcileView(Struct, frozen=True):
 
 
 class FanoutOperations:
-    """What can be done to fan-outs."""
+    """Operations on fan-outs."""
 
     def __init__(self, fanouts: FanoutService) -> None:
         self._fanouts = fanouts
@@ -134,30 +134,26 @@ class FanoutOperations:
         self._control = fanouts.control
 
     def operations(self) -> list[Operation]:
-        """Return each with its path and types."""
+        """Return the operations."""
         one, steered = "/fanouts/{id}", {200: FanoutSummary}
         return [
-            Operation("POST", f"{one}/pause", "Start no further chunk for now", self.pause, steered, body=Steer),
-            Operation("POST", f"{one}/resume", "Let it go on", self.resume, steered, body=Steer),
-            Operation("POST", f"{one}/cancel", "End it early", self.cancel, {202: FanoutSummary}, body=Steer),
-            Operation("POST", f"{one}/tune", "Change numbers of its policy", self.tune, steered, body=Tune),
-            Operation("POST", f"{one}/skip", "Do without chunks", self.skip, {200: Skipped}, body=Skip),
-            Operation("POST", f"{one}/redrive", "Run chunks again", self.redrive, {200: RedriveReport}, body=Redrive),
-            Operation("POST", f"{one}/heal", "Do what its policy says", self.heal, {200: HealReport}, body=Heal),
-            Operation(
-                "POST", f"{one}/bisect", "Cut a chunk that fails in two", self.bisect, {200: CutView}, body=Bisect
-            ),
+            Operation("POST", f"{one}/pause", "Pause a fan-out", self.pause, steered, body=Steer),
+            Operation("POST", f"{one}/resume", "Resume a fan-out", self.resume, steered, body=Steer),
+            Operation("POST", f"{one}/cancel", "Cancel a fan-out", self.cancel, {202: FanoutSummary}, body=Steer),
+            Operation("POST", f"{one}/tune", "Change policy values", self.tune, steered, body=Tune),
+            Operation("POST", f"{one}/skip", "Skip chunks", self.skip, {200: Skipped}, body=Skip),
+            Operation("POST", f"{one}/redrive", "Redrive chunks", self.redrive, {200: RedriveReport}, body=Redrive),
+            Operation("POST", f"{one}/heal", "Apply the auto-heal policy", self.heal, {200: HealReport}, body=Heal),
+            Operation("POST", f"{one}/bisect", "Bisect a failing chunk", self.bisect, {200: CutView}, body=Bisect),
             Operation(
                 "POST",
                 f"{one}/reconcile",
-                "Compare its counts with its rows",
+                "Reconcile counters with rows",
                 self.reconcile,
                 {200: ReconcileView},
                 body=Reconcile,
             ),
         ]
-
-    # Steering.
 
     def pause(self, call: Call[Steer, NoQuery]) -> Answer:
         return _shown(self._control.pause(call.path["id"], by=call.body.by, reason=call.body.reason))
@@ -171,19 +167,17 @@ class FanoutOperations:
     def tune(self, call: Call[Tune, NoQuery]) -> Answer:
         changes = call.body.changes()
         if not changes:
-            raise UserError("tune: nothing to change; give priority, concurrency or another number of the policy")
+            raise UserError("tune: nothing to change; set priority, concurrency or another policy value")
         return _shown(self._control.tune(call.path["id"], by=call.body.by, **changes))
 
     def skip(self, call: Call[Skip, NoQuery]) -> Answer:
         body, run_id = call.body, call.path["id"]
         if body.failed == bool(body.chunk_ids):
-            raise UserError("skip: say which chunks by chunk_ids, or all that were given up by failed, and not both")
+            raise UserError("skip: select chunks by chunk_ids, or all failed ones by failed; not both")
         self._queries.fanout(run_id)
         wanted = body.chunk_ids or [chunk.chunk_id for chunk in self._queries.failures(run_id)]
         skipped = self._control.skip(run_id, wanted, by=body.by, reason=body.reason)
         return Answer(Skipped(run_id, skipped, [chunk_id for chunk_id in wanted if chunk_id not in set(skipped)]))
-
-    # Mending.
 
     def redrive(self, call: Call[Redrive, NoQuery]) -> Answer:
         body, run_id = call.body, call.path["id"]
@@ -204,20 +198,22 @@ class FanoutOperations:
             by=body.by,
             reason=body.reason,
         )
-        return self._mended(done, run_id)
+        return self._wake_workers(done, run_id)
 
     def heal(self, call: Call[Heal, NoQuery]) -> Answer:
-        return self._mended(self._fanouts.healer.heal(call.path["id"], dry_run=call.body.dry_run), call.path["id"])
+        return self._wake_workers(
+            self._fanouts.healer.heal(call.path["id"], dry_run=call.body.dry_run), call.path["id"]
+        )
 
     def bisect(self, call: Call[Bisect, NoQuery]) -> Answer:
         cut = self._fanouts.bisector.isolate(call.path["id"], call.body.chunk_id)
         other = None if cut.other is None else chunk_view(cut.other)
-        return self._mended(CutView(chunk_view(cut.chunk), other, cut.description), call.path["id"])
+        return self._wake_workers(CutView(chunk_view(cut.chunk), other, cut.description), call.path["id"])
 
     def reconcile(self, call: Call[Reconcile, NoQuery]) -> Answer:
         return Answer(_reconciled(self._fanouts.reconciler.reconcile(call.path["id"], repair=call.body.repair)))
 
-    def _mended(self, answer: Struct, run_id: str) -> Answer:
+    def _wake_workers(self, answer: Struct, run_id: str) -> Answer:
         """Wake workers of this process: there may be chunks to run."""
         self._fanouts.observer.on_work_available(run_id)
         return Answer(answer)

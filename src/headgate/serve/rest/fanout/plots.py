@@ -1,4 +1,4 @@
-"""Pictures of fan-outs, each under the name it is asked for by."""
+"""Plots of fan-outs by name."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headgate.fanout.service import FanoutService
 
 
 def draw(fanouts: FanoutService, run_id: str, name: str) -> str:
-    """Return a picture of a fan-out as SVG. Raises `NotFoundError` if there is no such picture or fan-out."""
+    """Return a plot of a fan-out as SVG. Raises `NotFoundError` for an unknown plot or fan-out."""
     drawing = _PLOTS.get(name)
     if drawing is None:
-        raise NotFoundError(f"plot {name!r}: there are {', '.join(_PLOTS)}")
+        raise NotFoundError(f"plot {name!r}: not found; available are {', '.join(_PLOTS)}")
     fanout = fanouts.queries.fanout(run_id)
     counts = fanouts.queries.counts(fanout)
     return drawing(_Drawn(fanouts, fanout, counts, sampled(fanouts.store, fanout, counts)))
 
 
 class _Drawn(Struct, frozen=True):
-    """What a picture is made from."""
+    """Data of a plot."""
 
     fanouts: FanoutService
     fanout: Fanout
@@ -37,7 +37,7 @@ class _Drawn(Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """What to say if not all chunks are in it."""
+        """Notice if the plot is based on a sample."""
         return "" if self.sample.is_whole else f"From a sample of {len(self.sample.chunks):,} chunks."
 
     def progress(self) -> str:

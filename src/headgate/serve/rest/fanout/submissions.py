@@ -1,4 +1,4 @@
-"""Orders: what is asked for when a fan-out is to be made, in a request or in a manifest, and where its items are."""
+"""Fan-out submissions: parses a request or manifest, and opens the source of the items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
 from headgate.serve.rest.durable.models import Name
 
-# So many chunks are enough to keep workers busy and few enough to look at.
+# Target number of chunks: enough to keep workers busy, few enough to inspect.
 CHUNKS_USUAL: Final = 1000
 LINES_USUAL: Final = 500
 BYTES_USUAL_MIN: Final = 1024 * 1024
@@ -28,13 +28,13 @@ _PATHS: Final = ("lines", "bytes")
 
 
 class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fan-out to make: where its items are, how to split them, and how the chunks are run.
+    """A fan-out to create: the source of its items, the chunk size, and how chunks are run.
 
-    The items are one of `items` (themselves), `range` ([from, to], the end not included), `lines` (of a text file) and
-    `bytes` (of any file). Paths are whole, and of files that the server and the workers can read. A `manifest` is the
-    path of a JSON file with the same members, of which those in the request take precedence. Without `chunk_size`
-    there are about a thousand chunks, or chunks of 500 lines. Without `run_id`, the Idempotency-Key is its id, and
-    without that it is given one; the same again makes nothing new.
+    The source is one of `items` (inline), `range` ([from, to], end exclusive), `lines` (of a text file) and `bytes` (of
+    any file). Paths are absolute, of files that server and workers can read. A `manifest` is the path of a JSON file
+    with the same members; those in the request take precedence. Without `chunk_size` there are about a thousand chunks,
+    or chunks of 500 lines. `run_id` defaults to the Idempotency-Key, or to a generated id; a repeated request with the
+    same id creates nothing new.
     """
 
     group: Name
@@ -52,7 +52,7 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Asked(Struct, frozen=True):
-    """What was asked for, checked as far as it can be without reading the items."""
+    """A validated submission; the items are not read yet."""
 
     order: Order
     source: Source
@@ -60,7 +60,7 @@ class Asked(Struct, frozen=True):
 
 
 def read_order(content: bytes) -> Asked:
-    """Return what the body of a request asks for. Raises `InvalidPayloadError` or `DefinitionError`."""
+    """Parse the body of a request. Raises `InvalidPayloadError` or `DefinitionError`."""
     given = _object(content, "body")
     if given.get("manifest") is not None:
         given = _with_manifest(given)
@@ -91,7 +91,7 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
 
 
 def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a manifest says, and over it what the request says."""
+    """Merge a manifest with the request, which takes precedence."""
     path = _whole_path(given["manifest"], "manifest")
     try:
         if path.stat().st_size > MANIFEST_BYTES_MAX:
@@ -100,19 +100,19 @@ def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
             )
         content = path.read_bytes()
     except OSError as exc:
-        raise InvalidPayloadError(f"manifest {path}: it cannot be read here ({exc.strerror})") from exc
+        raise InvalidPayloadError(f"manifest {path}: cannot be read ({exc.strerror})") from exc
     said = _object(content, f"manifest {path}")
     if "manifest" in said:
-        raise InvalidPayloadError(f"manifest {path}: it names another manifest; write here what that says")
+        raise InvalidPayloadError(f"manifest {path}: nested manifests are not supported; inline its content")
     for name in _PATHS:
         if isinstance(said.get(name), str):
-            # Beside the manifest, wherever the server was started.
+            # Relative to the manifest, wherever the server was started.
             said[name] = str(path.parent / said[name])
     kinds = {name for name in _SOURCES if given.get(name) is not None}
     kept = {name: value for name, value in said.items() if not (kinds and name in _SOURCES)}
     own = {name: value for name, value in given.items() if name != "manifest"}
     try:
-        # Alone first, so that whoever has written it is told where the slip is.
+        # Validated separately first, so that the error names the manifest.
         typed_decode.convert({"group": "-", **said}, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"manifest {path}: {exc}") from exc
@@ -122,12 +122,12 @@ def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
 def _source(new: NewFanout) -> Source:
     given = [name for name in _SOURCES if getattr(new, name) is not None]
     if len(given) != 1:
-        said = f"{' and '.join(given)} are given" if given else "none is given"
-        raise DefinitionError(f"items: give one of {', '.join(_SOURCES)}; {said}")
+        problem = f"{' and '.join(given)} are set" if given else "none is set"
+        raise DefinitionError(f"items: set one of {', '.join(_SOURCES)}; {problem}")
     try:
         return _SOURCES[given[0]](new)
     except NotFoundError as exc:
-        # It is the request that is at fault, not the place it was sent to.
+        # The request is at fault, not the URL.
         raise InvalidPayloadError(str(exc)) from exc
 
 
@@ -154,10 +154,10 @@ _SOURCES: Final[dict[str, Callable[[NewFanout], Source]]] = {
 
 def _whole_path(given: object, what: str) -> Path:
     if not isinstance(given, str) or not given or "\0" in given:
-        raise InvalidPayloadError(f"{what}: it must be the path of a file")
+        raise InvalidPayloadError(f"{what}: must be a file path")
     path = Path(given)
     if not path.is_absolute():
-        raise InvalidPayloadError(f"{what} {given!r}: give the whole path, from / on")
+        raise InvalidPayloadError(f"{what} {given!r}: must be an absolute path")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Following fan-outs over HTTP: how far one is, told again whenever that changes."""
+"""Fan-out watch API: streams progress as server-sent events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headgate.serve.rest.fanout.models import ProgressView, progress_view
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
-# A fan-out changes with every chunk, and nobody reads faster than this.
+# A fan-out changes with every chunk; updates are limited to this rate.
 PAUSE_SECONDS: Final = 0.5
 
 
 class FanoutWatching:
-    """Streams of how far fan-outs are."""
+    """Streams the progress of fan-outs."""
 
     def __init__(
         self, fanouts: FanoutService, pool: WorkPool, watches: WatchHub, unusable: Callable[[], Mapping[str, str]]
@@ -36,12 +36,12 @@ class FanoutWatching:
         self._watches = watches
 
     def operations(self) -> list[Operation]:
-        """Return the one operation."""
+        """Return the operation."""
         return [
             Operation(
                 "GET",
                 "/fanouts/{id}/watch",
-                "Follow its progress as server-sent events",
+                "Stream progress as server-sent events",
                 self.watch,
                 {200: ProgressView},
                 query=StreamQuery,
@@ -51,34 +51,34 @@ class FanoutWatching:
 
     async def watch(self, call: Call[None, StreamQuery]) -> Response[Any]:
         ends_at = _now() + stream_seconds(call.query.seconds)
-        followed = _Followed(self._fanouts, call.path["id"], self._unusable)
-        # Before the answer begins: afterwards it is too late to say that there is no such fan-out.
-        first = await self._pool.run(followed.look)
-        return stream(self._changes(followed, first, ends_at))
+        poller = _ProgressPoller(self._fanouts, call.path["id"], self._unusable)
+        # Read before streaming starts, so that a missing fan-out is a 404.
+        first = await self._pool.run(poller.look)
+        return stream(self._changes(poller, first, ends_at))
 
-    async def _changes(self, followed: _Followed, seen: ProgressView, ends_at: float) -> AsyncIterator[bytes]:
+    async def _changes(self, poller: _ProgressPoller, seen: ProgressView, ends_at: float) -> AsyncIterator[bytes]:
         yield OPENING
         yield message("state", seen)
-        said_at = _now()
+        sent_at = _now()
         while not seen.is_finished and _now() < ends_at and not self._watches.is_stopping:
             try:
                 await self._watches.committed(min(ALIVE_SECONDS, ends_at - _now()))
                 await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, ends_at - _now())))
-                after = await self._pool.run(followed.look)
+                after = await self._pool.run(poller.look)
             except HeadgateError:
-                return  # Too late for another answer. Who comes back is told.
-            if _is_news(seen, after):
-                seen, said_at = after, _now()
+                return  # The stream has started; the client sees the error when it reconnects.
+            if _has_changed(seen, after):
+                seen, sent_at = after, _now()
                 yield message("state", seen)
-            elif _now() - said_at >= ALIVE_SECONDS:
-                said_at = _now()
+            elif _now() - sent_at >= ALIVE_SECONDS:
+                sent_at = _now()
                 yield ALIVE
         if seen.is_finished:
-            yield message("end", await self._pool.run(followed.summary))
+            yield message("end", await self._pool.run(poller.summary))
 
 
-class _Followed:
-    """One fan-out that is looked at again and again, by one thread at a time."""
+class _ProgressPoller:
+    """Polls one fan-out, from one thread at a time."""
 
     def __init__(self, fanouts: FanoutService, run_id: str, unusable: Callable[[], Mapping[str, str]]) -> None:
         self._unusable = unusable
@@ -87,7 +87,7 @@ class _Followed:
         self._follower = Follower(fanouts.store, fanouts.clock, run_id)
 
     def look(self) -> ProgressView:
-        # The row first: one that has ended has its last counts.
+        # The row first: an ended fan-out has final counts.
         fanout = self._queries.fanout(self._run_id, consistent=True)
         return progress_view(fanout, self._follower.look(), self._unusable())
 
@@ -96,8 +96,8 @@ class _Followed:
         return summary_of(fanout, self._queries.counts(fanout))
 
 
-def _is_news(before: ProgressView, after: ProgressView) -> bool:
-    """Whether something has happened. Rates and estimates move by themselves as time passes."""
+def _has_changed(before: ProgressView, after: ProgressView) -> bool:
+    """Whether counters changed. Rates and estimates change by themselves."""
     names = ("status", "is_finished", "paused_at", "counts", "notes", "stragglers")
     return any(_text(getattr(before, name)) != _text(getattr(after, name)) for name in names)
 

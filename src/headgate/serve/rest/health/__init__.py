@@ -1,1 +1,1 @@
-"""Health: say here what this part is for."""
+"""REST API of datasets, signals, incidents, evidence, lineage, gate, resolution, flags, audit and API keys."""

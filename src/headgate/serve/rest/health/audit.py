@@ -1,4 +1,4 @@
-"""The audit and the API keys over HTTP: who changed what, whether nobody tampered with it, and who may call."""
+"""Audit and API key API: list and verify the audit log, manage API keys."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headgate.serve.rest.durable.models import Duration
 from headgate.serve.rest.health.models import Name, PageSize, Text
 
 _AUDIT: Final = Rule(Permission.AUDIT_READ, Reach.ALL)
-# What was tampered with is for those who answer for everything.
+# Reopening a tampered chain is for administrators.
 _MENDS: Final = Rule(Permission.KEY_MANAGE, Reach.ALL)
 _KEYS: Final = Rule(Permission.KEY_MANAGE, Reach.NONE)
 
 
 class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
-    """Whose changes to what, from when to when, and which page of them."""
+    """Filter of audit entries by actor, entity and time, and page."""
 
     entity: Name | None = None
     actor: Name | None = None
@@ -40,19 +40,19 @@ class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"sinc
 
 
 class Anchors(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Ends of chains that were read earlier and kept elsewhere."""
+    """Chain heads that were read earlier and stored externally."""
 
     heads: Annotated[list[Head], Meta(max_length=10_000)] = []
 
 
 class Reopen(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Why a chain that was tampered with takes entries again."""
+    """Reason for reopening a tampered chain."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
 class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose key, and what they may do with it."""
+    """Owner, roles and scope of a new key."""
 
     principal: Name
     roles: Annotated[list[str], Meta(min_length=1)]
@@ -62,14 +62,14 @@ class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RotateKey(Struct, forbid_unknown_fields=True, kw_only=True):
-    """For how long the old key is good beside the new one, and why it is changed."""
+    """Overlap during which the old key stays valid, and the reason."""
 
     overlap: Duration = 0.0
     reason: Text = ""
 
 
 class KeyQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose keys, and which page of them."""
+    """Filter and page of keys."""
 
     principal: Name | None = None
     page_token: str | None = None
@@ -77,34 +77,34 @@ class KeyQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AuditPage(Struct, frozen=True):
-    """Some entries, newest first, and the token of the next page if there are more."""
+    """A page of audit entries, newest first."""
 
     items: list[Record]
     next_page_token: str | None = None
 
 
 class HeadList(Struct, frozen=True):
-    """Where each chain ends."""
+    """The head of each chain."""
 
     heads: list[Head]
 
 
 class KeyPage(Struct, frozen=True):
-    """Some keys, and the token of the next page if there are more."""
+    """A page of API keys."""
 
     items: list[ApiKey]
     next_page_token: str | None = None
 
 
 class IssuedView(Struct, frozen=True):
-    """A key that was just made, and its text, which is never shown again."""
+    """A new key with its secret, which is never shown again."""
 
     key: ApiKey
     text: str
 
 
 def audit_operations(health: HealthService, keys: ApiKeys) -> list[Operation]:
-    """Return what can be asked of the audit and of API keys."""
+    """Return the operations on the audit and of API keys."""
     return [*_Audits(health).operations(), *_Keys(keys).operations()]
 
 
@@ -119,7 +119,7 @@ class _Audits:
             Operation(
                 "GET",
                 "/audit/verify",
-                "Check that nobody tampered with the audit",
+                "Verify the audit log",
                 self.verify,
                 {200: Report},
                 rule=_AUDIT,
@@ -127,17 +127,17 @@ class _Audits:
             Operation(
                 "POST",
                 "/audit/verify",
-                "Check the audit against ends of its chains that were kept elsewhere",
+                "Verify the audit log against stored chain heads",
                 self.verify_from,
                 {200: Report},
                 body=Anchors,
                 rule=_AUDIT,
             ),
-            Operation("GET", "/audit/heads", "Show where each chain ends", self.heads, {200: HeadList}, rule=_AUDIT),
+            Operation("GET", "/audit/heads", "Show the chain heads", self.heads, {200: HeadList}, rule=_AUDIT),
             Operation(
                 "POST",
                 "/audit/chains/{chain}/reopen",
-                "Let a chain that was tampered with take entries again",
+                "Reopen a tampered chain",
                 self.reopen,
                 {200: HeadList, 409: Problem},
                 body=Reopen,
@@ -146,19 +146,19 @@ class _Audits:
         ]
 
     def ls(self, call: Call[None, AuditQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         page = self._audit.ls(
-            entity=None if asked.entity is None else self._named(asked.entity),
-            actor=asked.actor,
-            since=None if asked.since is None else moments.moment(asked.since, field="from"),
-            until=None if asked.until is None else moments.moment(asked.until, field="to"),
-            limit=asked.page_size,
-            cursor=asked.page_token,
+            entity=None if query.entity is None else self._named(query.entity),
+            actor=query.actor,
+            since=None if query.since is None else moments.moment(query.since, field="from"),
+            until=None if query.until is None else moments.moment(query.until, field="to"),
+            limit=query.page_size,
+            cursor=query.page_token,
         )
         return Answer(AuditPage(list(page.entries), page.cursor))
 
     def _named(self, entity: str) -> str:
-        """Return what the audit calls an entity: a dataset by the name that it is or was registered under."""
+        """Return the audit name of an entity: a dataset by the name it is or was registered under."""
         found = self._ever(entity) if urns.is_dataset_urn(entity) else None
         return entity if found is None else found.dataset_urn
 
@@ -187,12 +187,12 @@ class _Keys:
         one = "/api-keys/{key_id}"
         return [
             Operation("GET", "/api-keys", "List API keys", self.ls, {200: KeyPage}, query=KeyQuery, rule=_KEYS),
-            Operation("POST", "/api-keys", "Make an API key", self.issue, {201: IssuedView}, body=NewKey, rule=_KEYS),
+            Operation("POST", "/api-keys", "Create an API key", self.issue, {201: IssuedView}, body=NewKey, rule=_KEYS),
             Operation("GET", one, "Show an API key", self.show, {200: ApiKey}, rule=_KEYS),
             Operation(
                 "POST",
                 f"{one}/rotate",
-                "Replace an API key",
+                "Rotate an API key",
                 self.rotate,
                 {201: IssuedView},
                 body=RotateKey,

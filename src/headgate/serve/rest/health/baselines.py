@@ -1,4 +1,4 @@
-"""Baselines of datasets and alert quotas of teams over HTTP: what engines and alerting keep between two windows."""
+"""Baseline and alert quota API: metric baselines of datasets, and hourly alert quotas of teams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PerHour = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class BaselineBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is normal for a metric."""
+    """The baseline of a metric."""
 
     baseline_value: float
     stddev: Annotated[float, Meta(ge=0)]
@@ -33,26 +33,26 @@ class BaselineBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class BaselineList(Struct, frozen=True):
-    """What is normal for the metrics of a dataset."""
+    """Baselines of a dataset."""
 
     baselines: list[Baseline]
 
 
 class QuotaQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many alerts a team may be sent in an hour."""
+    """Hourly alert limit of a team."""
 
     per_hour: PerHour = PER_HOUR
 
 
 class Acquire(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many alerts are about to be sent, of how many an hour."""
+    """Number of alerts about to be sent, and the hourly limit."""
 
     alerts: PerHour = 1
     per_hour: PerHour = PER_HOUR
 
 
 def baseline_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of baselines and quotas."""
+    """Return the operations on baselines and quotas."""
     return _Baselines(health).operations()
 
 
@@ -66,14 +66,12 @@ class _Baselines:
         writes = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
         one = f"{_OF_DATASET}/{{metric}}"
         return [
-            Operation(
-                "GET", _OF_DATASET, "List what is normal for a dataset", self.ls, {200: BaselineList}, rule=reads
-            ),
-            Operation("GET", one, "Show what is normal for a metric", self.show, {200: Baseline}, rule=reads),
+            Operation("GET", _OF_DATASET, "List baselines of a dataset", self.ls, {200: BaselineList}, rule=reads),
+            Operation("GET", one, "Show the baseline of a metric", self.show, {200: Baseline}, rule=reads),
             Operation(
                 "PUT",
                 one,
-                "Say what is normal for a metric",
+                "Set the baseline of a metric",
                 self.put,
                 {200: Baseline, 409: Problem, 412: Problem},
                 body=BaselineBody,
@@ -82,7 +80,7 @@ class _Baselines:
             Operation(
                 "GET",
                 _QUOTA,
-                "Show how many alerts a team was sent in this hour",
+                "Show the alert quota of a team",
                 self.quota,
                 {200: AlertQuota},
                 query=QuotaQuery,
@@ -91,7 +89,7 @@ class _Baselines:
             Operation(
                 "POST",
                 f"{_QUOTA}/acquire",
-                "Ask whether a team may be sent alerts, and count them",
+                "Acquire alert quota of a team",
                 self.acquire,
                 {200: AlertQuota},
                 body=Acquire,

@@ -1,8 +1,8 @@
-"""Datasets as callers name them: found under the name they are registered by, and judged by that.
+"""Dataset names: resolves names in requests to registered datasets, and authorizes by those.
 
-Whether someone may have to do with a dataset is a question about the dataset itself, whatever they call it. So where a
-request names datasets in its body, the rule of its route asks for the permission alone, and the handler does the rest
-here: a look at the registry may take a while, and rules are asked where nobody may wait.
+Authorization applies to the dataset, not to an alias of it. Where a request names datasets in its body, the route's
+rule checks only the permission and the handler checks the scope here, because a registry lookup may block and rules
+must not.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headgate.health.service import HealthService
 
 
 class NamedDatasets:
-    """Says which dataset a name means. All but `require` raise `InvalidIdError` for what is no name of one."""
+    """Resolves and authorizes dataset names. All but `require` raise `InvalidIdError` for a malformed name."""
 
     def __init__(self, health: HealthService, permission: Permission) -> None:
-        """Take what knows the registry, and what someone needs who names a dataset."""
+        """Use the registry of `health`, and require `permission` on each dataset."""
         self._health = health
         self._names = health.registry.names
         self._permission = permission
 
     def one(self, given: str, principal: Principal) -> str:
-        """Return the name that a dataset is registered under, or the given one.
+        """Return the registered name of a dataset, or the given one.
 
-        Raises `ForbiddenError` for who may not have to do with it, and `TransientError` if that cannot be found out.
+        Raises `ForbiddenError`, and `TransientError` if the registry is unavailable.
         """
         urn = self._names.of(given) or given
         if not principal.is_unlimited:
@@ -36,10 +36,10 @@ class NamedDatasets:
         return urn
 
     def seen(self, given: str, principal: Principal) -> str:
-        """Return the name that a dataset is registered under, for those who only look.
+        """Return the registered name of a dataset, for reads.
 
-        Raises `DatasetNotFoundError` if there is none, and `ForbiddenError`. If the registry cannot be asked it is the
-        given one: what is remembered of the dataset may still be told.
+        Raises `DatasetNotFoundError` and `ForbiddenError`. Without the registry, returns the given name: cached
+        data of the dataset may still be served.
         """
         try:
             urn = self._names.of(given)
@@ -48,28 +48,25 @@ class NamedDatasets:
         if not principal.is_unlimited:
             require(principal, self._permission, urn or given)
         if urn is None:
-            raise DatasetNotFoundError(f"dataset {given}: it is not registered; 'headgate dataset ls' lists those")
+            raise DatasetNotFoundError(f"dataset {given}: not registered; 'headgate dataset ls' lists datasets")
         return urn
 
     def is_registered(self, given: str) -> bool:
-        """Whether a name means a dataset that is registered. Raises `TransientError`."""
+        """Whether a name resolves to a registered dataset. Raises `TransientError`."""
         return self._names.of(given) is not None
 
     def column(self, given: str, principal: Principal) -> str:
-        """Return a column of the dataset as it is registered. Raises as `one` does."""
+        """Return a column with the registered name of its dataset. Raises as `one`."""
         dataset_urn, name = urns.column(given)
         return urns.column_urn(self.one(dataset_urn, principal), name)
 
     def either(self, given: str, principal: Principal) -> str:
-        """Return a dataset or a column, as `one` or `column` does."""
+        """Return a dataset or a column, as `one` or `column`."""
         is_column = given.startswith(urns.COLUMN_PREFIX)
         return self.column(given, principal) if is_column else self.one(given, principal)
 
     def require(self, given: Iterable[str], principal: Principal) -> None:
-        """Raise `ForbiddenError` if someone names a dataset that they may have nothing to do with.
-
-        What is no name is left to whoever reads it.
-        """
+        """Raise `ForbiddenError` if a name is of a dataset out of scope. Malformed names are left to validation."""
         if principal.is_unlimited:
             return
         named = list(dict.fromkeys(given))

@@ -1,4 +1,4 @@
-"""Datasets over HTTP: registered, changed, compared, rolled back, found by other names, and followed."""
+"""Dataset API: register, change, diff, roll back, alias and list datasets, and read the change feed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from headgate.serve.rest.health.models import Name, PageQuery, PageSize, Text, c
 _ONE: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.DATASET_READ, "path.dataset_urn")
 _WRITE: Final = rules.named(Permission.DATASET_WRITE, "path.dataset_urn")
-# What a change says besides the config itself.
+# Fields of a change besides the configuration.
 _NOT_SPEC: Final = frozenset({"dataset_urn", "expected_version", "approval_ticket", "reason"})
-# What an answer says besides. Whoever sends back what they have read, with a change, need not take it out.
+# Fields of a response besides the configuration. Clients may send a response back as a change.
 _ANSWERED: Final = frozenset({*Dataset.__struct_fields__} - {*DatasetSpec.__struct_fields__})
 _VERSION_LATEST: Final = "LATEST"
 
 
 class DatasetBody(Struct, kw_only=True):
-    """What is said of a dataset: the fields of its config, and on what grounds."""
+    """Configuration of a dataset, and the reason of the change."""
 
     dataset_urn: Name = ""
     expected_version: Annotated[int, Meta(ge=ANY_VERSION)] | None = None
@@ -59,12 +59,12 @@ class DatasetBody(Struct, kw_only=True):
     pii_policy: dict[str, Any] | None = None
     retention_days: int | None = None
     tags: dict[str, str] = {}
-    # Only looked at: whoever would change it so is told how that is done.
+    # Read-only: a change of status has its own operation.
     status: str | None = None
 
 
 class Grounds(Struct, forbid_unknown_fields=True, kw_only=True):
-    """On what grounds a dataset is changed."""
+    """Reason and expected version of a change."""
 
     expected_version: Annotated[int, Meta(ge=ANY_VERSION)] | None = None
     approval_ticket: Name | None = None
@@ -72,13 +72,13 @@ class Grounds(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Rollback(Grounds, forbid_unknown_fields=True, kw_only=True):
-    """Which version a dataset is to be as again."""
+    """Version to roll back to."""
 
     version: Annotated[int, Meta(ge=1)]
 
 
 class AliasBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Another name of a dataset, as some producer calls it."""
+    """An alias of a dataset, as a producer names it."""
 
     namespace: Name
     name: Name
@@ -86,7 +86,7 @@ class AliasBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which datasets, and which page of them."""
+    """Filter and page of datasets."""
 
     tier: str | None = None
     owner_team: str | None = None
@@ -98,75 +98,75 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ShowQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which version; with `fallback_on_miss`, what to say of a dataset that is not there."""
+    """Version; with `fallback_on_miss`, how to answer for an unregistered dataset."""
 
     version: str = _VERSION_LATEST
     fallback_on_miss: FallbackOnMiss | None = None
 
 
 class DiffQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"from_version": "from", "to_version": "to"}):
-    """Which two versions."""
+    """Two versions to compare."""
 
     from_version: Annotated[int, Meta(ge=1)]
     to_version: Annotated[int, Meta(ge=1)]
 
 
 class FeedQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Changes after which checkpoint; none: from the beginning."""
+    """Checkpoint to continue after; by default from the start."""
 
     after: str | None = None
     limit: PageSize = 100
 
 
 class NameQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The name that a producer uses."""
+    """A producer's name."""
 
     namespace: Name
     name: Name
 
 
 class UnnameQuery(NameQuery, forbid_unknown_fields=True, kw_only=True):
-    """The name that is to stand for nothing any more, and why."""
+    """The alias to remove, and the reason."""
 
     why: Text = "taken back by hand"
 
 
 class DatasetPage(Struct, frozen=True):
-    """Some datasets, and the token of the next page if there may be more."""
+    """A page of datasets."""
 
     items: list[Dataset]
     next_page_token: str | None = None
 
 
 class VersionPage(Struct, frozen=True):
-    """Some versions of a dataset, newest first."""
+    """A page of versions, newest first."""
 
     items: list[Dataset]
     next_page_token: str | None = None
 
 
 class Diff(Struct, frozen=True):
-    """In what two versions differ."""
+    """Differences between two versions."""
 
     dataset_urn: str
     changes: list[FieldChange]
 
 
 class Aliases(Struct, frozen=True):
-    """Other names of a dataset."""
+    """Aliases of a dataset."""
 
     aliases: list[Alias]
 
 
 class Feed(Struct, frozen=True):
-    """Changes of datasets in their order, and where to go on."""
+    """Changes of datasets in order, and the next checkpoint."""
 
     changes: list[Change]
     checkpoint: str
 
 
 def dataset_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of datasets."""
+    """Return the operations on datasets."""
     return _Datasets(health).operations()
 
 
@@ -195,7 +195,7 @@ class _Datasets:
             Operation(
                 "GET",
                 "/dataset-names",
-                "Find the dataset that a producer's name means",
+                "Find a dataset by alias",
                 self.named,
                 shown,
                 query=NameQuery,
@@ -204,7 +204,7 @@ class _Datasets:
             Operation(
                 "DELETE",
                 "/dataset-names",
-                "Let a producer's name mean no dataset any more",
+                "Remove an alias",
                 self.unalias,
                 {200: Alias},
                 query=UnnameQuery,
@@ -213,7 +213,7 @@ class _Datasets:
             Operation(
                 "GET",
                 "/dataset-export",
-                "Read every dataset in chunks, deleted ones too",
+                "Read the change feed of datasets, deleted ones included",
                 self.export,
                 {200: Chunk},
                 query=FeedQuery,
@@ -225,7 +225,7 @@ class _Datasets:
             Operation(
                 "POST",
                 f"{_ONE}/deprecate",
-                "Say that a dataset should not be used any more",
+                "Deprecate a dataset",
                 self.deprecate,
                 changed,
                 body=Grounds,
@@ -234,7 +234,7 @@ class _Datasets:
             Operation(
                 "POST",
                 f"{_ONE}/restore",
-                "Take back a deletion or deprecation",
+                "Restore a dataset",
                 self.restore,
                 changed,
                 body=Grounds,
@@ -243,7 +243,7 @@ class _Datasets:
             Operation(
                 "POST",
                 f"{_ONE}/rollback",
-                "Make a dataset as it was",
+                "Roll back a dataset",
                 self.rollback,
                 changed,
                 body=Rollback,
@@ -252,7 +252,7 @@ class _Datasets:
             Operation(
                 "GET",
                 f"{_ONE}/versions",
-                "List the versions of a dataset",
+                "List versions of a dataset",
                 self.versions,
                 {200: VersionPage},
                 query=PageQuery,
@@ -261,11 +261,11 @@ class _Datasets:
             Operation(
                 "GET", f"{_ONE}/diff", "Compare two versions", self.diff, {200: Diff}, query=DiffQuery, rule=_READ
             ),
-            Operation("GET", f"{_ONE}/aliases", "List other names", self.aliases, {200: Aliases}, rule=_READ),
+            Operation("GET", f"{_ONE}/aliases", "List aliases", self.aliases, {200: Aliases}, rule=_READ),
             Operation(
                 "PUT",
                 f"{_ONE}/aliases",
-                "Give a dataset another name",
+                "Add an alias",
                 self.alias,
                 {200: Alias},
                 body=AliasBody,
@@ -274,15 +274,15 @@ class _Datasets:
         ]
 
     def ls(self, call: Call[None, ListQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         wanted = DatasetFilter(
-            tier=None if asked.tier is None else tier(asked.tier),
-            owner_team=asked.owner_team,
-            status=asked.status,
-            source_type=asked.source_type,
-            search=asked.search,
+            tier=None if query.tier is None else tier(query.tier),
+            owner_team=query.owner_team,
+            status=query.status,
+            source_type=query.source_type,
+            search=query.search,
         )
-        page = self._registry.ls(wanted, limit=asked.page_size, cursor=asked.page_token)
+        page = self._registry.ls(wanted, limit=query.page_size, cursor=query.page_token)
         seen = [each for each in page.datasets if call.principal.reaches(each.dataset_urn)]
         return Answer(complete(DatasetPage(seen, page.cursor)))
 
@@ -290,7 +290,7 @@ class _Datasets:
         body = call.body
         if body.expected_version not in (None, 0, ANY_VERSION):
             raise VersionConflictError(
-                f"dataset {body.dataset_urn}: expected_version {body.expected_version} is of one that exists; "
+                f"dataset {body.dataset_urn}: expected_version {body.expected_version} is of an existing dataset; "
                 "change that one with PUT, or leave it out"
             )
         made = self._registry.create(
@@ -304,26 +304,26 @@ class _Datasets:
         return Answer(complete(made), 201, {**etag(made.config_version), "location": location})
 
     def show(self, call: Call[None, ShowQuery]) -> Answer:
-        urn, asked = call.path["dataset_urn"], call.query
-        if asked.fallback_on_miss is not None:
-            found = self._registry.lookup(urn, asked.fallback_on_miss)
+        urn, query = call.path["dataset_urn"], call.query
+        if query.fallback_on_miss is not None:
+            found = self._registry.lookup(urn, query.fallback_on_miss)
             warning = {} if found.warning is None else {"warning": f'199 headgate "{_quoted(found.warning)}"'}
             return _shown(found.dataset, warning)
-        if asked.version.upper() == _VERSION_LATEST:
+        if query.version.upper() == _VERSION_LATEST:
             return _shown(self._registry.get(urn))
-        number = asked.version.removeprefix("CONFIG#").removeprefix("v")
+        number = query.version.removeprefix("CONFIG#").removeprefix("v")
         if not (number.isascii() and number.isdecimal()) or len(number) > 9:
-            raise InvalidPayloadError(f"version {asked.version[:20]!r}: a number, or {_VERSION_LATEST}")
+            raise InvalidPayloadError(f"version {query.version[:20]!r}: a number, or {_VERSION_LATEST}")
         return _shown(self._registry.get(urn, version=int(number)))
 
     def update(self, call: Call[DatasetBody, NoQuery]) -> Answer:
         body, urn, spec = call.body, call.path["dataset_urn"], _spec(call.content)
         if body.dataset_urn not in ("", urn):
-            raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path says {urn}")
+            raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path has {urn}")
         held = self._registry.find(urn) if body.status else None
         if held is not None and body.status not in (None, held.status):
             raise InvalidPayloadError(
-                f"status {body.status[:20]!r}: it is {held.status}, and not changed so; deprecate, restore or delete it"
+                f"status {body.status[:20]!r}: the status is {held.status}; use deprecate, restore or delete"
             )
 
         def change(version: int | None) -> Dataset:
@@ -345,7 +345,7 @@ class _Datasets:
         return self._moved(call, "deprecate", call.path["dataset_urn"])
 
     def restore(self, call: Call[Grounds, NoQuery]) -> Answer:
-        # What is deleted is registered under no name: here the one is meant that it was registered under.
+        # A deleted dataset has no registered name: this is the name it was registered under.
         urn = call.path["dataset_urn"]
         known = self._registry.ever(urn)
         if known is not None:
@@ -399,7 +399,7 @@ class _Datasets:
     def alias(self, call: Call[AliasBody, NoQuery]) -> Answer:
         body, held = call.body, self._registry.named(call.body.namespace, call.body.name)
         if held is not None:
-            # It is taken from another dataset, whose events go elsewhere from then on.
+            # The alias moves from another dataset, whose events go to this one from now on.
             require(call.principal, Permission.DATASET_WRITE, held)
         return Answer(
             self._registry.alias(
@@ -411,17 +411,17 @@ class _Datasets:
         urn = self._registry.named(call.query.namespace, call.query.name)
         if urn is None:
             raise DatasetNotFoundError(
-                f"{call.query.namespace} {call.query.name}: no dataset has this name; give one an alias"
+                f"{call.query.namespace} {call.query.name}: no dataset has this alias; add it to one"
             )
         require(call.principal, Permission.DATASET_READ, urn)
         return _shown(self._registry.get(urn))
 
     def unalias(self, call: Call[None, UnnameQuery]) -> Answer:
-        asked = call.query
-        held = self._registry.named(asked.namespace, asked.name)
+        query = call.query
+        held = self._registry.named(query.namespace, query.name)
         if held is not None:
             require(call.principal, Permission.DATASET_WRITE, held)
-        return Answer(self._registry.unalias(asked.namespace, asked.name, why=asked.why, actor=call.principal.name))
+        return Answer(self._registry.unalias(query.namespace, query.name, why=query.why, actor=call.principal.name))
 
     def export(self, call: Call[None, FeedQuery]) -> Answer:
         return Answer(complete(self._registry.export(call.query.after, limit=call.query.limit)))
@@ -432,7 +432,7 @@ class _Datasets:
 
 
 def _spec(content: bytes) -> DatasetSpec:
-    """Return what is said of a dataset. Raises `InvalidPayloadError` naming the field that is wrong."""
+    """Parse a configuration. Raises `InvalidPayloadError` naming the field."""
     given = msgspec.json.decode(content.strip() or b"{}")
     return read_spec({name: value for name, value in given.items() if name not in _NOT_SPEC | _ANSWERED})
 

@@ -1,4 +1,4 @@
-"""Evidence over HTTP: offered, looked up also after it has left the cache, and listed by dataset."""
+"""Evidence API: put evidence, read it from cache or archive, and list it by dataset."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _OF_DATASET: Final = "/datasets/{dataset_urn}/evidence"
 
 
 class EvidenceBatch(Struct, forbid_unknown_fields=True):
-    """Evidence to keep, each piece by itself."""
+    """Evidence to put, independently of each other."""
 
     evidence: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
 class EvidenceQuery(Struct, forbid_unknown_fields=True):
-    """Whether the archive is asked too."""
+    """Whether to search the archive, too."""
 
     include_archived: bool = True
 
 
 class OfDatasetQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
-    """Evidence from when to when, of which result, and which page of it."""
+    """Filter by time and result, and page."""
 
     since: str | None = None
     until: str | None = None
@@ -48,7 +48,7 @@ class OfDatasetQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"
 
 
 class EvidenceList(Struct, frozen=True):
-    """Some evidence of a dataset, and how much of it was turned away since the server started."""
+    """A page of evidence, and how many rows were shed since the server started."""
 
     items: list[Evidence]
     next_page_token: str | None = None
@@ -56,7 +56,7 @@ class EvidenceList(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    """What became of a piece of evidence."""
+    """Outcome of one put."""
 
     stored: bool
     decision: Decision
@@ -66,7 +66,7 @@ class Taken(Struct, frozen=True, kw_only=True):
 
 
 class TakenBatch(Struct, frozen=True, kw_only=True):
-    """What became of each piece, in their order."""
+    """Outcomes of a batch, in order."""
 
     results: list[Taken]
     stored: int
@@ -75,7 +75,7 @@ class TakenBatch(Struct, frozen=True, kw_only=True):
 
 
 def evidence_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of evidence."""
+    """Return the operations on evidence."""
     return _Evidence(health).operations()
 
 
@@ -92,7 +92,7 @@ class _Evidence:
             Operation(
                 "POST",
                 "/evidence",
-                "Offer a piece of evidence",
+                "Put evidence",
                 self.put,
                 {201: Taken, 200: Taken},
                 body_forms={"application/json": Evidence},
@@ -101,7 +101,7 @@ class _Evidence:
             Operation(
                 "POST",
                 "/evidence/batch",
-                "Offer much evidence",
+                "Put a batch of evidence",
                 self.batch,
                 {200: TakenBatch},
                 body=EvidenceBatch,
@@ -110,7 +110,7 @@ class _Evidence:
             Operation(
                 "GET",
                 "/evidence/{evidence_id}",
-                "Show a piece of evidence",
+                "Show evidence",
                 self.show,
                 {200: Evidence},
                 query=EvidenceQuery,
@@ -119,7 +119,7 @@ class _Evidence:
             Operation(
                 "GET",
                 _OF_DATASET,
-                "List the evidence of a dataset",
+                "List evidence of a dataset",
                 self.ls,
                 {200: EvidenceList},
                 query=OfDatasetQuery,
@@ -137,20 +137,20 @@ class _Evidence:
         ]
 
     def put(self, call: Call[None, NoQuery]) -> Answer:
-        evidence = self._kept(from_outside(json_object(call.content)))
+        evidence = self._renamed(from_outside(json_object(call.content)))
         require(call.principal, Permission.EVIDENCE_WRITE, evidence.dataset_urn)
         done = self._evidence.put(evidence)
         return Answer(_taken(done), 201 if done.stored else 200)
 
     def batch(self, call: Call[EvidenceBatch, NoQuery]) -> Answer:
-        # All or none: whoever names one that is not theirs is told so, rather than what became of the others.
+        # All or none: a request that names a forbidden dataset fails as a whole.
         named = (each.get("dataset_urn") for each in call.body.evidence)
         self._written.require((each for each in named if isinstance(each, str)), call.principal)
         told: list[Taken | None] = []
         sound: list[Evidence] = []
         for given in call.body.evidence:
             try:
-                evidence = self._kept(from_outside(given))
+                evidence = self._renamed(from_outside(given))
                 require(call.principal, Permission.EVIDENCE_WRITE, evidence.dataset_urn)
                 sound.append(evidence)
                 told.append(None)
@@ -167,8 +167,8 @@ class _Evidence:
             )
         )
 
-    def _kept(self, evidence: Evidence) -> Evidence:
-        """Return evidence under the name that its dataset is registered by."""
+    def _renamed(self, evidence: Evidence) -> Evidence:
+        """Return evidence with the registered name of its dataset."""
         urn = self._health.registered(evidence.dataset_urn)
         return evidence if urn == evidence.dataset_urn else replace(evidence, dataset_urn=urn)
 
@@ -176,20 +176,20 @@ class _Evidence:
         evidence_id = call.path["evidence_id"]
         found = self._evidence.get(evidence_id, include_archived=call.query.include_archived)
         if found is None:
-            raise NotFoundError(f"evidence {evidence_id[:80]}: it is neither kept nor archived")
+            raise NotFoundError(f"evidence {evidence_id[:80]}: not found in cache or archive")
         require(call.principal, Permission.EVIDENCE_READ, found.dataset_urn)
         return Answer(complete(found))
 
     def ls(self, call: Call[None, OfDatasetQuery]) -> Answer:
-        asked = call.query
-        since, until = _span(asked)
+        query = call.query
+        since, until = _span(query)
         page = self._evidence.of_dataset(
             call.path["dataset_urn"],
             since,
             until,
-            asked.page_size,
-            asked.page_token,
-            result=None if asked.result is None else result(asked.result),
+            query.page_size,
+            query.page_token,
+            result=None if query.result is None else result(query.result),
         )
         return Answer(complete(EvidenceList(page.evidence, page.cursor, page.shed)))
 
@@ -198,8 +198,8 @@ class _Evidence:
         return Answer(self._evidence.first_bad_and_last_good(call.path["dataset_urn"], since=since, until=until))
 
 
-def _span(asked: OfDatasetQuery) -> tuple[str | None, str | None]:
-    since, until = asked.since, asked.until
+def _span(query: OfDatasetQuery) -> tuple[str | None, str | None]:
+    since, until = query.since, query.until
     return (
         None if since is None else moments.moment(since, field="from"),
         None if until is None else moments.moment(until, field="to"),

@@ -1,4 +1,4 @@
-"""Flags over HTTP: looked at by programs, thrown by people."""
+"""Feature flag API: read and set flags."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headgate.serve.http.problem import Problem
 from headgate.serve.rest.health.models import Text
 
 _READ: Final = Rule(Permission.DATASET_READ)
-# As an override of the gate, it is what people answer for.
+# Like a gate override: for accountable operators.
 _WRITE: Final = Rule(Permission.GATE_OVERRIDE, Reach.ALL)
 
 
 class FlagBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a flag is to be, and why."""
+    """Value of a flag, and the reason."""
 
     is_on: bool
     reason: Text
@@ -30,13 +30,13 @@ class FlagBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class FlagList(Struct, frozen=True):
-    """Every flag."""
+    """All flags."""
 
     flags: list[Flag]
 
 
 def flag_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of flags."""
+    """Return the operations on flags."""
     return _Flags(health).operations()
 
 

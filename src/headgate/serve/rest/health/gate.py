@@ -1,4 +1,4 @@
-"""The gate over HTTP: may this be used now, and the word of those who let it be used all the same."""
+"""Gate API: check whether datasets may be used, and manage overrides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVERRIDES: Final = "/gate/overrides/{dataset_urn}"
 
 
 class GateBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What someone wants to use, and how. `principal` is who it is for; without one, whoever asks."""
+    """Datasets and intended use. `principal` is the consumer; by default the caller."""
 
     datasets: Annotated[list[Name], Meta(max_length=DATASETS_MAX)] = []
     dataset: Name | None = None
@@ -34,7 +34,7 @@ class GateBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OverrideBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """For how long, for whom and why a dataset may be used although it is not well."""
+    """Consumer, duration and reason of an override."""
 
     duration: Duration
     reason: Text
@@ -44,13 +44,13 @@ class OverrideBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Overrides(Struct, frozen=True):
-    """Overrides that are in force."""
+    """Active overrides."""
 
     overrides: list[Override]
 
 
 def gate_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of the gate."""
+    """Return the operations on the gate."""
     return _Gate(health).operations()
 
 
@@ -67,7 +67,7 @@ class _Gate:
             Operation(
                 "POST",
                 "/gate",
-                "Ask whether datasets may be used",
+                "Check the gate",
                 self.check,
                 {200: GateAnswer},
                 body=GateBody,
@@ -76,7 +76,7 @@ class _Gate:
             Operation(
                 "GET",
                 _OVERRIDES,
-                "List the overrides of a dataset",
+                "List overrides of a dataset",
                 self.ls,
                 {200: Overrides},
                 rule=rules.named(Permission.GATE_CHECK, "path.dataset_urn"),
@@ -84,7 +84,7 @@ class _Gate:
             Operation(
                 "POST",
                 _OVERRIDES,
-                "Let a dataset be used although it is not well",
+                "Override the gate of a dataset",
                 self.grant,
                 {201: Override},
                 body=OverrideBody,
@@ -94,7 +94,7 @@ class _Gate:
             Operation(
                 "DELETE",
                 f"{_OVERRIDES}/{{override_id}}",
-                "Take an override back",
+                "Revoke an override",
                 self.revoke,
                 {204: None},
                 rule=grants,

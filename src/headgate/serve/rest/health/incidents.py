@@ -1,4 +1,4 @@
-"""Incidents over HTTP: opened, listed, changed, snoozed, merged, and told as a whole to whoever asks why."""
+"""Incident API: open, list, change, snooze and merge incidents, and show their context."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LISTED: Final = Rule(Permission.INCIDENT_READ, Reach.FILTERED)
 
 
 class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Who is hit downstream, as the caller found out."""
+    """Downstream impact, as determined by the caller."""
 
     downstream_count: Annotated[int, Meta(ge=0)] = 0
     downstream_services: list[Name] = []
@@ -68,10 +68,10 @@ class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewIncident(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A trouble that someone wants an incident for. One that is open for the same trouble is joined."""
+    """An incident report. It joins an open incident with the same signature."""
 
     dataset_urn: Name = ""
-    # The same, as incidents themselves call it.
+    # Alias of `dataset_urn`, the name used in incidents.
     primary_dataset_urn: Name = ""
     signal_type: str = ""
     signal_types: list[str] = []
@@ -88,7 +88,7 @@ class NewIncident(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NotificationIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where people were told; what is left out stays."""
+    """Notification ids; omitted ones stay."""
 
     pagerduty_incident_id: Name | None = None
     slack_thread_ts: Name | None = None
@@ -96,7 +96,7 @@ class NotificationIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ResolutionIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Why it is over."""
+    """Resolution of an incident."""
 
     root_cause: Text = ""
     mitigation: Text = ""
@@ -106,7 +106,7 @@ class ResolutionIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class IncidentPatch(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What is to be changed; what is left out stays. `status` takes `reason` where someone will ask why."""
+    """Fields to change; omitted ones stay. `reason` explains a change of `status`."""
 
     status: str | None = None
     severity: str | None = None
@@ -122,7 +122,7 @@ class IncidentPatch(Struct, forbid_unknown_fields=True, kw_only=True, omit_defau
 
 
 class Snooze(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Until when nobody is reminded: a moment, or for how long."""
+    """End of the snooze: a time or a duration."""
 
     until: str | None = None
     duration: Duration | None = None
@@ -130,14 +130,14 @@ class Snooze(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Merge(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which incident takes this one over."""
+    """The incident to merge into."""
 
     into: Name
     reason: Text = ""
 
 
 class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
-    """Which incidents, and which page of them."""
+    """Filter and page of incidents."""
 
     status: list[str] = []
     severity: list[str] = []
@@ -151,7 +151,7 @@ class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"s
     page_size: PageSize = 50
 
     def wanted(self) -> IncidentFilter:
-        """Return it as a filter. Raises `InvalidPayloadError` or `InvalidIdError` naming what is wrong."""
+        """Return the filter. Raises `InvalidPayloadError` or `InvalidIdError`."""
         since = "" if self.since is None else moments.moment(self.since, field="from")
         until = "9999" if self.until is None else moments.moment(self.until, field="to")
         if since > until:
@@ -169,14 +169,14 @@ class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"s
 
 
 class IncidentPage(Struct, frozen=True):
-    """Some incidents, newest first, and the token of the next page if there may be more."""
+    """A page of incidents, newest first."""
 
     items: list[Incident]
     next_page_token: str | None = None
 
 
 class ContextView(Struct, frozen=True, kw_only=True):
-    """The story of an incident, with what could not be had."""
+    """Context of an incident, and the parts that were unavailable."""
 
     incident: Incident
     dataset: Dataset | None
@@ -194,13 +194,13 @@ class ContextView(Struct, frozen=True, kw_only=True):
 
 
 class Escalations(Struct, frozen=True):
-    """Incidents of which more people are to be told now."""
+    """Incidents that are due for escalation."""
 
     escalations: list[Escalation]
 
 
 def incident_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of incidents."""
+    """Return the operations on incidents."""
     return _Incidents(health).operations()
 
 
@@ -222,7 +222,7 @@ class _Incidents:
             Operation(
                 "POST",
                 "/incidents",
-                "Open an incident, or join the one that is open",
+                "Open or join an incident",
                 self.create,
                 {201: Incident, 200: Incident},
                 body=NewIncident,
@@ -232,7 +232,7 @@ class _Incidents:
             Operation(
                 "GET",
                 "/incidents/stats",
-                "How long incidents took",
+                "Show incident durations",
                 self.stats,
                 {200: Recovery},
                 query=IncidentQuery,
@@ -241,23 +241,21 @@ class _Incidents:
             Operation(
                 "GET",
                 "/incidents/escalations",
-                "List those of which more people are to be told",
+                "List incidents due for escalation",
                 self.escalations,
                 {200: Escalations},
                 rule=every,
             ),
             Operation("GET", _ONE, "Show an incident", self.show, shown, rule=_READ),
             Operation("PATCH", _ONE, "Change an incident", self.patch, changed, body=IncidentPatch, rule=annotates),
+            Operation("POST", f"{_ONE}/snooze", "Snooze reminders", self.snooze, changed, body=Snooze, rule=_WRITE),
             Operation(
-                "POST", f"{_ONE}/snooze", "Remind nobody for a while", self.snooze, changed, body=Snooze, rule=_WRITE
-            ),
-            Operation(
-                "POST", f"{_ONE}/merge", "Close it into another one", self.merge, changed, body=Merge, rule=_WRITE
+                "POST", f"{_ONE}/merge", "Merge into another incident", self.merge, changed, body=Merge, rule=_WRITE
             ),
             Operation(
                 "GET",
                 f"{_ONE}/context",
-                "Tell all that is known around it",
+                "Show the context of an incident",
                 self.context,
                 {200: ContextView},
                 rule=_READ,
@@ -265,9 +263,9 @@ class _Incidents:
         ]
 
     def ls(self, call: Call[None, IncidentQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         wanted = self._wanted(call)
-        page = self._health.incident_listing.ls(wanted, limit=asked.page_size, cursor=asked.page_token)
+        page = self._health.incident_listing.ls(wanted, limit=query.page_size, cursor=query.page_token)
         seen = [
             incident_view(each, call.principal)
             for each in page.incidents
@@ -282,7 +280,7 @@ class _Incidents:
             raise InvalidPayloadError("dataset_urn: name one dataset, as dataset_urn or as primary_dataset_urn")
         [urn] = named
         self._written.require([urn], call.principal)
-        # What is named as evidence is held on to and shown with the incident: only what the caller could read.
+        # Evidence is pinned and shown with the incident: the caller must be allowed to read it.
         for evidence in self._health.evidence.get_many(body.evidence_sample).evidence.values():
             require(call.principal, Permission.INCIDENT_WRITE, evidence.dataset_urn)
         opened = self._incidents.open(_trouble(body, urns.dataset_urn(urn)), actor=call.principal.name)
@@ -295,11 +293,11 @@ class _Incidents:
     def patch(self, call: Call[IncidentPatch, NoQuery]) -> Answer:
         body = call.body
         given = msgspec.to_builtins(body)
-        asked = given.keys() - {"expected_version", "reason"}
-        if not asked:
-            raise InvalidPayloadError("body: nothing is to be changed; give status, assignee, rca_summary, ticket ...")
-        # A summary of the cause takes less than the rest; the route itself asks for the least.
-        self._found(call, rules.incident_update(asked))
+        query = given.keys() - {"expected_version", "reason"}
+        if not query:
+            raise InvalidPayloadError("body: nothing to change; set status, assignee, rca_summary, ticket ...")
+        # A root cause summary needs a lesser permission; the route requires the least.
+        self._found(call, rules.incident_update(query))
         changes = typed_decode.convert(
             {name: given[name] for name in Changes.__struct_fields__ if name in given}, Changes
         )
@@ -315,7 +313,7 @@ class _Incidents:
         self._found(call, Permission.INCIDENT_WRITE)
         body = call.body
         if (body.until is None) == (body.duration is None):
-            raise InvalidPayloadError("until, duration: give one of them, a moment or a time such as 1h")
+            raise InvalidPayloadError("until, duration: set one of them, a time or a duration such as 1h")
         if body.until is not None:
             until = moments.moment(body.until, field="until")
         else:
@@ -368,7 +366,7 @@ class _Incidents:
         return replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, call.principal))
 
     def _found(self, call: Call[Any, Any], permission: Permission) -> Incident:
-        """Return the incident that a request is about, if the caller may do this to its dataset."""
+        """Return the incident of a request, if the caller has the permission on its dataset."""
         incident = self._incidents.get(call.path["incident_id"])
         require(call.principal, permission, incident.primary_dataset_urn)
         return incident
@@ -394,10 +392,10 @@ def _trouble(body: NewIncident, dataset_urn: str) -> IncidentReport:
 
 
 def _seen(told: IncidentContext, principal: Principal) -> IncidentContext:
-    """Return the story of an incident as someone may see it: evidence of other datasets is only named."""
+    """Return the context as a principal may see it: evidence of other datasets is only named."""
     seen = [each for each in told.evidence if principal.reaches(each.dataset_urn)]
     hidden = [
-        Missing("evidence", f"{each.evidence_id} is of a dataset that is not in your scope")
+        Missing("evidence", f"{each.evidence_id} belongs to a dataset out of your scope")
         for each in told.evidence
         if not principal.reaches(each.dataset_urn)
     ]

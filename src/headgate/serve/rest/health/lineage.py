@@ -1,4 +1,4 @@
-"""Lineage over HTTP: who writes and reads what, what lies downstream, and events of OpenLineage and dbt."""
+"""Lineage API: writers, readers, upstream and downstream; OpenLineage events and dbt artifacts."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.lineage_specs import read_spec, registered_spec
 from headgate.serve.rest.health.models import Name, PageQuery, complete
 
-# Manifests of large projects are that large, and shrink to a tenth on the way.
+# Manifests of large projects are this large, and compress to a tenth.
 ARTIFACTS_BYTES_MAX: Final = 128 * 1024 * 1024
 _DATASET: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.LINEAGE_READ, "path.dataset_urn")
 _COLUMN: Final = Rule(Permission.LINEAGE_READ, Reach.FOUND)
 _EVERY: Final = Rule(Permission.LINEAGE_READ, Reach.ALL)
-# Those who send events speak of any dataset, also of ones that nobody has registered yet.
+# Event senders may name any dataset, also unregistered ones.
 _INGEST: Final = Rule(Permission.LINEAGE_WRITE, Reach.ALL)
 _SPEC: Final = Rule(Permission.LINEAGE_WRITE, Reach.FOUND)
 
 
 class LineagePage(Struct, frozen=True):
-    """Some writers or readers, and the token of the next page if there are more."""
+    """A page of writers or readers."""
 
     items: list[LineageEntry]
     next_page_token: str | None = None
 
 
 class SpecQuery(PageQuery, forbid_unknown_fields=True, kw_only=True):
-    """Specs of which commit, or of which producer."""
+    """Filter of specs by commit or producer."""
 
     commit: Name = ""
     producer_id: Name = ""
 
 
 class SpecPage(Struct, frozen=True):
-    """Some specs, and the token of the next page if there are more."""
+    """A page of specs."""
 
     items: list[LineageSpec]
     next_page_token: str | None = None
 
 
 class DeadEventPage(Struct, frozen=True):
-    """Some events that could not be carried out, and the token of the next page if there are more."""
+    """A page of failed events."""
 
     items: list[DeadEvent]
     next_page_token: str | None = None
 
 
 class DbtUpload(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Artifacts of one invocation of dbt, as it wrote them."""
+    """Artifacts of one dbt invocation."""
 
     manifest: Raw
     run_results: Raw = msgspec.field(default_factory=Raw)
@@ -78,7 +78,7 @@ class DbtUpload(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class FailedEvent(Struct, frozen=True):
-    """An event of a batch that was not accepted, and whether it is worth sending again."""
+    """A rejected event of a batch, and whether to retry it."""
 
     index: int
     reason: str
@@ -86,7 +86,7 @@ class FailedEvent(Struct, frozen=True):
 
 
 class BatchSummary(Struct, frozen=True, kw_only=True):
-    """How many events of a batch were accepted."""
+    """Counts of a batch of events."""
 
     received: int
     successful: int
@@ -96,7 +96,7 @@ class BatchSummary(Struct, frozen=True, kw_only=True):
 
 
 class BatchReceipt(Struct, frozen=True, kw_only=True):
-    """What became of a batch of events."""
+    """Result of a batch of events."""
 
     status: str
     summary: BatchSummary
@@ -104,7 +104,7 @@ class BatchReceipt(Struct, frozen=True, kw_only=True):
 
 
 def lineage_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of lineage."""
+    """Return the operations on lineage."""
     return [*_Lineage(health).operations(), *_Events(health).operations()]
 
 
@@ -121,7 +121,7 @@ class _Lineage:
             Operation(
                 "GET",
                 f"{_DATASET}/writers",
-                "List who writes a dataset",
+                "List writers of a dataset",
                 self.writers,
                 page,
                 query=PageQuery,
@@ -130,22 +130,20 @@ class _Lineage:
             Operation(
                 "GET",
                 f"{_DATASET}/readers",
-                "List who reads a dataset",
+                "List readers of a dataset",
                 self.readers,
                 page,
                 query=PageQuery,
                 rule=_READ,
             ),
             Operation(
-                "GET", f"{_DATASET}/downstream", "Show what depends on a dataset", self.downstream, reach, rule=_READ
+                "GET", f"{_DATASET}/downstream", "Show downstream of a dataset", self.downstream, reach, rule=_READ
             ),
-            Operation(
-                "GET", f"{_DATASET}/upstream", "Show what a dataset depends on", self.upstream, reach, rule=_READ
-            ),
+            Operation("GET", f"{_DATASET}/upstream", "Show upstream of a dataset", self.upstream, reach, rule=_READ),
             Operation(
                 "GET",
                 "/columns/{column_urn}/writers",
-                "List who writes a column",
+                "List writers of a column",
                 self.column_writers,
                 page,
                 query=PageQuery,
@@ -154,7 +152,7 @@ class _Lineage:
             Operation(
                 "GET",
                 "/columns/{column_urn}/readers",
-                "List who reads a column",
+                "List readers of a column",
                 self.column_readers,
                 page,
                 query=PageQuery,
@@ -163,7 +161,7 @@ class _Lineage:
             Operation(
                 "GET",
                 "/lineage/producers/{producer_id}",
-                "Show what a producer writes and reads",
+                "Show lineage of a producer",
                 self.producer,
                 {200: ProducerLineage},
                 rule=_EVERY,
@@ -171,7 +169,7 @@ class _Lineage:
             Operation(
                 "PUT",
                 "/lineage/specs/{spec_id}",
-                "Say what a producer writes and reads",
+                "Update lineage of a producer",
                 self.update,
                 {200: Applied},
                 body_forms={"application/json": LineageSpec},
@@ -180,7 +178,7 @@ class _Lineage:
             Operation(
                 "GET",
                 "/lineage/specs",
-                "List the specs of a commit or of a producer",
+                "List specs of a commit or producer",
                 self.specs,
                 {200: SpecPage},
                 query=SpecQuery,
@@ -216,11 +214,11 @@ class _Lineage:
         return Answer(self._lineage.by_producer(call.path["producer_id"]))
 
     def specs(self, call: Call[None, SpecQuery]) -> Answer:
-        asked = call.query
-        if bool(asked.commit) == bool(asked.producer_id):
-            raise InvalidPayloadError("specs: give a commit or a producer_id, one of them")
-        ask = self._lineage.specs_of_commit if asked.commit else self._lineage.specs
-        page = ask(asked.commit or asked.producer_id, limit=asked.page_size, cursor=asked.page_token)
+        query = call.query
+        if bool(query.commit) == bool(query.producer_id):
+            raise InvalidPayloadError("specs: set one of commit and producer_id")
+        ask = self._lineage.specs_of_commit if query.commit else self._lineage.specs
+        page = ask(query.commit or query.producer_id, limit=query.page_size, cursor=query.page_token)
         return Answer(complete(SpecPage(page.specs, page.cursor)))
 
     def spec(self, call: Call[None, NoQuery]) -> Answer:
@@ -236,7 +234,7 @@ class _Lineage:
 
 
 class _Events:
-    """Events as OpenLineage's own clients send them: accepted durably at once, carried out later."""
+    """Events as OpenLineage clients send them: accepted durably, processed later."""
 
     def __init__(self, health: HealthService) -> None:
         self._inbox = health.ingestion.inbox
@@ -248,7 +246,7 @@ class _Events:
             Operation(
                 "POST",
                 "/lineage",
-                "Take an OpenLineage event",
+                "Accept an OpenLineage event",
                 self.accept,
                 {201: Receipt},
                 body_forms={"application/json": dict[str, Any]},
@@ -257,7 +255,7 @@ class _Events:
             Operation(
                 "POST",
                 "/lineage/batch",
-                "Take many OpenLineage events",
+                "Accept a batch of OpenLineage events",
                 self.accept_batch,
                 {200: BatchReceipt},
                 body_forms={"application/json": list[dict[str, Any]]},
@@ -266,7 +264,7 @@ class _Events:
             Operation(
                 "POST",
                 "/lineage/dbt",
-                "Take artifacts of dbt",
+                "Accept dbt artifacts",
                 self.dbt,
                 {200: DbtReport},
                 body_forms={"application/json": DbtUpload},
@@ -275,7 +273,7 @@ class _Events:
             Operation(
                 "GET",
                 dead,
-                "List events that could not be carried out",
+                "List failed events",
                 self.dead,
                 {200: DeadEventPage},
                 query=PageQuery,
@@ -284,13 +282,13 @@ class _Events:
             Operation(
                 "POST",
                 f"{dead}/{{event_id}}/redrive",
-                "Try such an event again",
+                "Retry a failed event",
                 self.redrive,
                 {200: Receipt},
                 rule=_INGEST,
             ),
             Operation(
-                "DELETE", f"{dead}/{{event_id}}", "Throw such an event away", self.discard, {204: None}, rule=_INGEST
+                "DELETE", f"{dead}/{{event_id}}", "Discard a failed event", self.discard, {204: None}, rule=_INGEST
             ),
         ]
 
@@ -343,19 +341,19 @@ def _given(part: Raw) -> bytes | None:
 
 
 def _content(call: Call[Any, Any], bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Return a body that may have been compressed. Raises `InvalidPayloadError` or `PayloadTooLargeError`."""
+    """Decompress a body if needed. Raises `InvalidPayloadError` or `PayloadTooLargeError`."""
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
         return call.content
     if encoding != "gzip":
-        raise InvalidPayloadError(f"Content-Encoding {encoding[:20]!r}: send it as it is, or with gzip")
+        raise InvalidPayloadError(f"Content-Encoding {encoding[:20]!r}: supported are identity and gzip")
     try:
         unpacked = zlib.decompressobj(wbits=31)
         content = unpacked.decompress(call.content, bytes_max + 1)
     except (zlib.error, gzip.BadGzipFile) as exc:
-        raise InvalidPayloadError(f"body: it is not gzip ({exc})") from exc
+        raise InvalidPayloadError(f"body: not gzip ({exc})") from exc
     if len(content) > bytes_max:
-        raise PayloadTooLargeError(f"body: more than {bytes_max:,} bytes once it is unpacked; send less at a time")
+        raise PayloadTooLargeError(f"body: more than {bytes_max:,} bytes uncompressed; send less at a time")
     if not unpacked.eof:
-        raise InvalidPayloadError("body: the gzip is cut short")
+        raise InvalidPayloadError("body: truncated gzip")
     return content

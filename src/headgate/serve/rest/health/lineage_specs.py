@@ -1,4 +1,4 @@
-"""Lineage specs as others send them: with an entry for each dataset, or with names alone."""
+"""Lineage specs in requests: entries per dataset, or plain names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.health.model import urns
 
 
 class EntryIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A dataset or column that a producer reads or writes, and who that producer is."""
+    """A dataset or column of a producer."""
 
     dataset_urn: str = ""
     column_urn: str = ""
@@ -28,7 +28,7 @@ class EntryIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SpecIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a producer reads and writes. Who it is stands in the entries, in `producer_id`, or in the spec's id."""
+    """Reads and writes of a producer. The producer is named in the entries, in `producer_id`, or in the spec id."""
 
     spec_id: str = ""
     updated_at: str
@@ -46,13 +46,13 @@ class SpecIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
-    """Return a spec as it is kept. Raises `InvalidPayloadError` naming what is wrong."""
+    """Parse a spec. Raises `InvalidPayloadError`."""
     try:
         read = typed_decode.convert(given, SpecIn)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"spec {spec_id[:80]}: {exc}") from exc
     if read.spec_id not in ("", spec_id):
-        raise InvalidPayloadError(f"spec_id {read.spec_id[:80]!r}: the path says {spec_id[:80]}")
+        raise InvalidPayloadError(f"spec_id {read.spec_id[:80]!r}: the path has {spec_id[:80]}")
     sides = (read.dataset_reads, read.dataset_writes, read.column_reads, read.column_writes)
     entries = [each for side in sides for each in side if isinstance(each, EntryIn)]
     producer_id = read.producer_id or _only(entries, "entity_id", spec_id) or _named(spec_id)
@@ -75,7 +75,7 @@ def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
 
 
 def registered_spec(spec: LineageSpec, registered: Callable[[str], str]) -> LineageSpec:
-    """Return a spec with every dataset under the name that it is registered by. Raises `InvalidIdError`."""
+    """Return a spec with registered dataset names. Raises `InvalidIdError`."""
 
     def columns(names: tuple[str, ...]) -> tuple[str, ...]:
         read = (urns.column(each) for each in names)
@@ -93,15 +93,17 @@ def registered_spec(spec: LineageSpec, registered: Callable[[str], str]) -> Line
 def _only(entries: Iterable[EntryIn], name: str, spec_id: str) -> str:
     found = {getattr(each, name) for each in entries} - {""}
     if len(found) > 1:
-        raise InvalidPayloadError(f"spec {spec_id[:80]}: entries name several of {name}; a spec is of one producer")
+        raise InvalidPayloadError(
+            f"spec {spec_id[:80]}: entries have several values of {name}; a spec has one producer"
+        )
     return found.pop() if found else ""
 
 
 def _named(spec_id: str) -> str:
-    """Return the producer that `lspec:{producer_id}:{source}:{commit}` names."""
+    """Return the producer in `lspec:{producer_id}:{source}:{commit}`."""
     parts = spec_id.split(":")
     if len(parts) < 4:
-        raise InvalidPayloadError(f"spec {spec_id[:80]}: producer_id is missing, and its id names no producer")
+        raise InvalidPayloadError(f"spec {spec_id[:80]}: producer_id is missing, and the id contains no producer")
     return ":".join(parts[1:-2])
 
 

@@ -1,4 +1,4 @@
-"""Signals, incidents and pages of health as they are shown and asked for over HTTP."""
+"""Request and response structs shared by the health API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Text = Annotated[str, Meta(max_length=16_384)]
 
 
 def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
-    """Return an answer with every field of its structs, also those that are as they are by default."""
+    """Return a response with every field of its structs, defaults included."""
     if isinstance(value, Struct):
         return {name: complete(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
@@ -33,14 +33,14 @@ def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
 
 
 class PageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which page."""
+    """Paging."""
 
     page_token: str | None = None
     page_size: PageSize = 50
 
 
 class ProducerIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Who is thought to have caused what was seen."""
+    """The producer thought to be the cause."""
 
     producer_id: Name
     version: Name = ""
@@ -57,7 +57,7 @@ class ProducerIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MetricsIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What was counted in the window."""
+    """Counts of the window."""
 
     evidence_count: int = 0
     pass_count: int = 0
@@ -68,9 +68,9 @@ class MetricsIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a signal was at the end of a window.
+    """Value of a signal at the end of a window.
 
-    Of a VOLUME, `metrics.evidence_count` is how many events the window had; without metrics nobody has counted.
+    For VOLUME, `metrics.evidence_count` is the number of events in the window; without metrics it is unknown.
     """
 
     state: str
@@ -87,7 +87,7 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
     incident_id: str | None = None
 
     def read(self) -> SignalValue:
-        """Return it in canonical words. Raises `InvalidPayloadError` naming the field that is wrong."""
+        """Parse in canonical vocabulary. Raises `InvalidPayloadError` naming the field."""
         breach_start = self.breach_start
         return SignalValue(
             state=vocabulary.signal_state(self.state),
@@ -106,14 +106,14 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
-    """A value that is to be taken over; `expected_version` 0: there is none yet, -1: any, which is the default."""
+    """A signal update; `expected_version` 0: none exists yet, -1: any, the default."""
 
     dataset_urn: str = ""
     signal_type: str = ""
     expected_version: Annotated[int, Meta(ge=ANY_VERSION)] = ANY_VERSION
 
     def update(self, dataset_urn: str, signal_type: str) -> SignalUpdate:
-        """Return it as an update of a signal. Raises `InvalidPayloadError`."""
+        """Return the signal update. Raises `InvalidPayloadError`."""
         return SignalUpdate(
             dataset_urn=dataset_urn,
             signal_type=vocabulary.signal_type(signal_type),
@@ -124,7 +124,7 @@ class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
 
 
 class SignalView(Struct, frozen=True, kw_only=True):
-    """A signal as it stands."""
+    """A signal."""
 
     dataset_urn: str
     signal_type: str
@@ -153,7 +153,7 @@ class SignalView(Struct, frozen=True, kw_only=True):
 
 
 def signal_view(signal: Signal) -> SignalView:
-    """Return a signal as it is shown."""
+    """Return the view of a signal."""
     value = signal.value
     return SignalView(
         dataset_urn=signal.dataset_urn,
@@ -183,7 +183,7 @@ def signal_view(signal: Signal) -> SignalView:
 
 
 def incident_view(incident: Incident, principal: Principal) -> Incident:
-    """Return an incident as someone may see it: who is on call and where they were told is not for everyone."""
+    """Return an incident with on-call user and notification ids masked unless the principal may read them."""
     if may(principal, Permission.SECRET_FIELDS_READ, incident.primary_dataset_urn):
         return incident
     told = incident.notification_state

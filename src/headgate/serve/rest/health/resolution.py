@@ -1,4 +1,4 @@
-"""Resolution over HTTP: which dataset a message belongs to, why, and the rules that say so."""
+"""Resolution API: resolve messages to datasets, explain it, and manage the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRITE_ALL: Final = rules.Rule(Permission.RULE_WRITE, Reach.ALL)
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is known of a message whose dataset is asked for."""
+    """A message to resolve."""
 
     topic: Name
     payload: Any = None
@@ -39,7 +39,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RulesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which rules, and which page of them."""
+    """Filter and page of rules."""
 
     topic_pattern: str | None = None
     enabled: bool | None = None
@@ -48,28 +48,28 @@ class RulesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RemoveRule(Struct, forbid_unknown_fields=True, kw_only=True):
-    """On what grounds a rule is removed."""
+    """Reason of the removal."""
 
     expected_version: Annotated[int, Meta(ge=ANY_VERSION)] | None = None
     reason: str = ""
 
 
 class RulePage(Struct, frozen=True):
-    """Some rules, and the token of the next page if there are more."""
+    """A page of rules."""
 
     items: list[Rule]
     next_page_token: str | None = None
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """Where a message belongs, and what is known of that dataset."""
+    """The dataset of a message, with its configuration."""
 
     resolution: Resolution
     config: Lookup | None
 
 
 def resolution_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of resolution."""
+    """Return the operations on resolution."""
     return _Resolutions(health).operations()
 
 
@@ -88,7 +88,7 @@ class _Resolutions:
             Operation(
                 "POST",
                 "/resolve",
-                "Find the dataset of a message",
+                "Resolve a message to a dataset",
                 self.resolve,
                 {200: Resolved},
                 body=Message,
@@ -97,13 +97,13 @@ class _Resolutions:
             Operation(
                 "POST",
                 "/resolve/explain",
-                "Say why a message belongs there",
+                "Explain the resolution of a message",
                 self.explain,
                 {200: Explanation},
                 body=Message,
                 rule=asks,
             ),
-            Operation("GET", _OF_DATASET, "List the rules of a dataset", self.of_dataset, {200: RulePage}, rule=reads),
+            Operation("GET", _OF_DATASET, "List rules of a dataset", self.of_dataset, {200: RulePage}, rule=reads),
             Operation(
                 "POST",
                 _OF_DATASET,
@@ -142,25 +142,25 @@ class _Resolutions:
 
     def add(self, call: Call[None, NoQuery]) -> Answer:
         given, urn = json_object(call.content), call.path["dataset_urn"]
-        # Who adds a rule to a dataset need not name it again.
+        # The dataset is in the path and may be omitted in the body.
         if not given.get("conditions"):
             given.setdefault("dataset_urn", urn)
         spec = _spec(given)
         named = [self._registered(each) for _, each in spec.datasets()]
         if urn not in named:
-            raise InvalidPayloadError(f"rule: it leads to {', '.join(named) or 'no dataset'}, and the path says {urn}")
+            raise InvalidPayloadError(f"rule: it targets {', '.join(named) or 'no dataset'}, but the path has {urn}")
         for each in named:
             require(call.principal, Permission.RULE_WRITE, each)
         made = self._resolver.add(spec, actor=call.principal.name)
         return Answer(complete(made), 201, etag(made.version))
 
     def ls(self, call: Call[None, RulesQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         found = self._resolver.ls(
-            topic_pattern=asked.topic_pattern,
-            enabled=asked.enabled,
-            limit=asked.page_size,
-            cursor=asked.page_token,
+            topic_pattern=query.topic_pattern,
+            enabled=query.enabled,
+            limit=query.page_size,
+            cursor=query.page_token,
         )
         return Answer(complete(RulePage(found.rules, found.cursor)))
 
@@ -172,12 +172,12 @@ class _Resolutions:
         given = json_object(call.content)
         expected = given.pop("expected_version", None)
         if expected is not None and (type(expected) is not int or expected < ANY_VERSION):
-            raise InvalidPayloadError("expected_version: -1 for any, or the version that you read")
+            raise InvalidPayloadError("expected_version: send -1 for any, or the version you read")
         if expected == 0:
-            raise VersionConflictError(f"rule {call.path['name'][:80]}: it exists, and 0 says that it must not")
+            raise VersionConflictError(f"rule {call.path['name'][:80]}: it exists, but expected_version is 0")
         for name in ("topic_pattern", "name"):
             if given.setdefault(name, call.path[name]) != call.path[name]:
-                raise InvalidPayloadError(f"{name} {str(given[name])[:80]!r}: the path says {call.path[name][:80]}")
+                raise InvalidPayloadError(f"{name} {str(given[name])[:80]!r}: the path has {call.path[name][:80]}")
         spec = _spec(given)
 
         def change(version: int | None) -> Rule:
@@ -204,7 +204,7 @@ class _Resolutions:
 def _spec(given: dict[str, Any]) -> RuleSpec:
     unknown = given.keys() - set(RuleSpec.__struct_fields__)
     if unknown:
-        raise InvalidPayloadError(f"rule: {', '.join(sorted(unknown))[:80]} is no field of a rule")
+        raise InvalidPayloadError(f"rule: {', '.join(sorted(unknown))[:80]} is not a field of a rule")
     if given.get("conditions") is None:
         given = {name: value for name, value in given.items() if name != "conditions"}
     try:

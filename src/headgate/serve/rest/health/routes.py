@@ -1,7 +1,4 @@
-"""The routes of health under `/api/v1`: datasets, signals, incidents, evidence, lineage, the gate, the audit.
-
-JSON Schemas of what is kept of health, served by the names that others know them by.
-"""
+"""Health routes: assembles the health API, and serves JSON Schemas by name."""
 
 from __future__ import annotations
 
@@ -48,13 +45,13 @@ SCHEMAS: Final[dict[str, type[Struct]]] = {
 
 
 class SchemaNames(Struct, frozen=True):
-    """The schemas that there are."""
+    """Names of the schemas."""
 
     schemas: list[str]
 
 
 def schema_operations() -> list[Operation]:
-    """Return what can be asked of schemas."""
+    """Return the operations on schemas."""
     reads = Rule(Permission.DATASET_READ)
     return [
         Operation("GET", "/schemas", "List JSON Schemas", _ls, {200: SchemaNames}, rule=reads),
@@ -69,20 +66,20 @@ def _ls(_call: Call[None, NoQuery]) -> Answer:
 def _show(call: Call[None, NoQuery]) -> Answer:
     name = call.path["name"]
     if name not in SCHEMAS:
-        raise NotFoundError(f"schema {name[:80]}: there is none; there are {', '.join(sorted(SCHEMAS))}")
+        raise NotFoundError(f"schema {name[:80]}: not found; available are {', '.join(sorted(SCHEMAS))}")
     return Answer(schema(name))
 
 
 @cache
 def schema(name: str) -> dict[str, Any]:
-    """Return a schema by its name."""
+    """Return a schema by name."""
     kind = SCHEMAS[name]
     (made,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     return {"$schema": DIALECT, "$id": f"{PREFIX}/schemas/{name}", **made, "$defs": parts}
 
 
-# Every operation here says by itself who may ask it; what did not would be for those who may do everything.
-_PART: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
+# Every operation has its own rule; one without would require administration.
+_POLICY: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
 
 
 def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[ControllerRouterHandler]:
@@ -104,8 +101,8 @@ def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[
     return operation_routes(
         operations,
         pool,
-        _PART,
+        _POLICY,
         namespace="health.",
-        answered=IdempotencyStore(health.store, health.clock),
-        registered=health.registered,
+        idempotency=IdempotencyStore(health.store, health.clock),
+        resolve_dataset=health.registered,
     )

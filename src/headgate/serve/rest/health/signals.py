@@ -1,4 +1,4 @@
-"""Signals over HTTP: looked up, taken over one by one or many at once, their history, and volumes by the hour."""
+"""Signal API: read and update signals, one or many; history, and hourly volumes."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ _ALL: Final = "/datasets/{dataset_urn}/signals"
 _ONE: Final = f"{_ALL}/{{signal_type}}"
 _READ: Final = rules.named(Permission.SIGNAL_READ, "path.dataset_urn")
 _WRITE: Final = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
-# It takes away what keeps others from the dataset, as an override does.
+# A reset lifts what blocks a dataset, as an override does.
 _RESET: Final = rules.named(Permission.GATE_OVERRIDE, "path.dataset_urn")
 _VOLUMES: Final = "/datasets/{dataset_urn}/volume-history"
 _DAYS_SHOWN: Final = 30
 
 
 class SignalBatch(Struct, forbid_unknown_fields=True):
-    """Values to take over, each by itself."""
+    """Updates, independent of each other."""
 
     updates: Annotated[list[SignalUpdateIn], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
 class ResetBody(Struct, forbid_unknown_fields=True):
-    """Why all that is known of how a dataset is shall be forgotten."""
+    """Reason of the reset."""
 
     reason: Text
 
 
 class ConsistentQuery(Struct, forbid_unknown_fields=True):
-    """Whether the store itself is asked, rather than memory."""
+    """Whether to read from the store instead of the cache."""
 
     consistent: bool = False
 
 
 class BreachQuery(Struct, forbid_unknown_fields=True):
-    """Signals in which states and of which tier."""
+    """Filter by state and tier."""
 
     state: list[str] = []
     tier: str | None = None
@@ -72,39 +72,39 @@ class BreachQuery(Struct, forbid_unknown_fields=True):
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}):
-    """Transitions from when to when; without: of the last thirty days."""
+    """Time range; the last thirty days by default."""
 
     since: str | None = None
     until: str | None = None
 
 
 class VolumeQuery(Struct, forbid_unknown_fields=True):
-    """The hours of how many days."""
+    """Number of days."""
 
     days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] = DAYS
 
 
 class SignalList(Struct, frozen=True):
-    """The signals of a dataset."""
+    """Signals of a dataset."""
 
     signals: list[SignalView]
 
 
 class SignalPage(Struct, frozen=True):
-    """Some signals, and the token of the next page if there are more."""
+    """A page of signals."""
 
     items: list[SignalView]
     next_page_token: str | None = None
 
 
 class History(Struct, frozen=True):
-    """The transitions of a signal, oldest first."""
+    """Transitions of a signal, oldest first."""
 
     snapshots: list[Snapshot]
 
 
 class SignalResult(Struct, frozen=True, kw_only=True):
-    """What was made of a value."""
+    """Outcome of an update."""
 
     success: bool
     new_version: int | None
@@ -115,7 +115,7 @@ class SignalResult(Struct, frozen=True, kw_only=True):
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):
-    """What was made of each value, in their order."""
+    """Outcomes of a batch, in order."""
 
     results: list[SignalResult]
     success_count: int
@@ -123,7 +123,7 @@ class BatchResult(Struct, frozen=True, kw_only=True):
 
 
 def signal_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of signals."""
+    """Return the operations on signals."""
     return _Signals(health).operations()
 
 
@@ -151,17 +151,17 @@ class _Signals:
             Operation(
                 "POST",
                 "/signals/batch",
-                "Take over many values",
+                "Update many signals",
                 self.batch,
                 {200: BatchResult},
                 body=SignalBatch,
                 rule=many,
             ),
-            Operation("GET", _ALL, "List the signals of a dataset", self.ls, {200: SignalList}, rule=_READ),
+            Operation("GET", _ALL, "List signals of a dataset", self.ls, {200: SignalList}, rule=_READ),
             Operation(
                 "POST",
                 f"{_ALL}/reset",
-                "Forget the signals of a dataset",
+                "Reset the signals of a dataset",
                 self.reset,
                 {200: Reset},
                 body=ResetBody,
@@ -171,7 +171,7 @@ class _Signals:
             Operation(
                 "PUT",
                 _ONE,
-                "Take over a value",
+                "Update a signal",
                 self.update,
                 {200: SignalResult, **refused},
                 body=SignalUpdateIn,
@@ -180,7 +180,7 @@ class _Signals:
             Operation(
                 "GET",
                 f"{_ONE}/history",
-                "List the transitions of a signal",
+                "List transitions of a signal",
                 self.history,
                 {200: History},
                 query=HistoryQuery,
@@ -189,7 +189,7 @@ class _Signals:
             Operation(
                 "GET",
                 _VOLUMES,
-                "Show how many events a dataset had in each hour",
+                "Show hourly event volumes of a dataset",
                 self.volumes,
                 {200: VolumeHistory},
                 query=VolumeQuery,
@@ -210,19 +210,19 @@ class _Signals:
         urn = self._read.seen(call.path["dataset_urn"], call.principal)
         found = self._signals.get(urn, signal_type, consistent=call.query.consistent)
         if found is None:
-            raise NotFoundError(f"signal {signal_type} of {urn}: none was ever reported")
+            raise NotFoundError(f"signal {signal_type} of {urn}: no update received yet")
         return Answer(signal_view(found), headers=etag(found.version))
 
     def breaches(self, call: Call[None, BreachQuery]) -> Answer:
-        asked = call.query
-        states = [vocabulary.signal_state(each) for each in asked.state] or [SignalState.CRITICAL, SignalState.WARNING]
+        query = call.query
+        states = [vocabulary.signal_state(each) for each in query.state] or [SignalState.CRITICAL, SignalState.WARNING]
         if SignalState.OK in states:
-            raise UserError("state OK: signals that are well are listed by dataset; ask for CRITICAL, WARNING, UNKNOWN")
+            raise UserError("state OK: healthy signals are listed by dataset; filter by CRITICAL, WARNING or UNKNOWN")
         page = self._signals.breaches(
             states=list(dict.fromkeys(states)),
-            tier=None if asked.tier is None else vocabulary.tier(asked.tier),
-            limit=asked.page_size,
-            cursor=asked.page_token,
+            tier=None if query.tier is None else vocabulary.tier(query.tier),
+            limit=query.page_size,
+            cursor=query.page_token,
         )
         seen = [signal_view(each) for each in page.signals if call.principal.reaches(each.dataset_urn)]
         return Answer(SignalPage(seen, page.cursor))
@@ -231,16 +231,16 @@ class _Signals:
         urn, body = call.path["dataset_urn"], call.body
         signal_type = vocabulary.signal_type(call.path["signal_type"])
         if body.dataset_urn and self._health.registered(body.dataset_urn) != urn:
-            raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path says {urn}")
+            raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path has {urn}")
         if body.signal_type and vocabulary.signal_type(body.signal_type) != signal_type:
-            raise InvalidPayloadError(f"signal_type {body.signal_type[:80]!r}: the path says {signal_type}")
+            raise InvalidPayloadError(f"signal_type {body.signal_type[:80]!r}: the path has {signal_type}")
         given = None if body.expected_version == ANY_VERSION else body.expected_version
         versions = if_match(call.headers)
         if versions is not None and given is not None and given not in versions:
-            raise InvalidPayloadError(f"If-Match says {versions} and expected_version {given}; give one of them")
+            raise InvalidPayloadError(f"If-Match is {versions} but expected_version is {given}; send one of them")
         wanted = [ANY_VERSION if given is None else given] if versions is None else versions
         if not wanted:
-            raise PreconditionFailedError("If-Match: no tag of it can be the signal's; read it again")
+            raise PreconditionFailedError("If-Match: no tag can match; read the signal again")
         for version in wanted:
             update = body.update(urn, signal_type)
             result = self._health.update_signal(replace(update, expected_version=version))
@@ -255,7 +255,7 @@ class _Signals:
         return Answer(_result(result), headers={} if result.signal is None else etag(result.signal.version))
 
     def batch(self, call: Call[SignalBatch, NoQuery]) -> Answer:
-        # All or none: whoever names one that is not theirs is told so, rather than what became of the others.
+        # All or none: a request that names a forbidden dataset fails as a whole.
         self._written.require((each.dataset_urn for each in call.body.updates), call.principal)
         results: list[SignalResult | None] = []
         sound: list[SignalUpdate] = []
@@ -298,7 +298,7 @@ def _result(result: UpdateResult) -> SignalResult:
 
 
 def _conflict(result: UpdateResult, *, is_precondition: bool) -> Response[bytes]:
-    """Return the problem of a value that was not taken over, with the signal as it stands."""
+    """Return the problem of a rejected update, with the current signal."""
     failed = result.verdict is UpdateVerdict.VERSION_CONFLICT and is_precondition
     current = result.signal
     problem = Problem.of(

@@ -1,4 +1,4 @@
-"""Producers of topics over HTTP: who sends to a topic, and that someone was seen to."""
+"""Topic producer API: list and record the producers of a topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITE: Final = Rule(Permission.RULE_WRITE, Reach.ALL)
 
 
 class Sighting(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a producer is known to send to a topic; `seen_at` is now if it is not said."""
+    """How the producer was detected; `seen_at` is now by default."""
 
     source: Source
     confidence: str = "HIGH"
@@ -28,14 +28,14 @@ class Sighting(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ProducerPage(Struct, frozen=True):
-    """Some producers of a topic, and the token of the next page if there are more."""
+    """A page of producers of a topic."""
 
     items: list[TopicProducer]
     next_page_token: str | None = None
 
 
 def topic_producer_operations(health: HealthService) -> list[Operation]:
-    """Return what can be asked of the producers of topics."""
+    """Return the operations on the producers of topics."""
     return _TopicProducers(health).operations()
 
 
@@ -47,10 +47,10 @@ class _TopicProducers:
         one = f"{_ALL}/{{producer_id}}"
         return [
             Operation(
-                "GET", _ALL, "List who sends to a topic", self.ls, {200: ProducerPage}, query=PageQuery, rule=_READ
+                "GET", _ALL, "List producers of a topic", self.ls, {200: ProducerPage}, query=PageQuery, rule=_READ
             ),
             Operation(
-                "PUT", one, "Note that a producer was seen", self.put, {200: TopicProducer}, body=Sighting, rule=_WRITE
+                "PUT", one, "Record a producer of a topic", self.put, {200: TopicProducer}, body=Sighting, rule=_WRITE
             ),
         ]
 

@@ -1,1 +1,1 @@
-"""Pipelines: say here what this part is for."""
+"""REST API of pipelines, runs, sensors, traits, readiness, calendars, alerts and controls."""

@@ -1,4 +1,4 @@
-"""Alerts over HTTP: looked at, acknowledged, silenced for a while; and channels, tried out."""
+"""Alert API: list and acknowledge alerts, mute them, and test channels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, N
 from headgate.serve.rest.durable.models import Duration, Limit, Name, Reason
 from headgate.serve.runtime.thread_pool import WorkPool
 
-# An alert is the news of an event to people: who may read and change those may do so with these.
-_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE)
+# Alerts are notifications of events: the permissions of events apply.
+_POLICY: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE)
 Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
 Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class AlertsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which alerts, and which page of them."""
+    """Filter and page of alerts."""
 
     pipeline: Name | None = None
     status: AlertStatus | None = None
@@ -41,13 +41,13 @@ class AlertsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AckBody(Struct, forbid_unknown_fields=True):
-    """What whoever is at it has to say."""
+    """Note of the person who acknowledges."""
 
     note: Reason = ""
 
 
 class MuteBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What nobody is to be told of, until when or for how long, and why. Patterns have `*` and `?`."""
+    """Alerts to mute, until a time or for a duration, and the reason. Patterns have `*` and `?`."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1000)]
     until: Moment | None = None
@@ -59,13 +59,13 @@ class MuteBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnmuteQuery(Struct, forbid_unknown_fields=True):
-    """Why a mute ends before its time."""
+    """Reason for ending a mute early."""
 
     reason: Reason = ""
 
 
 class DeliveryView(Struct, frozen=True, kw_only=True):
-    """What became of telling one channel one thing."""
+    """Outcome of a delivery to one channel."""
 
     channel: str
     action: str
@@ -77,7 +77,7 @@ class DeliveryView(Struct, frozen=True, kw_only=True):
 
 
 class AlertView(Struct, frozen=True, kw_only=True):
-    """One trouble that people are, or were to be, told of."""
+    """One alert and its notifications."""
 
     alert_id: str
     pipeline_id: str
@@ -108,14 +108,14 @@ class AlertView(Struct, frozen=True, kw_only=True):
 
 
 class AlertViews(Struct, frozen=True):
-    """Some alerts, the latest first. A page may be short, or empty, although there are more: the cursor tells."""
+    """A page of alerts, latest first. A page may be short or empty and still have a cursor."""
 
     alerts: list[AlertView]
     cursor: str | None = None
 
 
 class MuteView(Struct, frozen=True, kw_only=True):
-    """What silences what until when, by whose wish and why."""
+    """A mute: its patterns, expiry, author and reason."""
 
     mute_id: str
     event: str
@@ -129,26 +129,26 @@ class MuteView(Struct, frozen=True, kw_only=True):
 
 
 class MuteViews(Struct, frozen=True):
-    """The mutes in force, the oldest first."""
+    """Active mutes, oldest first."""
 
     mutes: list[MuteView]
 
 
 class ChannelView(Struct, frozen=True):
-    """A channel, and whether this server leaves it alone for now because it kept failing."""
+    """A channel, and whether its circuit breaker is open."""
 
     name: str
     failing: bool
 
 
 class ChannelViews(Struct, frozen=True):
-    """The channels that people can be told over."""
+    """The notification channels."""
 
     channels: list[ChannelView]
 
 
 class TestedView(Struct, frozen=True):
-    """That a channel took a message, and what it calls it."""
+    """Confirmation that a channel accepted a message, with the channel's message id."""
 
     channel: str
     reference: str
@@ -163,9 +163,9 @@ def alert_routes(
     *,
     channels: Sequence[str],
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of alerts. `channels` are the names of those that the deliverer tells."""
+    """Return the routes of alerts. `channels` are the names of the deliverer's channels."""
     served = _Alerts(alerts, mutes, deliverer, clock, channels)
-    return operation_routes(served.operations(), pool, _PART, namespace="alerts.")
+    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.")
 
 
 class _Alerts:
@@ -181,15 +181,15 @@ class _Alerts:
     def operations(self) -> list[Operation]:
         one = "/alerts/{alert_id}"
         return [
-            Operation("GET", "/alerts", "List alerts, the latest first", self.ls, {200: AlertViews}, query=AlertsQuery),
+            Operation("GET", "/alerts", "List alerts, latest first", self.ls, {200: AlertViews}, query=AlertsQuery),
             Operation("GET", one, "Show an alert", self.show, {200: AlertView}),
-            Operation("POST", f"{one}/ack", "Say that someone is at it", self.ack, {200: AlertView}, body=AckBody),
-            Operation("GET", "/alert-mutes", "List what is silenced", self.mutes, {200: MuteViews}),
-            Operation("POST", "/alert-mutes", "Silence what fits", self.mute, {201: MuteView}, body=MuteBody),
+            Operation("POST", f"{one}/ack", "Acknowledge an alert", self.ack, {200: AlertView}, body=AckBody),
+            Operation("GET", "/alert-mutes", "List mutes", self.mutes, {200: MuteViews}),
+            Operation("POST", "/alert-mutes", "Mute matching alerts", self.mute, {201: MuteView}, body=MuteBody),
             Operation(
                 "DELETE",
                 "/alert-mutes/{mute_id}",
-                "End a mute before its time",
+                "End a mute",
                 self.unmute,
                 {204: None},
                 query=UnmuteQuery,
@@ -198,17 +198,17 @@ class _Alerts:
             Operation(
                 "POST",
                 "/alert-channels/{name}/test",
-                "Send a message that says it is a test",
+                "Send a test message",
                 self.test,
                 {200: TestedView},
             ),
         ]
 
     def ls(self, call: Call[None, AlertsQuery]) -> Answer:
-        asked = call.query
-        since_ms = 0 if asked.since is None else max(0, round(asked.since.timestamp() * 1000))
-        page = self._alerts.ls(asked.pipeline, since_ms=since_ms, limit=asked.limit, cursor=asked.cursor)
-        wanted = [each for each in page.alerts if asked.status in (None, each.status)]
+        query = call.query
+        since_ms = 0 if query.since is None else max(0, round(query.since.timestamp() * 1000))
+        page = self._alerts.ls(query.pipeline, since_ms=since_ms, limit=query.limit, cursor=query.cursor)
+        wanted = [each for each in page.alerts if query.status in (None, each.status)]
         return Answer(AlertViews([alert_view(each) for each in wanted], page.cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
@@ -247,11 +247,11 @@ class _Alerts:
         try:
             return Answer(TestedView(name, self._deliverer.send_test(name)))
         except NonRetryable as exc:
-            raise UserError(f"channel {name}: it does not take the message: {exc}; correct its settings") from exc
+            raise UserError(f"channel {name}: the message was not accepted: {exc}; correct its settings") from exc
 
     def _until_ms(self, body: MuteBody) -> int:
         if (body.until is None) == (body.duration is None):
-            raise InvalidPayloadError("mute: give one of until and duration, such as 2h")
+            raise InvalidPayloadError("mute: set one of until and duration, such as 2h")
         if body.until is not None:
             return round(body.until.timestamp() * 1000)
         assert body.duration is not None

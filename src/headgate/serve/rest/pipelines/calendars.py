@@ -1,4 +1,4 @@
-"""Calendars over HTTP: days on which pipelines are dormant, kept by name."""
+"""Calendar API: named calendars of days on which pipelines do not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED_MAX: Final = 5
 
 
 class PutCalendar(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Days that are left out; they add up. A calendar may build on another."""
+    """Excluded days; the rules add up. A calendar may extend another."""
 
     weekends: bool = False
     holidays: Annotated[str, Meta(max_length=40, examples=["DE", "DE-BY", "NYSE"])] | None = None
@@ -30,7 +30,7 @@ class PutCalendar(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CalendarView(Struct, frozen=True, kw_only=True):
-    """A calendar, and who last changed it."""
+    """A calendar and its last change."""
 
     name: str
     version: int
@@ -50,7 +50,7 @@ class CalendarList(Struct, frozen=True):
 
 
 def calendar_operations(calendars: CalendarStore, definitions: PipelineStore) -> list[Operation]:
-    """Return what can be asked of calendars."""
+    """Return the operations on calendars."""
     return _Calendars(calendars, definitions).operations()
 
 
@@ -65,9 +65,9 @@ class _Calendars:
         return [
             Operation("GET", "/calendars", "List calendars", self.ls, {200: CalendarList}, rule=READ),
             Operation("GET", one, "Show a calendar", self.show, {200: CalendarView}, rule=READ),
-            Operation("PUT", one, "Keep a calendar", self.put, kept, body=PutCalendar, rule=DEFINE),
+            Operation("PUT", one, "Store a calendar", self.put, kept, body=PutCalendar, rule=DEFINE),
             Operation(
-                "DELETE", one, "Forget a calendar that nobody uses", self.delete,
+                "DELETE", one, "Delete an unused calendar", self.delete,
                 {204: None, 409: Problem, 412: Problem}, rule=DEFINE,
             ),
         ]  # fmt: skip
@@ -104,9 +104,7 @@ class _Calendars:
         users = self._users(name)
         if users:
             more = f" and {len(users) - _NAMED_MAX} more" if len(users) > _NAMED_MAX else ""
-            raise ConflictError(
-                f"calendar {name}: {', '.join(users[:_NAMED_MAX])}{more} go by it; give those another one first"
-            )
+            raise ConflictError(f"calendar {name}: {', '.join(users[:_NAMED_MAX])}{more} use it; change those first")
         matching(
             call.headers,
             None,
@@ -115,7 +113,7 @@ class _Calendars:
         return Answer(status=204)
 
     def _users(self, name: str) -> list[str]:
-        """Return who would not know its days any more without this calendar."""
+        """Return the pipelines and calendars that use this calendar."""
         calendars = [f"calendar {each.name}" for each in self._calendars.ls() if each.exclusions.calendar == name]
         pipelines = [
             f"pipeline {stored.pipeline.id}"

@@ -1,4 +1,4 @@
-"""Controls over HTTP: pipelines paused and resumed, periods held, approved, skipped and forced, ranges filled in."""
+"""Control API: pause and resume pipelines, hold, approve, skip and force periods, run backfills."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T12:00:00Z"])]
 
 
 class PausePipeline(Struct, forbid_unknown_fields=True):
-    """Why nothing is to begin by itself, and until when; without `until`, until someone resumes it."""
+    """Reason of a pause, and its end; without `until` it lasts until a resume."""
 
     reason: Reason
     until: Moment | None = None
 
 
 class ResumePipeline(Struct, forbid_unknown_fields=True):
-    """Why it may go on."""
+    """Reason of the resume."""
 
     reason: Reason
 
 
 class GiveOrder(Struct, forbid_unknown_fields=True):
-    """Why a period is treated so."""
+    """Reason of the directive."""
 
     reason: Reason
     schedule: ScheduleName | None = None
 
 
 class AskBackfill(Struct, forbid_unknown_fields=True, kw_only=True, rename={"first": "from", "last": "to"}):
-    """The periods from one to another, both among them, so many at a time. With `dry_run` nothing is asked for."""
+    """Periods from one to another, inclusive, with a concurrency. With `dry_run` nothing starts."""
 
     first: Date
     last: Date
     schedule: ScheduleName | None = None
     concurrency: Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] = 1
     order: DateOrder = DateOrder.OLDEST_FIRST
-    # Also what is done already.
+    # Whether completed periods are included.
     redo: bool = False
     while_paused: bool = False
     stop_on_failure: bool = False
@@ -79,13 +79,13 @@ class AskBackfill(Struct, forbid_unknown_fields=True, kw_only=True, rename={"fir
 
 
 class SteerBackfill(Struct, forbid_unknown_fields=True):
-    """Why."""
+    """Reason."""
 
     reason: Reason
 
 
 class BackfillPlanView(Struct, frozen=True, kw_only=True):
-    """What a backfill would begin, in this order, what it would pass over as done, and what the calendar excludes."""
+    """Dry run of a backfill: periods to start in order, periods skipped as done, and excluded periods."""
 
     pipeline_id: str
     schedule_id: str
@@ -95,7 +95,7 @@ class BackfillPlanView(Struct, frozen=True, kw_only=True):
 
 
 def control_operations(pipelines: PipelineService) -> list[Operation]:
-    """Return how pipelines, periods and backfills are steered."""
+    """Return the operations on pipelines, periods and backfills."""
     return [*_Controls(pipelines).operations(), *_Backfills(pipelines).operations()]
 
 
@@ -109,20 +109,20 @@ class _Controls:
     def operations(self) -> list[Operation]:
         one, changed = "/pipelines/{id}", {200: ControlView}
         orders: dict[str, tuple[str, Callable[..., RunLog]]] = {
-            "hold": ("Start nothing for a period until it is approved", self._manual.hold),
-            "approve": ("Let a period that is held go on", self._manual.approve),
-            "skip": ("Have nothing done for a period", self._manual.skip),
-            "mark-success": ("Take a period for done", self._manual.mark_success),
-            "force": ("Start the job of a period, ready or not", self._manual.force),
+            "hold": ("Hold a period until it is approved", self._manual.hold),
+            "approve": ("Approve a held period", self._manual.approve),
+            "skip": ("Skip a period", self._manual.skip),
+            "mark-success": ("Mark a period as successful", self._manual.mark_success),
+            "force": ("Start the job of a period regardless of readiness", self._manual.force),
         }
         return [
-            Operation("GET", f"{one}/control", "Say whether it may begin anything", self.show, changed, rule=READ),
+            Operation("GET", f"{one}/control", "Show the control state of a pipeline", self.show, changed, rule=READ),
             Operation(
-                "POST", f"{one}/pause", "Let nothing begin by itself", self.pause, changed, body=PausePipeline,
+                "POST", f"{one}/pause", "Pause a pipeline", self.pause, changed, body=PausePipeline,
                 rule=CONTROL,
             ),
             Operation(
-                "POST", f"{one}/resume", "Let it begin again", self.resume, changed, body=ResumePipeline, rule=CONTROL
+                "POST", f"{one}/resume", "Resume a pipeline", self.resume, changed, body=ResumePipeline, rule=CONTROL
             ),
             *(
                 Operation(
@@ -143,7 +143,7 @@ class _Controls:
         self._definitions.get(pipeline_id)
         until_ms = None if body.until is None else round(body.until.timestamp() * 1000)
         if until_ms is not None and until_ms <= epoch_ms(self._clock):
-            raise InvalidPayloadError(f"until {body.until}: that has passed; name a later moment, or none")
+            raise InvalidPayloadError(f"until {body.until}: in the past; set a later time, or none")
         control = self._manual.pause(pipeline_id, by=call.principal.name, reason=body.reason, until_ms=until_ms)
         return Answer(control_view(control, epoch_ms(self._clock)), headers=etag(control.version))
 
@@ -171,14 +171,14 @@ class _Backfills:
         many, one = "/pipelines/{id}/backfills", "/backfills/{backfill_id}"
         steered = {200: BackfillView, 409: Problem}
         verbs: dict[str, tuple[str, Callable[..., Backfill]]] = {
-            "pause": ("Begin none of its periods for now", self._backfills.pause),
-            "resume": ("Begin its periods again", self._backfills.resume),
-            "cancel": ("Begin none of its periods any more", self._backfills.cancel),
+            "pause": ("Pause a backfill", self._backfills.pause),
+            "resume": ("Resume a backfill", self._backfills.resume),
+            "cancel": ("Cancel a backfill", self._backfills.cancel),
         }
         return [
-            Operation("GET", many, "List its backfills", self.ls, {200: BackfillPage}, query=PageQuery, rule=READ),
+            Operation("GET", many, "List backfills", self.ls, {200: BackfillPage}, query=PageQuery, rule=READ),
             Operation(
-                "POST", many, "Ask for a range of periods, or say what that would do", self.ask,
+                "POST", many, "Start a backfill, or plan it with dry_run", self.ask,
                 {200: BackfillPlanView, 202: BackfillView}, body=AskBackfill, rule=CONTROL, repeatable=True,
             ),
             Operation("GET", one, "Show a backfill", self.show, {200: BackfillView}, rule=READ),

@@ -1,4 +1,4 @@
-"""Events of pipelines over HTTP, of one or of all; and how expectations of them came out."""
+"""Pipeline event API: events of one or all pipelines, and results of expectations."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from headgate.serve.rest.pipelines.permissions import READ
 
 Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T06:00:00Z"])]
 Name = Annotated[str, Meta(max_length=60, examples=["JOB_FAILED", "SLA_BREACH"])]
-# What anyone may have put on the bus under such a type is not one of ours.
+# Users may emit events of such a type; only ours have this source.
 _NOTICE: Final = msgspec.json.Decoder(Notice)
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
-    """Which events: of a time, of any of some names. With names, a page is what remains of a page of all."""
+    """Filter by time and names. With names, a page is filtered after reading and may be short."""
 
     since: Moment | None = None
     until: Moment | None = None
@@ -43,7 +43,7 @@ class EventsQuery(Struct, forbid_unknown_fields=True):
 
 
 class AllEventsQuery(Struct, forbid_unknown_fields=True):
-    """Which events: up to `limit` after a cursor or from a moment on, or else the latest."""
+    """Up to `limit` events after a cursor or from a time on, or else the latest."""
 
     since: Moment | None = None
     name: Name | None = None
@@ -52,7 +52,7 @@ class AllEventsQuery(Struct, forbid_unknown_fields=True):
 
 
 class ExpectationsQuery(Struct, forbid_unknown_fields=True):
-    """Expectations that came out so, or all of one pipeline."""
+    """Expectations with a verdict, or all of one pipeline."""
 
     verdict: ExpectationVerdict | None = None
     pipeline: str | None = None
@@ -63,7 +63,7 @@ class ExpectationsQuery(Struct, forbid_unknown_fields=True):
 
 
 class PipelineEventView(Struct, frozen=True, kw_only=True):
-    """Something that happened. `text` is the line that people read."""
+    """An event. `text` is its line for people."""
 
     event_id: str
     name: str
@@ -79,14 +79,14 @@ class PipelineEventView(Struct, frozen=True, kw_only=True):
 
 
 class PipelineEventPage(Struct, frozen=True):
-    """Some events. A page may be short, or empty, although there are more: the cursor tells."""
+    """A page of events. It may be short or empty and still have a cursor."""
 
     events: list[PipelineEventView]
     cursor: str | None = None
 
 
 class ExpectationView(Struct, frozen=True, kw_only=True):
-    """How something that was expected by a time came out. `margin_seconds` is how long before its time it happened."""
+    """Result of an expectation. `margin_seconds` is the time left before the deadline."""
 
     pipeline_id: str
     schedule_id: str
@@ -101,14 +101,14 @@ class ExpectationView(Struct, frozen=True, kw_only=True):
 
 
 class ExpectationPage(Struct, frozen=True):
-    """Some expectations, those that were due last first."""
+    """A page of expectations, latest due first."""
 
     expectations: list[ExpectationView]
     cursor: str | None = None
 
 
 def event_operations(pipelines: PipelineService, bus: Bus) -> list[Operation]:
-    """Return what can be asked of events and expectations."""
+    """Return the operations on events and expectations."""
     return _Events(pipelines, bus).operations()
 
 
@@ -122,62 +122,62 @@ class _Events:
     def operations(self) -> list[Operation]:
         return [
             Operation(
-                "GET", "/pipelines/{id}/events", "List what happened to it, the latest first", self.ls,
+                "GET", "/pipelines/{id}/events", "List events of a pipeline, latest first", self.ls,
                 {200: PipelineEventPage}, query=EventsQuery, rule=READ,
             ),
             Operation(
-                "GET", "/pipeline-events", "List what happened to all pipelines, in order", self.ls_all,
+                "GET", "/pipeline-events", "List events of all pipelines, in order", self.ls_all,
                 {200: PipelineEventPage}, query=AllEventsQuery, rule=READ,
             ),
             Operation(
-                "GET", "/expectations", "List how expectations came out", self.expectations, {200: ExpectationPage},
+                "GET", "/expectations", "List results of expectations", self.expectations, {200: ExpectationPage},
                 query=ExpectationsQuery, rule=READ,
             ),
         ]  # fmt: skip
 
     def ls(self, call: Call[None, EventsQuery]) -> Answer:
-        asked = call.query
+        query = call.query
         page = self._events.ls(
             call.path["id"],
-            since_ms=_ms(asked.since),
-            until_ms=_ms(asked.until),
-            names=[_name(each).value for each in asked.name],
-            limit=asked.limit,
-            cursor=asked.cursor,
-            descending=not asked.oldest_first,
+            since_ms=_ms(query.since),
+            until_ms=_ms(query.until),
+            names=[_name(each).value for each in query.name],
+            limit=query.limit,
+            cursor=query.cursor,
+            descending=not query.oldest_first,
         )
-        if not page.events and asked.cursor is None and page.cursor is None:
-            # What is deleted has events still; what has none may be a wrong name.
+        if not page.events and query.cursor is None and page.cursor is None:
+            # A deleted pipeline still has events; a pipeline without events may be a wrong name.
             self._definitions.get(call.path["id"])
         return Answer(PipelineEventPage([_view(each) for each in page.events], page.cursor))
 
     def ls_all(self, call: Call[None, AllEventsQuery]) -> Answer:
-        asked = call.query
-        if asked.cursor is not None and asked.since is not None:
-            raise InvalidPayloadError("since: it is given with a cursor; give one of them")
-        since_ms = _ms(asked.since)
-        after = asked.cursor if since_ms is None else first_id(since_ms)
-        wanted = f"{TYPE_PREFIX}*" if asked.name is None else event_type(_name(asked.name).value)
-        found = self._bus.tail(after, type=wanted, limit=asked.limit)
+        query = call.query
+        if query.cursor is not None and query.since is not None:
+            raise InvalidPayloadError("since: cannot be combined with a cursor")
+        since_ms = _ms(query.since)
+        after = query.cursor if since_ms is None else first_id(since_ms)
+        wanted = f"{TYPE_PREFIX}*" if query.name is None else event_type(_name(query.name).value)
+        found = self._bus.tail(after, type=wanted, limit=query.limit)
         views = [view for view in map(_on_bus, found) if view is not None]
         return Answer(PipelineEventPage(views, found[-1].event_id if found else after))
 
     def expectations(self, call: Call[None, ExpectationsQuery]) -> Answer:
-        asked = call.query
-        if asked.pipeline is None:
-            if asked.verdict is None:
+        query = call.query
+        if query.pipeline is None:
+            if query.verdict is None:
                 raise InvalidPayloadError(
-                    f"verdict: it is missing; name a pipeline, or one of {', '.join(ExpectationVerdict)}"
+                    f"verdict: missing; name a pipeline, or one of {', '.join(ExpectationVerdict)}"
                 )
             page = self._verdicts.ls_by_verdict(
-                asked.verdict, since=asked.since, limit=asked.limit, cursor=asked.cursor
+                query.verdict, since=query.since, limit=query.limit, cursor=query.cursor
             )
         else:
-            self._definitions.get(asked.pipeline)
+            self._definitions.get(query.pipeline)
             page = self._verdicts.ls(
-                asked.pipeline, schedule_id=asked.schedule or "", limit=asked.limit, cursor=asked.cursor
+                query.pipeline, schedule_id=query.schedule or "", limit=query.limit, cursor=query.cursor
             )
-        found = [shown(ExpectationView, each) for each in page.verdicts if _is_wanted(each, asked)]
+        found = [shown(ExpectationView, each) for each in page.verdicts if _is_wanted(each, query)]
         return Answer(ExpectationPage(found, page.cursor))
 
 
@@ -202,19 +202,19 @@ def _name(given: str) -> EventName:
         return EventName(wanted)
     except ValueError as exc:
         near = nearest(wanted, [each.value for each in EventName])
-        hint = f"; did you mean {near}?" if near else "; the catalogue of events has the names"
-        raise InvalidPayloadError(f"name {given[:60]!r}: there is no such event{hint}") from exc
+        hint = f"; did you mean {near}?" if near else "; see the event catalogue"
+        raise InvalidPayloadError(f"name {given[:60]!r}: unknown event{hint}") from exc
 
 
-def _is_wanted(verdict: StoredVerdict, asked: ExpectationsQuery) -> bool:
-    if asked.verdict is not None and verdict.verdict is not asked.verdict:
+def _is_wanted(verdict: StoredVerdict, query: ExpectationsQuery) -> bool:
+    if query.verdict is not None and verdict.verdict is not query.verdict:
         return False
-    if asked.schedule is not None and verdict.schedule_id != asked.schedule:
+    if query.schedule is not None and verdict.schedule_id != query.schedule:
         return False
-    since_ms = _ms(asked.since)
+    since_ms = _ms(query.since)
     return since_ms is None or verdict.due_at >= instant(since_ms)
 
 
 def _ms(moment: datetime | None) -> int | None:
-    # Nothing was kept before 1970, and keys have no digits for it.
+    # Keys have no digits for times before 1970.
     return None if moment is None else max(0, round(moment.timestamp() * 1000))

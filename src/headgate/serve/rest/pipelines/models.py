@@ -1,4 +1,4 @@
-"""Pipelines, their runs and what belongs to them as the API shows them. Moments are texts in UTC."""
+"""Response structs of the pipeline API. Times are UTC text."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from headgate.serve.rest.durable.models import Limit
 
 V = TypeVar("V", bound=Struct)
 
-# What is taken in several places.
+# Shared parameter types.
 Date = Annotated[
     str,
     Meta(
         min_length=4,
         max_length=40,
-        description="A period in the form of the pipeline's own: a day, an hour, a week, a month, or the start of one.",
+        description="A period in the pipeline's granularity: a day, hour, week or month, or its start.",
         examples=["2026-03-03", "2026-03-03T07", "2026-W10", "2026-03", "2026-03-03T07:15"],
     ),
 ]
@@ -45,15 +45,13 @@ ScheduleName = Annotated[
     Meta(
         min_length=1,
         max_length=200,
-        description="The schedule; it may be left out where there is one.",
+        description="The schedule; optional if the pipeline has one.",
         examples=["daily", "cron", "stream"],
     ),
 ]
 Reason = Annotated[
     str,
-    Meta(
-        min_length=1, max_length=1024, description="Why, for whoever reads it later.", examples=["the source is back"]
-    ),
+    Meta(min_length=1, max_length=1024, description="Recorded in the audit log.", examples=["the source is back"]),
 ]
 
 
@@ -65,7 +63,7 @@ class PageQuery(Struct, forbid_unknown_fields=True):
 
 
 def shown(kind: type[V], source: Struct, **more: Any) -> V:  # noqa: ANN401 - fields of the view
-    """Return a view: each field as it is given, as the source has it, or as the moment that it has in milliseconds."""
+    """Build a view: each field from `more`, from the source, or from the source's `*_ms` as text."""
     values = dict(more)
     for name in kind.__struct_fields__:
         if name in values:
@@ -82,14 +80,14 @@ def shown(kind: type[V], source: Struct, **more: Any) -> V:  # noqa: ANN401 - fi
 
 
 class TransitionView(Struct, frozen=True):
-    """When a run became what."""
+    """A status transition of a run."""
 
     status: RunStatus
     at: str | None
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """One attempt at a period. `version` moves with every change of it."""
+    """One attempt at a period. `version` increases with every change."""
 
     run_id: str
     pipeline_id: str
@@ -123,14 +121,14 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class RunPage(Struct, frozen=True):
-    """Some runs of a pipeline, the latest first, and the cursor of the next page if there is one."""
+    """A page of runs, latest first."""
 
     runs: list[RunView]
     cursor: str | None = None
 
 
 class AttemptView(Struct, frozen=True, kw_only=True):
-    """What the log of a period says of one attempt."""
+    """One attempt in the run log of a period."""
 
     number: int
     run_id: str
@@ -146,7 +144,7 @@ class AttemptView(Struct, frozen=True, kw_only=True):
 
 
 class DirectiveView(Struct, frozen=True):
-    """What someone ordered for a period, and why."""
+    """A directive for a period, and its reason."""
 
     order: Order
     by: str
@@ -155,7 +153,7 @@ class DirectiveView(Struct, frozen=True):
 
 
 class RunLogView(Struct, frozen=True, kw_only=True):
-    """Where a period stands, over all its attempts."""
+    """State of a period over all its attempts."""
 
     pipeline_id: str
     schedule_id: str
@@ -187,14 +185,14 @@ class RunLogView(Struct, frozen=True, kw_only=True):
 
 
 class RunLogPage(Struct, frozen=True):
-    """The logs of some periods, the latest period first."""
+    """A page of run logs, latest period first."""
 
     run_logs: list[RunLogView]
     cursor: str | None = None
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """One thing that happened to the job of a period."""
+    """One event of the job of a period."""
 
     event: JobEvent
     at: str | None
@@ -209,14 +207,14 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 class JobPage(Struct, frozen=True):
-    """What happened to the jobs of a period, the latest first."""
+    """Job events of a period, latest first."""
 
     entries: list[JobView]
     cursor: str | None = None
 
 
 class RerunView(Struct, frozen=True, kw_only=True):
-    """A period that someone wants done again, and what became of that: `rule` and `decision` say why."""
+    """A rerun request and its outcome; `rule` and `decision` explain it."""
 
     rerun_id: str
     pipeline_id: str
@@ -237,14 +235,14 @@ class RerunView(Struct, frozen=True, kw_only=True):
 
 
 class RerunPage(Struct, frozen=True):
-    """Some reruns, those that were asked for last first."""
+    """A page of reruns, latest request first."""
 
     reruns: list[RerunView]
     cursor: str | None = None
 
 
 class BackfillView(Struct, frozen=True, kw_only=True):
-    """A range of periods that is being done. Lists go without the dates."""
+    """A backfill. Lists omit the dates."""
 
     backfill_id: str
     pipeline_id: str
@@ -270,14 +268,14 @@ class BackfillView(Struct, frozen=True, kw_only=True):
 
 
 class BackfillPage(Struct, frozen=True):
-    """Some backfills of a pipeline, the latest first."""
+    """A page of backfills, latest first."""
 
     backfills: list[BackfillView]
     cursor: str | None = None
 
 
 class ControlView(Struct, frozen=True, kw_only=True):
-    """What was said about a pipeline. `state` is what holds now: a pause may be over."""
+    """Control state of a pipeline. `state` is the effective one: a pause may have expired."""
 
     pipeline_id: str
     state: ControlState
@@ -294,7 +292,7 @@ class ControlView(Struct, frozen=True, kw_only=True):
 
 
 class BlockerView(Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be."""
+    """One unmet condition."""
 
     kind: str
     name: str
@@ -304,7 +302,7 @@ class BlockerView(Struct, frozen=True, kw_only=True):
 
 
 class RuleView(Struct, frozen=True, kw_only=True):
-    """What one rule came to, and those below it."""
+    """Result of a rule, and of its children."""
 
     path: str
     name: str
@@ -318,7 +316,7 @@ class RuleView(Struct, frozen=True, kw_only=True):
 
 
 class TraitSeen(Struct, frozen=True, kw_only=True):
-    """What a trait was worth when it was looked at."""
+    """Value of a trait at the evaluation."""
 
     status: TraitStatus
     reason: str
@@ -327,7 +325,7 @@ class TraitSeen(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationView(Struct, frozen=True, kw_only=True):
-    """What rules and traits came to when they were looked at."""
+    """Results of rules and traits at an evaluation."""
 
     evaluation_id: str
     pipeline_id: str
@@ -350,12 +348,12 @@ class EvaluationView(Struct, frozen=True, kw_only=True):
 
 
 def run_view(run: Run) -> RunView:
-    """Return a run as it is shown."""
+    """Return the view of a run."""
     return shown(RunView, run, transitions=[shown(TransitionView, each) for each in run.transitions])
 
 
 def run_log_view(log: RunLog) -> RunLogView:
-    """Return the log of a period as it is shown."""
+    """Return the view of a run log."""
     return shown(
         RunLogView,
         log,
@@ -366,37 +364,37 @@ def run_log_view(log: RunLog) -> RunLogView:
 
 
 def job_page(page: JobLogPage) -> JobPage:
-    """Return entries of the job log as they are shown."""
+    """Return a page of job events."""
     return JobPage([shown(JobView, each) for each in page.entries], page.cursor)
 
 
 def rerun_view(rerun: Rerun) -> RerunView:
-    """Return a rerun as it is shown."""
+    """Return the view of a rerun."""
     return shown(RerunView, rerun)
 
 
 def backfill_view(backfill: Backfill) -> BackfillView:
-    """Return a backfill as it is shown."""
+    """Return the view of a backfill."""
     return shown(BackfillView, backfill)
 
 
 def control_view(control: Control, now_ms: int) -> ControlView:
-    """Return what was said about a pipeline, as it holds now."""
+    """Return the effective control state of a pipeline."""
     return shown(ControlView, control, state=control.state_at(now_ms))
 
 
 def blocker_view(blocker: Blocker) -> BlockerView:
-    """Return something that is not as it should be."""
+    """Return the view of an unmet condition."""
     return shown(BlockerView, blocker)
 
 
 def rule_view(result: RuleResult) -> RuleView:
-    """Return what a rule came to, with those below it."""
+    """Return the view of a rule result, with its children."""
     return shown(RuleView, result, children=[rule_view(each) for each in result.children])
 
 
 def evaluation_view(stored: StoredEvaluation) -> EvaluationView:
-    """Return an evaluation as it is shown."""
+    """Return the view of an evaluation."""
     verdict = stored.verdict
     return shown(
         EvaluationView,

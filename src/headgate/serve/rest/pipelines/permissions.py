@@ -1,4 +1,4 @@
-"""Who may ask what of pipelines: read them, tell them of data and start them, steer them, define them."""
+"""Authorization rules of the pipeline API: read, push data and start, control, define."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 
 READ: Final = Rule(Permission.PIPELINE_READ)
-# Sensors, traits, markers, runs, and a job's own word for how it ended.
+# Sensors, traits, markers, run starts, and completion reports of jobs.
 PUSH: Final = Rule(Permission.PIPELINE_PUSH)
 # Pauses, holds, reruns, backfills, cancellations.
 CONTROL: Final = Rule(Permission.PIPELINE_CONTROL)
-# A definition decides what is run with the server's rights: it is for those who may do everything.
+# A definition determines what runs with the server's privileges: administrators only.
 DEFINE: Final = Rule(Permission.PIPELINE_DEFINE)

@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: defined, checked, compared, listed and taken away; and all routes that belong to them."""
+"""Pipeline API: define, validate, plan, list and delete pipelines; and all routes of rest/pipelines."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from headgate.store.model.requests import Write
 from headgate.triggers.registry import TriggerKinds
 
 YAML: Final = "application/yaml"
-_PART: Final = AccessPolicy(READ.permission, DEFINE.permission)
+_POLICY: Final = AccessPolicy(READ.permission, DEFINE.permission)
 _SOURCE: Final = "body"
-_TOLD_MAX: Final = 3
+_PROBLEMS_MAX: Final = 3
 _EXAMPLE: Final = {
     "id": "silver-orders",
     "schedules": [{"cron": "0 6 * * *", "timezone": "Europe/Berlin"}],
@@ -62,12 +62,12 @@ _EXAMPLE: Final = {
     "trigger": {"type": "http", "config": {"url": "https://jobs.example.org/silver"}},
 }
 DefinitionObject = Annotated[
-    dict[str, Any], Meta(description="The definition of a pipeline, or of one in an older format.", examples=[_EXAMPLE])
+    dict[str, Any], Meta(description="A pipeline definition, also in an older format.", examples=[_EXAMPLE])
 ]
 DefinitionText = Annotated[
     str,
     Meta(
-        description="The same as YAML.",
+        description="The definition as YAML.",
         examples=["id: silver-orders\nschedules:\n  - cron: 0 6 * * *\ntrigger:\n  type: http\n"],
     ),
 ]
@@ -76,19 +76,19 @@ Why = Annotated[str, Meta(max_length=1024, examples=["the job is called otherwis
 
 
 class ChangeQuery(Struct, forbid_unknown_fields=True):
-    """Why a definition is changed, for whoever reads its versions."""
+    """Reason of the change, stored with the version."""
 
     reason: Why = ""
 
 
 class VersionQuery(Struct, forbid_unknown_fields=True):
-    """Which version; none: the current one."""
+    """Version; the current one by default."""
 
     version: Annotated[int, Meta(ge=1, le=999_999)] | None = None
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, or hardly meant: where, the fact, and what is allowed. Lines count from 1."""
+    """One problem or warning: location, fact, and what is allowed. Lines count from 1."""
 
     field: str
     fact: str
@@ -100,7 +100,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class PipelineView(Struct, frozen=True, kw_only=True):
-    """A version of a pipeline. `definition` has what is not as it is by default."""
+    """A version of a pipeline. `definition` omits defaults."""
 
     id: str
     version: int
@@ -120,7 +120,7 @@ class PipelineView(Struct, frozen=True, kw_only=True):
 
 
 class PipelinePage(Struct, frozen=True):
-    """Some pipelines by id, and rows among them that are no definitions."""
+    """A page of pipelines by id, and rows that are not valid definitions."""
 
     pipelines: list[PipelineView]
     bad: list[BadPipeline]
@@ -128,7 +128,7 @@ class PipelinePage(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """What was found in a text: the pipelines that are right, everything that is wrong, and what is hardly meant."""
+    """Validation result: valid pipelines, problems and warnings."""
 
     valid: bool
     pipelines: list[str]
@@ -137,7 +137,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 
 class PlannedChange(Struct, frozen=True, kw_only=True):
-    """What keeping a definition would change: `+` is new, `-` is gone, `~` is other than before."""
+    """A change that storing the definition would make: `+` added, `-` removed, `~` changed."""
 
     pipeline_id: str
     is_new: bool
@@ -145,7 +145,7 @@ class PlannedChange(Struct, frozen=True, kw_only=True):
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What keeping the definitions of a text would change. Nothing was."""
+    """Changes that storing the definitions would make. Nothing was stored."""
 
     changes: list[PlannedChange]
     problems: list[Finding]
@@ -161,20 +161,20 @@ def pipeline_routes(
 ) -> list[ControllerRouterHandler]:
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
-    `calendars` are those that the pipelines go by: through others, changes are seen after a few seconds.
-    `check_trait` says what is wrong with a trait.
+    `calendars` should be the instance that the pipelines use; another one sees changes only after a few seconds.
+    `check_trait` validates a trait definition.
     """
     kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
     ]
-    answered = IdempotencyStore(pipelines.store, pipelines.clock)
-    return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
+    idempotency = IdempotencyStore(pipelines.store, pipelines.clock)
+    return operation_routes(operations, pool, _POLICY, namespace="pipelines.", idempotency=idempotency)
 
 
 def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: TraitCheck | None = None) -> list[Operation]:
-    """Return what can be asked of pipelines and all that belongs to one."""
+    """Return the operations on pipelines and everything below one."""
     return [
         *_Pipelines(pipelines, check_trait).operations(),
         *sensor_operations(pipelines),
@@ -209,7 +209,7 @@ class _Pipelines:
             Operation(
                 "POST",
                 "/pipelines/validate",
-                "Say everything that is wrong with definitions",
+                "Validate definitions",
                 self.validate,
                 {200: Checked},
                 body_forms=_FORMS,
@@ -218,7 +218,7 @@ class _Pipelines:
             Operation(
                 "POST",
                 "/pipelines/plan",
-                "Say what keeping definitions would change",
+                "Plan the changes of definitions",
                 self.plan,
                 {200: Planned},
                 body_forms=_FORMS,
@@ -235,15 +235,15 @@ class _Pipelines:
                 rule=DEFINE,
             ),
             Operation(
-                "GET", one, "Show a pipeline, or one of its versions", self.show, {200: PipelineView},
+                "GET", one, "Show a pipeline version", self.show, {200: PipelineView},
                 query=VersionQuery, rule=READ,
             ),
             Operation(
-                "DELETE", one, "Take a pipeline away; its versions and runs stay", self.delete,
+                "DELETE", one, "Delete a pipeline; its versions and runs stay", self.delete,
                 {204: None, 404: Problem, 412: Problem}, query=ChangeQuery, rule=DEFINE,
             ),
             Operation(
-                "GET", f"{one}/versions", "List its versions, the latest first", self.versions, {200: PipelinePage},
+                "GET", f"{one}/versions", "List versions, latest first", self.versions, {200: PipelinePage},
                 query=PageQuery, rule=READ,
             ),
         ]  # fmt: skip
@@ -265,7 +265,7 @@ class _Pipelines:
     def validate(self, call: Call[None, NoQuery]) -> Answer:
         loaded = self._proposals.read(_text(call.content), _SOURCE)
         errors = problems.errors_of(loaded.problems)
-        # A file of the server's own may have them: it is the way that is closed, not the definition that is wrong.
+        # The server's own files may contain them: the API is not a permitted way, the definition is valid.
         local = [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
         return Answer(
             Checked(
@@ -295,7 +295,7 @@ class _Pipelines:
         pipeline_id, text = call.path["id"], _text(call.content)
         loaded = self._proposals.read(text, _SOURCE)
         errors = problems.errors_of(loaded.problems)
-        errors += _not_this_one(loaded, pipeline_id) if not errors else []
+        errors += _id_mismatch(loaded, pipeline_id) if not errors else []
         errors += [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
         if errors:
             return _refused(pipeline_id, errors)
@@ -358,11 +358,11 @@ def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineV
 
 def _text(content: bytes) -> str:
     if len(content) > FILE_BYTES_MAX:
-        raise InvalidPayloadError(f"body: it has {len(content)} bytes; give at most {FILE_BYTES_MAX}")
+        raise InvalidPayloadError(f"body: {len(content)} bytes; send at most {FILE_BYTES_MAX}")
     try:
         return content.decode()
     except UnicodeDecodeError as exc:
-        raise InvalidPayloadError(f"body: it is not UTF-8: {exc.reason} at byte {exc.start}") from exc
+        raise InvalidPayloadError(f"body: not UTF-8: {exc.reason} at byte {exc.start}") from exc
 
 
 def _warnings(loaded: Loaded) -> list[problems.Problem]:
@@ -373,20 +373,20 @@ def _findings(found: Sequence[problems.Problem]) -> list[Finding]:
     return [shown(Finding, problem, text=problem.text()) for problem in found]
 
 
-def _not_this_one(loaded: Loaded, pipeline_id: str) -> list[problems.Problem]:
-    """Return why a text is not the definition of this pipeline."""
+def _id_mismatch(loaded: Loaded, pipeline_id: str) -> list[problems.Problem]:
+    """Return the problem if a text is not the definition of this pipeline."""
     ids = [each.pipeline.id for each in loaded.pipelines]
     if ids == [pipeline_id]:
         return []
     if len(ids) != 1:
-        return [problems.Problem(source=_SOURCE, fact=f"it has {len(ids)} definitions", allowed="give exactly one")]
-    fact = f"it is that of {ids[0]!r}, and the path says {pipeline_id!r}"
+        return [problems.Problem(source=_SOURCE, fact=f"{len(ids)} definitions", allowed="send exactly one")]
+    fact = f"{ids[0]!r} differs from {pipeline_id!r} in the path"
     line = loaded.pipelines[0].line
-    return [problems.Problem(source=_SOURCE, line=line, field="id", fact=fact, allowed="give the same")]
+    return [problems.Problem(source=_SOURCE, line=line, field="id", fact=fact, allowed="send the same id")]
 
 
 def _refused(pipeline_id: str, errors: Sequence[problems.Problem]) -> Result:
-    told = "; ".join(problem.text() for problem in errors[:_TOLD_MAX])
-    rest = f"; and {len(errors) - _TOLD_MAX} more" if len(errors) > _TOLD_MAX else ""
+    told = "; ".join(problem.text() for problem in errors[:_PROBLEMS_MAX])
+    rest = f"; and {len(errors) - _PROBLEMS_MAX} more" if len(errors) > _PROBLEMS_MAX else ""
     detail = f"pipeline {pipeline_id}: {told}{rest}"
     return response(Problem.of(400, DefinitionError.code, detail, errors=_findings(errors)))

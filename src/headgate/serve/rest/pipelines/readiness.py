@@ -1,4 +1,4 @@
-"""Readiness over HTTP: what was found, why a period stands where it does, and what would be found. Starts nothing."""
+"""Readiness API: last verdict, explanation, evaluations, trial evaluation and simulation. Starts nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from headgate.serve.rest.pipelines.permissions import PUSH, READ
 
 
 class PeriodQuery(Struct, forbid_unknown_fields=True):
-    """Which period; without a date, the one that is now or was evaluated last."""
+    """Period; without a date the current or last evaluated one."""
 
     date: Date | None = None
     schedule: ScheduleName | None = None
 
 
 class EvaluationsQuery(Struct, forbid_unknown_fields=True):
-    """Evaluations of which period, and made for what."""
+    """Filter of evaluations by period and purpose."""
 
     date: Date
     schedule: ScheduleName | None = None
@@ -47,21 +47,21 @@ class EvaluationsQuery(Struct, forbid_unknown_fields=True):
 
 
 class TryPeriod(Struct, forbid_unknown_fields=True):
-    """The period to evaluate; without a date, the one that is now."""
+    """Period to evaluate; without a date the current one."""
 
     date: Date | None = None
     schedule: ScheduleName | None = None
 
 
 class SimulatePeriod(Struct, forbid_unknown_fields=True):
-    """The period whose day is gone through again."""
+    """Period to simulate."""
 
     date: Date
     schedule: ScheduleName | None = None
 
 
 class ReadinessView(Struct, frozen=True, kw_only=True):
-    """Whether a period may start. `is_cached`: from what is kept for quick answers, a few minutes old at most."""
+    """Whether a period may start. `is_cached`: from a cache, a few minutes old at most."""
 
     pipeline_id: str
     schedule_id: str
@@ -75,7 +75,7 @@ class ReadinessView(Struct, frozen=True, kw_only=True):
 
 
 class ExplanationView(Struct, frozen=True, kw_only=True):
-    """Why a period stands where it does, as a sentence and as a tree."""
+    """Explanation of a period's state, as a sentence and as a tree."""
 
     pipeline_id: str
     schedule_id: str
@@ -86,7 +86,7 @@ class ExplanationView(Struct, frozen=True, kw_only=True):
 
 
 class LookView(Struct, frozen=True):
-    """What an evaluation at one moment would have come to."""
+    """Result of a simulated evaluation at one time."""
 
     at: str | None
     result: ReadinessResult
@@ -94,7 +94,7 @@ class LookView(Struct, frozen=True):
 
 
 class SimulationView(Struct, frozen=True, kw_only=True):
-    """What a period would have come to; runs upstream and datasets are taken as they are now."""
+    """Result of a simulation; upstream runs and datasets are taken in their current state."""
 
     pipeline_id: str
     schedule_id: str
@@ -110,14 +110,14 @@ class SimulationView(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationPage(Struct, frozen=True):
-    """Some evaluations, the latest first."""
+    """A page of evaluations, latest first."""
 
     evaluations: list[EvaluationView]
     cursor: str | None = None
 
 
 def readiness_operations(pipelines: PipelineService) -> list[Operation]:
-    """Return what can be asked of readiness."""
+    """Return the operations on readiness."""
     return _Readiness(pipelines).operations()
 
 
@@ -140,11 +140,11 @@ class _Readiness:
         one = "/pipelines/{id}"
         return [
             Operation(
-                "GET", f"{one}/readiness", "Say whether it is ready, as it was found last", self.readiness,
+                "GET", f"{one}/readiness", "Show the last readiness verdict", self.readiness,
                 {200: ReadinessView}, query=PeriodQuery, rule=READ,
             ),
             Operation(
-                "GET", f"{one}/why", "Explain why a period stands where it does", self.why, {200: ExplanationView},
+                "GET", f"{one}/why", "Explain the state of a period", self.why, {200: ExplanationView},
                 query=PeriodQuery, rule=READ,
             ),
             Operation(
@@ -152,28 +152,26 @@ class _Readiness:
                 query=EvaluationsQuery, rule=READ,
             ),
             Operation(
-                "POST", f"{one}/evaluate", "Evaluate a period, as a trial", self.evaluate, {200: EvaluationView},
+                "POST", f"{one}/evaluate", "Evaluate without starting a run", self.evaluate, {200: EvaluationView},
                 body=TryPeriod, rule=PUSH, repeatable=True,
             ),
             Operation(
-                "POST", f"{one}/simulate", "Go through a past day again", self.simulate, {200: SimulationView},
+                "POST", f"{one}/simulate", "Simulate a past day", self.simulate, {200: SimulationView},
                 body=SimulatePeriod, rule=READ,
             ),
         ]  # fmt: skip
 
     def readiness(self, call: Call[None, PeriodQuery]) -> Answer:
-        pipeline, asked = self._pipeline(call.path["id"]), call.query
-        if asked.date is None:
+        pipeline, query = self._pipeline(call.path["id"]), call.query
+        if query.date is None:
             cached = self._evaluations.cached(pipeline.id)
-            if cached is None or asked.schedule not in (None, cached.schedule_id):
-                raise NotFoundError(
-                    f"pipeline {pipeline.id}: nothing was evaluated lately; name a date, or evaluate it"
-                )
+            if cached is None or query.schedule not in (None, cached.schedule_id):
+                raise NotFoundError(f"pipeline {pipeline.id}: no recent evaluation; set a date, or evaluate it")
             return Answer(_cached_view(cached))
-        slot = slot_named(pipeline, asked.date, asked.schedule)
+        slot = slot_named(pipeline, query.date, query.schedule)
         stored = self._evaluations.latest(slot)
         if stored is None:
-            raise NotFoundError(f"{slot}: nothing was evaluated; ask why, or evaluate it as a trial")
+            raise NotFoundError(f"{slot}: no evaluation; request the explanation, or evaluate it")
         verdict = stored.verdict
         blocking = [blocker_view(each) for each in verdict.blocking]
         more = {"result": verdict.result, "reason": verdict.reason, "blocking": blocking, "is_cached": False}
@@ -190,9 +188,9 @@ class _Readiness:
         )
 
     def ls(self, call: Call[None, EvaluationsQuery]) -> Answer:
-        asked = call.query
-        slot = slot_named(self._pipeline(call.path["id"]), asked.date, asked.schedule)
-        page = self._evaluations.ls(slot, purpose=asked.purpose, limit=asked.limit, cursor=asked.cursor)
+        query = call.query
+        slot = slot_named(self._pipeline(call.path["id"]), query.date, query.schedule)
+        page = self._evaluations.ls(slot, purpose=query.purpose, limit=query.limit, cursor=query.cursor)
         return Answer(EvaluationPage([evaluation_view(each) for each in page.evaluations], page.cursor))
 
     def evaluate(self, call: Call[TryPeriod, NoQuery]) -> Answer:
@@ -211,7 +209,7 @@ class _Readiness:
 
     def _slot(self, pipeline: Pipeline, date: str | None, schedule: str | None) -> Slot:
         if date is None:
-            # The period that a slot at this moment stands for: hours are done when they are over.
+            # The period that a slot at this time stands for: an hourly period is due when it is over.
             date = timetable_named(pipeline, schedule, {}).date_of(self._clock.now())
         return slot_named(pipeline, date, schedule)
 

@@ -1,4 +1,4 @@
-"""Runs over HTTP: started, listed, cancelled, told how their jobs ended, and done again."""
+"""Run API: start, list, cancel and complete runs; run logs; reruns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from headgate.serve.rest.pipelines.permissions import CONTROL, PUSH, READ
 
 
 class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A period to begin now; with `force`, its job starts ready or not."""
+    """A period to start now; with `force` the job starts regardless of readiness."""
 
     date: Date
     schedule: ScheduleName | None = None
@@ -52,13 +52,13 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CancelRun(Struct, forbid_unknown_fields=True):
-    """Why a run is to end."""
+    """Reason of the cancellation."""
 
     reason: Reason
 
 
 class CompleteRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A job's own word for how it ended; `category` says of a failure whether trying again may help."""
+    """Completion report of a job; for a failure `category` tells whether a retry may help."""
 
     status: Literal["success", "failed"]
     reason: Annotated[str, Meta(max_length=4000, examples=["disk full"])] = ""
@@ -66,7 +66,7 @@ class CompleteRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AskRerun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A period to do again. The reason chooses the budget; `force` does it also if that is spent."""
+    """A period to rerun. The reason selects the budget; `force` ignores an exhausted budget."""
 
     date: Date
     schedule: ScheduleName | None = None
@@ -78,7 +78,7 @@ class AskRerun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunLogsQuery(Struct, forbid_unknown_fields=True):
-    """Logs of which dates: those that begin so."""
+    """Filter of run logs by date prefix."""
 
     dates: Annotated[str, Meta(max_length=40, examples=["2026-03"])] = ""
     limit: Limit = 100
@@ -86,13 +86,13 @@ class RunLogsQuery(Struct, forbid_unknown_fields=True):
 
 
 class LogQuery(Struct, forbid_unknown_fields=True):
-    """Of which schedule; it may be left out where there is one."""
+    """Schedule; optional if the pipeline has one."""
 
     schedule: ScheduleName | None = None
 
 
 class JobQuery(Struct, forbid_unknown_fields=True):
-    """Of which schedule, and which page."""
+    """Schedule, and page."""
 
     schedule: ScheduleName | None = None
     limit: Limit = 100
@@ -100,7 +100,7 @@ class JobQuery(Struct, forbid_unknown_fields=True):
 
 
 class StartedView(Struct, frozen=True, kw_only=True):
-    """What pursues the period from now on. Its run is in the log of the period once it has begun."""
+    """The started lifecycle. The run appears in the run log of the period once it has started."""
 
     pipeline_id: str
     schedule_id: str
@@ -111,12 +111,12 @@ class StartedView(Struct, frozen=True, kw_only=True):
 
 
 def run_operations(pipelines: PipelineService) -> list[Operation]:
-    """Return what can be asked of runs."""
+    """Return the operations on runs."""
     return [*_Runs(pipelines).operations(), *_Logs(pipelines).operations(), *_Reruns(pipelines).operations()]
 
 
 def manual_of(pipelines: PipelineService) -> ManualActions:
-    """Return what people can do."""
+    """Return the manual operations of a pipeline service."""
     return pipelines.manual
 
 
@@ -129,18 +129,18 @@ class _Runs:
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/runs", "/runs/{run_id}"
         return [
-            Operation("GET", many, "List its runs", self.ls, {200: RunPage}, query=PageQuery, rule=READ),
+            Operation("GET", many, "List runs", self.ls, {200: RunPage}, query=PageQuery, rule=READ),
             Operation(
-                "POST", many, "Begin a period", self.start, {202: StartedView, 409: Problem}, body=StartRun, rule=PUSH,
+                "POST", many, "Start a run", self.start, {202: StartedView, 409: Problem}, body=StartRun, rule=PUSH,
                 repeatable=True,
             ),
             Operation("GET", one, "Show a run", self.show, {200: RunView}, rule=READ),
             Operation(
-                "POST", f"{one}/cancel", "End a run and its job", self.cancel, {202: RunView, 409: Problem},
+                "POST", f"{one}/cancel", "Cancel a run and its job", self.cancel, {202: RunView, 409: Problem},
                 body=CancelRun, rule=CONTROL,
             ),
             Operation(
-                "POST", f"{one}/complete", "Say how the job of a run ended", self.complete, {200: RunView},
+                "POST", f"{one}/complete", "Report the end of a job", self.complete, {200: RunView},
                 body=CompleteRun, rule=PUSH,
             ),
         ]  # fmt: skip
@@ -148,7 +148,7 @@ class _Runs:
     def ls(self, call: Call[None, PageQuery]) -> Answer:
         page = self._runs.ls(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
         if not page.runs and call.query.cursor is None:
-            # There may be runs of a pipeline that was deleted; where there are none, it may be a wrong name.
+            # A deleted pipeline may have runs; a pipeline without runs may be a wrong name.
             self._definitions.get(call.path["id"])
         return Answer(RunPage([run_view(each) for each in page.runs], page.cursor))
 
@@ -156,7 +156,7 @@ class _Runs:
         body = call.body
         slot = slot_named(self._definitions.get(call.path["id"]).pipeline, body.date, body.schedule)
         by, key = call.principal.name, idempotency_key(call.headers)
-        # Two callers may use the same key without knowing of each other.
+        # Two callers may use the same key independently.
         token = "" if key is None else f"{by}-{key}"
         begun = self._manual.start(slot, by=by, reason=body.reason, is_forced=body.force, token=token)
         started = StartedView(
@@ -193,19 +193,19 @@ class _Logs:
         many, one = "/pipelines/{id}/run-logs", "/pipelines/{id}/run-logs/{date}"
         return [
             Operation(
-                "GET", many, "List where its periods stand", self.ls, {200: RunLogPage}, query=RunLogsQuery, rule=READ
+                "GET", many, "List run logs", self.ls, {200: RunLogPage}, query=RunLogsQuery, rule=READ
             ),
-            Operation("GET", one, "Show a period", self.show, {200: RunLogView}, query=LogQuery, rule=READ),
+            Operation("GET", one, "Show a run log", self.show, {200: RunLogView}, query=LogQuery, rule=READ),
             Operation(
-                "GET", f"{one}/jobs", "List what happened to its jobs", self.jobs, {200: JobPage}, query=JobQuery,
+                "GET", f"{one}/jobs", "List job events of a period", self.jobs, {200: JobPage}, query=JobQuery,
                 rule=READ,
             ),
         ]  # fmt: skip
 
     def ls(self, call: Call[None, RunLogsQuery]) -> Answer:
-        asked = call.query
-        page = self._runs.logs(call.path["id"], dates=asked.dates, limit=asked.limit, cursor=asked.cursor)
-        if not page.logs and asked.cursor is None:
+        query = call.query
+        page = self._runs.logs(call.path["id"], dates=query.dates, limit=query.limit, cursor=query.cursor)
+        if not page.logs and query.cursor is None:
             self._definitions.get(call.path["id"])
         return Answer(RunLogPage([run_log_view(each) for each in page.logs], page.cursor))
 
@@ -213,21 +213,21 @@ class _Logs:
         slot = self._slot(call, call.query.schedule)
         log = self._runs.log(slot)
         if log is None:
-            raise NotFoundError(f"{slot}: nothing was begun or said about it; ask why")
+            raise NotFoundError(f"{slot}: no run and no directive; request the explanation")
         return Answer(run_log_view(log), headers=etag(log.version))
 
     def jobs(self, call: Call[None, JobQuery]) -> Answer:
-        asked = call.query
-        return Answer(job_page(self._jobs.ls(self._slot(call, asked.schedule), limit=asked.limit, cursor=asked.cursor)))
+        query = call.query
+        return Answer(job_page(self._jobs.ls(self._slot(call, query.schedule), limit=query.limit, cursor=query.cursor)))
 
     def _slot(self, call: Call[None, Any], schedule: str | None) -> Slot:
-        """Return the period that is meant, also of a schedule that the pipeline had once."""
+        """Return the requested period, also of a removed schedule."""
         pipeline = self._definitions.get(call.path["id"]).pipeline
         schedule_id = schedule if schedule is not None else timetable_named(pipeline, None, {}).schedule_id
         date = period_text(call.path["date"])
         if date is None:
             raise InvalidPayloadError(
-                f"date {call.path['date'][:40]!r} is no period; write 2026-03-03, 2026-03-03T07, 2026-W10 or 2026-03"
+                f"date {call.path['date'][:40]!r} is not a period; write 2026-03-03, 2026-03-03T07, 2026-W10 or 2026-03"
             )
         return Slot(pipeline.id, schedule_id, date)
 
@@ -241,12 +241,12 @@ class _Reruns:
     def operations(self) -> list[Operation]:
         many = "/pipelines/{id}/reruns"
         return [
-            Operation("GET", many, "List its reruns", self.ls, {200: RerunPage}, query=PageQuery, rule=READ),
+            Operation("GET", many, "List reruns", self.ls, {200: RerunPage}, query=PageQuery, rule=READ),
             Operation(
-                "POST", many, "Ask for a period to be done again", self.ask, {202: RerunView}, body=AskRerun,
+                "POST", many, "Request a rerun", self.ask, {202: RerunView}, body=AskRerun,
                 rule=CONTROL, repeatable=True,
             ),
-            Operation("GET", "/reruns", "List the reruns of all pipelines", self.ls_all, {200: RerunPage},
+            Operation("GET", "/reruns", "List reruns of all pipelines", self.ls_all, {200: RerunPage},
                       query=PageQuery, rule=READ),
             Operation("GET", "/reruns/{rerun_id}", "Show a rerun", self.show, {200: RerunView}, rule=READ),
         ]  # fmt: skip

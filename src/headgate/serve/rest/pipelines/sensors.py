@@ -1,4 +1,4 @@
-"""Sensors and markers over HTTP: what producers say about data, and which periods they ask for."""
+"""Sensor and marker API: producers push facts about data, and request periods."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from headgate.serve.rest.pipelines.permissions import CONTROL, PUSH, READ
 
 _SOURCE: Final = "api"
 Period = Annotated[
-    str, Meta(max_length=40, description="The period that it is about.", examples=["2026-03-03", "2026-03-03T07"])
+    str, Meta(max_length=40, description="The period of the sensor value.", examples=["2026-03-03", "2026-03-03T07"])
 ]
 Data = Annotated[
     dict[str, Any],
     Meta(
-        description="What there is to say. `date` and `hour` among it name the period as well.",
+        description="The sensor value. `date` and `hour` in it set the period, too.",
         examples=[{"count": 12000, "date": "2026-03-03"}],
     ),
 ]
 
 
 class PushSensor(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is said under a key, of one period if it is named."""
+    """A sensor value, of one period if given."""
 
     data: Data
     period: Period | None = None
 
 
 class PutMarker(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A period that is asked for; `again`: once more, if someone has."""
+    """A requested period; `again` requests it once more."""
 
     date: Date
     schedule: ScheduleName | None = None
@@ -50,27 +50,27 @@ class PutMarker(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SensorQuery(Struct, forbid_unknown_fields=True):
-    """Of which period; none: the one that is of no period in particular."""
+    """Period; without one, the value without a period."""
 
     period: Period | None = None
 
 
 class SensorsQuery(Struct, forbid_unknown_fields=True):
-    """Which sensors: all, or those of one key with its periods and parts."""
+    """Filter: all sensors, or those of one key with its periods and parts."""
 
     key: str | None = None
     limit: Limit = 1000
 
 
 class MarkersQuery(Struct, forbid_unknown_fields=True):
-    """Markers of which dates: those that begin so."""
+    """Filter of markers by date prefix."""
 
     dates: Annotated[str, Meta(max_length=40, examples=["2026-03"])] = ""
     limit: Limit = 100
 
 
 class SensorView(Struct, frozen=True, kw_only=True):
-    """What was last said under a key. `version` moves with every push, `changed_at` with every change."""
+    """The last value of a sensor. `version` increases with every push, `changed_at` with every change."""
 
     key: str
     period: str | None
@@ -84,14 +84,14 @@ class SensorView(Struct, frozen=True, kw_only=True):
 
 
 class Sensors(Struct, frozen=True):
-    """The sensors of a pipeline in the order of their keys. `is_cut`: there are more than were asked for."""
+    """Sensors of a pipeline, by key. `is_cut`: there are more than the limit."""
 
     sensors: list[SensorView]
     is_cut: bool
 
 
 class MarkerView(Struct, frozen=True, kw_only=True):
-    """A period that was asked for. `version` counts how often; `is_new`: by this request."""
+    """A requested period. `version` counts the requests; `is_new`: created by this request."""
 
     pipeline_id: str
     schedule_id: str
@@ -105,13 +105,13 @@ class MarkerView(Struct, frozen=True, kw_only=True):
 
 
 class Markers(Struct, frozen=True):
-    """Periods that were asked for, the latest first."""
+    """Requested periods, latest first."""
 
     markers: list[MarkerView]
 
 
 def sensor_operations(pipelines: PipelineService) -> list[Operation]:
-    """Return what can be asked of sensors and markers."""
+    """Return the operations on sensors and markers."""
     return [*_Sensors(pipelines).operations(), *_Markers(pipelines).operations()]
 
 
@@ -123,14 +123,14 @@ class _Sensors:
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/sensors", "/pipelines/{id}/sensors/{key}"
         return [
-            Operation("GET", many, "List its sensors", self.ls, {200: Sensors}, query=SensorsQuery, rule=READ),
+            Operation("GET", many, "List sensors", self.ls, {200: Sensors}, query=SensorsQuery, rule=READ),
             Operation("GET", one, "Show a sensor", self.show, {200: SensorView}, query=SensorQuery, rule=READ),
             Operation(
-                "POST", one, "Say something about data", self.push, {200: SensorView, 201: SensorView},
+                "POST", one, "Push a sensor value", self.push, {200: SensorView, 201: SensorView},
                 body=PushSensor, rule=PUSH, repeatable=True,
             ),
             Operation(
-                "DELETE", one, "Forget a sensor", self.delete, {204: None, 404: Problem}, query=SensorQuery,
+                "DELETE", one, "Delete a sensor", self.delete, {204: None, 404: Problem}, query=SensorQuery,
                 rule=CONTROL,
             ),
         ]  # fmt: skip
@@ -149,7 +149,7 @@ class _Sensors:
 
     def push(self, call: Call[PushSensor, NoQuery]) -> Answer:
         pipeline_id, key = call.path["id"], call.path["key"]
-        # A typing error would otherwise be data that nobody ever looks at.
+        # A misspelled key would otherwise be stored and never read.
         self._definitions.get(pipeline_id)
         told = self._sensors.push(pipeline_id, key, call.body.data, period=call.body.period, by=call.principal.name)
         return _shown(told, 201 if told.version == 1 else 200)
@@ -168,9 +168,9 @@ class _Markers:
     def operations(self) -> list[Operation]:
         many = "/pipelines/{id}/markers"
         return [
-            Operation("GET", many, "List periods asked for", self.ls, {200: Markers}, query=MarkersQuery, rule=READ),
+            Operation("GET", many, "List markers", self.ls, {200: Markers}, query=MarkersQuery, rule=READ),
             Operation(
-                "POST", many, "Ask for a period", self.put, {200: MarkerView, 201: MarkerView}, body=PutMarker,
+                "POST", many, "Put a marker", self.put, {200: MarkerView, 201: MarkerView}, body=PutMarker,
                 rule=PUSH, repeatable=True,
             ),
         ]  # fmt: skip
@@ -204,4 +204,4 @@ def _marker(marker: Marker, *, is_new: bool = False) -> MarkerView:
 def _no_sensor(call: Call[Any, SensorQuery]) -> NotFoundError:
     of_period = "" if call.query.period is None else f" of {call.query.period[:40]}"
     listed = f"{PREFIX}/pipelines/{quote(call.path['id'], safe='')}/sensors"
-    return NotFoundError(f"sensor {call.path['key'][:80]!r}{of_period}: nobody has said anything; {listed} lists all")
+    return NotFoundError(f"sensor {call.path['key'][:80]!r}{of_period}: no value received; {listed} lists all")

@@ -1,4 +1,4 @@
-"""Traits over HTTP: what others found out about a pipeline, pushed for a while, and what they came to over time."""
+"""Trait API: push trait results, list the latest, and show their history."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headgate.serve.rest.pipelines.models import Date, ScheduleName, shown
 from headgate.serve.rest.pipelines.permissions import PUSH, READ
 from headgate.store.model.requests import Write
 
-TtlMeta = Meta(description="How long it holds; 0 is until something else is said.", examples=["1h", 3600])
+TtlMeta = Meta(description="Time to live; 0 lasts until the next push.", examples=["1h", 3600])
 
 
 class PushTrait(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a trait is; with a date, for that period alone, with a schedule, for that one of it."""
+    """A trait result; with a date for that period only, with a schedule for that schedule only."""
 
     status: Literal["PASS", "FAIL"]
     ttl: Annotated[Duration, TtlMeta] = "5m"
@@ -37,7 +37,7 @@ class PushTrait(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TraitView(Struct, frozen=True, kw_only=True):
-    """What a trait came to. `status` is what it is worth now, STALE once it has expired; `found` is what was found."""
+    """A trait. `status` is the effective one, STALE after expiry; `found` is the pushed or evaluated one."""
 
     trait_type: str
     status: TraitStatus
@@ -62,7 +62,7 @@ class Traits(Struct, frozen=True):
 
 
 class TraitLineView(Struct, frozen=True, kw_only=True):
-    """The same finding, as often as it was made in a row."""
+    """Consecutive equal results, with their count."""
 
     status: TraitStatus
     first_at: str | None
@@ -76,14 +76,14 @@ class TraitLineView(Struct, frozen=True, kw_only=True):
 
 
 class TraitHistory(Struct, frozen=True):
-    """What a trait came to over time, the latest first."""
+    """History of a trait, latest first."""
 
     trait_type: str
     lines: list[TraitLineView]
 
 
 def trait_operations(pipelines: PipelineService) -> list[Operation]:
-    """Return what can be asked of traits."""
+    """Return the operations on traits."""
     return _Traits(pipelines).operations()
 
 
@@ -97,11 +97,11 @@ class _Traits:
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/traits", "/pipelines/{id}/traits/{type}"
         return [
-            Operation("GET", many, "List its traits", self.ls, {200: Traits}, rule=READ),
+            Operation("GET", many, "List traits", self.ls, {200: Traits}, rule=READ),
             Operation("GET", one, "Show a trait", self.show, {200: TraitView}, rule=READ),
-            Operation("GET", f"{one}/history", "Show what it was", self.history, {200: TraitHistory}, rule=READ),
+            Operation("GET", f"{one}/history", "Show trait history", self.history, {200: TraitHistory}, rule=READ),
             Operation(
-                "POST", one, "Say what a trait is", self.push, {200: TraitView}, body=PushTrait, rule=PUSH,
+                "POST", one, "Push a trait result", self.push, {200: TraitView}, body=PushTrait, rule=PUSH,
                 repeatable=True,
             ),
         ]  # fmt: skip
@@ -126,7 +126,7 @@ class _Traits:
     def push(self, call: Call[PushTrait, NoQuery]) -> Answer:
         body, trait_type = call.body, checked_type(call.path["type"])
         pipeline = self._definitions.get(call.path["id"]).pipeline
-        # Without a schedule it is for all of them.
+        # Without a schedule it applies to all.
         date = "" if body.date is None else date_named(pipeline, body.date, body.schedule)
         push = TraitPush(
             status=body.status,
@@ -156,6 +156,4 @@ class _Traits:
 
 
 def _no_trait(call: Call[Any, Any]) -> NotFoundError:
-    return NotFoundError(
-        f"trait {call.path['type']} of {call.path['id'][:80]}: nobody has found out about it; push it, or evaluate it"
-    )
+    return NotFoundError(f"trait {call.path['type']} of {call.path['id'][:80]}: no result; push it, or evaluate it")

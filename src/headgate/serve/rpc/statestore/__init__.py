@@ -1,1 +1,1 @@
-"""Statestore: say here what this part is for."""
+"""The observability.statestore.v1 services: signals, evidence, incidents, lineage, registry, gate and watches."""

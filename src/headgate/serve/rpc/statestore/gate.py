@@ -1,4 +1,4 @@
-"""The gate over RPC."""
+"""Gate over RPC: whether datasets may be read or published now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
-from headgate.serve.rpc.statestore.messages import set_moment
+from headgate.serve.rpc.statestore.messages import set_timestamp
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -26,33 +26,30 @@ class GateMethods:
 
     def __init__(self, health: HealthService) -> None:
         self._gatekeeper = health.gatekeeper
-        self._asked = NamedDatasets(health, Permission.GATE_CHECK)
+        self._datasets = NamedDatasets(health, Permission.GATE_CHECK)
 
     def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
         """Declare the methods."""
         rpcs.unary(self.SERVICE, "Check", self.check, rule=found(Permission.GATE_CHECK), inline=local_reads)
 
     def check(self, request: pb.CheckRequest, call: RpcCall) -> pb.CheckResponse:
-        """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
+        """Check whether datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
         if not 1 <= len(request.dataset_urn) <= DATASETS_MAX:
-            raise InvalidPayloadError(
-                f"dataset_urn: {len(request.dataset_urn)} given; ask about 1 to {DATASETS_MAX} at once"
-            )
-        self._asked.require(request.dataset_urn, call.principal)
+            raise InvalidPayloadError(f"dataset_urn: {len(request.dataset_urn)} given; send 1 to {DATASETS_MAX}")
+        self._datasets.require(request.dataset_urn, call.principal)
         age = request.age_seconds_max or AGE_SECONDS_MAX
         if not 0 < age <= AGE_SECONDS_LONGEST:
-            raise InvalidPayloadError(f"age_seconds_max {age}: it is 1 to {AGE_SECONDS_LONGEST}, or 0 for a day")
+            raise InvalidPayloadError(f"age_seconds_max {age}: must be 1 to {AGE_SECONDS_LONGEST}, or 0 for a day")
         question = GateQuestion(
             principal=request.principal or call.principal.name,
-            verb=_word(request.verb, Verb.READ, "verb"),
-            on_unknown=_word(request.on_unknown, OnUnknown.WARN, "on_unknown"),
+            verb=_parsed(request.verb, Verb.READ, "verb"),
+            on_unknown=_parsed(request.on_unknown, OnUnknown.WARN, "on_unknown"),
             age_seconds_max=age,
         )
         return answer_message(self._gatekeeper.check(request.dataset_urn, question))
 
 
 def answer_message(answer: GateAnswer) -> pb.CheckResponse:
-    """Return what the gate says as a message."""
     message = pb.CheckResponse(
         decision=answer.decision,
         overridable_by=answer.overridable_by,
@@ -61,9 +58,9 @@ def answer_message(answer: GateAnswer) -> pb.CheckResponse:
         complete=answer.complete,
     )
     for field in ("since", "until", "as_of"):
-        set_moment(message, field, getattr(answer, field))
+        set_timestamp(message, field, getattr(answer, field))
     for reason in answer.reasons:
-        said = message.reasons.add(
+        entry = message.reasons.add(
             code=reason.code,
             decision=reason.ruling,
             dataset_urn=reason.dataset_urn,
@@ -71,17 +68,17 @@ def answer_message(answer: GateAnswer) -> pb.CheckResponse:
             incident_id=reason.incident_id or "",
             message=reason.message,
         )
-        set_moment(said, "since", reason.since)
+        set_timestamp(entry, "since", reason.since)
     for ruling in answer.datasets:
         ruled = message.datasets.add(
             dataset_urn=ruling.dataset_urn, decision=ruling.ruling, override_id=ruling.override_id or ""
         )
-        set_moment(ruled, "since", ruling.since)
-        set_moment(ruled, "until", ruling.until)
+        set_timestamp(ruled, "since", ruling.since)
+        set_timestamp(ruled, "until", ruling.until)
     return message
 
 
-def _word(given: str, default: E, field: str) -> E:
+def _parsed(given: str, default: E, field: str) -> E:
     try:
         return type(default)(given.strip().lower()) if given else default
     except ValueError as exc:

@@ -1,4 +1,4 @@
-"""Lineage over RPC."""
+"""Lineage over RPC: update lineage specs, list writers and readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.lineage_specs import registered_spec
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
-from headgate.serve.rpc.statestore.messages import moment_of, set_moment
+from headgate.serve.rpc.statestore.messages import set_timestamp, timestamp_of
 
 _P = Permission
 _SIDES: Final = ("dataset_writes", "dataset_reads", "column_writes", "column_reads")
@@ -34,7 +34,7 @@ class LineageMethods:
         self._lineage = health.lineage
         self._clock = health.clock
         self._registered = health.registered
-        self._read = NamedDatasets(health, _P.LINEAGE_READ)
+        self._readable = NamedDatasets(health, _P.LINEAGE_READ)
 
     def declare(self, rpcs: MethodRegistry) -> None:
         """Declare the methods."""
@@ -68,8 +68,8 @@ class LineageMethods:
 
     def _named(self, request: pb.GetLineageRequest, call: RpcCall) -> str:
         if not request.urn:
-            raise InvalidPayloadError("urn: it is missing; name a dataset (urn:dp:…) or a column (urn:col:…)")
-        return self._read.either(request.urn, call.principal)
+            raise InvalidPayloadError("urn: missing; name a dataset (urn:dp:…) or a column (urn:col:…)")
+        return self._readable.either(request.urn, call.principal)
 
     def by_producer(self, request: pb.ListByProducerRequest, call: RpcCall) -> pb.ListByProducerResponse:
         whole = self._lineage.by_producer(request.producer_id)
@@ -91,26 +91,26 @@ class LineageMethods:
             partial=not spec.is_complete,
             **{side: getattr(spec, side) for side in _SIDES},
         )
-        set_moment(message, "updated_at", spec.updated_at)
+        set_timestamp(message, "updated_at", spec.updated_at)
         return message
 
 
 def spec_of(message: pb.UpdateLineageRequest, now_ms: int) -> LineageSpec:
-    """Return what a message says a producer reads and writes. Raises `InvalidPayloadError`."""
+    """Parse the lineage spec of a producer. Raises `InvalidPayloadError`."""
     entities = {each.entity_id: each for side in _SIDES for each in getattr(message, side) if each.entity_id}
     producer_id = message.producer_id or next(iter(entities), "")
     if not producer_id or entities.keys() - {producer_id}:
         raise InvalidPayloadError(
-            f"producer_id {producer_id[:80]!r}: one statement is about one producer; say which, "
-            "and give no other entity_id with its entries"
+            f"producer_id {producer_id[:80]!r}: a request describes one producer; name it, "
+            "and send no other entity_id in its entries"
         )
-    said = entities.get(producer_id)
-    kind = message.producer_type or (said.entity_type if said is not None else "")
+    entity = entities.get(producer_id)
+    kind = message.producer_type or (entity.entity_type if entity is not None else "")
     return LineageSpec(
         spec_id=message.spec_id,
         producer_id=producer_id,
-        updated_at=moment_of(message, "updated_at") or instant(now_ms),
-        producer_name=message.producer_name or (said.entity_name if said is not None else ""),
+        updated_at=timestamp_of(message, "updated_at") or instant(now_ms),
+        producer_name=message.producer_name or (entity.entity_name if entity is not None else ""),
         producer_type=vocabulary.entity_type(kind) if kind else EntityType.JOB,
         confidence=vocabulary.confidence(message.confidence) if message.confidence else Confidence.HIGH,
         commit=message.commit or None,
@@ -123,9 +123,9 @@ def spec_of(message: pb.UpdateLineageRequest, now_ms: int) -> LineageSpec:
     )
 
 
-def _entries_message(found: Entries) -> pb.GetLineageResponse:
-    message = pb.GetLineageResponse(next_page_token=found.cursor or "")
-    for entry in found.entries:
+def _entries_message(page: Entries) -> pb.GetLineageResponse:
+    message = pb.GetLineageResponse(next_page_token=page.cursor or "")
+    for entry in page.entries:
         added = message.entries.add(
             entity_id=entry.entity_id,
             entity_name=entry.entity_name,
@@ -135,13 +135,13 @@ def _entries_message(found: Entries) -> pb.GetLineageResponse:
             commit=entry.commit or "",
             urn=entry.target,
         )
-        set_moment(added, "updated_at", entry.updated_at)
+        set_timestamp(added, "updated_at", entry.updated_at)
     return message
 
 
 def _limit(given: int) -> int:
     if not 0 <= given <= PAGE_MAX:
-        raise InvalidPayloadError(f"page_size {given}: it is from 1 to {PAGE_MAX}, or 0 for {PAGE}")
+        raise InvalidPayloadError(f"page_size {given}: must be 1 to {PAGE_MAX}, or 0 for {PAGE}")
     return given or PAGE
 
 

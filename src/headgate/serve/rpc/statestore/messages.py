@@ -1,4 +1,4 @@
-"""Signals and incidents as messages, and messages as signals and incidents."""
+"""Signals and incidents: conversion between domain structs and protobuf messages."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdat
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.serve.rpc.statestore import proto as pb
 
-# The last second of the year 8999: what the store sorts by has four digits for a year.
+# The last second of the year 8999: sort keys have four-digit years.
 _SECONDS_MAX: Final = 221_845_391_999
 _NANOS_MAX: Final = 999_999_999
 
 
-def moment_of(message: Any, field: str) -> str | None:  # noqa: ANN401 - any message that has the field
-    """Return a moment in the one form, or None if it is not set. Raises `InvalidPayloadError`."""
+def timestamp_of(message: Any, field: str) -> str | None:  # noqa: ANN401 - any message that has the field
+    """Return a timestamp in the stored form, or None if it is not set. Raises `InvalidPayloadError`."""
     if not message.HasField(field):
         return None
-    given = getattr(message, field)
-    if not 0 <= given.seconds <= _SECONDS_MAX or not 0 <= given.nanos <= _NANOS_MAX:
-        raise InvalidPayloadError(f"{field}: {given.seconds} s and {given.nanos} ns are not a moment since 1970")
-    return instant(given.seconds * 1000 + given.nanos // 1_000_000)
+    value = getattr(message, field)
+    if not 0 <= value.seconds <= _SECONDS_MAX or not 0 <= value.nanos <= _NANOS_MAX:
+        raise InvalidPayloadError(
+            f"{field}: {value.seconds} s and {value.nanos} ns are not a valid timestamp since 1970"
+        )
+    return instant(value.seconds * 1000 + value.nanos // 1_000_000)
 
 
-def set_moment(message: Any, field: str, text: str | None) -> None:  # noqa: ANN401
-    """Set a moment, unless there is none."""
+def set_timestamp(message: Any, field: str, text: str | None) -> None:  # noqa: ANN401
+    """Set a timestamp field, unless `text` is empty."""
     if text:
         seconds, ms = divmod(milliseconds(text), 1000)
         target = getattr(message, field)
@@ -41,7 +43,6 @@ def set_moment(message: Any, field: str, text: str | None) -> None:  # noqa: ANN
 
 
 def signal_message(signal: Signal) -> pb.SignalState:
-    """Return a signal as a message."""
     message = pb.SignalState(
         dataset_urn=signal.dataset_urn,
         signal_type=signal.signal_type,
@@ -53,8 +54,8 @@ def signal_message(signal: Signal) -> pb.SignalState:
     if signal.stale:
         message.stale = True
         message.age_seconds = signal.age_seconds
-    set_moment(message, "state_changed_at", signal.state_changed_at)
-    set_moment(message, "last_updated", signal.last_updated)
+    set_timestamp(message, "state_changed_at", signal.state_changed_at)
+    set_timestamp(message, "last_updated", signal.last_updated)
     _fill_value(message.value, signal.value)
     return message
 
@@ -64,13 +65,13 @@ def _fill_value(message: pb.SignalStateValue, value: SignalValue) -> None:
     message.score = value.score
     message.slo_threshold = value.slo_threshold
     message.window_type = value.window_type
-    counted = value.metrics
-    message.metrics.evidence_count = counted.evidence_count
-    message.metrics.pass_count = counted.pass_count
-    message.metrics.fail_count = counted.fail_count
-    set_moment(message, "window_start", value.window_start)
-    set_moment(message, "window_end", value.window_end)
-    set_moment(message, "breach_start", value.breach_start)
+    metrics = value.metrics
+    message.metrics.evidence_count = metrics.evidence_count
+    message.metrics.pass_count = metrics.pass_count
+    message.metrics.fail_count = metrics.fail_count
+    set_timestamp(message, "window_start", value.window_start)
+    set_timestamp(message, "window_end", value.window_end)
+    set_timestamp(message, "breach_start", value.breach_start)
     if value.failure_signature:
         message.failure_signature = value.failure_signature
     if value.incident_id:
@@ -82,9 +83,9 @@ def _fill_value(message: pb.SignalStateValue, value: SignalValue) -> None:
 
 
 def update_of(message: pb.UpdateSignalStateRequest) -> SignalUpdate:
-    """Return what a message asks to be taken over. Raises `InvalidPayloadError`."""
+    """Parse a signal update. Raises `InvalidPayloadError`."""
     if not message.HasField("state"):
-        raise InvalidPayloadError("state: it is missing; say at least state.state, window_start and window_end")
+        raise InvalidPayloadError("state: missing; set at least state.state, window_start and window_end")
     return SignalUpdate(
         dataset_urn=message.dataset_urn,
         signal_type=message.signal_type,
@@ -95,11 +96,11 @@ def update_of(message: pb.UpdateSignalStateRequest) -> SignalUpdate:
 
 
 def _value_of(message: pb.SignalStateValue) -> SignalValue:
-    started, ended = moment_of(message, "window_start"), moment_of(message, "window_end")
+    started, ended = timestamp_of(message, "window_start"), timestamp_of(message, "window_end")
     if started is None or ended is None:
         field = "window_start" if started is None else "window_end"
-        raise InvalidPayloadError(f"state.{field}: it is missing; a state is that of a window")
-    counted = message.metrics
+        raise InvalidPayloadError(f"state.{field}: missing; a state belongs to a window")
+    metrics = message.metrics
     return SignalValue(
         state=vocabulary.signal_state(message.state),
         score=message.score,
@@ -108,9 +109,9 @@ def _value_of(message: pb.SignalStateValue) -> SignalValue:
         slo_threshold=message.slo_threshold,
         window_type=message.window_type,
         metrics=Metrics(
-            evidence_count=counted.evidence_count, pass_count=counted.pass_count, fail_count=counted.fail_count
+            evidence_count=metrics.evidence_count, pass_count=metrics.pass_count, fail_count=metrics.fail_count
         ),
-        breach_start=moment_of(message, "breach_start"),
+        breach_start=timestamp_of(message, "breach_start"),
         failure_signature=message.failure_signature or None,
         top_producer=producer_of(message.top_producer) if message.HasField("top_producer") else None,
         evidence_sample=tuple(message.evidence_sample),
@@ -119,7 +120,7 @@ def _value_of(message: pb.SignalStateValue) -> SignalValue:
 
 
 def result_message(result: UpdateResult) -> pb.UpdateSignalStateResponse:
-    """Return what was made of an update."""
+    """Return the outcome of an update."""
     signal = result.signal
     version = 0 if signal is None else signal.version
     if result.is_success:
@@ -145,23 +146,21 @@ def producer_of(message: pb.ProducerInfo) -> Producer | None:
         producer_id=message.producer_id,
         version=message.version,
         confidence=vocabulary.confidence(message.confidence) if message.confidence else None,
-        deployed_at=moment_of(message, "deployed_at"),
+        deployed_at=timestamp_of(message, "deployed_at"),
     )
 
 
 def fill_producer(message: pb.ProducerInfo, producer: Producer) -> None:
-    """Set the fields of a producer."""
     message.producer_id = producer.producer_id
     message.version = producer.version
     message.confidence = producer.confidence or ""
-    set_moment(message, "deployed_at", producer.deployed_at)
+    set_timestamp(message, "deployed_at", producer.deployed_at)
 
 
 # Incidents.
 
 
 def incident_message(incident: Incident, *, joined: bool = False) -> pb.Incident:
-    """Return an incident as a message."""
     message = pb.Incident(
         incident_id=incident.incident_id,
         status=incident.status,
@@ -189,7 +188,7 @@ def incident_message(incident: Incident, *, joined: bool = False) -> pb.Incident
         merged_from=incident.merged_from,
     )
     for field in ("created_at", "updated_at", "resolved_at", "acknowledged_at", "snoozed_until"):
-        set_moment(message, field, getattr(incident, field))
+        set_timestamp(message, field, getattr(incident, field))
     _fill_parts(message, incident)
     return message
 
@@ -197,30 +196,30 @@ def incident_message(incident: Incident, *, joined: bool = False) -> pb.Incident
 def _fill_parts(message: pb.Incident, incident: Incident) -> None:
     if incident.implicated_producer is not None:
         fill_producer(message.implicated_producer, incident.implicated_producer)
-    hit = incident.blast_radius
-    if hit is not None:
-        message.blast_radius.downstream_count = hit.downstream_count
-        message.blast_radius.downstream_services.extend(hit.downstream_services)
-        message.blast_radius.estimated_impact = hit.estimated_impact
-        message.blast_radius.downstream_datasets.extend(hit.downstream_datasets)
-        message.blast_radius.tier_1_count = hit.tier_1_count
-        message.blast_radius.incomplete = not hit.complete
-    told = incident.notification_state
-    if told is not None:
-        message.notification_state.pagerduty_incident_id = told.pagerduty_incident_id or ""
-        message.notification_state.slack_thread_ts = told.slack_thread_ts or ""
-        message.notification_state.jira_ticket = told.jira_ticket or ""
-    ended = incident.resolution
-    if ended is not None:
-        message.resolution.root_cause = ended.root_cause
-        message.resolution.mitigation = ended.mitigation
-        message.resolution.resolved_by = ended.resolved_by
-        message.resolution.false_positive = ended.false_positive
-        message.resolution.reason = ended.reason
+    radius = incident.blast_radius
+    if radius is not None:
+        message.blast_radius.downstream_count = radius.downstream_count
+        message.blast_radius.downstream_services.extend(radius.downstream_services)
+        message.blast_radius.estimated_impact = radius.estimated_impact
+        message.blast_radius.downstream_datasets.extend(radius.downstream_datasets)
+        message.blast_radius.tier_1_count = radius.tier_1_count
+        message.blast_radius.incomplete = not radius.complete
+    notified = incident.notification_state
+    if notified is not None:
+        message.notification_state.pagerduty_incident_id = notified.pagerduty_incident_id or ""
+        message.notification_state.slack_thread_ts = notified.slack_thread_ts or ""
+        message.notification_state.jira_ticket = notified.jira_ticket or ""
+    resolution = incident.resolution
+    if resolution is not None:
+        message.resolution.root_cause = resolution.root_cause
+        message.resolution.mitigation = resolution.mitigation
+        message.resolution.resolved_by = resolution.resolved_by
+        message.resolution.false_positive = resolution.false_positive
+        message.resolution.reason = resolution.reason
 
 
-def trouble_of(message: pb.CreateIncidentRequest) -> IncidentReport:
-    """Return what an incident is wanted for. Raises `InvalidIdError` or `InvalidPayloadError`."""
+def report_of(message: pb.CreateIncidentRequest) -> IncidentReport:
+    """Parse the report of a new incident. Raises `InvalidIdError` or `InvalidPayloadError`."""
     severity = vocabulary.severity(message.severity) if message.severity else None
     return IncidentReport(
         dataset_urn=urns.dataset_urn(message.dataset_urn),
@@ -250,7 +249,7 @@ def _blast_radius_of(message: pb.BlastRadius) -> BlastRadius:
     )
 
 
-# What of an incident can be changed by a request, and how it is read from one.
+# Incident fields that a request can change.
 _CHANGEABLE: Final = (
     "status",
     "severity",
@@ -264,15 +263,15 @@ _CHANGEABLE: Final = (
 
 
 def changes_of(message: pb.UpdateIncidentRequest) -> Changes:
-    """Return what is to be changed. Raises `InvalidPayloadError` for a field that cannot be."""
-    wanted = _wanted(message)
-    given = message.incident
-    changes: dict[str, Any] = {field: getattr(given, field) for field in wanted if field not in _PARTS}
-    if "notification_state" in wanted:
-        changes["notification_state"] = _notification_of(given.notification_state)
-    if "resolution" in wanted:
-        changes["resolution"] = resolution_of(given.resolution)
-    # A status that is not in the mask may be said in finer words.
+    """Parse the changes. Raises `InvalidPayloadError` for a read-only field."""
+    fields = _masked_fields(message)
+    incident = message.incident
+    changes: dict[str, Any] = {field: getattr(incident, field) for field in fields if field not in _PARTS}
+    if "notification_state" in fields:
+        changes["notification_state"] = _notification_of(incident.notification_state)
+    if "resolution" in fields:
+        changes["resolution"] = resolution_of(incident.resolution)
+    # The phase, a finer status, applies if the mask has no status.
     if "phase" in changes:
         changes.setdefault("status", changes.pop("phase"))
     actor = f"for {message.actor}: " if message.actor else ""
@@ -282,14 +281,14 @@ def changes_of(message: pb.UpdateIncidentRequest) -> Changes:
 _PARTS: Final = ("notification_state", "resolution")
 
 
-def _wanted(message: pb.UpdateIncidentRequest) -> list[str]:
+def _masked_fields(message: pb.UpdateIncidentRequest) -> list[str]:
     if not message.HasField("update_mask"):
         return [field.name for field, _ in message.incident.ListFields() if field.name in (*_CHANGEABLE, "phase")]
-    wanted = list(dict.fromkeys(path.partition(".")[0] for path in message.update_mask.paths))
-    for field in wanted:
+    fields = list(dict.fromkeys(path.partition(".")[0] for path in message.update_mask.paths))
+    for field in fields:
         if field not in (*_CHANGEABLE, "phase"):
             raise InvalidPayloadError(f"update_mask: {field[:40]!r} cannot be changed; {', '.join(_CHANGEABLE)} can")
-    return wanted
+    return fields
 
 
 def _notification_of(message: pb.NotificationState) -> Notification:
@@ -301,7 +300,6 @@ def _notification_of(message: pb.NotificationState) -> Notification:
 
 
 def resolution_of(message: pb.Resolution) -> Resolution:
-    """Return why an incident is over."""
     return Resolution(
         root_cause=message.root_cause,
         mitigation=message.mitigation,
@@ -312,7 +310,7 @@ def resolution_of(message: pb.Resolution) -> Resolution:
 
 
 def filter_of(message: pb.ListIncidentsRequest) -> IncidentFilter:
-    """Return which incidents are wanted. Raises `InvalidIdError` or `InvalidPayloadError`."""
+    """Parse the incident filter. Raises `InvalidIdError` or `InvalidPayloadError`."""
     return IncidentFilter(
         statuses=_distinct(vocabulary.stage(each).status for each in message.status),
         severities=_distinct(vocabulary.severity(each) for each in message.severity),
@@ -320,8 +318,8 @@ def filter_of(message: pb.ListIncidentsRequest) -> IncidentFilter:
         owner_team=message.owner_team or None,
         failure_signature=message.failure_signature or None,
         signal_type=vocabulary.signal_type(message.signal_type) if message.signal_type else None,
-        since=moment_of(message, "from_time") or "",
-        until=moment_of(message, "to_time") or "9999",
+        since=timestamp_of(message, "from_time") or "",
+        until=timestamp_of(message, "to_time") or "9999",
     )
 
 

@@ -1,8 +1,7 @@
-"""The messages and services of statestore.proto, as classes.
+"""Message classes of statestore.proto.
 
-`statestore.binpb` and `statestore.pyi` are compiled from it by `make proto`. The classes live in a pool of their own:
-protobuf knows a name once in a process, and an app that is loaded into the server may well bring its own stubs of the
-same services to call others with.
+`make proto` compiles `statestore.binpb` and `proto.pyi`. The classes live in a descriptor pool of their own, because
+protobuf allows a name once per pool and a user's app may bring its own stubs of the same services.
 """
 
 from __future__ import annotations

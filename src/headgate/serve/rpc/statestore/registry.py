@@ -1,4 +1,4 @@
-"""The registry over RPC: what is promised of datasets, and news of what changed."""
+"""Registry over RPC: dataset configurations, resolution, listing and a change stream."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
-from headgate.serve.rpc.statestore.messages import set_moment
-from headgate.serve.rpc.statestore.watch import ALIVE_SECONDS, LOOK_SECONDS, PAGE, Wanted
+from headgate.serve.rpc.statestore.messages import set_timestamp
+from headgate.serve.rpc.statestore.watch import HEARTBEAT_SECONDS, PAGE, POLL_SECONDS, WatchScope
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -44,18 +44,17 @@ class RegistryMethods:
     def __init__(self, health: HealthService, watches: WatchHub, pool: WorkPool) -> None:
         self._registry = health.registry
         self._resolver = health.resolver
-        self._read = NamedDatasets(health, _P.DATASET_READ)
+        self._readable = NamedDatasets(health, _P.DATASET_READ)
         self._watches = watches
         self._pool = pool
         self._clock = health.clock
-        # The answer for each dataset as it was last read. While memory holds the same one, so is its answer.
+        # Cached response per dataset, valid while the registry cache returns the same object.
         self._configs: dict[str, tuple[Lookup, pb.GetConfigResponse]] = {}
 
     def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
         """Declare the methods."""
         rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=found(_P.DATASET_READ), inline=local_reads)
-        # Which dataset a message is of is asked before anyone knows: whoever may read rules may ask. The rules are in
-        # memory, but what conditions look at may be large.
+        # The dataset is not known yet, so reading rules is the permission. Not inline: payloads can be large.
         rpcs.unary(self.SERVICE, "ResolveDataset", self.resolve, rule=Rule(_P.RULE_READ, Reach.FOUND))
         listed = Rule(_P.DATASET_READ, Reach.FILTERED)
         rpcs.unary(self.SERVICE, "ListDatasets", self.ls, rule=listed)
@@ -64,15 +63,15 @@ class RegistryMethods:
     def get(self, request: pb.GetConfigRequest, call: RpcCall) -> pb.GetConfigResponse:
         urn = urns.dataset_urn(request.dataset_urn)
         if request.version:
-            urn = self._read.one(urn, call.principal)
+            urn = self._readable.one(urn, call.principal)
             found = Lookup(self._registry.get(urn, version=request.version))
         else:
             found = self._registry.lookup(urn, _fallback(request.fallback_on_miss))
         if not call.principal.is_unlimited:
             require(call.principal, _P.DATASET_READ, found.dataset.dataset_urn)
-        known = self._configs.get(urn)
-        if known is not None and known[0].dataset is found.dataset and known[0].warning == found.warning:
-            return known[1]
+        cached = self._configs.get(urn)
+        if cached is not None and cached[0].dataset is found.dataset and cached[0].warning == found.warning:
+            return cached[1]
         dataset = found.dataset
         message = pb.GetConfigResponse(
             config=dataset_message(dataset),
@@ -88,12 +87,12 @@ class RegistryMethods:
         return message
 
     def resolve(self, request: pb.ResolveDatasetRequest, call: RpcCall) -> pb.ResolveDatasetResponse:
-        asked = (request.topic, _payload(request), dict(request.headers), request.schema_id or None)
+        arguments = (request.topic, _payload(request), dict(request.headers), request.schema_id or None)
         if request.explain:
-            explained = self._resolver.explain(*asked)
+            explained = self._resolver.explain(*arguments)
             found, steps = explained.resolution, explained.steps
         else:
-            found, steps = self._resolver.resolve(*asked), []
+            found, steps = self._resolver.resolve(*arguments), []
         require(call.principal, _P.RULE_READ, found.dataset_urn)
         message = pb.ResolveDatasetResponse(
             dataset_urn=found.dataset_urn,
@@ -120,25 +119,25 @@ class RegistryMethods:
         return pb.ListDatasetsResponse(datasets=seen, next_page_token=page.cursor or "")
 
     async def watch(self, request: pb.WatchConfigRequest, call: RpcCall) -> AsyncIterator[pb.ConfigChange]:
-        wanted = await self._pool.run(partial(Wanted.of, self._read, request.dataset_urns, call.principal))
+        wanted = await self._pool.run(partial(WatchScope.of, self._readable, request.dataset_urns, call.principal))
         cursor = request.cursor or await self._pool.run(self._now)
-        spoke_at = self._clock.monotonic()
+        sent_at = self._clock.monotonic()
         while not self._watches.is_stopping:
             found = await self._pool.run(partial(self._registry.changes, cursor, limit=PAGE))
             before, cursor = cursor, found.checkpoint
             seen = [each for each in found.changes if wanted.has(each.dataset_urn)]
             for place, change in enumerate(seen, 1):
-                # A reader who leaves in the middle of a page comes back to its beginning, and misses nothing.
+                # A client that disconnects within a page resumes at its start and misses nothing.
                 yield change_message(change, cursor if place == len(seen) else before)
-                spoke_at = self._clock.monotonic()
-            if self._clock.monotonic() - spoke_at >= ALIVE_SECONDS:
+                sent_at = self._clock.monotonic()
+            if self._clock.monotonic() - sent_at >= HEARTBEAT_SECONDS:
                 yield pb.ConfigChange(cursor=cursor, heartbeat=True)
-                spoke_at = self._clock.monotonic()
+                sent_at = self._clock.monotonic()
             if not found.has_more:
-                await self._watches.committed(LOOK_SECONDS)
+                await self._watches.committed(POLL_SECONDS)
 
     def _now(self) -> str:
-        """Return the checkpoint after everything that has happened."""
+        """Return the checkpoint after the last change."""
         found = self._registry.changes(None, limit=_FEED_PAGE)
         while found.has_more:
             found = self._registry.changes(found.checkpoint, limit=_FEED_PAGE)
@@ -146,7 +145,6 @@ class RegistryMethods:
 
 
 def change_message(change: Change, cursor: str) -> pb.ConfigChange:
-    """Return a change as a message."""
     message = pb.ConfigChange(
         dataset_urn=change.dataset_urn,
         changed_fields=change.changed_fields,
@@ -155,12 +153,11 @@ def change_message(change: Change, cursor: str) -> pb.ConfigChange:
         cursor=cursor,
         status=change.status,
     )
-    set_moment(message, "timestamp", change.updated_at)
+    set_timestamp(message, "timestamp", change.updated_at)
     return message
 
 
 def dataset_message(dataset: Dataset) -> pb.DatasetConfig:
-    """Return what is known of a dataset as a message."""
     message = pb.DatasetConfig(
         dataset_urn=dataset.dataset_urn,
         display_name=dataset.display_name,
@@ -176,7 +173,7 @@ def dataset_message(dataset: Dataset) -> pb.DatasetConfig:
         updated_by=dataset.updated_by,
     )
     for field in ("created_at", "updated_at", "archived_at"):
-        set_moment(message, field, getattr(dataset, field))
+        set_timestamp(message, field, getattr(dataset, field))
     for part in ("source", "schema_binding", "pii_policy"):
         _fill(getattr(message, part), getattr(dataset, part))
     if dataset.contract_binding is not None:
@@ -197,7 +194,7 @@ def _fill_slos(message: pb.SloConfig, slos: Slos) -> None:
     _fill(message.contract_compliance, slos.contract_compliance)
 
 
-def _fill(message: Any, part: Any) -> None:  # noqa: ANN401 - a part of a dataset, and its message with the same fields
+def _fill(message: Any, part: Any) -> None:  # noqa: ANN401 - a struct and a message with the same fields
     if part is None:
         return
     message.SetInParent()
@@ -217,7 +214,7 @@ def _payload(request: pb.ResolveDatasetRequest) -> object:
     try:
         return msgspec.json.decode(request.payload_json)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"payload_json: it is not JSON: {exc}") from exc
+        raise InvalidPayloadError(f"payload_json: not JSON: {exc}") from exc
 
 
 def _rule(rule: RuleKey | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The methods of the state store: what each does with its message, and what its caller must be allowed."""
+"""RPC methods of signals, evidence and incidents, with the permissions they require."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
-from headgate.serve.rpc.statestore.evidence import EvidencePort, evidence_message, put_message
+from headgate.serve.rpc.statestore.evidence import EvidenceAdapter, evidence_message, put_message
 from headgate.serve.rpc.statestore.messages import (
     changes_of,
     filter_of,
     incident_message,
+    report_of,
     resolution_of,
     result_message,
     signal_message,
-    trouble_of,
     update_of,
 )
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -48,14 +48,14 @@ class SignalMethods:
     def __init__(self, health: HealthService, pool: WorkPool) -> None:
         self._health = health
         self._signals = health.signals
-        self._read = NamedDatasets(health, _P.SIGNAL_READ)
-        self._written = NamedDatasets(health, _P.SIGNAL_WRITE)
+        self._readable = NamedDatasets(health, _P.SIGNAL_READ)
+        self._writable = NamedDatasets(health, _P.SIGNAL_WRITE)
         self._pool = pool
-        # The message of each signal as it was last read. While it stays as it is, so does its message.
+        # Cached message per signal, valid while the signal is unchanged.
         self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
 
     def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
-        """Declare the methods. With `local_reads` one row is read in less time than a thread would take to start."""
+        """Declare the methods. With `local_reads` a row read is faster than a thread switch, so reads run inline."""
         writing, reading = found(_P.SIGNAL_WRITE), found(_P.SIGNAL_READ)
         rpcs.unary_async(self.SERVICE, "UpdateSignalState", self.update, rule=writing, intake=True)
         rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, intake=True, bulk=True)
@@ -64,32 +64,32 @@ class SignalMethods:
 
     async def update(self, request: pb.UpdateSignalStateRequest, call: RpcCall) -> pb.UpdateSignalStateResponse:
         if not call.principal.is_unlimited:
-            # The name itself is made the registered one by whoever takes the value over, with what else it looks up.
-            await self._pool.run(partial(self._written.require, [request.dataset_urn], call.principal))
+            # The signal writer resolves the registered name.
+            await self._pool.run(partial(self._writable.require, [request.dataset_urn], call.principal))
         update = update_of(request)
         with self._health.updating_signal(update) as noted:
-            # Many wait for one commit, and none of them needs a thread for that.
+            # Many updates share one commit; none holds a thread.
             result = noted(await self._pool.from_callback(partial(self._health.coalescer.submit, update)))
         if result.verdict is UpdateVerdict.UNAVAILABLE:
-            # As a status, which clients know to repeat by themselves.
+            # As a gRPC status that clients retry.
             raise StoreBusyError(result.message)
         return result_message(result)
 
     def update_many(
         self, request: pb.BatchUpdateSignalStateRequest, call: RpcCall
     ) -> pb.BatchUpdateSignalStateResponse:
-        self._written.require((each.dataset_urn for each in request.updates), call.principal)
+        self._writable.require((each.dataset_urn for each in request.updates), call.principal)
         if len(request.updates) > BATCH_MAX:
             raise InvalidPayloadError(f"updates: {len(request.updates)} at once; send at most {BATCH_MAX}")
         results: list[UpdateResult | None] = []
-        sound: list[SignalUpdate] = []
+        valid: list[SignalUpdate] = []
         for each in request.updates:
             try:
-                sound.append(update_of(each))
+                valid.append(update_of(each))
                 results.append(None)
             except UserError as exc:
                 results.append(UpdateResult(UpdateVerdict.INVALID, message=exc.message))
-        answers = iter(self._signals.update_many(sound))
+        answers = iter(self._signals.update_many(valid))
         messages = [result_message(next(answers) if result is None else result) for result in results]
         succeeded = sum(message.success for message in messages)
         return pb.BatchUpdateSignalStateResponse(
@@ -97,15 +97,15 @@ class SignalMethods:
         )
 
     def get(self, request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
-        urn = self._read.seen(request.dataset_urn, call.principal)
+        urn = self._readable.seen(request.dataset_urn, call.principal)
         key = urn, _signal_type(request.signal_type)
         signal = self._signals.get(*key, consistent=request.consistent)
         if signal is None:
-            raise NotFoundError(f"signal {key[0]} {key[1]}: nobody has said anything about it yet")
-        known = self._messages.get(key)
-        # Read again, it is another object that says the same.
-        if known is not None and (known[0] is signal or known[0] == signal):
-            return known[1]
+            raise NotFoundError(f"signal {key[0]} {key[1]}: no update received yet")
+        cached = self._messages.get(key)
+        # A re-read signal may be an equal object.
+        if cached is not None and (cached[0] is signal or cached[0] == signal):
+            return cached[1]
         message = signal_message(signal)
         if len(self._messages) >= MESSAGES_MAX:
             self._messages.clear()
@@ -113,7 +113,7 @@ class SignalMethods:
         return message
 
     def of_dataset(self, request: pb.GetDatasetSignalsRequest, call: RpcCall) -> pb.GetDatasetSignalsResponse:
-        urn = self._read.seen(request.dataset_urn, call.principal)
+        urn = self._readable.seen(request.dataset_urn, call.principal)
         kinds = [vocabulary.signal_type(each) for each in request.signal_types]
         signals: Sequence[Signal] = self._signals.of_dataset(urn, kinds, consistent=request.consistent)
         return pb.GetDatasetSignalsResponse(signals=[signal_message(each) for each in signals])
@@ -126,11 +126,11 @@ class EvidenceMethods:
 
     def __init__(self, health: HealthService) -> None:
         self._cache = health.evidence
-        self._port = EvidencePort(health.evidence, health.registry.names)
-        self._written = NamedDatasets(health, _P.EVIDENCE_WRITE)
+        self._port = EvidenceAdapter(health.evidence, health.registry.names)
+        self._writable = NamedDatasets(health, _P.EVIDENCE_WRITE)
 
     def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
-        """Declare the methods. With `local_reads` one row is read in less time than a thread would take to start."""
+        """Declare the methods. With `local_reads` a row read is faster than a thread switch, so reads run inline."""
         writing = found(_P.EVIDENCE_WRITE)
         rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, intake=True)
         rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, intake=True, bulk=True)
@@ -139,16 +139,16 @@ class EvidenceMethods:
 
     def put(self, request: pb.PutEvidenceRequest, call: RpcCall) -> pb.PutEvidenceResponse:
         if not request.HasField("evidence"):
-            raise InvalidPayloadError("evidence: it is missing")
-        self._written.require([request.evidence.dataset_urn], call.principal)
+            raise InvalidPayloadError("evidence: missing")
+        self._writable.require([request.evidence.dataset_urn], call.principal)
         return put_message(self._port.put(request.evidence))
 
     def put_many(self, request: pb.BatchPutEvidenceRequest, call: RpcCall) -> pb.BatchPutEvidenceResponse:
-        self._written.require((each.dataset_urn for each in request.evidence), call.principal)
+        self._writable.require((each.dataset_urn for each in request.evidence), call.principal)
         return self._port.put_many(request.evidence)
 
     def get_row(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence | None:
-        """Return what is not in the archive alone, which takes longer to look into."""
+        """Return evidence from the store, or None: the archive is too slow for the event loop."""
         evidence = self._cache.get(request.evidence_id, include_archived=False)
         if evidence is None:
             return None
@@ -169,27 +169,27 @@ class IncidentMethods:
     def __init__(self, health: HealthService) -> None:
         self._incidents = health.incidents
         self._listing = health.incident_listing
-        self._read = NamedDatasets(health, _P.INCIDENT_READ)
-        self._written = NamedDatasets(health, _P.INCIDENT_WRITE)
+        self._readable = NamedDatasets(health, _P.INCIDENT_READ)
+        self._writable = NamedDatasets(health, _P.INCIDENT_WRITE)
 
     def declare(self, rpcs: MethodRegistry) -> None:
         """Declare the methods."""
         rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=found(_P.INCIDENT_WRITE), intake=True)
-        # A copilot may say what caused an incident; what it sends beyond that is refused here.
+        # A copilot may set the root cause only; the method refuses other changes.
         rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), intake=True)
         rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
         rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), intake=True)
         rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=Rule(_P.INCIDENT_READ, Reach.FILTERED))
 
     def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:
-        self._written.require([request.dataset_urn], call.principal)
-        opened = self._incidents.open(trouble_of(request), actor=call.principal.name)
-        return shown(opened.incident, call.principal, joined=not opened.is_new)
+        self._writable.require([request.dataset_urn], call.principal)
+        opened = self._incidents.open(report_of(request), actor=call.principal.name)
+        return masked_incident(opened.incident, call.principal, joined=not opened.is_new)
 
     def get(self, request: pb.GetIncidentRequest, call: RpcCall) -> pb.Incident:
         incident = self._incidents.get(request.incident_id, consistent=request.consistent)
         require(call.principal, _P.INCIDENT_READ, incident.primary_dataset_urn)
-        return shown(incident, call.principal)
+        return masked_incident(incident, call.principal)
 
     def update(self, request: pb.UpdateIncidentRequest, call: RpcCall) -> pb.Incident:
         changes = changes_of(request)
@@ -203,15 +203,15 @@ class IncidentMethods:
     def ls(self, request: pb.ListIncidentsRequest, call: RpcCall) -> pb.ListIncidentsResponse:
         limit = request.page_size or PAGE_DEFAULT
         if not 1 <= limit <= PAGE_MAX:
-            raise InvalidPayloadError(f"page_size {limit}: it is from 1 to {PAGE_MAX}")
+            raise InvalidPayloadError(f"page_size {limit}: must be 1 to {PAGE_MAX}")
         principal: Principal = call.principal
         wanted = filter_of(request)
         if wanted.dataset_urn is not None:
-            wanted = replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, principal))
+            wanted = replace(wanted, dataset_urn=self._readable.one(wanted.dataset_urn, principal))
         page = self._listing.ls(wanted, limit=limit, cursor=request.page_token or None)
         seen = [each for each in page.incidents if principal.reaches(each.primary_dataset_urn)]
         return pb.ListIncidentsResponse(
-            incidents=[shown(each, principal) for each in seen], next_page_token=page.cursor or ""
+            incidents=[masked_incident(each, principal) for each in seen], next_page_token=page.cursor or ""
         )
 
     def _change(
@@ -221,15 +221,15 @@ class IncidentMethods:
         require(call.principal, permission, incident.primary_dataset_urn)
         expected = _expected(expected_version)
         changed = self._incidents.change(incident_id, changes, actor=call.principal.name, expected_version=expected)
-        return shown(changed, call.principal)
+        return masked_incident(changed, call.principal)
 
 
-# There are a few, and each is asked for again and again.
+# Few distinct values, parsed on every call.
 _signal_type: Final = lru_cache(maxsize=256)(vocabulary.signal_type)
 
 
-def shown(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:
-    """Return an incident as a principal may see it: who is on call and where they were told is not for everyone."""
+def masked_incident(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:
+    """Return the message with on-call user and notification ids masked unless the principal may read them."""
     message = incident_message(incident, joined=joined)
     if may(principal, _P.SECRET_FIELDS_READ):
         return message
@@ -241,14 +241,14 @@ def shown(incident: Incident, principal: Principal, *, joined: bool = False) -> 
 
 
 def _annotates(changes: Changes) -> bool:
-    """Whether nothing but what caused the incident is said."""
+    """Whether only the root cause changes."""
     return changes == Changes(rca_summary=changes.rca_summary, reason=changes.reason)
 
 
 def _expected(version: int) -> int | None:
-    """Return the version that must be there, or None for any. Raises `InvalidPayloadError`."""
+    """Return the expected version, or None for any. Raises `InvalidPayloadError`."""
     if version == ANY_VERSION:
         return None
     if version <= 0:
-        raise InvalidPayloadError("expected_version: write the version you read, or -1 for whatever there is")
+        raise InvalidPayloadError("expected_version: send the version you read, or -1 for any")
     return version

@@ -1,4 +1,4 @@
-"""Watching over RPC: changes as the bus tells of them, each with the thing as it stands, from a cursor on."""
+"""Watch methods: streams of signal and incident changes from the event bus, resumable by cursor."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import signal_message
-from headgate.serve.rpc.statestore.signals import shown
+from headgate.serve.rpc.statestore.signals import masked_incident
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
 PAGE: Final = 100
-# How often a stream without news says that it is there; what is between closes connections that are silent.
-ALIVE_SECONDS: Final = 15.0
-# How long to trust that nothing was committed.
-LOOK_SECONDS: Final = 5.0
+# Heartbeat interval of an idle stream; proxies close silent connections.
+HEARTBEAT_SECONDS: Final = 15.0
+# Poll interval without a commit notification.
+POLL_SECONDS: Final = 5.0
 
 
-class News(NamedTuple):
-    """Something that the bus told of, or a sign of life; and the cursor to go on from."""
+class WatchEvent(NamedTuple):
+    """An event, or a heartbeat if `data` is None; and the cursor to resume from."""
 
     cursor: str
     data: dict[str, Any] | None
 
 
-class Wanted(NamedTuple):
-    """Which datasets someone watches. None that is named: all that they reach."""
+class WatchScope(NamedTuple):
+    """The datasets of a watch. Without names: all in the caller's scope."""
 
     registered: frozenset[str]
-    # Names that nobody had registered when the watch began. Whichever form is registered later is meant.
+    # Names not registered when the watch started. They match whichever form is registered later.
     unknown: frozenset[str]
     principal: Principal
 
     @classmethod
-    def of(cls, names: NamedDatasets, given: Iterable[str], principal: Principal) -> Wanted:
-        """Return what someone names. Raises `InvalidIdError`, `ForbiddenError` and `TransientError`."""
-        asked = [(each, names.one(each, principal), names.is_registered(each)) for each in given]
+    def of(cls, names: NamedDatasets, requested: Iterable[str], principal: Principal) -> WatchScope:
+        """Resolve the requested names. Raises `InvalidIdError`, `ForbiddenError` and `TransientError`."""
+        resolved = [(each, names.one(each, principal), names.is_registered(each)) for each in requested]
         return cls(
-            frozenset(urn for _, urn, is_known in asked if is_known),
-            frozenset(urns.unversioned(each) for each, _, is_known in asked if not is_known),
+            frozenset(urn for _, urn, is_known in resolved if is_known),
+            frozenset(urns.unversioned(each) for each, _, is_known in resolved if not is_known),
             principal,
         )
 
     def has(self, urn: str) -> bool:
-        """Whether news of a dataset are for them."""
+        """Whether events of a dataset belong to the watch."""
         is_named = urn in self.registered or urns.unversioned(urn) in self.unknown
         return (is_named or not (self.registered or self.unknown)) and self.principal.reaches(urn)
 
 
-class StateWatching:
+class WatchMethods:
     """The Watch methods of signals and incidents."""
 
     def __init__(self, health: HealthService, bus: Bus, watches: WatchHub, pool: WorkPool) -> None:
@@ -83,15 +83,15 @@ class StateWatching:
         rpcs.stream("IncidentService", "Watch", self.watch_incidents, rule=incidents)
 
     async def watch_signals(self, request: pb.WatchSignalsRequest, call: RpcCall) -> AsyncIterator[pb.SignalChange]:
-        named = partial(Wanted.of, self._of_signals, request.dataset_urns, call.principal)
-        wanted = await self._pool.run(named)
+        named = partial(WatchScope.of, self._of_signals, request.dataset_urns, call.principal)
+        scope = await self._pool.run(named)
         kinds = frozenset(vocabulary.signal_type(each) for each in request.signal_types)
-        async for cursor, data in self._news("headgate.signal.state_changed", request.cursor):
+        async for cursor, data in self._events("headgate.signal.state_changed", request.cursor):
             if data is None:
                 yield pb.SignalChange(cursor=cursor, heartbeat=True)
                 continue
             urn, kind = data["dataset_urn"], data["signal_type"]
-            if not wanted.has(urn) or (kinds and kind not in kinds):
+            if not scope.has(urn) or (kinds and kind not in kinds):
                 continue
             signal = await self._pool.run(partial(self._signals.get, urn, kind))
             if signal is not None:
@@ -100,40 +100,40 @@ class StateWatching:
     async def watch_incidents(
         self, request: pb.WatchIncidentsRequest, call: RpcCall
     ) -> AsyncIterator[pb.IncidentChange]:
-        named = partial(Wanted.of, self._of_incidents, request.dataset_urns, call.principal)
-        wanted = await self._pool.run(named)
-        async for cursor, data in self._news("headgate.incident.*", request.cursor):
+        named = partial(WatchScope.of, self._of_incidents, request.dataset_urns, call.principal)
+        scope = await self._pool.run(named)
+        async for cursor, data in self._events("headgate.incident.*", request.cursor):
             if data is None:
                 yield pb.IncidentChange(cursor=cursor, heartbeat=True)
                 continue
-            if not wanted.has(data["dataset_urn"]):
+            if not scope.has(data["dataset_urn"]):
                 continue
             try:
                 incident = await self._pool.run(partial(self._incidents.get, data["incident_id"]))
             except NotFoundError:
                 # Expired since then.
                 continue
-            message = shown(incident, call.principal)
+            message = masked_incident(incident, call.principal)
             yield pb.IncidentChange(event_type=data["event_type"], incident=message, cursor=cursor)
 
-    async def _news(self, type: str, cursor: str) -> AsyncIterator[News]:
-        """Yield what the bus tells of, and signs of life, until the server stops. Raises `InvalidIdError`."""
+    async def _events(self, type: str, cursor: str) -> AsyncIterator[WatchEvent]:
+        """Yield events and heartbeats until the server stops. Raises `InvalidIdError`."""
         cursor = cursor or first_id(int(self._clock.seconds() * 1000))
-        spoke_at = self._clock.monotonic()
+        sent_at = self._clock.monotonic()
         while not self._watches.is_stopping:
-            found = await self._pool.run(partial(self._bus.tail, cursor, type=type, limit=PAGE))
-            for stored in found:
+            page = await self._pool.run(partial(self._bus.tail, cursor, type=type, limit=PAGE))
+            for stored in page:
                 cursor = stored.event_id
-                # Anyone may emit an event of any type, but not from here.
+                # Users may emit events of any type; only ours have this source.
                 if stored.source != SOURCE:
                     continue
-                yield News(cursor, _data(stored))
-                spoke_at = self._clock.monotonic()
-            if self._clock.monotonic() - spoke_at >= ALIVE_SECONDS:
-                yield News(cursor, None)
-                spoke_at = self._clock.monotonic()
-            if len(found) < PAGE:
-                await self._watches.committed(LOOK_SECONDS)
+                yield WatchEvent(cursor, _data(stored))
+                sent_at = self._clock.monotonic()
+            if self._clock.monotonic() - sent_at >= HEARTBEAT_SECONDS:
+                yield WatchEvent(cursor, None)
+                sent_at = self._clock.monotonic()
+            if len(page) < PAGE:
+                await self._watches.committed(POLL_SECONDS)
 
 
 def _data(stored: StoredEvent) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.asl.graph.render import Status
 from headgate.asl.runtime.history import HistoryEvent
-from headgate.serve.rest.asl.events import event_view, said
+from headgate.serve.rest.asl.events import error_text, event_view
 from headgate.serve.rest.asl.state_visits import Visits, statuses
 
 Row = tuple[int, str, dict[str, Any]]
@@ -183,4 +183,4 @@ def test_event__details__are_where_step_functions_has_them(type: str, key: str |
     ],
 )
 def test_said__error_and_cause__is_one_short_line(error: str, cause: str, expected: str) -> None:
-    assert said(error, cause) == expected
+    assert error_text(error, cause) == expected

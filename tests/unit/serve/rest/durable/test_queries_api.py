@@ -91,7 +91,7 @@ def test_queries__more_slow_ones_than_are_let_in__are_busy_and_others_are_served
 
     assert [answer.json() for answer in slow] == [{"result": "at last"}] * 2
     found = problem(busy, 503, "server_busy")
-    assert "queries: 2 are being answered" in found["detail"]
+    assert "queries: 2 calls in progress" in found["detail"]
     assert int(busy.headers["retry-after"]) >= 1
     assert other.status_code == 200
     assert asked.post("/executions/s/queries", {"name": "blocks"}).json() == {"result": "at last"}

@@ -216,8 +216,8 @@ def test_make__manifest__says_it_all_and_the_request_takes_precedence(api: Api, 
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
-        ({"group": "g"}, "bad_definition", "none is given"),
-        ({"group": "g", "range": [0, 1], "items": []}, "bad_definition", "items and range are given"),
+        ({"group": "g"}, "bad_definition", "none is set"),
+        ({"group": "g", "range": [0, 1], "items": []}, "bad_definition", "items and range are set"),
         ({"range": [0, 1]}, "bad_payload", "group"),
         ({"group": "", "range": [0, 1]}, "bad_payload", "group"),
         ({"group": "g", "range": [5, 1]}, "bad_definition", "the end must not be before the start"),
@@ -228,7 +228,7 @@ def test_make__manifest__says_it_all_and_the_request_takes_precedence(api: Api, 
         ({"group": "g", "range": [0, 1], "handler": "jobs:1"}, "bad_definition", "module:function"),
         ({"group": "g", "range": [0, 1], "colour": "red"}, "bad_payload", "colour"),
         ({"group": "g", "range": [0, 1], "run_id": "a\nb"}, "bad_id", "printable"),
-        ({"group": "g", "lines": "relative.txt"}, "bad_payload", "give the whole path"),
+        ({"group": "g", "lines": "relative.txt"}, "bad_payload", "must be an absolute path"),
         ({"group": "g", "lines": "/no/such/file"}, "bad_payload", "/no/such/file"),
         ({"group": "g", "bytes": "/"}, "bad_payload", "input /"),
         ({"group": "g", "manifest": "/no/such/file"}, "bad_payload", "cannot be read"),
@@ -248,7 +248,7 @@ def test_make__bad_order__is_400_and_makes_nothing(api: Api, body: Any, code: st
         ("[]", "object"),
         ('{"range": [0, 1], "colour": "red"}', "colour"),
         ('{"range": "all"}', "range"),
-        ('{"manifest": "/other"}', "another manifest"),
+        ('{"manifest": "/other"}', "nested manifests"),
     ],
 )
 def test_make__bad_manifest__is_400_and_names_it(api: Api, tmp_path: Path, content: str, said: str) -> None:

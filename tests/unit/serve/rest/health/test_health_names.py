@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.auth.roles import Role
-from headgate.serve.graphql.engine import Asked, Engine
+from headgate.serve.graphql.engine import Engine, GraphqlRequest
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.service import statestore_methods
@@ -64,8 +64,8 @@ class Names:
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """Return the whole answer of GraphQL."""
-        prepared = self.engine.prepare(Asked(query, variables))
-        return self.engine.carry_out(prepared, self.principal, self.api.clock.monotonic() + 10).content
+        prepared = self.engine.prepare(GraphqlRequest(query, variables))
+        return self.engine.execute(prepared, self.principal, self.api.clock.monotonic() + 10).content
 
     def data(self, query: str, **variables: Any) -> dict[str, Any]:
         content = self.graphql(query, **variables)

@@ -116,7 +116,7 @@ def test_put__bad_definition__names_line_field_and_what_is_allowed(api: Pipeline
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        (YAML.replace("id: silver", "id: gold"), "the path says 'silver'"),
+        (YAML.replace("id: silver", "id: gold"), "'silver' in the path"),
         (f"{YAML}---\n{YAML.replace('id: silver', 'id: gold')}", "2 definitions"),
         ("", "no definition"),
         ("id: [", "body"),

@@ -28,7 +28,7 @@ from headgate.health.model.enums import Tier
 from headgate.health.resolution.resolver import RuleSpec
 from headgate.serve.rpc.methods import RpcCall
 from headgate.serve.rpc.statestore import proto as pb
-from headgate.serve.rpc.statestore.evidence import EvidencePort
+from headgate.serve.rpc.statestore.evidence import EvidenceAdapter
 from headgate.serve.rpc.statestore.messages import update_of
 from tests.unit.serve.graphql_board import ORDERS, open_board
 from tests.unit.serve.health_rpcs import NOW, URN, HealthRpcs, health_rpcs, update
@@ -736,7 +736,7 @@ def test_message__of_any_content__is_never_the_servers_fault(rpcs: HealthRpcs, d
 def test_put_many__evidence_of_a_hundred_datasets__is_not_a_hundred_calls_to_the_registry(tmp_path: Path) -> None:
     with open_board(tmp_path) as board:
         board.register(ORDERS)
-        port = EvidencePort(board.health.evidence, board.process().registry.names)
+        port = EvidenceAdapter(board.health.evidence, board.process().registry.names)
         board.store.calls.clear()
         names = [ORDERS.removesuffix(":v1"), *(f"urn:dp:shop:set_{number}" for number in range(100))]
 
