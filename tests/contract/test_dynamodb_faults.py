@@ -30,7 +30,7 @@ from headgate.errors import (
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import CONTROL, HEALTH_CHECK, IDEMPOTENCY, INBOXES, SIGNAL_STATE
-from headgate.store.deadlines import due_within
+from headgate.store.deadlines import deadline_within
 from headgate.store.dynamodb.client import client_config
 from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.keyring import Keyring
@@ -225,7 +225,7 @@ def test_call__throttled_until_the_caller_s_own_deadline__is_not_tried_past_it(r
     rig.store.put(CONTROL, {**ROW, "n": 1})
     rig.faults.inject(operation, *[THROTTLED] * ALWAYS)
 
-    with due_within(0.0, SystemClock()), pytest.raises(ThrottledError):
+    with deadline_within(0.0, SystemClock()), pytest.raises(ThrottledError):
         call(rig.store)
 
     assert rig.store.stats.retries == 0

@@ -21,7 +21,7 @@ from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
 from headgate.store.sqlite.file_lock import FileLock
-from headgate.store.sqlite.group_commit import HOMING_PAGES, HOMING_ROWS, homing_rows
+from headgate.store.sqlite.group_commit import CHECKPOINT_PAGES, CHECKPOINT_ROWS, rows_until_checkpoint
 from headgate.store.sqlite.store import SqliteStore
 from tests.stores import create_sqlite
 
@@ -391,7 +391,7 @@ def test_generation__writes_that_are_no_news__wake_nobody(store: SqliteStore) ->
 
 
 def test_commits__many_rows__reach_the_file_itself_while_the_store_is_open(store: SqliteStore, tmp_path: Path) -> None:
-    rows = HOMING_ROWS
+    rows = CHECKPOINT_ROWS
     store.batch_write([Put(CONTROL, row(f"row-{number}")) for number in range(rows)])
 
     # What does not look at the log sees what was brought home.
@@ -431,13 +431,13 @@ def test_commits__log_is_brought_home__while_no_other_process_may_commit(store: 
 
     store._commits._connection.set_trace_callback(traced)
     with closing(another):
-        store.batch_write([Put(CONTROL, row(f"row-{number}")) for number in range(HOMING_ROWS)])
+        store.batch_write([Put(CONTROL, row(f"row-{number}")) for number in range(CHECKPOINT_ROWS)])
         assert was_free.get(timeout=30) is False
 
 
 def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(store: SqliteStore) -> None:
     for number in range(4):
-        store.batch_write([Put(CONTROL, row(f"row-{number}-{place}")) for place in range(HOMING_ROWS)])
+        store.batch_write([Put(CONTROL, row(f"row-{number}-{place}")) for place in range(CHECKPOINT_ROWS)])
         store.put(CONTROL, row(f"after-{number}"))
 
     assert all(store.get(CONTROL, key(f"after-{number}")) is not None for number in range(4))
@@ -446,10 +446,10 @@ def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
 @pytest.mark.parametrize(
     ("rows", "pages", "after"),
     [
-        (400, HOMING_PAGES, 400),
-        (400, 2 * HOMING_PAGES, 200),
+        (400, CHECKPOINT_PAGES, 400),
+        (400, 2 * CHECKPOINT_PAGES, 200),
         # Neither after every few rows nor only when SQLite itself would do it.
-        (400, 100 * HOMING_PAGES, 100),
+        (400, 100 * CHECKPOINT_PAGES, 100),
         (400, 1, 2_000),
         # It was not told how many there are.
         (400, -1, 300),
@@ -457,4 +457,4 @@ def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
     ],
 )
 def test_homing_rows__by_what_the_last_ones_took(rows: int, pages: int, after: int) -> None:
-    assert homing_rows(rows, pages, before=300) == after
+    assert rows_until_checkpoint(rows, pages, before=300) == after

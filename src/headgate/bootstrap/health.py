@@ -118,7 +118,7 @@ def open_health(
     alerts = ErrorAlerts(clock, service.ids, service.bus.emit, meters)
     if meters is not None:
         meters.watch_store(opened.store.stats)
-    opened.store.stats.attempt_failed = alerts.record
+    opened.store.stats.add_failure_listener(alerts.record)
     store: AnyStore = opened.store if fence is None else FencedStore(opened.store, fence)
     guarded = GuardedStore(store, clock, watcher=alerts)
     if meters is not None:

@@ -1,4 +1,4 @@
-"""All durable state: one port, a catalogue of tables, and the backends that keep it.
+"""Store: the port for all durable state, the table catalogue, and the SQLite and DynamoDB backends.
 
-Domain code imports `port`, `tables`, `conditions` and `writes`. Only `headgate.bootstrap.store` names a backend.
+Domain code uses `port`, `catalogue`, `model` and `topics`. Only `headgate.bootstrap.store` names a backend.
 """

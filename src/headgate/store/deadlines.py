@@ -1,7 +1,7 @@
-"""Deadlines: how long whoever asked still waits, known to every store call that is made for them.
+"""Deadlines: the caller's deadline, carried in a context variable down to every store call made for it.
 
-Carried by the context and not by arguments: between whoever knows how long a caller waits and the store lie layers that
-do not care, and threads that work for a request inherit it.
+A context variable instead of an argument: the layers between the server, which knows the deadline, and the store do not
+use it, and threads that work for a request inherit it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from contextvars import ContextVar
 
 from headgate.clock import Clock
 
-_ends_at: ContextVar[float | None] = ContextVar("store_ends_at", default=None)
+_deadline: ContextVar[float | None] = ContextVar("store_deadline", default=None)
 
 
 @contextmanager
-def due_within(seconds: float, clock: Clock) -> Iterator[None]:
-    """Let no store call made inside wait or be tried again past this deadline, nor past one that holds already."""
-    ends_at = clock.monotonic() + seconds
-    outer = _ends_at.get()
-    token = _ends_at.set(ends_at if outer is None else min(outer, ends_at))
+def deadline_within(seconds: float, clock: Clock) -> Iterator[None]:
+    """Limit the waits and retries of store calls inside the block. An earlier outer deadline still applies."""
+    deadline = clock.monotonic() + seconds
+    outer = _deadline.get()
+    token = _deadline.set(deadline if outer is None else min(outer, deadline))
     try:
         yield
     finally:
-        _ends_at.reset(token)
+        _deadline.reset(token)
 
 
-def ends_at() -> float | None:
-    """Return until when whoever asked waits, on the monotonic clock, or None if they did not say."""
-    return _ends_at.get()
+def current_deadline() -> float | None:
+    """Return the current deadline on the monotonic clock, or None without one."""
+    return _deadline.get()

@@ -1,16 +1,16 @@
-"""The store port: the narrow waist through which all durable state goes.
+"""Store port: the interface to all durable state, implemented by the SQLite and DynamoDB backends.
 
-Every backend passes the suite in `tests/contract`. The rules below bind on each of them alike:
+Every backend passes the suite in `tests/contract` and keeps these rules:
 
-- A method that raises has changed nothing, with two exceptions that say so: `batch_write` is not
-  atomic, and after `OutcomeUnknownError` the caller must read.
+- A method that raises has changed nothing, with two exceptions: `batch_write` is not atomic, and after
+  `OutcomeUnknownError` the caller must read.
 - A condition that does not hold raises `ConflictError`, which carries the current item.
-- An expired item is absent: to reads, to conditions, and to updates.
-- Limits: 400 KB an item (see `spill` for what happens first), 100 writes (99 with a token) and 4 MB a
-  transaction, one write for each item in it, 2,048 bytes a partition key, 1,024 a sort key.
-- Bad input raises `InvalidItemError`, `ItemTooLargeError`, `TransactionLimitError` or `CursorError`
-  before anything is sent. A backend that cannot be reached raises a `TransientError` after its
-  deadline; one that must not be trusted raises a `FatalError`.
+- An expired item is absent to reads, conditions and updates.
+- Limits: 400 KB per item (large attributes spill to blobs first), 100 writes (99 with a token) and 4 MB per
+  transaction, one write per item in it, 2,048 bytes per partition key, 1,024 per sort key.
+- Invalid input raises `InvalidItemError`, `ItemTooLargeError`, `TransactionLimitError` or `CursorError` before
+  anything is sent. An unreachable backend raises a `TransientError` after its deadline, a corrupt or misconfigured
+  one a `FatalError`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from headgate.store.topics import ANYTHING, Topics
 
 
 class Store(Protocol):
-    """Items in tables. Safe to use from many threads; never carry one over a fork."""
+    """Items in tables. Thread-safe; must not be used after a fork."""
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         """Return the item, or None. Claims, gates and compare-and-swap read with `consistent=True`."""
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
-        """Return the items in the order of `keys`, None for each that is not there. Not one snapshot."""
+        """Return the items in the order of `keys`, None for each missing one. Not a snapshot."""
 
     def query(self, query: Query) -> Page:
-        """Return up to `limit` live items of one partition, and a cursor if there are more."""
+        """Return up to `limit` unexpired items of one partition, and a cursor if there are more."""
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
-        """Answer several queries in one call, in their order."""
+        """Run several queries in one call; the pages are in the order of the queries."""
 
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
-        """Store the whole item, replacing what is there."""
+        """Store the whole item, replacing an existing one."""
 
     def update(
         self,
@@ -54,69 +54,68 @@ class Store(Protocol):
         remove: Sequence[str] = (),
         condition: Condition | None = None,
     ) -> Item:
-        """Change attributes of an existing item and return the item as it then stands."""
+        """Change attributes of an existing item and return the new item."""
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
-        """Remove the item and return what was there."""
+        """Remove the item and return it, or None if it did not exist."""
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         """Apply all of `writes` or none.
 
-        With a `token`, the same call again within ten minutes changes nothing and succeeds; another
-        call under the same token raises `TokenReusedError`.
+        With an idempotency `token`, repeating the call within ten minutes succeeds without effect; a different call
+        with the same token raises `TokenReusedError`.
         """
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
-        """Apply several transactions in their order, each all or nothing by itself, with one wait for the disk.
+        """Apply several transactions in order, each atomic by itself, with a single disk sync.
 
-        Returns for each the error that refused it, or None. A later one sees what an earlier one wrote. Raises as
-        `transact` does for bad input, before any is applied; what else it raises leaves open which were applied.
+        Returns the error of each, or None. A later transaction sees the writes of an earlier one. Invalid input raises
+        as in `transact` before any is applied; after any other error, some may have been applied.
         """
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
-        """Apply all of `writes` or none, as `transact` does, without keeping the caller's thread.
+        """Apply all of `writes` or none, as `transact` does, without blocking the caller.
 
-        `done` is called once, from whichever thread commits, with None when the writes are durable or with the
-        error. It must neither block nor raise. Bad input is raised here and now.
+        The committing thread calls `done` once, with None when the writes are durable or with the error. `done` must
+        neither block nor raise. Invalid input raises immediately.
         """
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
-        """Apply unconditional writes of distinct items, each atomic by itself. If it raises, some may be done."""
+        """Apply unconditional writes of distinct items, each atomic by itself. After an error, some may be applied."""
 
     def changes(
         self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
     ) -> ChangeBatch:
-        """Return what changed in `table` since the consumer's checkpoint, in order for each key, at least once.
+        """Return the changes of `table` since the consumer's checkpoint, ordered per key, at least once.
 
-        An empty batch means: nothing new yet. Raises `StreamTrimmedError` if changes were lost because
-        the consumer was away for longer than 24 hours.
+        An empty batch means that there is nothing new yet. Raises `StreamTrimmedError` if the consumer's checkpoint is
+        older than the retention of 24 hours.
         """
 
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
-        """Remember that the consumer has dealt with everything up to `position`."""
+        """Record that the consumer has processed everything up to `position`."""
 
     def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        """Return a number to give to `wait`. Read it before looking for work, so that no commit is missed."""
+        """Return the current generation for `wait`. Read it before polling for work, so that no commit is missed."""
 
     def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        """Return once something was committed after `generation` was read, by any process, or at the time-out.
+        """Block until any process commits after `generation` was read, or until the timeout.
 
-        What is about none of `topics` does not count, and with `others` what this process commits, as far as the
-        backend can tell. `generation` was asked for with the same. A return is a hint to look, not a promise that
-        there is something to find.
+        Commits outside `topics` do not count, and with `others` neither do this process's own, as far as the backend
+        can tell them apart. Pass the same arguments to `generation`. Spurious returns are allowed.
         """
 
     def wake(self) -> None:
-        """Have those in this process return whose `generation` was read before: they may be wanted for something else.
+        """Wake every `wait` in this process, for example at shutdown.
 
-        A backend that looks every second lets them find out by themselves.
+        A backend that polls every second may leave the waiters to their next poll.
         """
 
     def sweep(self, *, limit: int = 1000) -> int:
-        """Delete up to `limit` expired rows and return how many. A backend that expires by itself returns 0."""
+        """Delete up to `limit` expired rows and return their number; 0 on a backend with native TTL."""
 
     def check_health(self) -> None:
-        """Raise what is wrong, if the store cannot serve a consistent read now."""
+        """Raise an error if the store cannot serve a consistent read now."""
 
     def close(self) -> None:
-        """Finish what was accepted and let go of every resource. Closing twice is allowed."""
+        """Finish accepted writes and release all resources. Idempotent."""

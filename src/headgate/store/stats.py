@@ -1,4 +1,4 @@
-"""Counts of what a store was asked and what it cost, for metrics and benchmarks."""
+"""Store statistics: counters of calls, throttles and consumed capacity, for metrics and benchmarks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ COUNTERS: Final = (
 
 
 class StoreStats:
-    """Plain integers, added to without a lock: exact for one thread, close enough for many."""
+    """Plain integers, incremented without a lock: exact with one thread, approximate with many."""
 
-    __slots__ = (*COUNTERS, "attempt_failed", "consumed", "throttled")
+    __slots__ = (*COUNTERS, "_failure_listeners", "consumed", "throttled")
 
     def __init__(self) -> None:
         self.reads = 0
@@ -25,20 +25,28 @@ class StoreStats:
         self.conflicts = 0
         self.retries = 0
         self.throttles = 0
-        # The throttled attempts by what was asked (an operation) and of what (the words that messages use).
+        # Throttled attempts by operation and by subject, as error messages name it.
         self.throttled: dict[tuple[str, str], int] = {}
-        # The capacity that was paid for, in units, by the backend's name of the table and READ or WRITE.
+        # Consumed capacity units by physical table name and READ or WRITE.
         self.consumed: dict[tuple[str, str], float] = {}
-        # Told of every attempt that failed, also of one that is made again; must neither block nor raise.
-        self.attempt_failed: Callable[[BaseException], None] = lambda _error: None
+        self._failure_listeners: tuple[Callable[[BaseException], None], ...] = ()
+
+    def on_attempt_failed(self, error: BaseException) -> None:
+        """Notify the listeners of a failed attempt, also of one that is retried."""
+        for listener in self._failure_listeners:
+            listener(error)
+
+    def add_failure_listener(self, listener: Callable[[BaseException], None]) -> None:
+        """Call `listener` for every failed attempt. It must neither block nor raise."""
+        self._failure_listeners += (listener,)
 
     def count_throttle(self, operation: str, about: str) -> None:
-        """Count an attempt that the backend throttled."""
+        """Count an attempt that the backend throttled. `about` is its subject."""
         self.throttles += 1
         self.throttled[operation, about] = self.throttled.get((operation, about), 0) + 1
 
     def count_capacity(self, table: str, kind: str, units: float) -> None:
-        """Add to the capacity that a table was asked for. `kind` is READ or WRITE."""
+        """Add consumed capacity units of a table. `kind` is READ or WRITE."""
         self.consumed[table, kind] = self.consumed.get((table, kind), 0.0) + units
 
     def snapshot(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""From a table of the catalogue to the name it has in a backend, so that a restored table can be swapped in."""
+"""Table names: maps catalogue names to physical names, so that a restored table can be swapped in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PHYSICAL: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 class TableNames:
-    """`prefix` goes before every name of the catalogue; `overrides` names single tables outright."""
+    """Physical table names: `prefix` plus the catalogue name, or the name in `overrides`. Raises `SettingsError`."""
 
     def __init__(self, prefix: str = "", overrides: Mapping[str, str] | None = None) -> None:
         known = [table.name for table in ALL_TABLES]
@@ -31,7 +31,7 @@ class TableNames:
                 raise SettingsError(
                     f"store.table_names: {physical!r} is not 3 to 255 letters, digits, '_', '-' and '.'"
                 )
-            # SQLite does not tell upper from lower case, and keeps a prefix for itself.
+            # SQLite ignores case in names and reserves this prefix.
             if physical.lower().startswith("sqlite_"):
                 raise SettingsError(f"store.table_names: {physical!r} must not start with 'sqlite_'; choose another")
             other = taken.setdefault(physical.lower(), name)

@@ -1,4 +1,4 @@
-"""News: what a transaction is about, for those who wait for the store and are not to be woken by everything."""
+"""Commit topics: classify transactions by table, so that waiters wake only for commits they care about."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headgate.store.model.requests import Put, Write
 
 
 class Topic(enum.IntFlag):
-    """What those who wait tell apart."""
+    """A class of commits that `Store.wait` can filter by."""
 
-    # What is known of datasets. Whoever looks at it wants to know; no worker takes work from it.
+    # Dataset health. Watchers wait for it; no worker claims work from it.
     DATASETS = enum.auto()
     PIPELINES = enum.auto()
     CHUNKS = enum.auto()
@@ -34,10 +34,10 @@ class Topic(enum.IntFlag):
     DURABLE = enum.auto()
 
 
-# Some of them, as a plain number: every commit joins and compares them, and flags take ten times as long.
+# A set of topics as a plain integer: every commit combines them, and enum flags are ten times slower.
 Topics = int
 ANYTHING: Final[Topics] = int(Topic.DATASETS | Topic.PIPELINES | Topic.CHUNKS | Topic.DURABLE)
-# What a worker of executions may find something to do in.
+# The topics in which an execution worker finds work.
 WORK: Final[Topics] = int(Topic.PIPELINES | Topic.CHUNKS | Topic.DURABLE)
 
 _TOPICS: Final = {
@@ -50,24 +50,23 @@ _TOPICS: Final = {
         )
     },
 }  # fmt: skip
-# What may be written along with what is known of datasets. An event for which someone has subscribed is work besides,
-# in a table of its own.
-_BESIDE: Final = frozenset((EVENTS.name, CONTROL.name))
+# Tables that dataset transactions also write. A subscribed event is work in a table of its own.
+_INCIDENTAL: Final = frozenset((EVENTS.name, CONTROL.name))
 
 
 def are_quiet(writes: Sequence[Write]) -> bool:
-    """Whether nobody who waits for the store need be woken by these."""
+    """Whether these writes wake no waiters."""
     return all(type(write) is Put and write.quiet for write in writes)
 
 
 def topics_of(writes: Sequence[Write]) -> Topics:
-    """Return what these are about, if they are one transaction."""
+    """Return the topics of one transaction."""
     return _topics_of(frozenset([write.table.name for write in writes]))
 
 
 @cache
 def _topics_of(names: frozenset[str]) -> Topics:
-    found = 0
-    for name in names - _BESIDE:
-        found |= _TOPICS.get(name, Topic.DURABLE)
-    return int(found if found & Topic.DATASETS or names.isdisjoint(_BESIDE) else found | Topic.DURABLE)
+    topics = 0
+    for name in names - _INCIDENTAL:
+        topics |= _TOPICS.get(name, Topic.DURABLE)
+    return int(topics if topics & Topic.DATASETS or names.isdisjoint(_INCIDENTAL) else topics | Topic.DURABLE)

@@ -1,8 +1,9 @@
-"""The error of a write that lost its race, in the same words on every backend.
+"""Transaction rules shared by the backends: conflict errors, safe counters and idempotency tokens.
 
-Fences: writes that refuse to happen twice, which makes it safe to count beside them in one transaction.
-
-Idempotency tokens of transactions: a row that commits with the writes and says which writes they were.
+- A failed condition becomes a `ConflictError` with the same text on every backend.
+- `add` is allowed in a transaction that cannot be applied twice: one with a token, or with a write that makes its own
+  condition false.
+- A token is a row that commits with the writes and holds their digest.
 """
 
 from __future__ import annotations
@@ -19,36 +20,36 @@ from headgate.store.model.schema import KeyPart, Table
 from headgate.store.model.values import Item, canonical_item, dump_ordered
 
 
-def refused(
+def conflict_error(
     table: Table, key: tuple[KeyPart | None, ...], condition: Condition | None, failures: dict[int, Item | None]
 ) -> ConflictError:
     """Return the error for writes whose conditions did not hold.
 
-    `failures` maps the place of each in its transaction to the item that refused it; `table`, `key` and
-    `condition` are those of the first.
+    `failures` maps the position of each in its transaction to its current item; `table`, `key` and `condition` are
+    those of the first.
     """
-    assert condition is not None, "only a condition can refuse"
-    place = min(failures)
-    current = failures[place]
-    fact = "there is no such item" if current is None else "the item says otherwise"
+    assert condition is not None, "only a conditional write can conflict"
+    position = min(failures)
+    current = failures[position]
+    fact = "the item does not exist" if current is None else "the current item differs"
     return ConflictError(
         f"table {table.name}, item {tuple(key)}: {describe(condition)} does not hold, {fact}; "
-        "look at the current item and decide again",
+        "read the current item and decide again",
         current=current,
-        write_index=place,
+        write_index=position,
         failures=failures,
     )
 
 
-def may_count(writes: Sequence[Write], token: str | None) -> bool:
-    """Whether `add` is safe in this transaction, because the transaction cannot happen a second time."""
+def allows_add(writes: Sequence[Write], token: str | None) -> bool:
+    """Whether `add` is safe in this transaction because it cannot be applied twice."""
     if not any(isinstance(write, Update) and write.add for write in writes):
         return False
     return token is not None or any(_refuses_repeat(write) for write in writes)
 
 
 def _refuses_repeat(write: Write) -> bool:
-    """Whether a write makes its own condition false. When in doubt, no."""
+    """Whether a write surely makes its own condition false."""
     match write:
         case Put():
             return any(isinstance(c, Absent) or _is_undone(c, write.item) for c in _clauses(write.condition))
@@ -63,12 +64,12 @@ def _refuses_repeat(write: Write) -> bool:
 
 def _is_undone(clause: Condition, after: Mapping[str, Any]) -> bool:
     attribute = _attribute(clause)
-    # Compared as Python does, not as the store does: what may be the same counts as the same.
+    # Python's equality instead of the store's, on the safe side: values that may be equal count as equal.
     return attribute is not None and isinstance(clause, Compare) and after.get(attribute) != clause.value
 
 
 def _attribute(clause: Condition) -> str | None:
-    """Return the attribute that must have one certain value for the clause to hold, if it is such a clause."""
+    """Return the attribute of a clause that requires one exact value, else None."""
     is_equality = isinstance(clause, Compare) and clause.comparison is Comparison.EQUALS and clause.value is not None
     return clause.attribute if is_equality and isinstance(clause, Compare) else None
 
@@ -79,17 +80,17 @@ def _clauses(condition: Condition | None) -> Sequence[Condition]:
     return condition.clauses if isinstance(condition, AllOf) else (condition,)
 
 
-REMEMBERED_SECONDS: Final = 600
+TOKEN_SECONDS: Final = 600
 
 
 def token_row(token: str, writes: Sequence[Write], now: float) -> Put:
-    """Return the write that goes last in the transaction and lets it through only once."""
-    item = {"idempotency_key": f"transact#{token}", "digest": _digest(writes), "ttl": int(now) + REMEMBERED_SECONDS}
+    """Return the last write of a transaction with a token, which conflicts if the transaction was applied before."""
+    item = {"idempotency_key": f"transact#{token}", "digest": _digest(writes), "ttl": int(now) + TOKEN_SECONDS}
     return Put(IDEMPOTENCY, item, absent())
 
 
-def settle(conflict: ConflictError, row: Put, position: int) -> None:
-    """Decide what a refused transaction means. Returns if it had been applied before; raises otherwise."""
+def check_replay(conflict: ConflictError, row: Put, position: int) -> None:
+    """Return if the conflict means that this transaction was applied before; raise otherwise."""
     if position not in conflict.failures:
         raise conflict
     stored = conflict.failures[position]
@@ -97,7 +98,7 @@ def settle(conflict: ConflictError, row: Put, position: int) -> None:
         return
     raise TokenReusedError(
         f"token {row.item['idempotency_key']!r}: it was used for a different transaction within the last "
-        f"{REMEMBERED_SECONDS // 60} minutes; use a new token",
+        f"{TOKEN_SECONDS // 60} minutes; use a new token",
         current=stored,
         write_index=position,
     )

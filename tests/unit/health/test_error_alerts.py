@@ -105,7 +105,7 @@ def test_alerts__attempts_that_the_backend_refuses__count_though_they_are_made_a
     from tests.unit.store.resilience.test_error_policy import answer
 
     for _ in range(101):
-        rig.api.opened.store.stats.attempt_failed(answer("ThrottlingException"))
+        rig.api.opened.store.stats.on_attempt_failed(answer("ThrottlingException"))
 
     assert rig.value("error_rate_alerts_total", error="ThrottlingException", category="TRANSIENT") == 1
 

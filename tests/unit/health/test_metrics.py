@@ -131,7 +131,7 @@ def test_store__throttled_attempts__are_counted_by_table_and_operation(rig: Rig)
     stats = StoreStats()
     rig.meters.watch_store(stats)
     met: list[BaseException] = []
-    stats.attempt_failed = met.append
+    stats.add_failure_listener(met.append)
 
     def put_item(**_request: object) -> None:
         raise answer("ThrottlingException")

@@ -77,7 +77,7 @@ def test_committed__by_another__wakes_all_who_wait_for_that_and_nobody_else(
     topics = (ANYTHING, Topic.DATASETS, Topic.PIPELINES, WORK)
     seen = {each: waiting.generation(each, others=others) for each in topics}
 
-    other.committed(Topic.DATASETS)
+    other.on_committed(Topic.DATASETS)
 
     assert waiting.wait(seen[ANYTHING], 30, ANYTHING, others=others) > seen[ANYTHING]
     assert waiting.generation(Topic.DATASETS, others=others) > seen[Topic.DATASETS]
@@ -92,7 +92,7 @@ def test_committed__here__counts_for_who_waits_for_that_and_not_for_who_waits_fo
     own, of_others = waiting.generation(Topic.CHUNKS), waiting.generation(Topic.CHUNKS, others=True)
     pipelines = waiting.generation(Topic.PIPELINES)
 
-    waiting.committed(Topic.CHUNKS)
+    waiting.on_committed(Topic.CHUNKS)
 
     assert waiting.wait(own, 30, Topic.CHUNKS) > own
     assert waiting.generation(Topic.CHUNKS, others=True) == of_others
@@ -107,8 +107,8 @@ def test_committed__by_another_after_more_than_the_kernel_keeps__wakes_whoever_w
 
     # What says that there is work may be dropped, and is assumed then.
     for _ in range(50):
-        other.committed(Topic.DATASETS)
-    other.committed(Topic.DURABLE)
+        other.on_committed(Topic.DATASETS)
+    other.on_committed(Topic.DURABLE)
 
     assert waiting.wait(seen, 30, WORK, others=True) > seen
 
@@ -117,7 +117,7 @@ def test_poke__of_a_build_that_knew_no_topics__wakes_whoever_waits(ends: tuple[W
     waiting, other = ends
     seen = waiting.generation(Topic.PIPELINES)
 
-    other.committed(0)
+    other.on_committed(0)
 
     assert waiting.wait(seen, 30, Topic.PIPELINES) > seen
 

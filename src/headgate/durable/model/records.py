@@ -23,7 +23,7 @@ from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIM
 from headgate.store.model.conditions import Compare, Comparison, Condition, exists, one_of, version_is
 from headgate.store.model.requests import Delete, Put
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item, vouched
+from headgate.store.model.values import Item, trusted_item
 
 # Partitions of the sparse indexes of pending work.
 INBOX: Final = "INBOX"
@@ -205,7 +205,7 @@ def _own_row(source: Struct | Item, item: Item) -> Item:
     Names, ids and numbers were validated at the API. Text beyond ASCII is left to the store's own validation.
     """
     text = _encoder.encode(source).decode()
-    return vouched(item, text) if text.isascii() else item
+    return trusted_item(item, text) if text.isascii() else item
 
 
 def _has_token(token: str) -> Compare:

@@ -22,7 +22,7 @@ from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EVIDENCE_CACHE
 from headgate.store.model import requests as writes
 from headgate.store.model.conditions import absent
-from headgate.store.model.values import Item, Vouched
+from headgate.store.model.values import Item, TrustedItem
 from headgate.store.port import Store
 from headgate.store.resilience.rate_limiter import Priority, prioritised
 
@@ -138,7 +138,7 @@ def _shaped(kept: Sequence[Kept], now_ms: int) -> Iterator[Kept]:
 def _stored(kept: Kept, ttl: int) -> Item:
     """Return the row as the store keeps it."""
     # It was checked and made anew by its codec a moment ago. Only a store says which text beyond ASCII it can keep.
-    made = Vouched if kept.line.isascii() else dict
+    made = TrustedItem if kept.line.isascii() else dict
     return made(kept.row, **{TTL: ttl})
 
 

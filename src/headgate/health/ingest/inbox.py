@@ -20,7 +20,7 @@ from headgate.health.model.timestamps import instant, milliseconds
 from headgate.health.observer import HealthObserver, NullObserver
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
-from headgate.store.deadlines import due_within
+from headgate.store.deadlines import deadline_within
 from headgate.store.model.conditions import absent, any_of, at_most, equals, exists
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
@@ -111,7 +111,7 @@ class OpenLineageInbox:
         """
         item, writes = self._acceptance(body)
         try:
-            with due_within(ACCEPT_SECONDS_MAX, self._clock):
+            with deadline_within(ACCEPT_SECONDS_MAX, self._clock):
                 self._store.transact(writes)
         except ConflictError as exc:
             return _duplicate(exc)
@@ -130,7 +130,7 @@ class OpenLineageInbox:
                 refusals.append(Refusal(index, exc.message, is_retriable=isinstance(exc, ThrottledError)))
                 continue
             kept.setdefault(item["digest"], (index, writes))
-        with due_within(ACCEPT_SECONDS_MAX, self._clock):
+        with deadline_within(ACCEPT_SECONDS_MAX, self._clock):
             outcomes = self._store.transact_many([writes for _, writes in kept.values()]) if kept else []
         for (index, _), error in zip(kept.values(), outcomes, strict=True):
             if error is not None and not isinstance(error, ConflictError):

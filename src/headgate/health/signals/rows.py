@@ -14,7 +14,7 @@ from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.model.volume_counts import hour_of, stored_hour
 from headgate.store.catalogue.tables import BREACH_SHARDS
-from headgate.store.model.values import Item, Vouched
+from headgate.store.model.values import Item, TrustedItem
 
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30
@@ -43,7 +43,7 @@ def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
 def signal_row(signal: Signal, now_seconds: int) -> Item:
     """Return the row of a signal. One that is not OK never expires: a dataset that went silent must stay visible."""
     value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
-    row = Vouched(
+    row = TrustedItem(
         PK=signal.dataset_urn,
         SK=signal.signal_type,
         state=_WORDS[value.state],

@@ -30,7 +30,7 @@ from headgate.health.model.volume_counts import (
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.model.requests import Put, Query
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item, Vouched
+from headgate.store.model.values import Item, TrustedItem
 from headgate.store.port import Store
 
 _KEPT_MS: Final = (DAYS_MAX * DAY_HOURS + 2) * HOUR_MS
@@ -82,7 +82,7 @@ class Volumes:
 def hour_put(urn: str, hour: VolumeHour) -> Put:
     """Return the write of an hour that is over."""
     # The URN is validated and the rest is generated, so the store need not check it.
-    return Put(SIGNAL_HISTORY, Vouched(_row(urn, hour, hour.hour)))
+    return Put(SIGNAL_HISTORY, TrustedItem(_row(urn, hour, hour.hour)))
 
 
 def late_put(urn: str, window: VolumeHour) -> Put:

@@ -23,7 +23,7 @@ from headgate.serve.rpc.errors import RpcFailure, failure, internal_error
 from headgate.serve.rpc.methods import Method, RpcCall
 from headgate.serve.rpc.offload import Offload
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.store.deadlines import due_within
+from headgate.store.deadlines import deadline_within
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
 CORRELATION: Final = "x-correlation-id"
@@ -244,7 +244,7 @@ class Dispatcher:
             # The deadline may have passed in the pool's queue.
             call.check_deadline()
             remaining_seconds = call.remaining_seconds()
-            bounded = nullcontext() if remaining_seconds is None else due_within(remaining_seconds, self.clock)
+            bounded = nullcontext() if remaining_seconds is None else deadline_within(remaining_seconds, self.clock)
             with bounded:
                 answer: Message = method.handler(request, call)
             return answer

@@ -1,1 +1,1 @@
-"""Cache: say here what this part is for."""
+"""Cache: read-through caching in memory and in Redis."""

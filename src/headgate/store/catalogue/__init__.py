@@ -1,1 +1,1 @@
-"""Catalogue: say here what this part is for."""
+"""Catalogue: every table, key, index, TTL and change stream."""

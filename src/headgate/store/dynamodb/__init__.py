@@ -1,1 +1,1 @@
-"""Dynamodb: say here what this part is for."""
+"""DynamoDB: the store on DynamoDB tables and streams."""

@@ -40,7 +40,7 @@ from headgate.errors import (
     ThrottledError,
     TransactionLimitError,
 )
-from headgate.store.deadlines import ends_at
+from headgate.store.deadlines import current_deadline
 from headgate.store.dynamodb.marshalling import Attributes
 from headgate.store.resilience.error_policy import (
     CANCELED,
@@ -157,7 +157,7 @@ class Calls:
     def backoff(self, deadline_seconds: float | None = None) -> Backoff:
         """Return a deadline that several calls share, no later than the caller's own. It starts now."""
         seconds = deadline_seconds or self._deadline_seconds
-        callers = ends_at()
+        callers = current_deadline()
         if callers is not None:
             seconds = min(seconds, max(0.0, callers - self._clock.monotonic()))
         return Backoff(self._clock, self._stats, seconds)
@@ -221,7 +221,7 @@ class Calls:
                     self._count_capacity(capacity, answer)
                 return answer
             except (ClientError, BotoCoreError, ResponseParserError) as exc:
-                self._stats.attempt_failed(exc)
+                self._stats.on_attempt_failed(exc)
                 fault = classify(exc)
                 if fault is Fault.FINAL and _code(exc) in refusals and (_code(exc) != CANCELED or _failed_items(exc)):
                     return Refusal(_code(exc), _failed_items(exc), doubt)

@@ -43,7 +43,7 @@ from headgate.store.model.values import Item
 from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
 from headgate.store.topics import ANYTHING, Topics
-from headgate.store.transactions import may_count, refused, settle, token_row
+from headgate.store.transactions import allows_add, check_replay, conflict_error, token_row
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -239,7 +239,7 @@ class DynamoStore:
         try:
             self._transact([*prepared, self._requests.prepare(row, now)], now)
         except ConflictError as exc:
-            settle(exc, row, len(writes))
+            check_replay(exc, row, len(writes))
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         prepared = [self._prepared_transaction(writes, None) for writes in transactions]
@@ -342,7 +342,7 @@ class DynamoStore:
         self._refuse_if_closed()
         check_transaction(writes, token)
         now = self._clock.seconds()
-        counts = may_count(writes, token)
+        counts = allows_add(writes, token)
         prepared = [self._requests.prepare(write, now, cannot_repeat=counts) for write in writes]
         check_transaction_bytes(write.size_bytes for write in prepared)
         self.stats.transactions += 1
@@ -381,7 +381,7 @@ class DynamoStore:
                 "and the item is not what the write would have left; look at the current item and decide again",
                 current=current,
             )
-        return refused(first.table, first.key, first.condition, failures)
+        return conflict_error(first.table, first.key, first.condition, failures)
 
     def _seen(self, table: Table, attributes: Mapping[str, Any] | None, now: float) -> Item | None:
         item = live(table, attributes, now)

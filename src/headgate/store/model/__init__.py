@@ -1,1 +1,1 @@
-"""Model: say here what this part is for."""
+"""Store model: schema, values, conditions, requests, cursors and validation, shared by every backend."""

@@ -1,8 +1,8 @@
-"""Conditions on writes, built from named clauses and meaning the same on every backend.
+"""Conditions on writes, built from named clauses with the same meaning on every backend.
 
-A condition is asked of the item as a reader would see it: an expired item counts as absent. Comparing
-an attribute that is missing, or of another type than the value, is false (`differs` and `lacks` are true).
-An attribute that was spilled to a blob is of another type than any value: it can be asked for, not compared.
+A condition applies to the item as a reader sees it: an expired item counts as absent. A comparison with a missing
+attribute, or with one of another type than the value, is false (`differs` and `lacks` are true). An attribute that was
+spilled to a blob has another type than any value: it can be tested for presence, not compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.store.model.values import canonical_number, is_text, plain_number,
 
 VERSION: Final = "version"
 VALUE_BYTES_MAX: Final = 2048
-# What fits into an expression of 4 KB, which is all that DynamoDB takes, whatever the clauses are.
+# Any clauses of this number fit into DynamoDB's limit of 4 KB per expression.
 CLAUSES_MAX: Final = 80
 
 Operand = str | int | float | bool | bytes | None
@@ -36,11 +36,11 @@ class Comparison(enum.StrEnum):
 
 
 class Absent(msgspec.Struct, frozen=True, tag=True):
-    """There is no such item."""
+    """The item does not exist."""
 
 
 class Exists(msgspec.Struct, frozen=True, tag=True):
-    """The item is there."""
+    """The item exists."""
 
 
 class Has(msgspec.Struct, frozen=True, tag=True):
@@ -50,13 +50,13 @@ class Has(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lacks(msgspec.Struct, frozen=True, tag=True):
-    """The item does not have this attribute, or there is no item."""
+    """The item does not have this attribute, or does not exist."""
 
     attribute: str
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True):
-    """The attribute stands in this relation to the value."""
+    """The comparison of the attribute with the value is true."""
 
     attribute: str
     comparison: Comparison
@@ -89,17 +89,17 @@ EXISTS: Final = Exists()
 
 
 def absent() -> Absent:
-    """There is no such item (an expired one counts as none)."""
+    """The item does not exist or has expired."""
     return ABSENT
 
 
 def exists() -> Exists:
-    """The item is there and has not expired."""
+    """The item exists and has not expired."""
     return EXISTS
 
 
 def version_is(version: int) -> Compare:
-    """The item is at exactly this version: the compare of compare-and-swap."""
+    """The item has exactly this version (compare-and-swap)."""
     return Compare(VERSION, Comparison.EQUALS, version)
 
 
@@ -109,12 +109,12 @@ def has(attribute: str) -> Has:
 
 
 def lacks(attribute: str) -> Lacks:
-    """The item does not have this attribute, or there is no item."""
+    """The item does not have this attribute, or does not exist."""
     return Lacks(_name(attribute))
 
 
 def equals(attribute: str, value: Operand) -> Compare:
-    """The attribute is there and equal."""
+    """The attribute is present and equal."""
     return Compare(attribute, Comparison.EQUALS, _operand(attribute, value))
 
 
@@ -124,27 +124,27 @@ def differs(attribute: str, value: Operand) -> Compare:
 
 
 def less_than(attribute: str, value: Operand) -> Compare:
-    """The attribute is there, of the same type, and smaller."""
+    """The attribute is present, of the same type, and smaller."""
     return Compare(attribute, Comparison.LESS_THAN, _operand(attribute, value))
 
 
 def at_most(attribute: str, value: Operand) -> Compare:
-    """The attribute is there, of the same type, and smaller or equal."""
+    """The attribute is present, of the same type, and smaller or equal."""
     return Compare(attribute, Comparison.AT_MOST, _operand(attribute, value))
 
 
 def greater_than(attribute: str, value: Operand) -> Compare:
-    """The attribute is there, of the same type, and greater."""
+    """The attribute is present, of the same type, and greater."""
     return Compare(attribute, Comparison.GREATER_THAN, _operand(attribute, value))
 
 
 def at_least(attribute: str, value: Operand) -> Compare:
-    """The attribute is there, of the same type, and greater or equal."""
+    """The attribute is present, of the same type, and greater or equal."""
     return Compare(attribute, Comparison.AT_LEAST, _operand(attribute, value))
 
 
 def one_of(attribute: str, *values: Operand) -> OneOf:
-    """The attribute is there and equals one of `values` (1 to 100 of them)."""
+    """The attribute is present and equals one of `values` (1 to 100)."""
     if not 1 <= len(values) <= 100:
         raise InvalidItemError(f"one_of({attribute!r}): give 1 to 100 values, not {len(values)}")
     return OneOf(attribute, tuple(_operand(attribute, value) for value in values))
@@ -161,7 +161,7 @@ def all_of(*clauses: Condition) -> AllOf:
 
 
 def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
-    """Whether `condition` is true of `item` (None: there is no item, or it has expired)."""
+    """Whether `condition` is true for `item` (None: it does not exist or has expired)."""
     attributes = {} if item is None else item
     match condition:
         case Compare():
@@ -183,7 +183,7 @@ def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
 
 
 def pins_version(condition: Condition | None) -> bool:
-    """Whether `condition` can hold only for one known version of the item, so that applying it twice is impossible."""
+    """Whether `condition` requires one exact version, so that the write cannot be applied twice."""
     match condition:
         case Compare(attribute=attribute, comparison=Comparison.EQUALS):
             return attribute == VERSION
@@ -279,7 +279,7 @@ def _operand(attribute: str, value: Operand) -> Operand:
     if not isinstance(value, str | bytes):
         raise InvalidItemError(f"condition on {attribute!r}: compare with text, a number, a bool, bytes or None")
     if isinstance(value, str) and not is_text(value):
-        raise InvalidItemError(f"condition on {attribute!r}: text with half a surrogate pair cannot be compared")
+        raise InvalidItemError(f"condition on {attribute!r}: text with a lone surrogate cannot be compared")
     size = len(value.encode()) if isinstance(value, str) else len(value)
     if size > VALUE_BYTES_MAX:
         raise InvalidItemError(f"condition on {attribute!r}: the value has {size} bytes; at most {VALUE_BYTES_MAX}")

@@ -1,4 +1,4 @@
-"""Page cursors: where the last page ended, signed, and good for the query that gave them out alone."""
+"""Page cursors: signed positions that are valid for one query only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _decoder = msgspec.json.Decoder(_Payload)
 
 
 class Cursors:
-    """Gives out and reads back cursors. The position is key attributes, so any backend can resume from it."""
+    """Creates and verifies cursors. A position holds key attributes, so that any backend can resume from it."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -45,9 +45,7 @@ class Cursors:
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if payload.query != _fingerprint(query):
-            raise CursorError(
-                "cursor belongs to another query; give it back with the same table, index, range and order"
-            )
+            raise CursorError("cursor belongs to another query; use it with the same table, index, range and order")
         return dict(payload.position)
 
 
@@ -59,6 +57,6 @@ def _position_names(query: Query) -> tuple[str, ...]:
 
 
 def _fingerprint(query: Query) -> str:
-    # The limit may change from page to page; what decides which items come next may not.
+    # The limit may differ between pages; everything that determines the next items may not.
     shape = (query.table.name, query.index, query.partition, query.sort, query.descending)
     return hashlib.blake2b(_encoder.encode(shape), digest_size=9).hexdigest()

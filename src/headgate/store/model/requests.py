@@ -1,4 +1,4 @@
-"""What can be asked of the store: writes, queries, and what comes back."""
+"""Store requests and results: writes, queries, pages and change batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from headgate.store.model.values import Item
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Store the whole item, replacing what is there.
+    """Store the whole item, replacing an existing one.
 
-    One that is `quiet` is no news: a backend may leave it out of the table's change stream, and need not wake those who
-    wait for something to happen. It is for items that are confirmed again and again as they were, and whose next change
-    is told as any other, and for those that someone looks for at times of their own.
+    A `quiet` put may be left out of the change stream and need not wake waiters. Use it for items that are rewritten
+    unchanged (heartbeats) and for items that are only polled.
     """
 
     table: Table
@@ -28,11 +27,11 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Change attributes of an item that exists.
+    """Change attributes of an existing item.
 
-    An update never creates an item: on a missing or expired one it conflicts, so that a late message
-    cannot raise a phantom row. `add` takes part only under a version, in a transaction with a token, or
-    beside a write whose condition it makes false itself, because only those make a retry harmless.
+    An update never creates an item: on a missing or expired one it conflicts, so that a late message does not create a
+    phantom row. `add` needs a version condition, a token, or a write in the same transaction that makes its own
+    condition false; otherwise a retry would count twice.
     """
 
     table: Table
@@ -44,7 +43,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove the item, if there is one."""
+    """Remove the item if it exists."""
 
     table: Table
     key: Key
@@ -52,7 +51,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Write nothing, but let the transaction pass only if the condition holds."""
+    """Write nothing; fail the transaction unless the condition holds."""
 
     table: Table
     key: Key
@@ -63,7 +62,7 @@ Write = Put | Update | Delete | Check
 
 
 class Range(enum.StrEnum):
-    """The shapes a sort-key range can take."""
+    """The comparison of a sort-key range."""
 
     EQUALS = "="
     BEGINS_WITH = "begins_with"
@@ -75,7 +74,7 @@ class Range(enum.StrEnum):
 
 
 class Sort(msgspec.Struct, frozen=True):
-    """A range of sort keys within one partition. `high` is used by BETWEEN alone, and is included."""
+    """A range of sort keys within one partition. `high` is for BETWEEN only, and inclusive."""
 
     range: Range
     low: KeyPart
@@ -83,7 +82,7 @@ class Sort(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for the items of one partition of a table or index, in the order of their sort keys."""
+    """A query for the items of one partition of a table or index, in sort-key order."""
 
     table: Table
     partition: KeyPart
@@ -96,14 +95,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Part of an answer. `cursor` is None on the last page."""
+    """One page of a query. `cursor` is None on the last page."""
 
     items: list[Item]
     cursor: str | None = None
 
 
 class ChangeKind(enum.StrEnum):
-    """What happened to an item."""
+    """The kind of a change to an item."""
 
     INSERT = "INSERT"
     MODIFY = "MODIFY"
@@ -111,7 +110,7 @@ class ChangeKind(enum.StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One committed change to one item. `expired` marks a removal by TTL rather than by a caller."""
+    """One committed change to one item. `expired` marks a removal by TTL."""
 
     id: str
     table: Table
@@ -124,14 +123,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ChangeBatch(msgspec.Struct, frozen=True):
-    """Changes in order, and the position to checkpoint once all of them are dealt with."""
+    """Changes in order, and the position to checkpoint once all of them are processed."""
 
     changes: list[Change]
     position: str
 
 
 class StreamStart(enum.StrEnum):
-    """Where a consumer begins that has no checkpoint yet."""
+    """Where a consumer without a checkpoint starts."""
 
     OLDEST = "oldest"
     NEWEST = "newest"

@@ -1,4 +1,4 @@
-"""What a table is: keys, indexes, expiry, stream, and the patterns of the entities that live in it."""
+"""Table schema: keys, indexes, TTL, change stream, and the key patterns of the entities in a table."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ class Key(NamedTuple):
 
 
 class KeyKind(enum.StrEnum):
-    """The type of a key attribute, in DynamoDB's letters."""
+    """The type of a key attribute, as DynamoDB abbreviates it."""
 
     STRING = "S"
     NUMBER = "N"
 
 
 class Billing(enum.StrEnum):
-    """How DynamoDB charges for a table; the other backends ignore it."""
+    """DynamoDB's billing mode of a table."""
 
     ON_DEMAND = "PAY_PER_REQUEST"
     PROVISIONED = "PROVISIONED"
 
 
 class Classification(enum.StrEnum):
-    """How carefully the contents of a table are to be treated."""
+    """The data classification of a table."""
 
     INTERNAL = "INTERNAL"
     CONFIDENTIAL = "CONFIDENTIAL"
 
 
 class KeyAttribute(msgspec.Struct, frozen=True):
-    """An attribute that a table or an index is keyed by."""
+    """A partition or sort key attribute of a table or index."""
 
     name: str
     kind: KeyKind = KeyKind.STRING
 
 
 class Index(msgspec.Struct, frozen=True):
-    """A secondary index. It holds only the items that carry all of its key attributes (it is sparse), and whole.
+    """A sparse secondary index with whole items: an item without all of its key attributes is not in it.
 
-    Its answers are hints: they may lag behind the table, so nothing is claimed or kept unique from them.
+    An index may lag behind its table, so its results are hints: no claim or uniqueness check may rely on them.
     """
 
     name: str
@@ -76,7 +76,7 @@ def _field_names(*patterns: str) -> frozenset[str]:
 
 
 class _Piece(NamedTuple):
-    """A field of a pattern with the text before it. `digits`: it is padded to so many; `is_last`: nothing follows."""
+    """A field of a pattern with the text before it. `digits` is its zero-padded width; `is_last`: no text follows."""
 
     before: str
     name: str
@@ -84,7 +84,7 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
-# Keys are made several times for every item that is read or written.
+# Cached: several keys are built for every item that is read or written.
 @functools.cache
 def _pieces(pattern: str) -> tuple[tuple[_Piece, ...], str]:
     """Return the fields of a pattern, and the text after the last of them."""
@@ -98,11 +98,10 @@ def _pieces(pattern: str) -> tuple[tuple[_Piece, ...], str]:
 
 
 class Entity(msgspec.Struct, frozen=True):
-    """One kind of item in a table, given by the patterns of its keys: `PIPELINE#{id}`, `RUN#{run_id}`.
+    """One kind of item in a table, defined by its key patterns: `PIPELINE#{id}`, `RUN#{run_id}`.
 
-    A field in the middle of a pattern must not contain the `#` that separates it from the next one;
-    the last field of a pattern may, because nothing follows it. `{n:010d}` zero-pads a number, so
-    that text order is number order; text of more digits is taken as it is, for those who pad further.
+    Only the last field of a pattern may contain the separator `#`. `{n:010d}` zero-pads a number, so that text order
+    is number order; a text of more digits is used unchanged.
     """
 
     name: str
@@ -111,7 +110,7 @@ class Entity(msgspec.Struct, frozen=True):
     index_keys: Mapping[str, str] = {}
 
     def key(self, **fields: KeyPart) -> Key:
-        """Return the key for these fields. Raises `InvalidItemError` for a missing, unknown or unsafe field."""
+        """Build the key from these fields. Raises `InvalidItemError` for a missing, unknown or unsafe field."""
         partition, sort = self.partition, self.sort
         if fields.keys() != _field_names(partition, sort or ""):
             self._refuse_unknown(fields)
@@ -131,7 +130,7 @@ class Entity(msgspec.Struct, frozen=True):
             raise InvalidItemError(f"{self.name}: no key field {sorted(fields.keys() - known)}; it has {sorted(known)}")
 
     def _part(self, pattern: str, fields: Mapping[str, KeyPart]) -> KeyPart:
-        # A pattern that is one bare field keeps the field's type, for sort keys that are numbers.
+        # A pattern of one bare field keeps the field's type, for numeric sort keys.
         pieces, rest = _pieces(pattern)
         if len(pieces) == 1 and not (pieces[0].before or rest or pieces[0].digits):
             value = fields.get(pieces[0].name, "")
@@ -166,14 +165,14 @@ class Entity(msgspec.Struct, frozen=True):
         is_exact = len(text) == digits if isinstance(value, int) else len(text) >= digits
         if not (is_exact and text.isascii() and text.isdigit()):
             raise InvalidItemError(
-                f"{self.name}: key field {name!r} is {value!r}; give a number from 0 of at most {digits} digits, "
-                "or digits that are padded further, so that text order is number order"
+                f"{self.name}: key field {name!r} is {value!r}; use a number of at most {digits} digits from 0 on, "
+                "or text of at least that many digits"
             )
         return text
 
 
 class Table(msgspec.Struct, frozen=True, dict=True):
-    """One table of the catalogue. Every backend's schema, IAM, health check and document derives from it."""
+    """One table of the catalogue, from which schemas, IAM, health checks and documentation are derived."""
 
     name: str
     purpose: str
@@ -185,7 +184,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     billing: Billing = Billing.ON_DEMAND
     classification: Classification = Classification.INTERNAL
     entities: tuple[Entity, ...] = ()
-    # Its rows wake functions of AWS, which hear of them by a stream of DynamoDB. No other store has changes of it.
+    # On DynamoDB, the table has a stream that invokes Lambda functions. Other backends keep no changes of it.
     wakes: bool = False
 
     def __hash__(self) -> int:
@@ -197,23 +196,23 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def own_keys(self) -> tuple[KeyAttribute, ...]:
-        """The attributes that every item must have."""
+        """The key attributes, which every item has."""
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
 
     @cached_property
     def index_keys(self) -> tuple[KeyAttribute, ...]:
-        """The attributes of `index_attributes`, as they are declared."""
+        """The key attributes of all indexes, without the table's own keys."""
         return tuple(KeyAttribute(name, kind) for name, kind in self.index_attributes.items())
 
     @cached_property
     def index_attributes(self) -> dict[str, KeyKind]:
-        """Every attribute that some index is keyed by, the table's own keys excluded."""
-        found = {attribute.name: attribute.kind for index in self.indexes for attribute in index.attributes()}
-        return {name: kind for name, kind in found.items() if name not in self.key_names}
+        """The key attributes of all indexes by name, without the table's own keys."""
+        kinds = {attribute.name: attribute.kind for index in self.indexes for attribute in index.attributes()}
+        return {name: kind for name, kind in kinds.items() if name not in self.key_names}
 
     @cached_property
     def key_bytes_max(self) -> dict[str, int]:
-        """How long each key attribute may be. A sort key, of the table or of an index, has half of a partition key."""
+        """The maximum bytes of each key attribute. A sort key of a table or index has half of a partition key."""
         sorts = {sort.name for sort in (self.sort, *(index.sort for index in self.indexes)) if sort is not None}
         names = {*self.key_names, *self.index_attributes}
         return {name: SORT_BYTES_MAX if name in sorts else PARTITION_BYTES_MAX for name in names}
@@ -227,7 +226,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
         raise InvalidItemError(f"table {self.name}: no index {name!r}; it has {known}")
 
     def key_of(self, item: Mapping[str, object]) -> Key:
-        """Return the key that `item` carries, without checking it."""
+        """Return the key of `item`, unchecked."""
         sort = None if self.sort is None else item[self.sort.name]
         return Key(item[self.partition.name], sort)  # type: ignore[arg-type]  # checked on the way in
 

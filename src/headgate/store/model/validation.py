@@ -1,4 +1,4 @@
-"""The checks every write and query passes before a backend sees it, so that all backends refuse alike."""
+"""Request validation: the checks of every write and query, shared so that all backends refuse the same input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.errors import InvalidItemError, ItemTooLargeError, TransactionLimi
 from headgate.store.model.conditions import EXISTS, VERSION, AllOf, Condition, pins_version
 from headgate.store.model.requests import Check, Delete, Put, Query, Range, Update, Write
 from headgate.store.model.schema import Key, KeyAttribute, KeyKind, Table
-from headgate.store.model.values import Item, Vouched, canonical_item, canonical_number, is_text, stored_bytes
+from headgate.store.model.values import Item, TrustedItem, canonical_item, canonical_number, is_text, stored_bytes
 
 ITEM_BYTES_MAX: Final = 400 * 1024
 TRANSACTION_WRITES_MAX: Final = 100
@@ -18,15 +18,15 @@ QUERY_LIMIT_MAX: Final = 1000
 CHANGES_LIMIT_MAX: Final = 1000
 TOKEN_LENGTH_MAX: Final = 36
 UPDATE_ATTRIBUTES_MAX: Final = 200
-# What SQLite can sort as an integer.
+# SQLite's largest integer.
 KEY_NUMBER_MAX: Final = 2**63 - 1
-# ASCII text of this length is within the limit of every kind of key.
-_KEY_SURELY_FITS: Final = 200
+# ASCII text up to this length needs no check against the key limits.
+_KEY_FAST_PATH_CHARS: Final = 200
 
 
 def checked_item(table: Table, item: object) -> tuple[Item, bool]:
     """Return the canonical item and whether it holds values beyond plain JSON. Raises `InvalidItemError`."""
-    if type(item) is Vouched:
+    if type(item) is TrustedItem:
         return item, False
     if type(item) is not dict and not isinstance(item, Mapping):
         raise InvalidItemError(f"table {table.name}: an item is a mapping, not {type(item).__name__}")
@@ -52,12 +52,12 @@ def check_index_attributes(table: Table, attributes: Item) -> None:
 
 
 def check_key(table: Table, key: Key) -> None:
-    """Refuse a key that no item of `table` can have."""
+    """Refuse a key of the wrong form for `table`."""
     _check_key_part(table, table.partition, key.partition)
     if table.sort is not None:
         _check_key_part(table, table.sort, key.sort)
     elif key.sort is not None:
-        raise InvalidItemError(f"table {table.name}: it has no sort key, but the key gives {key.sort!r}")
+        raise InvalidItemError(f"table {table.name}: it has no sort key, but the key has {key.sort!r}")
 
 
 def checked_update(update: Update, *, cannot_repeat: bool) -> Update:
@@ -82,7 +82,7 @@ def checked_update(update: Update, *, cannot_repeat: bool) -> Update:
     if update.add and not (cannot_repeat or (moves_version and pins_version(update.condition))):
         raise InvalidItemError(
             f"table {table.name}: add {sorted(update.add)} needs version_is(…) and a new version, "
-            "a transaction with a token, or one with a write that its own condition refuses the second time; "
+            "a transaction with a token, or a write in the transaction that makes its own condition false; "
             "otherwise a retry could count twice"
         )
     amounts = {name: canonical_number(amount, name) for name, amount in update.add.items()}
@@ -95,7 +95,7 @@ def checked_update(update: Update, *, cannot_repeat: bool) -> Update:
 
 
 def update_condition(update: Update) -> Condition:
-    """Return the condition an update really has: its own, and that the item exists."""
+    """Return the effective condition of an update: its own, and that the item exists."""
     return EXISTS if update.condition is None else AllOf((EXISTS, update.condition))
 
 
@@ -105,19 +105,19 @@ def check_size(table: Table, item: Item) -> None:
     if size > ITEM_BYTES_MAX:
         raise ItemTooLargeError(
             f"table {table.name}, item {tuple(table.key_of(item))}: {size} bytes, at most {ITEM_BYTES_MAX}; "
-            "keep the large part in a blob and its name in the item"
+            "store the large part as a blob and its name in the item"
         )
 
 
 def check_transaction(writes: Sequence[Write], token: str | None) -> None:
-    """Refuse a transaction that some backend could not take. Raises `TransactionLimitError`."""
+    """Refuse a transaction beyond the limits of any backend. Raises `TransactionLimitError`."""
     check_length(writes, token)
     check_distinct(writes)
 
 
 def check_length(writes: Sequence[Write], token: str | None) -> None:
-    """Refuse a transaction of more writes than a backend takes, or with too long a token."""
-    # A token is a row of its own in the same transaction.
+    """Refuse a transaction with too many writes or too long a token."""
+    # A token takes one row of the transaction.
     writes_max = TRANSACTION_WRITES_MAX if token is None else TRANSACTION_WRITES_MAX - 1
     if not 1 <= len(writes) <= writes_max:
         kind = "a transaction" if token is None else "a transaction with a token"
@@ -127,30 +127,29 @@ def check_length(writes: Sequence[Write], token: str | None) -> None:
 
 
 def check_transaction_bytes(sizes: Iterable[int]) -> None:
-    """Refuse a transaction whose items add up to more than a backend takes."""
+    """Refuse a transaction whose items are too large in total."""
     total = sum(sizes)
     if total > TRANSACTION_BYTES_MAX:
         raise TransactionLimitError(f"the transaction has {total} bytes, at most {TRANSACTION_BYTES_MAX}; split it")
 
 
 def check_distinct(writes: Sequence[Write]) -> None:
-    """Refuse two writes of one item, which have no order within a transaction or batch."""
+    """Refuse two writes of one item, because writes in a transaction or batch have no order."""
     if len(writes) == 1:
-        # Its key is looked at with the rest of it.
         return
-    places = [(write.table.name, key_of(write)) for write in writes]
+    keys = [(write.table.name, key_of(write)) for write in writes]
     try:
-        if len(set(places)) == len(places):
+        if len(set(keys)) == len(keys):
             return
     except TypeError as exc:
-        table, key = next(place for place in places if not all(isinstance(part, Hashable) for part in place[1]))
+        table, key = next(each for each in keys if not all(isinstance(part, Hashable) for part in each[1]))
         raise InvalidItemError(f"table {table}: {key!r} cannot be the key of an item") from exc
-    table, key = next(place for number, place in enumerate(places) if place in places[:number])
+    table, key = next(each for number, each in enumerate(keys) if each in keys[:number])
     raise TransactionLimitError(f"table {table}, item {tuple(key)}: written twice in one call; merge the writes")
 
 
 def key_of(write: Write) -> Key:
-    """Return the key a write is about. Raises `InvalidItemError` if a put lacks a key attribute."""
+    """Return the key of a write. Raises `InvalidItemError` if a put lacks a key attribute."""
     if isinstance(write, Update | Delete | Check):
         return write.key
     try:
@@ -160,7 +159,7 @@ def key_of(write: Write) -> Key:
 
 
 def check_batch(writes: Sequence[Put | Delete]) -> None:
-    """Refuse a batch that has conditions or writes an item twice."""
+    """Refuse a batch with conditions or with two writes of one item."""
     for write in writes:
         if not isinstance(write, Put | Delete) or write.condition is not None:
             raise InvalidItemError("a batch takes puts and deletes without conditions; use transact for the rest")
@@ -168,7 +167,7 @@ def check_batch(writes: Sequence[Put | Delete]) -> None:
 
 
 def check_stream(table: Table, limit: int = 1) -> None:
-    """Refuse to read changes that are not kept, or too many at once."""
+    """Refuse to read the changes of a table without a stream, or too many at once."""
     if not table.stream:
         raise InvalidItemError(f"table {table.name}: it has no change stream")
     if not 1 <= limit <= CHANGES_LIMIT_MAX:
@@ -204,7 +203,7 @@ def check_query(query: Query) -> None:
 
 def _check_key_part(table: Table, attribute: KeyAttribute, value: object) -> None:
     if attribute.kind is KeyKind.STRING:
-        if type(value) is str and 0 < len(value) <= _KEY_SURELY_FITS and value.isascii():
+        if type(value) is str and 0 < len(value) <= _KEY_FAST_PATH_CHARS and value.isascii():
             return
         if isinstance(value, str) and value and is_text(value):
             bytes_max = table.key_bytes_max[attribute.name]
@@ -213,10 +212,10 @@ def _check_key_part(table: Table, attribute: KeyAttribute, value: object) -> Non
                     f"table {table.name}: {attribute.name!r} has {len(value.encode())} bytes, at most {bytes_max}"
                 )
             return
-        wanted = "non-empty Unicode text"
+        expected = "non-empty Unicode text"
     else:
         if type(value) is int and -KEY_NUMBER_MAX <= value <= KEY_NUMBER_MAX:
             return
-        wanted = "a whole number of at most 63 bits"
+        expected = "a whole number of at most 63 bits"
     shown = "missing" if value is None else repr(value)[:60]
-    raise InvalidItemError(f"table {table.name}: key attribute {attribute.name!r} is {shown}; it must be {wanted}")
+    raise InvalidItemError(f"table {table.name}: key attribute {attribute.name!r} is {shown}; it must be {expected}")

@@ -1,8 +1,8 @@
-"""What may be stored, and the one form in which every backend stores it.
+"""Item values: the types that can be stored, and their canonical form on every backend.
 
-A value is None, a bool, a number, text, bytes, a list, a map with text keys, or a non-empty set of
-text, numbers or bytes. Numbers are decimal with at most 38 digits, as in DynamoDB: a whole number
-comes back as `int`, any other as `float`. NaN and infinities have no such form and are refused.
+A value is None, a bool, a number, text, bytes, a list, a map with text keys, or a non-empty set of text, numbers or
+bytes. Numbers are decimal with at most 38 digits, as in DynamoDB: a whole number is read as `int`, any other as
+`float`. NaN and infinities are refused.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from headgate.errors import InvalidItemError
 Item = dict[str, Any]
 
 
-class Vouched(Item):
-    """An item whose maker answers for it, so that no store looks at each of its values once more.
+class TrustedItem(Item):
+    """An item that is known to be canonical, so that the store does not validate its values.
 
-    It is plain JSON in canonical form: text that is ASCII, None, bools, whole numbers of at most 63 bits, floats that
-    are not whole and of a usual size, and lists and maps of these, a few levels deep; no name is empty or begins with
-    a dollar sign. It has all keys of its table, no longer than they may be, and nobody changes it any more.
+    Its creator guarantees plain JSON in canonical form: ASCII text, None, bools, whole numbers of at most 63 bits,
+    non-whole floats between 1e-100 and 1e100, and lists and maps of these, a few levels deep; no name is empty or
+    starts with a dollar sign. It has all keys of its table within their limits, and is not changed afterwards.
     """
 
     __slots__ = ("text",)
 
-    # What `dump` would make of it, if its maker had that at hand: see `vouched`.
+    # The result of `dump`, if the creator had it: see `trusted_item`.
     text: str
 
 
-def vouched(item: Item, text: str) -> Vouched:
-    """Return an item that its maker answers for and has encoded already, so that this is not done twice."""
-    made = Vouched(item)
-    made.text = text
-    return made
+def trusted_item(item: Item, text: str) -> TrustedItem:
+    """Return a trusted item with its encoded text, so that it is not encoded twice."""
+    trusted = TrustedItem(item)
+    trusted.text = text
+    return trusted
 
 
-DEPTH_MAX: Final = 31  # DynamoDB nests 32 levels deep, and the item itself is the first.
+DEPTH_MAX: Final = 31  # DynamoDB allows 32 levels, of which the item itself is the first.
 _INT_LIMIT: Final = 10**38
 _FLOAT_MAX: Final = 9.9999999999999e125
 _FLOAT_MIN: Final = 1e-130
 _EXACT_INT: Final = 2.0**53
-_WORD: Final = 1 << 63  # Integers beyond 64 bits leave JSON's safe ground and are tagged.
+_WORD: Final = 1 << 63  # Integers beyond 64 bits are tagged in JSON.
 
-BLOB: Final = "$blob"  # The key of the map that stands in for an attribute kept in a blob (see `spill`).
+BLOB: Final = "$blob"  # The key of the map that replaces an attribute spilled to a blob (see `spill`).
 _BYTES: Final = "$bytes"
 _NUMBER: Final = "$number"
 _SET: Final = "$set"
@@ -60,7 +60,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def canonical_item(item: Mapping[str, Any]) -> tuple[Item, bool]:
-    """Return `item` in the form that is stored, and whether it holds values that plain JSON cannot.
+    """Return `item` in canonical form, and whether it holds values that need tags in JSON.
 
     Raises `InvalidItemError` naming the attribute that cannot be stored.
     """
@@ -87,20 +87,20 @@ def canonical_item(item: Mapping[str, Any]) -> tuple[Item, bool]:
     return (plain if changed is None else changed), bool(special)
 
 
-# Rows of a table have the same names again and again.
+# Cached: the rows of a table share their attribute names.
 @lru_cache(maxsize=4096, typed=True)
 def _is_plain_name(name: object) -> bool:
-    """Whether the name of an attribute needs no tag in JSON. Raises `InvalidItemError` for what can be no name."""
+    """Whether an attribute name needs no tag in JSON. Raises `InvalidItemError` for an invalid name."""
     if type(name) is not str or not name or not (name.isascii() or is_text(name)):
         raise InvalidItemError(f"attribute name {name!r}: it must be non-empty Unicode text")
     return name[0] != "$"
 
 
-def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - a value is what it is
-    """Whether a value is plainly in the form that is stored, for what rows are mostly made of; False says nothing."""
+def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - any storable value
+    """Fast path: whether a value is surely canonical. False means that it needs the full check."""
     if kind is float:
         return 1e-100 < value < 1e100 and not value.is_integer()
-    # Loops rather than `all`: a generator costs more than the few elements that there are.
+    # Loops instead of `all`: a generator costs more than the few elements.
     if kind is list:
         for element in value:  # noqa: SIM110 - as above
             if type(element) is not str or not element.isascii():
@@ -117,7 +117,7 @@ def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - a value is wha
 
 
 def is_text(value: str) -> bool:
-    """Whether a `str` is Unicode text: half of a surrogate pair is not, and no backend could store it."""
+    """Whether a `str` is valid Unicode: lone surrogates cannot be stored."""
     if value.isascii():
         return True
     try:
@@ -128,25 +128,25 @@ def is_text(value: str) -> bool:
 
 
 def plain_text(value: str) -> str:
-    """Return text without the trimmings of a subclass, such as a member of a `StrEnum`."""
+    """Return a plain `str` for an instance of a subclass, such as a `StrEnum` member."""
     return value if type(value) is str else str.__str__(value)
 
 
 def plain_number(value: float) -> int | float:
-    """Return a number without the trimmings of a subclass, such as a member of an `IntEnum`."""
+    """Return a plain number for an instance of a subclass, such as an `IntEnum` member."""
     if type(value) is int or type(value) is float or isinstance(value, bool):
         return value
     return int(value) if isinstance(value, int) else float(value)
 
 
 def is_plain(value: object) -> bool:
-    """Whether a canonical value is its own JSON form, with nothing inside that might need a tag."""
+    """Whether a canonical value is a scalar that needs no tag in JSON."""
     kind = type(value)
     return kind is str or value is None or kind is bool or kind is float or (kind is int and -_WORD < value < _WORD)  # type: ignore[operator]
 
 
 def canonical_number(value: float | int, name: str) -> int | float:
-    """Return a number as every backend gives it back. Raises `InvalidItemError` if it is not a number we can keep."""
+    """Return a number in canonical form. Raises `InvalidItemError` if it cannot be stored."""
     if type(value) is int:
         if -_INT_LIMIT < value < _INT_LIMIT:
             return value
@@ -154,24 +154,20 @@ def canonical_number(value: float | int, name: str) -> int | float:
     if type(value) is not float:
         raise InvalidItemError(f"attribute {name!r}: {type(value).__name__} is not a number")
     if math.isnan(value) or math.isinf(value):
-        raise InvalidItemError(
-            f"attribute {name!r}: {value} is not a number that can be stored; leave it out or use None"
-        )
+        raise InvalidItemError(f"attribute {name!r}: {value} cannot be stored; leave it out or use None")
     if value.is_integer():
         whole = int(value) if abs(value) < _EXACT_INT else int(Decimal(repr(value)))
         if -_INT_LIMIT < whole < _INT_LIMIT:
             return whole
     if abs(value) > _FLOAT_MAX or (value != 0 and abs(value) < _FLOAT_MIN):
-        raise InvalidItemError(
-            f"attribute {name!r}: {value} is outside 1e-130 … 9.99e125, which is all that can be stored"
-        )
+        raise InvalidItemError(f"attribute {name!r}: {value} is outside the storable range 1e-130 … 9.99e125")
     return value
 
 
 def parse_number(text: str) -> int | float:
-    """Return the number that decimal `text` stands for, in its canonical form."""
+    """Parse decimal `text` into a canonical number."""
     number = Decimal(text)
-    # Not `abs`, which would round to the 28 digits of the default context.
+    # `copy_abs` instead of `abs`, which would round to the 28 digits of the default context.
     if number.copy_abs() < _INT_LIMIT and number == number.to_integral_value():
         return int(number)
     return float(number)
@@ -188,7 +184,7 @@ def add_numbers(left: int | float, right: int | float, name: str) -> int | float
 
 def dump(item: Item, *, special: bool) -> str:
     """Return the text form of a canonical item."""
-    if type(item) is Vouched:
+    if type(item) is TrustedItem:
         text: str | None = getattr(item, "text", None)
         if text is not None:
             return text
@@ -196,14 +192,14 @@ def dump(item: Item, *, special: bool) -> str:
 
 
 def dump_ordered(item: Item) -> bytes:
-    """Return a text form that is the same for equal items, whatever the order of their maps."""
+    """Return a text form that is the same for equal items, independent of key order."""
     return _encode_ordered(_tagged(item))
 
 
 def load(text: str) -> Item:
-    """Return the item that `dump` wrote. Raises `msgspec.DecodeError` if the text was damaged."""
+    """Return the item that `dump` wrote. Raises `msgspec.DecodeError` for corrupt text."""
     item: Item = _decode(text)
-    # Every tag starts with a quoted dollar sign; without one there is nothing to turn back.
+    # Every tag starts with a quoted dollar sign.
     return _untagged(item) if '"$' in text else item
 
 
@@ -225,7 +221,7 @@ def same(left: object, right: object) -> bool:
 
 
 def stored_bytes(item: Mapping[str, Any]) -> int:
-    """Return the size of a canonical item by DynamoDB's rules, which bind on every backend."""
+    """Return the size of a canonical item by DynamoDB's rules, which apply on every backend."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
 
 
@@ -249,7 +245,7 @@ def _value_bytes(value: object) -> int:
     raise AssertionError(f"not a canonical value: {type(value)}")
 
 
-def _canonical(value: Any, path: str, depth: int, special: list[str]) -> Any:  # noqa: ANN401 - a value is what it is
+def _canonical(value: Any, path: str, depth: int, special: list[str]) -> Any:  # noqa: ANN401 - any storable value
     if depth > DEPTH_MAX:
         raise InvalidItemError(f"attribute {path.split('.')[0]!r}: nested deeper than {DEPTH_MAX + 1} levels")
     match value:
@@ -307,7 +303,7 @@ def _canonical_set(value: set[Any] | frozenset[Any], path: str) -> frozenset[Any
 
 def _checked_text(text: str, path: str) -> str:
     if not is_text(text):
-        raise InvalidItemError(f"attribute {path!r}: text with half a surrogate pair cannot be stored: {text[:40]!r}")
+        raise InvalidItemError(f"attribute {path!r}: text with a lone surrogate cannot be stored: {text[:40]!r}")
     return text
 
 

@@ -1,1 +1,1 @@
-"""Resilience: say here what this part is for."""
+"""Resilience: circuit breakers, rate limiters and retries around a store."""

@@ -16,7 +16,7 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, ThrottledError
-from headgate.store.deadlines import ends_at
+from headgate.store.deadlines import current_deadline
 
 RATE_MIN: Final = 1.0
 _TICK_SECONDS: Final = 1.0
@@ -103,7 +103,7 @@ class Limiter:
         caller's deadline has passed. Nothing is taken then.
         """
         if self.rate is not None:
-            self._take(units, _priority.get(), ends_at(), wait=wait)
+            self._take(units, _priority.get(), current_deadline(), wait=wait)
         now = self._clock.monotonic()
         if now - self._ticked_at >= _TICK_SECONDS:
             self._tick(now)
@@ -122,13 +122,13 @@ class Limiter:
                 self._tokens = min(self._tokens, 0.0)
             self._throttled_at = now
 
-    def _take(self, units: int, priority: Priority, ends_at: float | None, *, wait: bool) -> None:
+    def _take(self, units: int, priority: Priority, current_deadline: float | None, *, wait: bool) -> None:
         with self._lock:
             now = self._clock.monotonic()
             self._refill(now)
             if self.rate is None:
                 return
-            seconds = self._borrow(units, priority, now, ends_at)
+            seconds = self._borrow(units, priority, now, current_deadline)
             if seconds == 0 or not wait:
                 return
             self._waiting += 1
@@ -138,16 +138,18 @@ class Limiter:
             with self._lock:
                 self._waiting -= 1
 
-    def _borrow(self, units: int, priority: Priority, now: float, ends_at: float | None) -> float:
+    def _borrow(self, units: int, priority: Priority, now: float, current_deadline: float | None) -> float:
         """Take the tokens and return after how many seconds they are there. Raises and takes none if that is late."""
         assert self.rate is not None
         # A call larger than a second's worth would never be let in; it pays with all that there is.
         left = self._tokens - min(units, self.rate)
         seconds = max(0.0, -left / self.rate)
-        if ends_at is not None and now >= ends_at:
+        if current_deadline is not None and now >= current_deadline:
             raise DeadlineExceededError(f"table {self.name}: the deadline passed before the call was sent; ask again")
         share = _SHARES[priority]
-        is_late = seconds > share * self._limits.wait_seconds_max or (ends_at is not None and now + seconds > ends_at)
+        is_late = seconds > share * self._limits.wait_seconds_max or (
+            current_deadline is not None and now + seconds > current_deadline
+        )
         if is_late or (seconds > 0 and self._waiting >= share * self._limits.waiting_max):
             self.shed += 1
             raise self._shed(seconds)

@@ -1,1 +1,1 @@
-"""Sqlite: say here what this part is for."""
+"""SQLite: the store on one SQLite file, shared by all processes of a machine."""

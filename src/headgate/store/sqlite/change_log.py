@@ -1,4 +1,4 @@
-"""The change stream of the SQLite store, its consumers' checkpoints, and the sweep that keeps it bounded."""
+"""Change log: the change stream of the SQLite store, consumer checkpoints, and the sweep of expired rows."""
 
 from __future__ import annotations
 
@@ -22,61 +22,61 @@ _POSITION: Final = re.compile(r"[0-9]{1,18}")
 
 
 class SqlStore(Store, Protocol):
-    """The store this stream belongs to, with a way to read tables that are not in the catalogue."""
+    """A store that can also read SQL tables outside the catalogue."""
 
     def read_sql(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement that reads."""
+        """Run a SELECT and return all rows."""
 
 
-class Changes:
-    """One log for all tables with a stream. Commits are serial, so its numbers are in the order of commits."""
+class ChangeLog:
+    """One log for all tables with a stream. Commits are serial, so sequence numbers are in commit order."""
 
     def __init__(self, rows: dict[str, TableRows], clock: Clock) -> None:
         self._rows = rows
         self._clock = clock
 
     def position(self, store: SqlStore, table: Table, consumer: str, start: StreamStart) -> int:
-        """Return the number of the last change the consumer has dealt with."""
+        """Return the sequence number of the consumer's checkpoint, or of its start position."""
         row = store.get(STREAM_CHECKPOINTS, Key(consumer, table.name))
         if row is not None:
             return int(row["position"])
         if start is StreamStart.OLDEST:
             return self._past_retention_through(store, table)
-        # The highest number ever given out, also when every change since then has been trimmed.
-        found = store.read_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (CHANGES.strip('"'),))
-        newest: int = found[0][0] if found else 0
-        # Remembered at once: otherwise what is committed between this call and the next would be skipped.
+        # The highest sequence number ever assigned, even if all changes have been trimmed.
+        rows = store.read_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (CHANGES.strip('"'),))
+        newest: int = rows[0][0] if rows else 0
+        # Checkpointed at once, so that changes committed before the next call are not skipped.
         self.checkpoint(store, table, consumer, str(newest))
         return newest
 
     def read(self, store: SqlStore, table: Table, position: int, limit: int) -> ChangeBatch:
-        """Return the changes after `position`. Raises `StreamTrimmedError` if some of them are gone."""
-        found = store.read_sql(
+        """Return the changes after `position`. Raises `StreamTrimmedError` if some of them were trimmed."""
+        rows = store.read_sql(
             f"SELECT seq, kind, old, new, at_seconds, expired FROM {CHANGES} "
             "WHERE source = ? AND seq > ? ORDER BY seq LIMIT ?",
             (table.name, position, limit),
         )
-        # Asked afterwards: a sweep between the two reads is then noticed. What is past its retention counts as gone
-        # although it was not swept yet, for blobs it points to may be.
+        # Read afterwards, so that a sweep between the two reads is detected. A change past its retention counts as
+        # trimmed even if it was not swept yet, because the blobs it references may be gone.
         before_seconds = self._clock.seconds() - RETENTION_SECONDS
-        too_old = [seq for seq, _, _, _, at_seconds, _ in found if at_seconds <= before_seconds]
-        gone = max([self._trimmed_through(store, table), *too_old])
-        if position < gone:
+        too_old = [seq for seq, _, _, _, at_seconds, _ in rows if at_seconds <= before_seconds]
+        trimmed = max([self._trimmed_through(store, table), *too_old])
+        if position < trimmed:
             raise StreamTrimmedError(
-                f"stream of {table.name}: changes {position + 1} to {gone} are gone, they are kept for "
-                f"{RETENTION_SECONDS // 3600} hours; rebuild from the table and checkpoint {gone}"
+                f"stream of {table.name}: changes {position + 1} to {trimmed} were trimmed after "
+                f"{RETENTION_SECONDS // 3600} hours; rebuild from the table and checkpoint {trimmed}"
             )
-        changes = [self._change(table, *row) for row in found]
+        changes = [self._change(table, *row) for row in rows]
         return ChangeBatch(changes, changes[-1].id if changes else str(position))
 
     def checkpoint(self, store: SqlStore, table: Table, consumer: str, position: str) -> None:
-        """Remember how far the consumer has come."""
+        """Store the consumer's checkpoint."""
         if not _POSITION.fullmatch(position):
-            raise InvalidItemError(f"stream of {table.name}: {position!r} is not a position that `changes` gave out")
+            raise InvalidItemError(f"stream of {table.name}: {position!r} is not a position returned by `changes`")
         store.put(STREAM_CHECKPOINTS, {"consumer": consumer, "stream": table.name, "position": position})
 
     def sweep(self, connection: sqlite3.Connection, limit: int) -> int:
-        """Delete up to `limit` expired rows, and as many changes past their retention; return the larger count."""
+        """Delete up to `limit` expired rows and up to `limit` old changes; return the larger count."""
         now = self._clock.seconds()
         deleted = 0
         for rows in self._rows.values():
@@ -97,11 +97,11 @@ class Changes:
         )
 
     def _trim(self, connection: sqlite3.Connection, before_seconds: float, limit: int) -> int:
-        """Forget up to `limit` old changes, from the beginning of the log, and return how many."""
+        """Delete up to `limit` old changes from the start of the log; return their number."""
         oldest = connection.execute(
             f"SELECT seq, source, at_seconds FROM {CHANGES} ORDER BY seq LIMIT ?", (limit,)
         ).fetchall()
-        # Numbers are in the order of commits, and times need not be: what precedes an old change is old as well.
+        # Sequence numbers are in commit order, times need not be: everything before an old change is old as well.
         count = max(
             (place for place, (_, _, at_seconds) in enumerate(oldest, 1) if at_seconds <= before_seconds), default=0
         )
@@ -113,15 +113,15 @@ class Changes:
         return count
 
     def _past_retention_through(self, store: SqlStore, table: Table) -> int:
-        """Return the last change that a new consumer has no claim to, whether it was swept already or not."""
+        """Return the last change past its retention, swept or not: a new consumer starts after it."""
         before_seconds = self._clock.seconds() - RETENTION_SECONDS
         statement = f"SELECT coalesce(max(seq), 0) FROM {CHANGES} WHERE source = ? AND at_seconds <= ?"
-        found = store.read_sql(statement, (table.name, before_seconds))
-        return max(self._trimmed_through(store, table), int(found[0][0]))
+        rows = store.read_sql(statement, (table.name, before_seconds))
+        return max(self._trimmed_through(store, table), int(rows[0][0]))
 
     def _trimmed_through(self, store: SqlStore, table: Table) -> int:
-        found = store.read_sql(f"SELECT value FROM {META} WHERE key = ?", (_trimmed_key(table.name),))
-        return int(found[0][0]) if found else 0
+        rows = store.read_sql(f"SELECT value FROM {META} WHERE key = ?", (_trimmed_key(table.name),))
+        return int(rows[0][0]) if rows else 0
 
 
 def _delete_expired(connection: sqlite3.Connection, rows: TableRows, now: float, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""Looks at a database file without changing it, for `headgate doctor`."""
+"""Database check for `headgate doctor`: inspects a SQLite file without changing it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from headgate.errors import ForeignFileError, NewerStoreError, StoreIOError
-from headgate.store.sqlite.errors import translated
+from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file import APPLICATION_ID, FORMAT
 
 LIBRARY_MIN: Final = (3, 38, 0)
@@ -27,7 +27,7 @@ class Library(NamedTuple):
 
 
 class FileFacts(NamedTuple):
-    """What a look at the file has shown. `damages` is empty for a sound one."""
+    """Facts about a database file. `damages` is empty if it is intact."""
 
     format: int
     file_bytes: int
@@ -42,21 +42,21 @@ def library() -> Library:
 
 
 def inspect(path: Path) -> FileFacts:
-    """Read the file at `path` from end to end.
+    """Check the whole file at `path`.
 
-    Raises `ForeignFileError` or `NewerStoreError` if it is not for this program to judge, `CorruptionError` if it
-    is too damaged to be read, and `StoreBusyError` or `StoreIOError` if it cannot be opened.
+    Raises `ForeignFileError` or `NewerStoreError` if it was written by another program or version, `CorruptionError`
+    if it is too damaged to read, and `StoreBusyError` or `StoreIOError` if it cannot be opened.
     """
     wal = path.with_name(path.name + "-wal")
     try:
-        # Without a log nobody has the file open, and reading it as one that never changes leaves no log behind.
+        # Without a WAL no process has the file open; `immutable` then avoids creating one.
         is_idle = not wal.exists()
         facts = _read(path, "mode=ro&immutable=1" if is_idle else "mode=ro")
         if is_idle and wal.exists():
             facts = _read(path, "mode=ro")
         return facts._replace(wal_bytes=wal.stat().st_size if wal.exists() else 0)
     except sqlite3.Error as exc:
-        raise translated(exc, path) from exc
+        raise translate(exc, path) from exc
     except OSError as exc:
         raise StoreIOError(f"{path}: cannot be read: {exc.strerror}; correct its permissions") from exc
 

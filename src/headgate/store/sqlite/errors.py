@@ -1,4 +1,4 @@
-"""Turns what SQLite reports into what the caller should do about it."""
+"""SQLite errors: translates sqlite3 exceptions into Headgate's errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headgate.errors import (
 )
 
 
-def translated(exc: sqlite3.Error, path: Path) -> HeadgateError:
-    """Return our error for SQLite's, to be raised from it."""
+def translate(exc: sqlite3.Error, path: Path) -> HeadgateError:
+    """Return the Headgate error to raise from a SQLite error."""
     name = getattr(exc, "sqlite_errorname", None) or ""
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY_"):
         return StoreBusyError(f"{path}: another program holds the database; close it or try again")
@@ -34,4 +34,6 @@ def translated(exc: sqlite3.Error, path: Path) -> HeadgateError:
         )
     if name == "SQLITE_NOTADB":
         return ForeignFileError(f"{path}: not a Headgate database; move the file away or name another home")
-    return StoreIOError(f"{path}: SQLite says {name or type(exc).__name__}: {exc}; check the disk and its permissions")
+    return StoreIOError(
+        f"{path}: SQLite reports {name or type(exc).__name__}: {exc}; check the disk and its permissions"
+    )

@@ -1,4 +1,4 @@
-"""The database file: telling ours from another program's, creating it, and bringing an older one up to date."""
+"""Database file: creates, identifies and migrates the SQLite file, and opens connections to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreClosedError, StoreIOError
-from headgate.store.sqlite.errors import translated
+from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file_lock import FileLock
 from headgate.store.sqlite.rows import TableRows
 
@@ -24,11 +24,10 @@ _BUSY_SECONDS: Final = 5.0
 
 
 class Synchronous(enum.StrEnum):
-    """What a commit waits for.
+    """SQLite's synchronous mode.
 
-    FULL: the disk. What was acknowledged survives a power cut. NORMAL: the operating system. What was
-    acknowledged survives any crash of the program, but a power cut may undo the last commits; the file
-    stays whole either way.
+    FULL syncs the disk on every commit: acknowledged writes survive a power cut. NORMAL does not: they survive a crash
+    of the process, but a power cut may lose the latest commits. The file stays consistent either way.
     """
 
     FULL = "FULL"
@@ -36,13 +35,13 @@ class Synchronous(enum.StrEnum):
 
 
 class DatabaseFile:
-    """One SQLite file and the lock file beside it, which orders the commits of all processes."""
+    """One SQLite file, and the lock file beside it that orders the commits of all processes."""
 
     def __init__(self, path: Path, tables: Sequence[TableRows], synchronous: Synchronous) -> None:
         """Open the file, creating or migrating it as needed.
 
-        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError`, `CorruptionError`; none of them
-        has changed the file.
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError` without changing the
+        file.
         """
         self.path = path
         self._path_text = str(path)
@@ -52,7 +51,7 @@ class DatabaseFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.lock = FileLock(path.with_name(f"{path.name}.lock"))
             with suppress(FileExistsError):
-                # SQLite would let others read a file it creates; its -wal and -shm take over the mode of this one.
+                # SQLite would create a file that others can read; -wal and -shm inherit the mode of this one.
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except PermissionError as exc:
             raise ReadOnlyStoreError(
@@ -68,7 +67,7 @@ class DatabaseFile:
             raise
 
     def connect(self) -> sqlite3.Connection:
-        """Return a new connection, ready for use from any one thread at a time."""
+        """Return a new connection, usable by one thread at a time."""
         try:
             connection = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
@@ -76,11 +75,11 @@ class DatabaseFile:
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
         except sqlite3.Error as exc:
-            raise translated(exc, self.path) from exc
+            raise translate(exc, self.path) from exc
         return connection
 
     def check_in_place(self) -> None:
-        """Refuse to go on writing to a file that has been deleted or replaced: nobody would ever find it again."""
+        """Refuse to write to a file that was deleted or replaced. Raises `StoreClosedError`."""
         if _identity(self._path_text) != self._identity:
             raise StoreClosedError(
                 f"{self.path}: the database was moved, deleted or replaced while it was open; restart this process"
@@ -88,7 +87,7 @@ class DatabaseFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have this process's turn to write. Raises `StoreBusyError` if it does not come in time."""
+        """Hold the file lock. Raises `StoreBusyError` on timeout."""
         self.lock.acquire()
         try:
             yield
@@ -106,40 +105,40 @@ class DatabaseFile:
                 if _meta(connection, "catalogue") == digest:
                     return
                 if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                    # Before the first table, and outside WAL, so that the header itself says whose file it is.
+                    # Before the first table and before WAL mode, so that the id is in the file's own header.
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     connection.execute(f"PRAGMA user_version = {FORMAT}")
                     connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
-                _bring_up_to_date(connection, tables)
+                _create_or_migrate(connection, tables)
                 connection.execute(f"INSERT OR REPLACE INTO {META} VALUES ('catalogue', ?)", (digest,))
                 connection.execute("COMMIT")
             except sqlite3.Error as exc:
-                raise translated(exc, self.path) from exc
+                raise translate(exc, self.path) from exc
             finally:
                 connection.close()
 
 
 def _identity(path: str) -> tuple[int, int]:
     try:
-        found = os.stat(path)  # noqa: PTH116 - on the path of every commit
+        status = os.stat(path)  # noqa: PTH116 - on the path of every commit
     except OSError:
         return (0, 0)
-    return (found.st_dev, found.st_ino)
+    return (status.st_dev, status.st_ino)
 
 
 def _check_owner(path: Path) -> None:
-    """Refuse a file that is not ours, without a chance of changing it.
+    """Refuse a file of another program, without changing it.
 
-    SQLite itself looks, read-only: opening the file ourselves and closing it again would drop the locks that
-    another store in this process has on it, and the newest header may be in the write-ahead log.
+    The header is read through SQLite: closing a file descriptor of our own would drop the POSIX locks of another store
+    in this process, and the newest header may be in the WAL.
     """
     try:
         size = path.stat().st_size
     except FileNotFoundError:
         return
     except OSError as exc:
-        raise ReadOnlyStoreError(f"{path}: cannot be looked at: {exc.strerror}; make its folder accessible") from exc
+        raise ReadOnlyStoreError(f"{path}: cannot be accessed: {exc.strerror}; make its folder accessible") from exc
     if path.is_dir():
         raise ForeignFileError(f"{path}: is a folder, not a Headgate database; name another home")
     if size == 0:
@@ -152,7 +151,7 @@ def _check_owner(path: Path) -> None:
         finally:
             connection.close()
     except sqlite3.Error as exc:
-        raise translated(exc, path) from exc
+        raise translate(exc, path) from exc
     if application_id != APPLICATION_ID:
         raise ForeignFileError(f"{path}: a database of another program; move it away or name another home")
     if user_version > FORMAT:
@@ -162,7 +161,7 @@ def _check_owner(path: Path) -> None:
         )
 
 
-def _bring_up_to_date(connection: sqlite3.Connection, tables: Sequence[TableRows]) -> None:
+def _create_or_migrate(connection: sqlite3.Connection, tables: Sequence[TableRows]) -> None:
     connection.execute(f"CREATE TABLE IF NOT EXISTS {META} (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
     connection.execute(
         f"CREATE TABLE IF NOT EXISTS {CHANGES} (seq INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, "
@@ -174,26 +173,26 @@ def _bring_up_to_date(connection: sqlite3.Connection, tables: Sequence[TableRows
         _add_missing_columns(connection, rows)
         for name, statement in rows.create_indexes.items():
             _create_index(connection, name, statement)
-    # Processes of another build must stop, for they would not fill the columns of today's indexes; they notice
-    # by SQLite's schema counter, which this moves even when nothing else in the schema has changed.
+    # Processes of an older build must stop, because they do not fill the columns of new indexes. They detect this by
+    # SQLite's schema_version, which creating a table increments even if nothing else in the schema has changed.
     connection.execute('CREATE TABLE "headgate:build" (x)')
     connection.execute('DROP TABLE "headgate:build"')
 
 
 def _create_index(connection: sqlite3.Connection, name: str, statement: str) -> None:
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
-    if found is not None and found[0] == statement:
+    row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
+    if row is not None and row[0] == statement:
         return
-    if found is not None:
+    if row is not None:
         connection.execute(f'DROP INDEX "{name}"')
     connection.execute(statement)
 
 
 def _add_missing_columns(connection: sqlite3.Connection, rows: TableRows) -> None:
-    """Give an older table the columns of today's indexes, and make every copy agree with its body.
+    """Add the columns of new indexes to an older table, and make every copied column match its body.
 
-    A build without an index leaves its column empty on the rows it writes, so the copies are checked
-    whenever the catalogue differs from the one that last opened the file, in either direction.
+    An older build leaves the columns of newer indexes empty in the rows it writes, so the copies are corrected whenever
+    the catalogue differs from that of the last build that opened the file.
     """
     present = {f'"{name}"' for _, name, *_ in connection.execute(f"PRAGMA table_info({rows.name})")}
     for attribute, column in rows.copied_columns.items():

@@ -1,4 +1,4 @@
-"""The lock between processes: an `flock`, which the kernel hands on in turn and frees when its holder dies."""
+"""File lock between processes: an `flock`, which the kernel grants in FIFO order and releases when the holder dies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WAIT_SECONDS_MAX: Final = 10.0
 
 
 class FileLock:
-    """Held by one process at a time. Within the process, one thread at a time may use it.
+    """A lock held by one process at a time. Within the process, only one thread at a time may use it.
 
-    A system call that waits for an `flock` cannot be given a time limit, and polling for it would starve
-    whoever polls. So a thread of our own waits in the kernel's queue, and the caller waits for that thread.
+    A blocking `flock` has no timeout, and polling would starve. So a helper thread waits in the kernel's queue, and the
+    caller waits for that thread with a timeout.
     """
 
     def __init__(self, path: Path, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
@@ -33,8 +33,8 @@ class FileLock:
         self._granted = threading.Semaphore(0)
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free now."""
-        # While our thread waits, the lock may become ours at any moment, and asking again would blur whose it is.
+        """Acquire the lock if it is free now."""
+        # While the helper thread waits, the lock may be granted to it at any moment; a second call would confuse them.
         if self._is_waiting:
             return False
         try:
@@ -44,21 +44,21 @@ class FileLock:
         return True
 
     def acquire(self) -> None:
-        """Wait for our turn. Raises `StoreBusyError` if it does not come in time."""
+        """Wait for the lock. Raises `StoreBusyError` on timeout."""
         if self.try_acquire():
             return
         with self._guard:
             self._is_wanted = True
             if not self._is_waiting:
-                self._send_thread()
+                self._start_waiting()
         try:
             granted = self._granted.acquire(timeout=self._wait_seconds_max)
         except BaseException:
-            self._stop_wanting()
+            self._cancel_wait()
             raise
-        if not granted and self._stop_wanting():
+        if not granted and self._cancel_wait():
             raise StoreBusyError(
-                f"{self._path}: another process has kept the lock for {self._wait_seconds_max:g} s; "
+                f"{self._path}: another process has held the lock for {self._wait_seconds_max:g} s; "
                 f"find it with 'fuser {self._path}', and let it continue or kill it"
             )
 
@@ -66,11 +66,11 @@ class FileLock:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def forget(self) -> None:
-        """Let go in a forked child, which shares the lock with its parent and would keep it from being freed."""
+        """Close the descriptor in a forked child, which shares the lock with its parent."""
         os.close(self._descriptor)
 
     def close(self) -> None:
-        """Let go of the file, at the latest when the wait that is under way ends."""
+        """Close the file, or let the helper thread close it when its wait ends."""
         with self._guard:
             self._is_closed = True
             if self._is_waiting:
@@ -80,21 +80,21 @@ class FileLock:
             self._ask.release()
             self._thread.join()
 
-    def _send_thread(self) -> None:
+    def _start_waiting(self) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=self._wait_in_turn, name="headgate-file-lock", daemon=True)
+            thread = threading.Thread(target=self._run_helper, name="headgate-file-lock", daemon=True)
             thread.start()
             self._thread = thread
         self._is_waiting = True
         self._ask.release()
 
-    def _stop_wanting(self) -> bool:
-        """Give up, and return True; or False if the lock was granted at the last moment and is ours."""
+    def _cancel_wait(self) -> bool:
+        """Cancel the wait and return True; return False if the lock was granted meanwhile and is held."""
         with self._guard:
             self._is_wanted = False
             return not self._granted.acquire(blocking=False)
 
-    def _wait_in_turn(self) -> None:
+    def _run_helper(self) -> None:
         while True:
             self._ask.acquire()
             if self._is_closed and not self._is_waiting:

@@ -1,4 +1,4 @@
-"""Writes as they are carried out on rows: first every condition is looked at, then everything is written."""
+"""Row operations: check all conditions of a transaction first, then write its rows."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from headgate.store.model.values import Item, add_numbers, dump, is_plain, load,
 from headgate.store.sqlite.file import CHANGES
 from headgate.store.sqlite.row_cache import FEW, Parameters
 from headgate.store.sqlite.rows import TableRows, parameters
-from headgate.store.transactions import refused
+from headgate.store.transactions import conflict_error
 
-# JSON text is never less than half the size the limits speak of, so shorter text needs no closer look.
+# JSON text has at least half of an item's size by DynamoDB's rules, so a body of these bytes is within the item limit.
 BODY_SURELY_FITS: Final = 200_000
-# A hundred of these are within the limit of a transaction whatever they hold.
+# A hundred bodies of these bytes are within the transaction limit.
 BODY_SURELY_SMALL: Final = 20_000
-# So are as many of this length, whatever their characters are.
+# The same in characters, whatever they are.
 _CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
 
-# Rows that are read ahead of transactions: fewer than are kept, and than a statement takes.
+# Rows read ahead of transactions at once: fewer than the row cache holds.
 AHEAD_MAX: Final = 100
 
 APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def surely_within(body: str, bytes_max: int) -> bool:
-    """Whether a body has at most so many bytes, told without encoding it; when in doubt, no."""
+    """Whether a body surely has at most `bytes_max` bytes, estimated without encoding it."""
     return (len(body) if body.isascii() else 4 * len(body)) <= bytes_max
 
 
 class Operation(ABC):
-    """One write of one row. `now` is the moment its caller made it, and decides what has expired."""
+    """One write of one row. `now` is the time of the call, which decides whether an item has expired."""
 
     __slots__ = ("_body", "_now", "condition", "current", "key", "rows")
 
-    # Whether a hundred such writes are surely within the limit of a transaction.
+    # Whether a hundred such writes are surely within the transaction limit.
     is_small = True
-    # Whether what is written depends on what is there, so that `prepare` has something to do.
+    # Whether the new row depends on the current one and is computed by `prepare`.
     needs_preparing = False
 
     def __init__(self, rows: TableRows, key: Parameters, condition: Condition | None, now: float) -> None:
@@ -56,8 +56,8 @@ class Operation(ABC):
         self._body: str | None = None
         self._now = now
 
-    def carry_out(self, connection: sqlite3.Connection) -> Item | None:
-        """Apply this operation alone. Raises `ConflictError`, having written nothing."""
+    def execute(self, connection: sqlite3.Connection) -> Item | None:
+        """Run this operation alone. Raises `ConflictError` before writing anything."""
         cursor = connection.cursor()
         if not self.admits(cursor):
             raise _conflict({0: self})
@@ -66,42 +66,42 @@ class Operation(ABC):
         return self.apply(cursor)
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
-        """Read the row as it stands and say whether the write may go ahead. Writes nothing."""
+        """Read the current row and return whether the condition holds."""
         if self.condition is None and not self.rows.table.stream and not self._needs_current():
             return True
-        self._body, kept = self.rows.recent.content(cursor, self.key)
-        is_there = kept is not None and is_live(self.rows, kept, self._now)
-        if is_there and (self.condition is None or holds(self.condition, kept)):
-            self.current = kept
+        self._body, cached = self.rows.recent.content(cursor, self.key)
+        exists = cached is not None and is_live(self.rows, cached, self._now)
+        if exists and (self.condition is None or holds(self.condition, cached)):
+            self.current = cached
             return True
-        # Whoever is refused gets an item of their own.
+        # A conflict returns a private copy of the item to its caller.
         self.current = live_item(self.rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
-    def prepare(self) -> None:  # noqa: B027 - most writes are worked out when they are made
-        """Work out what to write, and refuse what cannot be. Everything in the transaction has been admitted."""
+    def prepare(self) -> None:  # noqa: B027 - only updates need it
+        """Compute and validate the new row. All conditions of the transaction hold."""
 
     @abstractmethod
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
-        """Write. `admits` has said yes in the same transaction."""
+        """Write the row. `admits` returned True in the same transaction."""
 
     def bytes_written(self) -> int:
-        """Return the size this write counts with in a transaction."""
+        """Return the bytes that count towards the transaction limit."""
         return 0
 
     def _needs_current(self) -> bool:
         return False
 
-    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str, *, is_news: bool = True) -> None:
-        if self.current is not None and self.rows.places_alike(self.current, item):
+    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str, *, records_change: bool = True) -> None:
+        if self.current is not None and self.rows.same_index_keys(self.current, item):
             cursor.execute(self.rows.rewrite, (body, *self.key))
         else:
-            cursor.execute(*self.rows.upserted(item, body))
-        self.rows.recent.keep(self.key, body, item)
-        if is_news and self.rows.table.stream:
-            self._record(cursor, body)
+            cursor.execute(*self.rows.upsert_of(item, body))
+        self.rows.recent.remember(self.key, body, item)
+        if records_change and self.rows.table.stream:
+            self._record_change(cursor, body)
 
-    def _record(self, cursor: sqlite3.Cursor, new: str | None) -> None:
+    def _record_change(self, cursor: sqlite3.Cursor, new: str | None) -> None:
         if self._body == new:
             return
         kind = ChangeKind.INSERT if self._body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
@@ -116,7 +116,7 @@ class PutRow(Operation):
     def __init__(
         self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool = False
     ) -> None:
-        # As `Operation` does, without the call: there is one of these for almost every row that is written.
+        # Duplicates `Operation.__init__` for speed: almost every written row is a put.
         self.rows = rows
         self.key = rows.key_of(item)
         self.condition = condition
@@ -131,35 +131,35 @@ class PutRow(Operation):
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         if self.condition is None and not self.rows.table.stream:
             return True
-        wanted = _version_of(self.condition)
-        if wanted is None:
+        version = _version_of(self.condition)
+        if version is None:
             return super().admits(cursor)
-        self._body, kept = self.rows.recent.content(cursor, self.key)
-        placed: Item | None = kept
-        if placed is None and self._body is not None:
-            placed = self.rows.placed(self._body)
-        if placed is not None and _is_at(placed, wanted) and is_live(self.rows, placed, self._now):
-            self.current = placed
+        # A version condition needs only a part of the item, which is faster to decode.
+        self._body, cached = self.rows.recent.content(cursor, self.key)
+        partial: Item | None = cached
+        if partial is None and self._body is not None:
+            partial = self.rows.index_keys_and_version(self._body)
+        if partial is not None and _is_at(partial, version) and is_live(self.rows, partial, self._now):
+            self.current = partial
             return True
-        # Whoever is refused is told of the whole item.
+        # A conflict returns the whole item.
         self.current = live_item(self.rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
     def apply(self, cursor: sqlite3.Cursor) -> None:
-        self._write(cursor, self._item, self._new_body, is_news=not self._is_quiet)
+        self._write(cursor, self._item, self._new_body, records_change=not self._is_quiet)
 
     def bytes_written(self) -> int:
         body = self._new_body
-        # Far from the limit of a transaction a bound will do, and costs nothing.
+        # An upper bound is enough far from the transaction limit.
         return 2 * BODY_SURELY_SMALL if surely_within(body, BODY_SURELY_SMALL) else stored_bytes(load(body))
 
 
 class UpdateRow(Operation):
-    """Changes attributes of a row that is there."""
+    """Changes attributes of an existing row."""
 
     __slots__ = ("_new", "_new_body", "_update")
 
-    # Looked at with the rest of its transaction.
     is_small = False
     needs_preparing = True
 
@@ -173,8 +173,8 @@ class UpdateRow(Operation):
         assert self.current is not None, "an update's condition includes that the item exists"
         assert self._body is not None
         self._new = _updated(self.current, self._update)
-        touched = {**self._update.set, **self._update.add}
-        special = '"$' in self._body or not all(name[0] != "$" and is_plain(self._new[name]) for name in touched)
+        changed = {**self._update.set, **self._update.add}
+        special = '"$' in self._body or not all(name[0] != "$" and is_plain(self._new[name]) for name in changed)
         self._new_body = dump(self._new, special=special)
         if not surely_within(self._new_body, BODY_SURELY_FITS):
             check_size(self.rows.table, self._new)
@@ -185,7 +185,7 @@ class UpdateRow(Operation):
 
     def bytes_written(self) -> int:
         values = self._update.set.values()
-        # Far from the limit of a transaction a bound will do, as for a whole row.
+        # An upper bound is enough far from the transaction limit.
         chars = sum(
             len(value) if type(value) is str else 40 if is_plain(value) else BODY_SURELY_SMALL for value in values
         )
@@ -193,15 +193,15 @@ class UpdateRow(Operation):
 
 
 class DeleteRow(Operation):
-    """Removes the row, and returns the item if it was live."""
+    """Removes the row and returns the item if it had not expired."""
 
     __slots__ = ()
 
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         cursor.execute(self.rows.delete, self.key)
-        self.rows.recent.keep(self.key, None)
+        self.rows.recent.remember(self.key, None)
         if self.rows.table.stream:
-            self._record(cursor, None)
+            self._record_change(cursor, None)
         return self.current
 
     def _needs_current(self) -> bool:
@@ -209,37 +209,37 @@ class DeleteRow(Operation):
 
 
 class CheckRow(Operation):
-    """Writes nothing; its condition alone matters."""
+    """Checks its condition and writes nothing."""
 
     __slots__ = ()
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
-        # The same few rows are checked by one transaction after the other: that a worker is a member, for instance.
+        # Consecutive transactions check the same few rows, for example the lease of a worker.
         recent, condition = self.rows.recent, self.condition
         body, _ = recent.content(cursor, self.key)
-        if recent.is_known_to_hold(self.key, body, condition, self._now):
+        if recent.is_remembered(self.key, body, condition, self._now):
             return True
         admits = super().admits(cursor)
         if admits and body is not None and condition is not None and self.current is not None:
             name = self.rows.table.ttl_attribute
             expires = None if name is None else self.current.get(name)
-            recent.note_to_hold(self.key, body, condition, math.inf if expires is None else expires)
+            recent.remember_condition(self.key, body, condition, math.inf if expires is None else expires)
         return admits
 
     def apply(self, cursor: sqlite3.Cursor) -> None:
         del cursor
 
 
-def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
-    """Apply all operations, or raise `ConflictError` naming every one that was refused, having written nothing."""
-    _carry_out_all(connection.cursor(), operations)
+def execute_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
+    """Run all operations, or raise `ConflictError` with every failed one before writing anything."""
+    _execute_all(connection.cursor(), operations)
 
 
-def _carry_out_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
+def _execute_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
     losers: dict[int, Operation] = {}
     for place, operation in enumerate(operations):
         if not operation.admits(cursor):
-            losers[place] = operation  # noqa: PERF403 - seldom any, and a comprehension is a call for each transaction
+            losers[place] = operation  # noqa: PERF403 - faster than a comprehension: there are seldom any
     if losers:
         raise _conflict(losers)
     for operation in operations:
@@ -249,31 +249,31 @@ def _carry_out_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> N
         operation.apply(cursor)
 
 
-def carry_out_each(
+def execute_each(
     connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]]
 ) -> list[HeadgateError | None]:
-    """Apply transactions one after the other, and return for each what refused it, if anything did."""
+    """Run transactions in order and return the error of each, or None."""
     cursor = connection.cursor()
     outcomes: list[HeadgateError | None] = []
-    # A few rows are not read ahead anyway, and to find out which ones takes as long as to read one.
-    seen_ahead = len(transactions) if len(transactions) < FEW else 0
+    # Reading ahead does not pay for a few rows.
+    read_through = len(transactions) if len(transactions) < FEW else 0
     for place, operations in enumerate(transactions):
-        if place == seen_ahead:
-            seen_ahead = _look_ahead(cursor, transactions, place)
+        if place == read_through:
+            read_through = _read_ahead(cursor, transactions, place)
         try:
-            _carry_out_all(cursor, operations)
+            _execute_all(cursor, operations)
         except HeadgateError as exc:
-            # Raised before its first write, so that what the others wrote can stay.
+            # Raised before its first write, so the writes of the others stay.
             outcomes.append(exc)
         else:
             outcomes.append(None)
     return outcomes
 
 
-def _look_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation]], first: int) -> int:
-    """Read what the next transactions will look at with one statement for each table; return the first one after them.
+def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation]], first: int) -> int:
+    """Read the rows that the next transactions check into the row cache, with one statement per table.
 
-    What one of them writes before another looks is kept as any other write is.
+    Returns the index after the last of these transactions. Later writes update the row cache as usual.
     """
     keys: dict[str, list[Parameters]] = {}
     tables: dict[str, TableRows] = {}
@@ -291,7 +291,7 @@ def _look_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operatio
 
 
 def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:
-    """Return the item a row holds, or None if there is no row or it has expired."""
+    """Decode a row's item; None if there is no row or the item has expired."""
     if body is None:
         return None
     item = decoded(rows, body)
@@ -305,33 +305,31 @@ def is_live(rows: TableRows, item: Item, now: float) -> bool:
 
 
 def decoded(rows: TableRows, body: str) -> Item:
-    """Return the item a row holds, expired or not. Raises `CorruptionError`."""
+    """Decode a row's item, expired or not. Raises `CorruptionError`."""
     try:
         return load(body)
     except msgspec.DecodeError as exc:
-        raise CorruptionError(
-            f"table {rows.table.name}: a row does not hold an item ({exc}); stop and restore a backup"
-        ) from exc
+        raise CorruptionError(f"table {rows.table.name}: a row is corrupt ({exc}); stop and restore a backup") from exc
 
 
 def _version_of(condition: Condition | None) -> int | None:
-    """Return the one version that a condition asks for, if it asks for that alone."""
+    """Return the version of a pure version condition, else None."""
     if type(condition) is not Compare or condition.attribute != VERSION:
         return None
-    is_one = condition.comparison is Comparison.EQUALS and type(condition.value) is int
-    return condition.value if is_one else None  # type: ignore[return-value]  # just seen to be one
+    is_version = condition.comparison is Comparison.EQUALS and type(condition.value) is int
+    return condition.value if is_version else None  # type: ignore[return-value]  # checked to be an int
 
 
 def _is_at(item: Item, version: int) -> bool:
-    """Whether an item is plainly at a version; False says nothing."""
-    held = item.get(VERSION)
-    return type(held) is int and held == version
+    """Whether an item surely has this version."""
+    current = item.get(VERSION)
+    return type(current) is int and current == version
 
 
 def _conflict(places: dict[int, Operation]) -> ConflictError:
     first = next(iter(places.values()))
     failures = {place: operation.current for place, operation in places.items()}
-    return refused(first.rows.table, first.key, first.condition, failures)
+    return conflict_error(first.rows.table, first.key, first.condition, failures)
 
 
 def _updated(current: Item, update: Update) -> Item:

@@ -1,7 +1,7 @@
-"""Rows that the writing connection has just read or written, so that a condition on them needs no second look.
+"""Row cache of the writing connection: rows it recently read or wrote, so that conditions on them need no SELECT.
 
-Everything that a process writes goes through its one writing connection, and SQLite tells that connection whether
-anyone else has written to the file since. As long as nobody has, what it last saw of a row is what the row holds.
+All writes of a process go through one connection, and SQLite's data_version tells that connection whether another one
+has committed. Until then, the cached rows are current.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Final
 
 from headgate.store.model.conditions import Condition
 from headgate.store.model.schema import KeyPart
-from headgate.store.model.values import Item, Vouched
+from headgate.store.model.values import Item, TrustedItem
 
-# The key of a row as the statements take it: one value, or two.
+# The key of a row as statement parameters: one or two values.
 Parameters = tuple[KeyPart | None, ...]
-# What a row holds, None if there is no such row; and the item, if it was written as one that its maker answers for.
-Content = tuple[str | None, Vouched | None]
+# The body of a row, None if it does not exist; and the item, if a trusted item was written.
+Content = tuple[str | None, TrustedItem | None]
 
 ROWS_MAX: Final = 512
 _HALF: Final = ROWS_MAX // 2
-# Fewer rows than these are read one by one.
+# Fewer rows than this are read one by one.
 FEW: Final = 4
-# Larger ones are rare, and reading one again costs little beside decoding it.
+# Larger bodies are not cached: they are rare, and decoding them costs more than reading them again.
 _BODY_CHARS_MAX: Final = 4_000
 _NOTHING: Final[Content] = (None, None)
 
 
 class RecentRows:
-    """The rows of one table, as transactions of the writing connection have left them. Only for that connection.
+    """The recent rows of one table, for the writing connection only.
 
-    Whoever writes to the table tells `keep` about it, or calls `forget`.
+    Every write to the table must call `remember` or `forget`.
     """
 
     __slots__ = ("_contents", "_held", "_older", "_select")
 
     def __init__(self, select: str) -> None:
         self._select = select
-        # Two halves, of which the older is let go of as a whole: to find the oldest row takes longer than to read one.
+        # Two generations; the older is dropped as a whole, which is cheaper than an LRU.
         self._contents: dict[Parameters, Content] = {}
         self._older: dict[Parameters, Content] = {}
-        # What was asked of a row last and found to hold, with the body that it was asked of.
+        # The last condition that held for a row, with the body it was checked against and the row's expiry.
         self._held: dict[Parameters, tuple[str, Condition, float]] = {}
 
     def content(self, cursor: sqlite3.Cursor, key: Parameters) -> Content:
-        """Return what a row holds at this point of the transaction. The item is not to be changed, nor given away."""
+        """Return the current content of a row. Callers must not change or hand out the item."""
         known = self._contents.get(key)
         if known is not None:
             return known
@@ -53,45 +53,45 @@ class RecentRows:
         if known is None:
             row = cursor.execute(self._select, key).fetchone()
             known = (row[0], None) if row else _NOTHING
-        self.keep(key, *known)
+        self.remember(key, *known)
         return known
 
     def read_ahead(self, cursor: sqlite3.Cursor, keys: Sequence[Parameters], select_many: Callable[[int], str]) -> None:
-        """Read the rows that are not known yet with one statement: other threads get in between at each one."""
+        """Read the uncached rows with one statement, because every statement releases the GIL."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._contents and key not in self._older]
         if len(missing) < FEW:
             return
-        given = [value for key in missing for value in key]
-        found = {tuple(place): body for *place, body in cursor.execute(select_many(len(missing)), given)}
+        values = [value for key in missing for value in key]
+        bodies = {tuple(key): body for *key, body in cursor.execute(select_many(len(missing)), values)}
         for key in missing:
-            self.keep(key, found.get(key))
+            self.remember(key, bodies.get(key))
 
-    def keep(self, key: Parameters, body: str | None, item: Item | None = None) -> None:
-        """Note what a row holds from now on in this transaction, as text and as the item that was written, if any."""
+    def remember(self, key: Parameters, body: str | None, item: Item | None = None) -> None:
+        """Cache the body of a row, and the written item if it is trusted."""
         contents = self._contents
         if body is None:
             contents[key] = _NOTHING
         elif len(body) <= _BODY_CHARS_MAX:
-            contents[key] = (body, item if type(item) is Vouched else None)
+            contents[key] = (body, item if type(item) is TrustedItem else None)
         else:
             contents.pop(key, None)
             self._older.pop(key, None)
         if len(contents) >= _HALF:
             self._older, self._contents = contents, {}
 
-    def is_known_to_hold(self, key: Parameters, body: str | None, condition: Condition | None, now: float) -> bool:
-        """Whether this very condition was seen to hold for this very body, which has not expired since."""
+    def is_remembered(self, key: Parameters, body: str | None, condition: Condition | None, now: float) -> bool:
+        """Whether this condition object held for this body object, and the item has not expired since."""
         known = self._held.get(key)
         return known is not None and known[0] is body and known[1] is condition and known[2] > now
 
-    def note_to_hold(self, key: Parameters, body: str, condition: Condition, expires: float) -> None:
-        """Note that a condition holds for a body, and will until that expires."""
+    def remember_condition(self, key: Parameters, body: str, condition: Condition, expires: float) -> None:
+        """Remember that a condition holds for a body until the item expires."""
         if len(self._held) >= ROWS_MAX:
             self._held.clear()
         self._held[key] = (body, condition, expires)
 
     def forget(self) -> None:
-        """A transaction was undone, or someone else has written: the rows may hold anything."""
+        """Clear the cache, after a rollback or a commit of another connection."""
         self._contents.clear()
         self._older.clear()
         self._held.clear()

@@ -1,4 +1,4 @@
-"""The SQL of one table: its columns, its statements, and how an item becomes a row."""
+"""Table rows: the SQL of one table, and the mapping between items and rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _COMPARISONS: Final = {
 
 
 class TableRows:
-    """A row has the key, a copy of every attribute an index or the TTL needs, and the whole item as JSON text.
+    """The statements of one table.
 
-    The item is kept whole so that reading is one column and one decode; the copies are what SQLite
-    indexes. Rows live in the primary key's own tree (WITHOUT ROWID), so a point read is one descent.
+    A row has the key columns, a copy of every attribute that an index or the TTL needs, and the whole item as JSON in
+    `body`: a read is one column and one decode, and SQLite indexes the copies. Tables are WITHOUT ROWID, so a point
+    read is one B-tree descent.
     """
 
     def __init__(self, table: Table, physical: str) -> None:
@@ -46,25 +47,25 @@ class TableRows:
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
         self._upserts: dict[int, str] = {}
         self._selects: dict[int, str] = {}
-        # Bound once: building a row is on the path of every write.
+        # Precomputed, because every write builds a row.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
         self._row_attributes = (*table.key_names, *self._copied)
-        self._placing = _placing_decoder(tuple(dict.fromkeys((*self._copied, VERSION))))
+        self._partial = _partial_decoder(tuple(dict.fromkeys((*self._copied, VERSION))))
         self.recent = RecentRows(self.select)
 
     def key_of(self, item: Item) -> Parameters:
-        """Return the key of an item that has one."""
+        """Return the key of an item as statement parameters."""
         return (item[self._partition],) if self._sort is None else (item[self._partition], item[self._sort])
 
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
-        """Return the values of `upsert`'s parameters."""
+        """Return the parameters of `upsert`."""
         get = item.get
         return (*[get(name) for name in self._row_attributes], body)
 
-    def upserted(self, item: Item, body: str) -> tuple[str, list[Any]]:
-        """Return the statement that stores an item in place of what is there, and the values of its parameters.
+    def upsert_of(self, item: Item, body: str) -> tuple[str, list[Any]]:
+        """Return the statement that inserts or replaces an item, and its parameters.
 
-        Columns of what the item lacks are left out: to be given a None costs Python's SQLite as much as the others do.
+        Columns of missing attributes are left out: binding a None costs as much as binding a value.
         """
         values: list[Any] = []
         present = 0
@@ -77,25 +78,25 @@ class TableRows:
         statement = self._upserts.get(present)
         if statement is None:
             columns = [*self._keys, *self.copied_columns.values()]
-            given = [column for place, column in enumerate(columns) if present & 1 << place]
-            statement = self._upserts[present] = self._upsert([*given, "body"])
+            used = [column for place, column in enumerate(columns) if present & 1 << place]
+            statement = self._upserts[present] = self._upsert([*used, "body"])
         return statement, values
 
-    def placed(self, body: str) -> Item | None:
-        """Return what decides about the place of an item, and its version; the rest of it is not looked at.
+    def index_keys_and_version(self, body: str) -> Item | None:
+        """Decode only the indexed attributes, the TTL and the version of an item.
 
-        None for what has to be looked at as a whole: a body with tags, or that is no item.
+        Returns None for a body that needs a full decode: one with tags or that is corrupt.
         """
         if '"$' in body:
             return None
         try:
-            return msgspec.structs.asdict(self._placing.decode(body))
+            return msgspec.structs.asdict(self._partial.decode(body))
         except msgspec.DecodeError:
             return None
 
-    def places_alike(self, left: Item, right: Item) -> bool:
-        """Whether two items of one key have the same place in every index."""
-        # A loop rather than `all`: every rewrite of a row asks this, and a generator costs more than the few there are.
+    def same_index_keys(self, left: Item, right: Item) -> bool:
+        """Whether two items with the same key have the same index keys and TTL."""
+        # A loop instead of `all`, for speed: every rewrite of a row calls this.
         for name in self._copied:  # noqa: SIM110 - as above
             if left.get(name) != right.get(name):
                 return False
@@ -103,7 +104,7 @@ class TableRows:
 
     @cached_property
     def copied_columns(self) -> dict[str, str]:
-        """The columns that copy an attribute of the body, by attribute."""
+        """The columns that copy attributes of the body, by attribute."""
         copied = {attribute: self._columns[attribute] for attribute in self._copies}
         return copied | ({self.table.ttl_attribute: "expires"} if self.table.ttl_attribute else {})
 
@@ -116,21 +117,21 @@ class TableRows:
 
     @cached_property
     def create_indexes(self) -> dict[str, str]:
-        """The statements that create the table's indexes, by the name of the index."""
-        found = {}
+        """The CREATE INDEX statements, by index name."""
+        indexes = {}
         for index in self.table.indexes:
             columns = [self._columns[attribute.name] for attribute in index.attributes()]
             present = [column for column in columns if column not in self._keys]
-            found[self._index_name(index.name)] = (columns, present)
+            indexes[self._index_name(index.name)] = (columns, present)
         if self.table.ttl_attribute is not None:
-            found[self._index_name("expires")] = (["expires"], ["expires"])
+            indexes[self._index_name("expires")] = (["expires"], ["expires"])
         return {
             name: f"CREATE INDEX {_quoted(name)} ON {self.name} ({', '.join(columns)})" + _where_present(present)
-            for name, (columns, present) in found.items()
+            for name, (columns, present) in indexes.items()
         }
 
     def _index_name(self, name: str) -> str:
-        # A colon cannot be in the name of a table, so no index is ever called like one.
+        # Table names hold no colon, so an index never has the name of a table.
         return f"{self._physical}:{name}"
 
     @cached_property
@@ -142,7 +143,7 @@ class TableRows:
         return f"SELECT body FROM {self.name} WHERE {self._where_key}"
 
     def select_many(self, count: int) -> str:
-        """Return the statement that reads the rows of several keys, with the keys before each body."""
+        """Return the statement that reads `count` keys; its columns are the key and the body."""
         statement = self._selects.get(count)
         if statement is None:
             statement = self._selects[count] = self._select_many(count)
@@ -150,7 +151,7 @@ class TableRows:
 
     def _select_many(self, count: int) -> str:
         places = ", ".join([f"({', '.join('?' for _ in self._keys)})"] * count)
-        # Looked up one by one from the list: with IN over several columns SQLite would go through the whole table.
+        # A join with the key list does one lookup per key; IN over several columns would scan the table.
         same = " AND ".join(f"{key} = wanted.column{number}" for number, key in enumerate(self._keys, 1))
         return f"SELECT {', '.join(self._keys)}, body FROM (VALUES {places}) AS wanted CROSS JOIN {self.name} ON {same}"
 
@@ -164,7 +165,7 @@ class TableRows:
 
     @cached_property
     def rewrite(self) -> str:
-        """Replaces the body alone, for an item that keeps its place in every index: their pages stay untouched."""
+        """Updates the body only, for an item whose index keys are unchanged, which leaves the index pages alone."""
         return f"UPDATE {self.name} SET body = ? WHERE {self._where_key}"
 
     @cached_property
@@ -179,7 +180,7 @@ class TableRows:
         )
 
     def query(self, query: Query, position: dict[str, Any] | None, now: float) -> tuple[str, list[Any]]:
-        """Return the statement and parameters that answer one page, one row more than the limit."""
+        """Return the statement and parameters of one page; it selects one row more than the limit."""
         sort = query.sort
         shape, bounds = (None, []) if sort is None else _bounds(sort)
         parameters = [query.partition, *bounds]
@@ -198,7 +199,7 @@ class TableRows:
         partition, sort = self._path(index)
         where = [f"{partition} = ?"]
         if index is not None and sort is not None:
-            # Said aloud for SQLite's planner, which uses a partial index only when the query implies its WHERE.
+            # SQLite's planner uses a partial index only if the query implies its WHERE.
             where.append(f"{sort} IS NOT NULL")
         if shape is not None:
             where.append(shape.format(column=sort))
@@ -220,7 +221,7 @@ class TableRows:
         return list(dict.fromkeys([*([sort.name] if sort else []), *keys]))
 
     def _path(self, index: str | None) -> tuple[str, str | None]:
-        """Return the columns of the partition key and the sort key that a query goes by."""
+        """Return the partition and sort key columns of the table or an index."""
         if index is None:
             return "pk", ("sk" if self.table.sort is not None else None)
         keyed = self.table.index(index)
@@ -228,8 +229,8 @@ class TableRows:
 
 
 @cache
-def _placing_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    """Return a decoder that looks at those attributes alone. A process may open many stores of the same tables."""
+def _partial_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """Return a decoder of these attributes only, shared by all stores of the process."""
     shape = msgspec.defstruct("Placing", [(name, Any, None) for name in attributes])
     return typed_decode.json_decoder(shape)
 
@@ -239,7 +240,7 @@ def _where_present(columns: list[str]) -> str:
 
 
 def _bounds(sort: Sort) -> tuple[str, list[Any]]:
-    """Return the SQL of a range, `{column}` standing for the sort key, and its parameters."""
+    """Return the SQL of a range, with `{column}` for the sort key, and its parameters."""
     if sort.range is Range.BETWEEN:
         return "{column} BETWEEN ? AND ?", [sort.low, sort.high]
     if sort.range is Range.BEGINS_WITH:
@@ -249,7 +250,7 @@ def _bounds(sort: Sort) -> tuple[str, list[Any]]:
 
 
 def parameters(key: Key) -> Parameters:
-    """Return a key as the statements take it."""
+    """Return a key as statement parameters."""
     return key if key.sort is not None else key[:1]
 
 
@@ -259,7 +260,7 @@ def _after_prefix(prefix: str) -> str | None:
     if not stem:
         return None
     following = ord(stem[-1]) + 1
-    # U+D800 to U+DFFF are no characters: the next one after U+D7FF is U+E000.
+    # U+D800 to U+DFFF are surrogates: the character after U+D7FF is U+E000.
     return stem[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 

@@ -1,4 +1,4 @@
-"""Every item of a table in a SQLite store, for whoever compares two copies of it."""
+"""Table scan of a SQLite store, for comparing two copies of a table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PAGE_ROWS: Final = 1000
 def items(
     read_sql: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]], table: Table, names: TableNames, now_seconds: float
 ) -> Iterator[Item]:
-    """Yield every live item as it is stored, in the order of the keys. `read_sql` is that of `SqliteStore`.
+    """Yield every unexpired item as stored, in key order. `read_sql` is `SqliteStore.read_sql`.
 
-    Rows are read in pages, so that no snapshot is held: what is written meanwhile may or may not be in it.
+    Rows are read in pages without a snapshot: concurrent writes may or may not be included.
     """
     rows = TableRows(table, names.physical(table))
     keys = ", ".join(("pk", "sk")[: len(table.key_names)])
@@ -28,11 +28,11 @@ def items(
     while True:
         where = "" if after is None else f" WHERE ({keys}) > ({places})"
         statement = f"SELECT {keys}, body FROM {rows.name}{where} ORDER BY {keys} LIMIT {PAGE_ROWS}"
-        found = read_sql(statement, after or ())
-        for row in found:
+        page = read_sql(statement, after or ())
+        for row in page:
             item = live_item(rows, row[-1], now_seconds)
             if item is not None:
                 yield item
-        if len(found) < PAGE_ROWS:
+        if len(page) < PAGE_ROWS:
             return
-        after = found[-1][:-1]
+        after = page[-1][:-1]

@@ -1,4 +1,4 @@
-"""The store on one SQLite file: the default backend, for one machine and any number of processes on it."""
+"""SQLite store: the default backend, one file shared by any number of processes on one machine."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from headgate.store.model.validation import (
     checked_update,
 )
 from headgate.store.model.values import Item, dump
-from headgate.store.sqlite.change_log import Changes
-from headgate.store.sqlite.errors import translated
+from headgate.store.sqlite.change_log import ChangeLog
+from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file import DatabaseFile, Synchronous
-from headgate.store.sqlite.group_commit import Commits
+from headgate.store.sqlite.group_commit import GroupCommitter
 from headgate.store.sqlite.operations import (
     BODY_SURELY_FITS,
     CheckRow,
@@ -46,9 +46,9 @@ from headgate.store.sqlite.operations import (
     Operation,
     PutRow,
     UpdateRow,
-    carry_out_all,
-    carry_out_each,
     decoded,
+    execute_all,
+    execute_each,
     live_item,
     surely_within,
 )
@@ -57,19 +57,18 @@ from headgate.store.sqlite.wakeups import Wakeups
 from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
 from headgate.store.topics import ANYTHING, Topics, are_quiet, topics_of
-from headgate.store.transactions import may_count, settle, token_row
+from headgate.store.transactions import allows_add, check_replay, token_row
 
 __all__ = ["SqliteStore", "Synchronous"]
 
 BATCH_ROWS_MAX: Final = 500
-# Text of this length fits into an item whatever its characters are.
+# Text of this length is within the item limit, whatever its characters are.
 _CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
-# So many keys are read with one statement.
-_MANY: Final = 100
+_KEYS_PER_SELECT: Final = 100
 
 
 class SqliteStore:
-    """Implements `headgate.store.port.Store`. Reads see every commit that returned before they began."""
+    """Implements `headgate.store.port.Store`. Every read is consistent: it sees all earlier commits."""
 
     def __init__(
         self,
@@ -90,8 +89,8 @@ class SqliteStore:
         self._readers: deque[sqlite3.Connection] = deque()
         self._index_reader = _LaggingReader(file, index_lag_seconds) if index_lag_seconds > 0 else None
         self._wakeups = Wakeups(file.path, file.connect)
-        self._commits = Commits(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
-        self._changes = Changes(rows, clock)
+        self._commits = GroupCommitter(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
+        self._changes = ChangeLog(rows, clock)
         self._closed: str | None = None
         _OPEN_STORES.add(self)
 
@@ -107,20 +106,20 @@ class SqliteStore:
         synchronous: Synchronous = Synchronous.FULL,
         index_lag_seconds: float = 0.0,
     ) -> SqliteStore:
-        """Open the store at `path`, creating it or bringing an older one up to date.
+        """Open the store at `path`, creating or migrating it as needed.
 
-        `index_lag_seconds` makes index queries answer from a snapshot up to that old, as DynamoDB's may:
-        tests run with it to find code that trusts an index.
+        `index_lag_seconds` makes index queries read a snapshot up to that old, as DynamoDB's may: tests use it to find
+        code that trusts an index.
 
-        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError`, and has then
-        changed nothing.
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError` without changing the
+        file.
         """
         rows = {table.name: TableRows(table, names.physical(table)) for table in ALL_TABLES}
         file = DatabaseFile(path, list(rows.values()), synchronous)
         return cls(file, rows, clock=clock, cursors=cursors, spill=spill, index_lag_seconds=index_lag_seconds)
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
-        del consistent  # Every read here is.
+        del consistent  # Every read is.
         body = self._body(table, key)
         if body is None:
             return None
@@ -128,7 +127,7 @@ class SqliteStore:
         return self._spill.restore(item) if item is not None and REFERENCE in body else item
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        """Return the item as stored: also if expired, and with blob references instead of spilled attributes."""
         body = self._body(table, key)
         return None if body is None else decoded(self._rows[table.name], body)
 
@@ -136,19 +135,19 @@ class SqliteStore:
         if len(keys) <= 1:
             return [self.get(table, key, consistent=consistent) for key in keys]
         rows, now = self._rows[table.name], self._clock.seconds()
-        found: dict[Key, Item] = {}
-        # Not one snapshot anyway, and a statement for each number of keys would be compiled each time.
-        for start in range(0, len(keys), _MANY):
-            part = keys[start : start + _MANY]
+        items: dict[Key, Item] = {}
+        # Bounded, because SQLite compiles a statement for each number of keys. The port promises no snapshot.
+        for start in range(0, len(keys), _KEYS_PER_SELECT):
+            part = keys[start : start + _KEYS_PER_SELECT]
             for key in part:
                 check_key(table, key)
             self.stats.reads += len(part)
-            given = [value for key in part for value in key if value is not None]
-            for *place, body in self._read(rows.select_many(len(part)), given):
+            values = [value for key in part for value in key if value is not None]
+            for *key_values, body in self._read(rows.select_many(len(part)), values):
                 item = live_item(rows, body, now)
                 if item is not None:
-                    found[Key(*place)] = self._spill.restore(item) if REFERENCE in body else item
-        return [found.get(key) for key in keys]
+                    items[Key(*key_values)] = self._spill.restore(item) if REFERENCE in body else item
+        return [items.get(key) for key in keys]
 
     def query(self, query: Query) -> Page:
         check_query(query)
@@ -158,14 +157,14 @@ class SqliteStore:
         statement, parameters = rows.query(query, position, self._clock.seconds())
         if query.index is not None and self._index_reader is not None:
             self._refuse_if_closed()
-            found = self._index_reader.read(statement, parameters)
+            results = self._index_reader.read(statement, parameters)
         else:
-            found = self._read(statement, parameters)
+            results = self._read(statement, parameters)
         items = [
             self._spill.restore(decoded(rows, body)) if REFERENCE in body else decoded(rows, body)
-            for (body,) in found[: query.limit]
+            for (body,) in results[: query.limit]
         ]
-        more = len(found) > query.limit
+        more = len(results) > query.limit
         return Page(items, self._cursors.after(query, items[-1]) if more else None)
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
@@ -187,7 +186,7 @@ class SqliteStore:
     ) -> Item:
         update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
         item = self._commit(self._update_row(update, self._clock.seconds(), cannot_repeat=False), topics_of([update]))
-        assert item is not None, "an update that was not refused has a result"
+        assert item is not None, "an update without conflict has a result"
         return item
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
@@ -205,7 +204,7 @@ class SqliteStore:
         try:
             self._commit_all([*operations, self._put_row(row, self._clock.seconds())], topics)
         except ConflictError as exc:
-            settle(exc, row, len(operations))
+            check_replay(exc, row, len(operations))
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         pieces = [self._operations(writes, None) for writes in transactions]
@@ -213,7 +212,7 @@ class SqliteStore:
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
         topics = 0 if all(map(are_quiet, transactions)) else reduce(or_, map(topics_of, transactions))
-        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), topics=topics)
+        outcomes = self._commits.run(lambda connection: execute_each(connection, pieces), topics=topics)
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
@@ -221,16 +220,16 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += 1
         self.stats.writes += len(writes)
-        work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
+        work = operations[0].execute if len(operations) == 1 else lambda c: execute_all(c, operations)
 
-        def settle(error: BaseException | None) -> None:
+        def on_done(error: BaseException | None) -> None:
             try:
-                told = self._with_whole_items(error) if isinstance(error, ConflictError) else error
+                outcome = self._with_whole_items(error) if isinstance(error, ConflictError) else error
             except HeadgateError as exc:
-                told = exc
-            done(told)
+                outcome = exc
+            done(outcome)
 
-        self._commits.submit(work, settle, topics_of(writes))
+        self._commits.submit(work, on_done, topics_of(writes))
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
         check_batch(writes)
@@ -253,7 +252,7 @@ class SqliteStore:
         self._changes.checkpoint(self, table, consumer, position)
 
     def read_sql(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement that reads, for the parts of this backend that keep tables of their own."""
+        """Run a SELECT and return all rows, for parts of this backend with tables outside the catalogue."""
         return self._read(statement, parameters)
 
     def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
@@ -291,7 +290,7 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.writes += 1
         try:
-            item = self._commits.run(operation.carry_out, topics=topics)
+            item = self._commits.run(operation.execute, topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
         return None if item is None else self._spill.restore(item)
@@ -300,7 +299,7 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.writes += len(operations)
         try:
-            self._commits.run(lambda connection: carry_out_all(connection, operations), topics=topics)
+            self._commits.run(lambda connection: execute_all(connection, operations), topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
 
@@ -311,7 +310,7 @@ class SqliteStore:
         return conflict
 
     def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
-        """Return the writes of a transaction as they are carried out. Raises if some backend could not take it."""
+        """Validate the writes of a transaction and return its row operations."""
         check_length(writes, token)
         now = self._clock.seconds()
         counts: bool | None = None
@@ -322,11 +321,11 @@ class SqliteStore:
                 operation: Operation = self._put_row(write, now)
             else:
                 if counts is None and type(write) is Update:
-                    counts = may_count(writes, token)
+                    counts = allows_add(writes, token)
                 operation = self._operation(write, now, cannot_repeat=bool(counts))
             are_small = are_small and operation.is_small
             operations.append(operation)
-        # Looked at more closely only where there is a doubt: by far most transactions are small and in order.
+        # Most transactions are small and have distinct keys, so the exact checks run only in doubt.
         if len(operations) > 1:
             if len({(operation.rows.name, operation.key) for operation in operations}) < len(operations):
                 check_distinct(writes)
@@ -363,11 +362,11 @@ class SqliteStore:
     def _body(self, table: Table, key: Key) -> str | None:
         check_key(table, key)
         self.stats.reads += 1
-        found = self._read(self._rows[table.name].select, parameters(key))
-        return found[0][0] if found else None
+        rows = self._read(self._rows[table.name].select, parameters(key))
+        return rows[0][0] if rows else None
 
     def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        # All rows are fetched before the connection goes back: an open cursor would pin an old snapshot.
+        # Fetch all rows before returning the connection: an open cursor would pin an old snapshot.
         if self._closed is not None:
             self._refuse_if_closed()
         try:
@@ -377,7 +376,7 @@ class SqliteStore:
         try:
             return connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as exc:
-            raise translated(exc, self._file.path) from exc
+            raise translate(exc, self._file.path) from exc
         finally:
             if self._closed is None:
                 self._readers.append(connection)
@@ -388,15 +387,15 @@ class SqliteStore:
         if self._closed is not None:
             raise StoreClosedError(f"{self._file.path}: {self._closed}")
 
-    def carried_over_fork(self) -> None:
-        """Let go in a forked child: SQLite's locks do not survive a fork, and the file lock would have two owners."""
+    def close_after_fork(self) -> None:
+        """Close in a forked child: SQLite's locks do not survive a fork, and the file lock would have two owners."""
         if self._closed is None:
             self._closed = "the store was opened before a fork; open it in the new process"
             self._file.lock.forget()
 
 
 class _LaggingReader:
-    """Answers from a snapshot that is renewed only when older than the lag, as an index that has fallen behind."""
+    """Reads from a snapshot that is renewed only when older than the lag: simulates a lagging index."""
 
     def __init__(self, file: DatabaseFile, lag_seconds: float) -> None:
         self._connection = file.connect()
@@ -406,7 +405,7 @@ class _LaggingReader:
 
     def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
-            # Real time even under a virtual clock: the lag must end although the test's clock stands still.
+            # Real time: the lag must end even if a test's virtual clock does not move.
             if monotonic() - self._taken_at >= self._lag_seconds:
                 if self._connection.in_transaction:
                     self._connection.execute("COMMIT")
@@ -423,9 +422,9 @@ class _LaggingReader:
 _OPEN_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
+def _close_after_fork() -> None:
     for store in list(_OPEN_STORES):
-        store.carried_over_fork()
+        store.close_after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_after_fork)

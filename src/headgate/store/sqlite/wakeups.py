@@ -1,8 +1,8 @@
-"""Wake-ups: tells every thread and process that waits on a store that something was committed.
+"""Wake-ups: notify every thread and process that waits on a store of a commit.
 
-Within a process a counter and a condition do it. Between processes, whoever waits listens on a Unix
-datagram socket in a folder beside the database, and whoever commits pokes every socket there. A lost
-poke is made up for within a second by looking at SQLite's own change counter.
+Within a process, waiters share a generation counter and a condition variable. Between processes, a waiting process
+binds a Unix datagram socket in a folder beside the database, and a committing process sends a datagram to every socket
+there. A poll of SQLite's data_version once a second covers lost datagrams.
 """
 
 from __future__ import annotations
@@ -23,149 +23,149 @@ from typing import Final
 
 from headgate.store.topics import ANYTHING, Topics
 
-# The kernel keeps socket addresses in 108 bytes, the final NUL included.
+# The kernel's limit on Unix socket paths is 108 bytes including the final NUL.
 _ADDRESS_BYTES_MAX: Final = 107
 _POLL_SECONDS: Final = 1.0
-# The kernel keeps ten for who does not listen at once, unless it was told otherwise, and drops the rest.
-_POKES_SURELY_FIT: Final = 5
+# Linux queues ten datagrams per socket by default and drops the rest. Below this number, none was dropped.
+_NONE_DROPPED_BELOW: Final = 5
 _SETTLED_NS: Final = 100_000_000
-# For how long the sockets of others are taken to be the same ones, and how soon a newcomer looks for what was
-# committed without a poke at it.
+# How long the list of peer sockets is cached, and when a new listener first polls for commits that did not notify it
+# because of that cache.
 _PEERS_SECONDS: Final = 0.01
-_FIRST_LOOK_SECONDS: Final = 5 * _PEERS_SECONDS
+_FIRST_POLL_SECONDS: Final = 5 * _PEERS_SECONDS
 
 
-class _Line:
-    """Those who wait for the same, and how often it has come.
+class _WaitGroup:
+    """The waiters with the same filter, and their generation.
 
-    The number moves before the waiters are counted, and a waiter counts itself before it compares: whichever comes
-    first, no commit goes unnoticed, and a commit that nobody awaits takes no lock.
+    A commit increments the generation before it checks for waiters, and a waiter registers before it compares the
+    generation: no commit is missed, and a commit without waiters takes no lock.
     """
 
-    def __init__(self, topics: Topics, lock: threading.RLock, *, is_of_others: bool) -> None:
+    def __init__(self, topics: Topics, lock: threading.RLock, *, only_others: bool) -> None:
         self.topics = topics
-        self.is_of_others = is_of_others
+        self.only_others = only_others
         self.generation = 0
         self._waiters = 0
-        self._moved = threading.Condition(lock)
+        self._advanced = threading.Condition(lock)
 
-    def move(self) -> None:
+    def advance(self) -> None:
         self.generation += 1
         if self._waiters:
             self.wake()
 
     def wake(self) -> None:
-        with self._moved:
-            self._moved.notify_all()
+        with self._advanced:
+            self._advanced.notify_all()
 
     def wait(self, is_over: Callable[[], bool], timeout_seconds: float) -> None:
-        with self._moved:
+        with self._advanced:
             self._waiters += 1
             try:
-                self._moved.wait_for(is_over, timeout_seconds)
+                self._advanced.wait_for(is_over, timeout_seconds)
             finally:
                 self._waiters -= 1
 
 
 class Wakeups:
-    """Numbers that grow with what is committed, here or in another process: one for each who waits for something else.
+    """Generations that grow with every commit in any process, one for each filter of waiters.
 
-    At most once a second all of them grow with what was committed elsewhere without a poke.
+    The once-a-second poll advances all of them for a commit whose datagram was lost.
     """
 
     def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
         self._folder = _folder(database)
         self._connect = connect
         self._lock = threading.RLock()
-        # Never changed, but replaced: a commit goes through it without a lock.
-        self._lines: tuple[_Line, ...] = ()
+        # Replaced, never mutated: a commit iterates over it without a lock.
+        self._groups: tuple[_WaitGroup, ...] = ()
         self._closed = False
         self._listener: threading.Thread | None = None
         self._address = ""
         self._peers: list[str] = []
         self._peers_as_of = -1
         self._peers_until = 0.0
-        self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
     def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        """Return the present generation of what is about any of `topics`, and listen for it from now on.
+        """Return the current generation of `topics` and start listening for them.
 
-        With `others`, what this process commits does not count.
+        With `others`, commits of this process do not count.
         """
-        return self._line(topics, others=others).generation
+        return self._group(topics, others=others).generation
 
-    def committed(self, topics: Topics = ANYTHING) -> None:
-        """Wake everyone who waits for this, here and elsewhere. Called after a commit, by one thread at a time."""
-        for line in self._lines:
-            if not line.is_of_others and line.topics & topics:
-                line.move()
-        poke = bytes((topics,))
+    def on_committed(self, topics: Topics = ANYTHING) -> None:
+        """Wake all waiters of `topics` in every process. Called after a commit, by one thread at a time."""
+        for group in self._groups:
+            if not group.only_others and group.topics & topics:
+                group.advance()
+        datagram = bytes((topics,))
         try:
             now = monotonic()
             if now >= self._peers_until:
                 self._peers = self._current_peers()
                 self._peers_until = now + _PEERS_SECONDS
             for peer in self._peers:
-                self._poke(peer, poke)
+                self._send(peer, datagram)
         except OSError:
-            # The write is durable, and its caller must hear that. Who was not poked finds out by looking.
+            # The commit is durable, so it must not fail here. Peers without a datagram notice it by polling.
             self._peers_as_of = -1
             self._peers_until = 0.0
 
     def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        """Return the generation once it is past `generation`, or at the time-out."""
-        line = self._line(topics, others=others)
-        line.wait(lambda: line.generation != generation or self._closed, timeout_seconds)
-        return line.generation
+        """Block until the generation differs from `generation` or until the timeout; return the current one."""
+        group = self._group(topics, others=others)
+        group.wait(lambda: group.generation != generation or self._closed, timeout_seconds)
+        return group.generation
 
     def wake(self) -> None:
-        """Have everyone who waits in this process return."""
-        self._move_all(ANYTHING)
+        """Wake all waiters in this process."""
+        self._advance_all(ANYTHING)
 
     def close(self) -> None:
-        """Wake everyone for the last time and stop listening."""
+        """Wake all waiters and stop listening."""
         with self._lock:
             self._closed = True
-            for line in self._lines:
-                line.wake()
+            for group in self._groups:
+                group.wake()
         if self._listener is not None:
             if self._address:
-                self._poke(self._address, bytes((ANYTHING,)))
+                self._send(self._address, bytes((ANYTHING,)))
             self._listener.join()
-        self._outbox.close()
+        self._sender.close()
 
-    def _line(self, topics: Topics, *, others: bool) -> _Line:
-        line = self._found(topics, others=others)
-        if line is not None:
-            return line
+    def _group(self, topics: Topics, *, others: bool) -> _WaitGroup:
+        group = self._existing_group(topics, others=others)
+        if group is not None:
+            return group
         with self._lock:
-            # Another thread may have been quicker.
-            line = self._found(topics, others=others)
-            if line is None:
-                line = _Line(topics, self._lock, is_of_others=others)
-                self._lines += (line,)
+            # Another thread may have created it meanwhile.
+            group = self._existing_group(topics, others=others)
+            if group is None:
+                group = _WaitGroup(topics, self._lock, only_others=others)
+                self._groups += (group,)
                 self._start_listening()
-        return line
+        return group
 
-    def _found(self, topics: Topics, *, others: bool) -> _Line | None:
-        return next((each for each in self._lines if each.topics == topics and each.is_of_others == others), None)
+    def _existing_group(self, topics: Topics, *, others: bool) -> _WaitGroup | None:
+        return next((each for each in self._groups if each.topics == topics and each.only_others == others), None)
 
-    def _move_all(self, topics: Topics) -> None:
+    def _advance_all(self, topics: Topics) -> None:
         with self._lock:
-            for line in self._lines:
-                if line.topics & topics:
-                    line.move()
+            for group in self._groups:
+                if group.topics & topics:
+                    group.advance()
 
-    def _poke(self, address: str, poke: bytes) -> None:
+    def _send(self, address: str, datagram: bytes) -> None:
         try:
-            self._outbox.sendto(poke, address)
+            self._sender.sendto(datagram, address)
         except BlockingIOError:
-            return  # Its queue is full, so it is about to wake anyway.
+            return  # The peer's queue is full, so it wakes anyway.
         except (ConnectionRefusedError, FileNotFoundError):
-            # The process behind it is gone and could not clean up.
+            # The peer process died without removing its socket.
             Path(address).unlink(missing_ok=True)
         except PermissionError:
-            return  # Another user's process; it looks for itself.
+            return  # A process of another user, which polls.
 
     def _current_peers(self) -> list[str]:
         try:
@@ -175,7 +175,7 @@ class Wakeups:
         if as_of != self._peers_as_of:
             addresses = (str(self._folder / name) for name in os.listdir(self._folder))  # noqa: PTH208
             self._peers = [address for address in addresses if address != self._address]
-            # The kernel's clock ticks in milliseconds: another socket may appear under the very same time.
+            # File times have a resolution of milliseconds: another socket may appear with the same mtime.
             is_settled = time_ns() - as_of > _SETTLED_NS
             self._peers_as_of = as_of if is_settled else -1
         return self._peers
@@ -183,7 +183,7 @@ class Wakeups:
     def _start_listening(self) -> None:
         if self._listener is not None or self._closed:
             return
-        # The counter is read here and now: what is committed before the thread runs is then seen as a change.
+        # data_version is read before the thread starts, so that a commit in between counts as a change.
         connection = self._connect()
         seen = _data_version(connection)
         inbox = self._open_inbox()
@@ -195,7 +195,7 @@ class Wakeups:
         self._listener = listener
 
     def _open_inbox(self) -> socket.socket | None:
-        """Return a socket that others can poke, or None if none can be had here: then looking must do."""
+        """Bind the socket that receives notifications, or return None if that fails; then only polling is left."""
         inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         address = str(self._folder / f"{os.getpid()}-{secrets.token_hex(4)}")
         try:
@@ -211,15 +211,15 @@ class Wakeups:
         poll = select.poll()
         if inbox is not None:
             poll.register(inbox, select.POLLIN)
-        wait_seconds = _FIRST_LOOK_SECONDS
+        wait_seconds = _FIRST_POLL_SECONDS
         try:
             while not self._closed:
-                is_poked = bool(poll.poll(wait_seconds * 1000))
+                is_notified = bool(poll.poll(wait_seconds * 1000))
                 wait_seconds = _POLL_SECONDS
-                topics = _drained(inbox) if is_poked and inbox is not None else ANYTHING
+                topics = _receive_topics(inbox) if is_notified and inbox is not None else ANYTHING
                 version = _data_version(connection)
-                if is_poked or version is None or version != seen:
-                    self._move_all(topics)
+                if is_notified or version is None or version != seen:
+                    self._advance_all(topics)
                 seen = version
         finally:
             connection.close()
@@ -237,23 +237,23 @@ def _folder(database: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}-{digest}"
 
 
-def _drained(inbox: socket.socket) -> Topics:
-    """Return what the pokes that have come are about. If there may have been more of them than fit, of anything."""
-    pokes: list[bytes] = []
+def _receive_topics(inbox: socket.socket) -> Topics:
+    """Return the topics of all queued datagrams, or `ANYTHING` if some may have been dropped."""
+    datagrams: list[bytes] = []
     with contextlib.suppress(BlockingIOError):
-        while poke := inbox.recv(16):
-            pokes.append(poke)
-    if len(pokes) >= _POKES_SURELY_FIT:
+        while datagram := inbox.recv(16):
+            datagrams.append(datagram)
+    if len(datagrams) >= _NONE_DROPPED_BELOW:
         return ANYTHING
     topics = 0
-    for poke in pokes:
-        # A process of an older build says 0 for whatever there may be work in.
-        topics |= poke[0] or ANYTHING
+    for datagram in datagrams:
+        # Older builds send 0 for any topic.
+        topics |= datagram[0] or ANYTHING
     return topics
 
 
 def _data_version(connection: sqlite3.Connection) -> int | None:
-    """Return SQLite's own counter of other connections' commits, or None if it cannot be read now."""
+    """Return SQLite's counter of other connections' commits, or None if it cannot be read now."""
     try:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     except sqlite3.Error:

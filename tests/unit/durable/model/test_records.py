@@ -9,7 +9,7 @@ from headgate.durable.model.history import ActivityEnded, StartActivity, Status,
 from headgate.durable.model.records import NEVER_MS, Activity, Execution, turn_put
 from headgate.store.model.requests import Put
 from headgate.store.model.validation import checked_item
-from headgate.store.model.values import Vouched, dump
+from headgate.store.model.values import TrustedItem, dump
 
 EXECUTION = Execution(
     "orders/1", "orders", Status.RUNNING, "2026-11-16T01:01:05.213Z", 5, 1,
@@ -26,7 +26,7 @@ TURN = Turn(
 
 @pytest.mark.parametrize("put", [EXECUTION.replacing(4), ACTIVITY.put(), ACTIVITY.put("7"), turn_put("orders/1", TURN)])
 def test_put__plain_record__is_vouched_for_as_the_store_would_have_made_it(put: Put) -> None:
-    assert type(put.item) is Vouched
+    assert type(put.item) is TrustedItem
     looked_at, special = checked_item(put.table, dict(put.item))
     assert (looked_at, special) == (dict(put.item), False)
     assert put.item.text == dump(looked_at, special=False)
@@ -39,5 +39,5 @@ def test_put__what_only_a_store_can_judge__is_not_vouched_for() -> None:
     waits = Execution("orders/1", "orders", Status.RUNNING, "2026-11-16T01:01:05.213Z", 5, 1, awaits=("approved",))
     noted = Turn(1, 1, 5, (), (StartActivity(8, "charge", Raw('"Köln"'.encode())),))
     for put in (delivery.put(), abroad.put(), kept.replacing(4), waits.replacing(4), turn_put("orders/1", noted)):
-        assert type(put.item) is not Vouched
+        assert type(put.item) is not TrustedItem
         assert checked_item(put.table, put.item)[1] is False

@@ -139,7 +139,7 @@ def test_accept__store_that_does_not_answer__is_not_waited_for_past_the_patience
     transact = rig.store.transact
 
     def noting(*given: Any, **more: Any) -> None:
-        known.append(deadlines.ends_at())
+        known.append(deadlines.current_deadline())
         transact(*given, **more)
 
     monkeypatch.setattr(rig.store, "transact", noting)

@@ -12,7 +12,7 @@ from headgate.health.model.volume_counts import VolumeHour
 from headgate.health.signals.rows import signal_of, signal_row
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.validation import checked_item
-from headgate.store.model.values import Vouched, canonical_item, dump, load
+from headgate.store.model.values import TrustedItem, canonical_item, dump, load
 
 VALUE = SignalValue(
     state=SignalState.OK,
@@ -66,7 +66,7 @@ ODD = [
 @pytest.mark.parametrize("signal", PLAIN)
 def test_row__nothing_odd_in_it__is_what_a_store_would_have_made_of_it(signal: Signal) -> None:
     row = signal_row(signal, 1_768_471_500)
-    assert type(row) is Vouched
+    assert type(row) is TrustedItem
     made, special = canonical_item(dict(row))
     assert (made, special) == (row, False)
     # 1 and 1.0 are equal, and not the same to whoever reads the text.

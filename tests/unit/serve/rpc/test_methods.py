@@ -219,7 +219,7 @@ def test_deadline__passes_during_the_work__is_told_at_once_and_known_to_the_hand
 
     def handler(_request: object, call: RpcCall) -> pb.SignalState:
         remaining.append(call.remaining_seconds())
-        known_to_the_store.append(deadlines.ends_at())
+        known_to_the_store.append(deadlines.current_deadline())
         release.wait(20)
         return pb.SignalState()
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import SystemClock, VirtualClock
 from headgate.errors import DeadlineExceededError, ThrottledError
-from headgate.store.deadlines import due_within
+from headgate.store.deadlines import deadline_within
 from headgate.store.resilience.rate_limiter import (
     RATE_MIN,
     Limiter,
@@ -154,9 +154,9 @@ def test_limiter__deadline__is_not_waited_past(rig: Rig) -> None:
     for _ in range(10):
         rig.send()
 
-    with due_within(0.1, rig.clock), pytest.raises(ThrottledError):
+    with deadline_within(0.1, rig.clock), pytest.raises(ThrottledError):
         rig.limiter.acquire()
-    with due_within(0.5, rig.clock), due_within(9.0, rig.clock):
+    with deadline_within(0.5, rig.clock), deadline_within(9.0, rig.clock):
         rig.limiter.acquire()
         rig.clock.advance(0.6)
         with pytest.raises(DeadlineExceededError, match="table t"):

@@ -15,7 +15,7 @@ from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Check, Delete, Put, Write
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item, dump, vouched
+from headgate.store.model.values import Item, dump, trusted_item
 from headgate.store.sqlite.row_cache import ROWS_MAX
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
@@ -57,7 +57,7 @@ def test_condition__what_was_written_was_undone__is_asked_of_what_was_there_befo
     [second] = store._operations([Put(SIGNAL_STATE, item(2), version_is(1))], None)
 
     def undone(connection: sqlite3.Connection) -> None:
-        second.carry_out(connection)
+        second.execute(connection)
         raise OverflowError("after the write")
 
     with pytest.raises(OverflowError):
@@ -129,7 +129,7 @@ def test_condition__row_that_its_maker_vouches_for__who_is_refused_gets_an_item_
     store: SqliteStore, clock: VirtualClock
 ) -> None:
     made = item(1, tags=["a"], ttl=int(clock.seconds()) + 100)
-    store.put(SIGNAL_STATE, vouched(made, dump(made, special=False)))
+    store.put(SIGNAL_STATE, trusted_item(made, dump(made, special=False)))
     writes: list[Write] = [Put(SIGNAL_STATE, item(2), version_is(9)), Delete(SIGNAL_STATE, KEY, version_is(9))]
     for write in writes:
         with pytest.raises(ConflictError) as refused:
@@ -138,7 +138,7 @@ def test_condition__row_that_its_maker_vouches_for__who_is_refused_gets_an_item_
         refused.value.current |= {"version": 9}
         refused.value.current["tags"].append("b")
     assert store.delete(SIGNAL_STATE, KEY, condition=version_is(1)) == made
-    store.put(SIGNAL_STATE, vouched(made, dump(made, special=False)), condition=absent())
+    store.put(SIGNAL_STATE, trusted_item(made, dump(made, special=False)), condition=absent())
     clock.advance(101)
     with pytest.raises(ConflictError):
         store.delete(SIGNAL_STATE, KEY, condition=version_is(1))

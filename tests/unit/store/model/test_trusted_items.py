@@ -16,7 +16,7 @@ from headgate.store.model.conditions import version_is
 from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
 from headgate.store.model.validation import checked_item
-from headgate.store.model.values import Item, Vouched
+from headgate.store.model.values import Item, TrustedItem
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
@@ -39,20 +39,20 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
 
 
 def test_checked__vouched__is_taken_as_it_is() -> None:
-    given = Vouched(item(1))
+    given = TrustedItem(item(1))
     assert checked_item(SIGNAL_STATE, given) == (given, False)
     assert checked_item(SIGNAL_STATE, given)[0] is given
 
 
 def test_checked__the_same_as_a_plain_item__is_looked_at() -> None:
-    with pytest.raises(InvalidItemError, match="half a surrogate"):
-        checked_item(SIGNAL_STATE, {**Vouched(item(1)), "owner_team": "\ud800"})
+    with pytest.raises(InvalidItemError, match="lone surrogate"):
+        checked_item(SIGNAL_STATE, {**TrustedItem(item(1)), "owner_team": "\ud800"})
     with pytest.raises(InvalidItemError, match="SK"):
         checked_item(SIGNAL_STATE, {"PK": "urn:dp:a:b"})
 
 
 def test_put__vouched__is_read_as_a_plain_one_is(store: SqliteStore) -> None:
-    store.put(SIGNAL_STATE, Vouched(item(1, score=0.5, metrics={"n": 1}, breach_pk="B", breach_sk="1")))
+    store.put(SIGNAL_STATE, TrustedItem(item(1, score=0.5, metrics={"n": 1}, breach_pk="B", breach_sk="1")))
     found = store.get(SIGNAL_STATE, KEY)
     assert found == item(1, score=0.5, metrics={"n": 1}, breach_pk="B", breach_sk="1")
 
