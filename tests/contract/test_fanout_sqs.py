@@ -18,7 +18,7 @@ from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
-from headgate.fanout.doctor import Facts, FunctionFacts, QueueFacts, Scope, examine, look
+from headgate.fanout.doctor import FunctionFacts, QueueFacts, QueueScope, QueueSetup, check_setup, read_setup
 from headgate.fanout.model.rows import Chunk, Fanout, Policy
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
@@ -605,12 +605,12 @@ def test_doctor__set_up_as_it_should_not_be__finds_the_facts(
         AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
         KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}],
     )
-    scope = Scope(rig.url, "prod", attempts_max=4, bucket=bucket, prefix="chunks/", table=table)
+    scope = QueueScope(rig.url, "prod", attempts_max=4, bucket=bucket, prefix="chunks/", table=table)
 
-    facts = look(session, scope, rig.clock, endpoint_url=ministack)
+    facts = read_setup(session, scope, rig.clock, endpoint_url=ministack)
 
     day = 86_400
-    assert facts == Facts(
+    assert facts == QueueSetup(
         environment="prod",
         queue=QueueFacts("prod-chunks", arn, 30, 4 * day, 3, rig.dead_arn),
         dead_letters=QueueFacts("prod-dead", rig.dead_arn, 30, 4 * day),
@@ -621,7 +621,7 @@ def test_doctor__set_up_as_it_should_not_be__finds_the_facts(
         is_table_backed_up=False,
         has_alarm=False,
     )
-    assert [finding.check for finding in examine(facts)] == [
+    assert [finding.check for finding in check_setup(facts)] == [
         "partial-batches", "visibility", "receives", "retention", "alarm", "backups", "names",
     ]  # fmt: skip
 
@@ -645,7 +645,7 @@ def test_doctor__set_up_as_it_should_not_be__finds_the_facts(
     dynamodb.update_continuous_backups(
         TableName=table, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
     )
-    mended = look(session, scope, rig.clock, endpoint_url=ministack)
+    mended = read_setup(session, scope, rig.clock, endpoint_url=ministack)
     assert (mended.inputs_seconds, mended.has_alarm, mended.is_table_backed_up) == (7 * day, True, True)
     for client in (functions, s3, dynamodb, alarms):
         client.close()
@@ -655,4 +655,4 @@ def test_doctor__no_such_queue__says_so(rig: Rig, ministack: str, account: str) 
     session = boto3.Session(aws_access_key_id=account, aws_secret_access_key="-", region_name=REGION)
 
     with pytest.raises(NotFoundError, match="nowhere: there is none"):
-        look(session, Scope(rig.url + "nowhere", "prod"), rig.clock, endpoint_url=ministack)
+        read_setup(session, QueueScope(rig.url + "nowhere", "prod"), rig.clock, endpoint_url=ministack)

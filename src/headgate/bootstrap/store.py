@@ -51,7 +51,7 @@ from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
-    from headgate.fanout.doctor import Finding
+    from headgate.fanout.doctor import QueueFinding
     from headgate.fanout.remote.sqs import Drained, SqsQueue
     from headgate.store.dynamodb.store import DynamoStore
 
@@ -279,17 +279,17 @@ def connect(
             app.bind(None, None)
 
 
-def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environment: str) -> list[Finding]:
+def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environment: str) -> list[QueueFinding]:
     """Check the configuration of an SQS queue, its dead-letter queue and its Lambda. Raises `SettingsError`."""
     if settings.store.aws_region is None:
         raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")
     with _extra("aws", "boto3", "botocore"):
         import boto3
 
-        from headgate.fanout.doctor import Scope, examine, look
+        from headgate.fanout.doctor import QueueScope, check_setup, read_setup
     session = boto3.Session(region_name=settings.store.aws_region)
-    scope = Scope(queue_url=queue_url, environment=environment)
-    return examine(look(session, scope, clock, endpoint_url=settings.store.aws_endpoint_url))
+    scope = QueueScope(queue_url=queue_url, environment=environment)
+    return check_setup(read_setup(session, scope, clock, endpoint_url=settings.store.aws_endpoint_url))
 
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:

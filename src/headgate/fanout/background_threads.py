@@ -1,4 +1,4 @@
-"""Background: the threads in which a process tends its fan-outs and works on their chunks."""
+"""Fan-out threads: run the maintenance, the purge and local workers in the background of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Background:
-    """Tends and works until it is stopped. Without `processes` it only tends."""
+    """Runs maintenance and workers until it is stopped. Without `processes` it runs no worker."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Background:
         self._threads.append(self._thread(self._purge, "headgate-purge"))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Let chunks that run end for so long, give back the rest, and return."""
+        """Give running chunks the grace period, release the rest, and return."""
         self._stopping.set()
         for worker in self._workers:
             worker.stop(grace_seconds)
@@ -60,7 +60,7 @@ class Background:
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Handlers that cannot be loaded in this process, and why."""
+        """Handlers that cannot be loaded in this process, with the error."""
         return {handler: why for worker in self._workers for handler, why in worker.unusable.items()}
 
     def _maintain(self) -> None:
@@ -69,7 +69,7 @@ class Background:
             try:
                 maintenance.run_once()
             except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("the store is busy", error=str(exc))
+                _log.warning("store unavailable", error=str(exc))
 
     def _purge(self) -> None:
         purge = Purge(self._service.store, self._service.clock)
@@ -77,14 +77,14 @@ class Background:
             try:
                 purge.purge()
             except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("the store is busy", error=str(exc))
+                _log.warning("store unavailable", error=str(exc))
 
     def _thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         def guarded() -> None:
             try:
                 run()
             except Exception as exc:
-                _log.exception("fan-outs are no longer tended here")
+                _log.exception("fan-out thread failed")
                 if self._on_fatal is None:
                     raise
                 self._on_fatal(exc)
@@ -93,5 +93,5 @@ class Background:
 
 
 def _share(processes: int, lane: str) -> int:
-    """The slow lane has a process of its own, so that what is slow never keeps the rest."""
+    """The slow lane has one process of its own, so that slow chunks never delay the others."""
     return processes if lane == MAIN_LANE else 1

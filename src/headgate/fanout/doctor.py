@@ -1,6 +1,6 @@
-"""The doctor of queues: whether SQS and Lambda are set up so that no chunk is lost, run twice at once, or unseen.
+"""Queue doctor: checks whether SQS, Lambda, S3 and DynamoDB are configured so that no chunk is lost or run twice.
 
-What is looked at are facts; each check is a function of them alone, and says what is, what should be, and why.
+The configuration is read first; each check is a pure function of it and reports the value, the wanted value and why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _METRIC: Final = "ApproximateNumberOfMessagesVisible"
 
 
 class QueueFacts(Struct, frozen=True):
-    """A queue. Without `dead_letter_arn`, what cannot be handled is received until it is too old, and then gone."""
+    """A queue. Without `dead_letter_arn`, messages that always fail are redelivered until they expire."""
 
     name: str
     arn: str
@@ -38,7 +38,7 @@ class QueueFacts(Struct, frozen=True):
 
 
 class FunctionFacts(Struct, frozen=True):
-    """A Lambda function that a queue calls."""
+    """A Lambda function that a queue invokes."""
 
     name: str
     timeout_seconds: int
@@ -46,8 +46,8 @@ class FunctionFacts(Struct, frozen=True):
     reports_failures: bool = True
 
 
-class Facts(Struct, frozen=True):
-    """All that is looked at. None is for what nobody asked about, and for inputs that are kept for ever."""
+class QueueSetup(Struct, frozen=True):
+    """The configuration to check. None means not requested, or for inputs that they are never deleted."""
 
     environment: str
     queue: QueueFacts
@@ -60,8 +60,8 @@ class Facts(Struct, frozen=True):
     has_alarm: bool | None = None
 
 
-class Finding(Struct, frozen=True):
-    """Something that is not as it should be."""
+class QueueFinding(Struct, frozen=True):
+    """A setting that should be different."""
 
     check: str
     about: str
@@ -73,8 +73,8 @@ class Finding(Struct, frozen=True):
         return f"{self.about}: {self.found}; it should be {self.wanted}, because {self.why}"
 
 
-class Scope(Struct, frozen=True):
-    """What to look at: a queue, and with it where inputs are and the table, if they are to be looked at."""
+class QueueScope(Struct, frozen=True):
+    """What to read: a queue, and optionally the bucket of inputs and the table."""
 
     queue_url: str
     environment: str
@@ -84,53 +84,53 @@ class Scope(Struct, frozen=True):
     table: str | None = None
 
 
-def examine(facts: Facts) -> list[Finding]:
-    """Return what is not as it should be, the most dangerous first; nothing if all is well."""
+def check_setup(facts: QueueSetup) -> list[QueueFinding]:
+    """Return the findings, most dangerous first."""
     checks = (_dead_letters, _reports, _visibility, _receives, _retention, _inputs, _alarm, _backups, _names)
     return [finding for check in checks for finding in check(facts)]
 
 
-def _dead_letters(facts: Facts) -> Iterator[Finding]:
+def _dead_letters(facts: QueueSetup) -> Iterator[QueueFinding]:
     if facts.queue.dead_letter_arn is None:
-        yield Finding(
+        yield QueueFinding(
             "dead-letters",
             f"queue {facts.queue.name}",
             "it has no queue for dead letters",
             f"one with a redrive policy of {max(RECEIVES_MIN, facts.attempts_max)} receives or more",
-            "a message that kills its worker is received again and again, and is then gone without a trace",
+            "a message that kills its worker is redelivered until it expires, and is then lost",
         )
 
 
-def _reports(facts: Facts) -> Iterator[Finding]:
+def _reports(facts: QueueSetup) -> Iterator[QueueFinding]:
     for function in facts.functions:
         if not function.reports_failures:
-            yield Finding(
+            yield QueueFinding(
                 "partial-batches",
                 f"function {function.name}",
                 f"its event source does not have {_PARTIAL}",
                 f"connected with FunctionResponseTypes {_PARTIAL}",
-                "Lambda deletes all messages of a batch whatever the answer says, those that failed included",
+                "Lambda deletes all messages of a batch whatever the response says, including failed ones",
             )
 
 
-def _visibility(facts: Facts) -> Iterator[Finding]:
+def _visibility(facts: QueueSetup) -> Iterator[QueueFinding]:
     for function in facts.functions:
         least_seconds = VISIBILITY_FACTOR * function.timeout_seconds + function.window_seconds
         if facts.queue.visibility_seconds < least_seconds:
-            yield Finding(
+            yield QueueFinding(
                 "visibility",
                 f"queue {facts.queue.name}",
                 f"its visibility time-out is {facts.queue.visibility_seconds} s",
                 f"at least {least_seconds} s, {VISIBILITY_FACTOR} times the {function.timeout_seconds} s of "
                 f"{function.name} and its batching window",
-                "a message comes again while Lambda still holds it, and its receives are used up without a try",
+                "a message is redelivered while Lambda still holds it, which uses up receives without an attempt",
             )
 
 
-def _receives(facts: Facts) -> Iterator[Finding]:
+def _receives(facts: QueueSetup) -> Iterator[QueueFinding]:
     least, found = max(RECEIVES_MIN, facts.attempts_max), facts.queue.receives_max
     if found is not None and found < least:
-        yield Finding(
+        yield QueueFinding(
             "receives",
             f"queue {facts.queue.name}",
             f"maxReceiveCount is {found}",
@@ -139,10 +139,10 @@ def _receives(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _retention(facts: Facts) -> Iterator[Finding]:
+def _retention(facts: QueueSetup) -> Iterator[QueueFinding]:
     dead = facts.dead_letters
     if dead is not None and dead.retention_seconds <= facts.queue.retention_seconds:
-        yield Finding(
+        yield QueueFinding(
             "retention",
             f"queue {dead.name}",
             f"it keeps messages for {_days(dead.retention_seconds)}",
@@ -151,42 +151,42 @@ def _retention(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _inputs(facts: Facts) -> Iterator[Finding]:
+def _inputs(facts: QueueSetup) -> Iterator[QueueFinding]:
     dead_seconds = 0 if facts.dead_letters is None else facts.dead_letters.retention_seconds
     least_seconds = facts.queue.retention_seconds + dead_seconds
     if facts.inputs_seconds is not None and facts.inputs_seconds <= least_seconds:
-        yield Finding(
+        yield QueueFinding(
             "inputs",
             "inputs of chunks",
             f"they are deleted after {_days(facts.inputs_seconds)}",
             f"kept for longer than the {_days(least_seconds)} that a message can live, as a dead letter included",
-            "a chunk that is redriven late finds its input gone",
+            "the input of a late redrive is missing",
         )
 
 
-def _alarm(facts: Facts) -> Iterator[Finding]:
+def _alarm(facts: QueueSetup) -> Iterator[QueueFinding]:
     if facts.dead_letters is not None and facts.has_alarm is False:
-        yield Finding(
+        yield QueueFinding(
             "alarm",
             f"queue {facts.dead_letters.name}",
             f"no alarm watches {_METRIC}",
             "watched by an alarm at more than 0",
-            "dead letters that nobody takes in are chunks that nobody misses until the run is late",
+            "unprocessed dead letters are lost chunks that go unnoticed until the run is late",
         )
 
 
-def _backups(facts: Facts) -> Iterator[Finding]:
+def _backups(facts: QueueSetup) -> Iterator[QueueFinding]:
     if facts.is_table_backed_up is False:
-        yield Finding(
+        yield QueueFinding(
             "backups",
             f"table {facts.table}",
             "it has no point-in-time recovery",
             "recoverable to any point in time",
-            "what was deleted by mistake cannot be brought back",
+            "rows deleted by mistake cannot be restored",
         )
 
 
-def _names(facts: Facts) -> Iterator[Finding]:
+def _names(facts: QueueSetup) -> Iterator[QueueFinding]:
     named = [("queue", facts.queue.name)]
     if facts.dead_letters is not None:
         named.append(("queue", facts.dead_letters.name))
@@ -195,11 +195,11 @@ def _names(facts: Facts) -> Iterator[Finding]:
         named.append(("table", facts.table))
     for kind, name in named:
         if facts.environment.lower() not in re.split(r"[-_.]", name.lower()):
-            yield Finding(
+            yield QueueFinding(
                 "names",
                 f"{kind} {name}",
-                "its name does not say which environment it belongs to",
-                f"called so that {facts.environment} is a part of it, as in {facts.environment}-{name}",
+                "its name does not contain its environment",
+                f"named with {facts.environment}, such as {facts.environment}-{name}",
                 "two environments of an account would share it",
             )
 
@@ -208,27 +208,29 @@ def _days(seconds: int) -> str:
     return f"{seconds / _DAY_SECONDS:g} days"
 
 
-# Looking.
+# Reading the configuration.
 
 
-def look(session: boto3.Session, scope: Scope, clock: Clock, *, endpoint_url: str | None = None) -> Facts:
-    """Return the facts about a queue, and about all that belongs to it, as AWS has them.
+def read_setup(
+    session: boto3.Session, scope: QueueScope, clock: Clock, *, endpoint_url: str | None = None
+) -> QueueSetup:
+    """Read the configuration of a queue, its functions, bucket and table from AWS.
 
-    Raises `NotFoundError` if something named is not there, and what else `Calls.call` raises.
+    Raises `NotFoundError` if a named resource does not exist, and other errors of `Calls.call`.
     """
-    return _Look(session, clock, endpoint_url).facts(scope)
+    return _SetupReader(session, clock, endpoint_url).facts(scope)
 
 
-class _Look:
+class _SetupReader:
     def __init__(self, session: boto3.Session, clock: Clock, endpoint_url: str | None) -> None:
         self._session = session
         self._options: dict[str, Any] = {"endpoint_url": endpoint_url, "config": client_config()}
         self._calls = Calls(clock, DEADLINE_SECONDS)
 
-    def facts(self, scope: Scope) -> Facts:
+    def facts(self, scope: QueueScope) -> QueueSetup:
         queue = self._queue(scope.queue_url)
         dead = None if queue.dead_letter_arn is None else self._queue(self._url(queue.dead_letter_arn))
-        return Facts(
+        return QueueSetup(
             environment=scope.environment,
             queue=queue,
             dead_letters=dead,
@@ -252,7 +254,7 @@ class _Look:
             arn=found["QueueArn"],
             visibility_seconds=int(found["VisibilityTimeout"]),
             retention_seconds=int(found["MessageRetentionPeriod"]),
-            # AWS takes it as a number and as text, and gives it back as it was given.
+            # AWS accepts and returns both numbers and strings.
             receives_max=None if receives is None else int(receives),
             dead_letter_arn=redrive.get("deadLetterTargetArn"),
         )
@@ -289,7 +291,7 @@ class _Look:
                 f"bucket {bucket}",
                 absent="NoSuchLifecycleConfiguration",
             )
-        return None if answer is None else kept_seconds([dict(rule) for rule in answer["Rules"]], prefix)
+        return None if answer is None else expiry_seconds([dict(rule) for rule in answer["Rules"]], prefix)
 
     def _is_backed_up(self, table: str) -> bool:
         with closing(self._session.client("dynamodb", **self._options)) as dynamodb:
@@ -308,8 +310,8 @@ class _Look:
         return bool(answer["MetricAlarms"])
 
 
-def kept_seconds(rules: list[dict[str, Any]], prefix: str) -> int | None:
-    """Return after how long the rules of a bucket delete what is under a prefix, or None if they do not."""
+def expiry_seconds(rules: list[dict[str, Any]], prefix: str) -> int | None:
+    """Return after how many seconds lifecycle rules delete objects under a prefix, or None."""
     days = [
         rule["Expiration"]["Days"]
         for rule in rules

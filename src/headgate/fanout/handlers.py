@@ -1,7 +1,7 @@
-"""Handlers: the user's function, how it is found, and what calling it with a chunk comes to.
+"""Handlers: loads the user's function, and calls it with a chunk.
 
-A handler is `module:function`. It is given the items of a chunk as a list (a stretch of bytes as bytes), or the chunk
-itself if that is what its parameter is annotated with; or, item by item, each item alone.
+A handler is `module:function`. It receives the items of a chunk as a list (a range of bytes as bytes), or a `Work` if
+its parameter is annotated so, or with `each` one item per call.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.sources import Piece, read_items
 
 Handler = Callable[[Any], Any]
-# Packages that were installed, also those that happen to be below the current folder.
+# Installed packages, even if they are below the current folder.
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-# Said to a child in place of the packages that a handler may come from.
+# Command-line value for "any package is trusted".
 ANY: Final = "*"
 OUTPUT_BYTES_MAX: Final = 256 * 1024
 PROGRESS_SECONDS: Final = 0.5
 
 
 class Work:
-    """A chunk as its handler sees it."""
+    """A chunk as its handler receives it."""
 
     def __init__(self, job: Job, items: Sequence[Any], places: Sequence[int], say: Callable[[int], None]) -> None:
         self.run_id = job.run_id
@@ -60,16 +60,16 @@ class Work:
         self._said_at = perf_counter()
 
     def progress(self, items_done: int) -> None:
-        """Say how many items are done. Cheap: it is passed on about twice a second."""
+        """Report the number of processed items. Cheap: forwarded about twice a second."""
         now = perf_counter()
         if now - self._said_at >= PROGRESS_SECONDS:
             self._said_at = now
             self._say(items_done)
 
     def defer(self, place: int) -> None:
-        """Leave an item, named by its index within the fan-out (see `places`), to the slow lane.
+        """Defer an item, given by its index in `places`, to the slow lane.
 
-        Raises `ValueError` for an index that is not one of `places`, and in the slow lane itself.
+        Raises `ValueError` for an index that is not in `places`, and in the slow lane itself.
         """
         if self.lane == "slow":
             raise ValueError(f"item {place}: the slow lane cannot defer items further")
@@ -77,9 +77,9 @@ class Work:
         self.deferred.append(place)
 
     def item_error(self, place: int, error: BaseException | str) -> None:
-        """Note that one item, named as for `defer`, failed, without failing the others. Raises `ValueError`."""
+        """Record the failure of one item; the others may succeed. Raises `ValueError` as `defer` does."""
         self._check(place)
-        self.item_errors[place] = error if isinstance(error, str) else _said(error)
+        self.item_errors[place] = error if isinstance(error, str) else _described(error)
 
     def _check(self, place: int) -> None:
         if place not in self.places:
@@ -87,23 +87,23 @@ class Work:
 
 
 class Loaded(Struct, frozen=True):
-    """A handler that can be called."""
+    """A loaded handler."""
 
     function: Handler
     takes_work: bool
-    # The file of its module: if that changes, so may the handler.
+    # The module's file: a change to it means that the handler must be loaded again.
     file: str = ""
 
 
 class _ItemTimeoutError(BaseException):
-    """Raised in the handler when one item takes too long. Not an `Exception`, which handlers catch."""
+    """Raised in the handler when one item takes too long. Not an `Exception`, so that handlers do not catch it."""
 
 
 def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
-    """Return the handler called `module:function`. Raises `DefinitionError` saying what is wrong with it.
+    """Load the handler `module:function`. Raises `DefinitionError` if it cannot be used.
 
-    A name that the operator gave may be any. One that came with a fan-out, which whoever reaches the API can make, must
-    be a function of a module in the current folder, or of one of the `trusted` packages: else it could be `os:system`.
+    An operator may name any function. A name that comes with a fan-out, which every client of the API can create, must
+    be in the current folder or in one of the `trusted` packages: otherwise it could be `os:system`.
     """
     module_name, _, path = name.partition(":")
     if not _NAME.fullmatch(name):
@@ -117,7 +117,7 @@ def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
         found: Any = importlib.import_module(module_name)
     except Exception as exc:
         raise DefinitionError(
-            f"handler {name!r}: module {module_name} cannot be imported ({_said(exc)}); "
+            f"handler {name!r}: module {module_name} cannot be imported ({_described(exc)}); "
             "run from the folder that has it, or install it"
         ) from exc
     for part in path.split("."):
@@ -130,12 +130,12 @@ def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
 
 
 def _refuse_foreign(name: str, module_name: str, trusted: Sequence[str]) -> None:
-    """Refuse a module from outside of the project, before anything of it is imported."""
+    """Refuse a module outside the project before anything of it is imported."""
     package = module_name.partition(".")[0]
     if package in trusted or module_name in trusted:
         return
     spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
-    # What is built in has a word in place of a file, and a word would pass for a file of the current folder.
+    # Built-in modules have a word instead of a file, which would resolve to a file of the current folder.
     places: list[str | None] = [spec.origin] if spec is not None and spec.has_location else []
     if spec is not None and spec.submodule_search_locations is not None:
         places += spec.submodule_search_locations
@@ -162,7 +162,7 @@ def _takes_work(name: str, function: Handler) -> bool:
 
 
 def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Failed:
-    """Call the handler with a job and return how it ended. Raises only what ends a process."""
+    """Call the handler with a job, and return the outcome. Raises only errors that end the process."""
     started = perf_counter()
     work: Work | None = None
     try:
@@ -177,12 +177,12 @@ def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Fai
             item_errors={place: _text(text) for place, text in work.item_errors.items()},
             deferred=work.deferred,
         )
-        # Handlers can put anything into these, and whoever reads the answer should not have to wonder.
+        # Handlers can set these to anything: convert, so that a bad type fails here and not in the worker.
         return typed_decode.convert(msgspec.to_builtins(done), Done)
     except MemoryError as exc:
         return _failed(job, started, exc, work, error_class="OOM")
     except (NonRetryable, NotFoundError) as exc:
-        # Said by the handler, or the input is gone: no further try will help.
+        # Declared final by the handler, or the input is missing: a retry cannot succeed.
         return _failed(job, started, exc, work, is_final=True)
     except Exception as exc:  # noqa: BLE001 - whatever the user's code raises is how the chunk ended
         return _failed(job, started, exc, work)
@@ -200,8 +200,8 @@ def _work(job: Job, say: Callable[[int], None]) -> Work:
 def _whole(handler: Loaded, work: Work) -> str | None:
     if handler.takes_work:
         return _output(handler.function(work))
-    is_stretch = len(work.items) == 1 and isinstance(work.items[0], bytes)
-    return _output(handler.function(work.items[0] if is_stretch else list(work.items)))
+    is_bytes = len(work.items) == 1 and isinstance(work.items[0], bytes)
+    return _output(handler.function(work.items[0] if is_bytes else list(work.items)))
 
 
 def _each(handler: Loaded, work: Work, job: Job) -> str | None:
@@ -224,7 +224,7 @@ def _each(handler: Loaded, work: Work, job: Job) -> str | None:
             work.item_error(place, exc)
         work.progress(number + 1)
     if first is not None and len(work.item_errors) == len(work.items):
-        # Not one bad item but something that ails them all, or all there is.
+        # Every item failed: fail the attempt with the first error, so that it is retried.
         raise first
     return _output(results) if any(result is not None for result in results) else None
 
@@ -232,17 +232,17 @@ def _each(handler: Loaded, work: Work, job: Job) -> str | None:
 def _one(function: Handler, item: Any, limit_seconds: float | None) -> Any:  # noqa: ANN401 - the user's own
     if limit_seconds is None:
         return function(item)
-    previous = signal.signal(signal.SIGALRM, _give_up)
+    previous = signal.signal(signal.SIGALRM, _raise_item_timeout)
     signal.setitimer(signal.ITIMER_REAL, limit_seconds)
     try:
         return function(item)
     finally:
-        # In any case: an alarm left behind would go off in the next item.
+        # Always: a pending alarm would interrupt the next item.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 
 
-def _give_up(number: int, frame: FrameType | None) -> None:
+def _raise_item_timeout(number: int, frame: FrameType | None) -> None:
     del number, frame
     raise _ItemTimeoutError
 
@@ -268,22 +268,24 @@ def _failed(
     error_class: str | None = None,
     is_final: bool = False,
 ) -> Failed:
-    noted = work.item_errors if work is not None and isinstance(work.item_errors, dict) else {}
-    # Only what is well formed: handlers can put anything there, and this is no time to be strict.
-    errors = {place: _text(text) for place, text in noted.items() if isinstance(place, int) and isinstance(text, str)}
-    said = _words(error) if error_class is None else _said(error)
-    return Failed(job.key, _since_ms(started), error_class or _class(error), _text(said), is_final, errors)
+    item_errors = work.item_errors if work is not None and isinstance(work.item_errors, dict) else {}
+    # Handlers can put anything there: malformed entries are dropped.
+    errors = {
+        place: _text(text) for place, text in item_errors.items() if isinstance(place, int) and isinstance(text, str)
+    }
+    message = _message(error) if error_class is None else _described(error)
+    return Failed(job.key, _since_ms(started), error_class or type(error).__name__, _text(message), is_final, errors)
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as exc:  # noqa: BLE001 - an error that cannot even say what it is
-        return f"its message cannot be told ({type(exc).__name__})"
+    except Exception as exc:  # noqa: BLE001 - the error's own __str__ fails
+        return f"its message is unavailable ({type(exc).__name__})"
 
 
 def _text(text: str) -> str:
-    """Return what can be sent of a text: errors quote whatever they were about, half a character included."""
+    """Return the text truncated and with lone surrogates replaced, so that it can be sent."""
     return text[:4096].encode("utf-8", "replace").decode()
 
 
@@ -299,9 +301,5 @@ def _memory_mb() -> int:
     return peak // 1024 if sys.platform != "darwin" else peak // (1024 * 1024)
 
 
-def _class(error: BaseException) -> str:
-    return type(error).__name__
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_words(error)}"
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_message(error)}"

@@ -1,8 +1,7 @@
 """Mapping: a fan-out as one step of a durable workflow: `await hg.map(handler, items)`.
 
-Three activities stand behind it, which every app has: to split, to cancel, and to read the results. The fan-out is
-made under an id that the workflow draws, so that a retry finds it; its end is a signal to the execution, written in the
-transaction that closes it.
+It runs three activities that every app has: split, cancel and collect. The workflow chooses the fan-out's id, so that a
+retry finds it. The end of the fan-out is a signal to the execution, written in the transaction that closes it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.repair.control import FanoutControl
 
-# What the activities are called; a dot is for names that no user's function can have.
+# Activity names; the dot keeps them apart from users' functions.
 SPLIT: Final = "headgate.map.split"
 CANCEL: Final = "headgate.map.cancel"
 COLLECT: Final = "headgate.map.collect"
@@ -40,7 +39,7 @@ RESULTS_BYTES_MAX: Final = 1024 * 1024
 
 
 class MapRequest(Struct, frozen=True):
-    """What a workflow asks to be mapped."""
+    """The request of a workflow to split a fan-out."""
 
     run_id: str
     execution_id: str
@@ -56,19 +55,19 @@ class MapRequest(Struct, frozen=True):
     campaign: str | None = None
 
     def source(self) -> Source:
-        """Return where the items come from."""
+        """Return the source of the items."""
         return RangeSource(self.low, self.high) if self.items is None else ListSource(self.items)
 
 
 class Mapped(Struct, frozen=True):
-    """How a fan-out ended, and what the handler returned for each item (for each chunk, if it takes chunks)."""
+    """The summary of a fan-out, and the handler's result for each item (for each chunk, if it takes chunks)."""
 
     summary: Summary
     results: list[Any] | None
 
 
 class FanoutFailure(Exception):
-    """A fan-out did not do all it was asked to."""
+    """A fan-out ended without success."""
 
     def __init__(self, summary: Summary) -> None:
         failed = f"{summary.failed} of {summary.chunks} chunks and {summary.items_failed} items failed"
@@ -94,9 +93,9 @@ async def map(  # noqa: PLR0913 - each is a thing that users set
 ) -> Mapped:
     """Run a handler over items as a fan-out, and wait for its end.
 
-    The handler is a function of a module, called in processes of its own with one item at a time, or with a list of
-    them if `each` is False. Raises `FanoutFailure` if not everything went well, unless `allow_failures`. If the
-    workflow is cancelled, so is the fan-out.
+    The handler is a module-level function, called in separate processes with one item at a time, or with a list
+    of items if `each` is False. Raises `FanoutFailure` unless all succeeded or `allow_failures` is set. Cancelling the
+    workflow cancels the fan-out.
     """
     me = info()
     run_id = f"map-{uuid()}"
@@ -115,18 +114,18 @@ async def map(  # noqa: PLR0913 - each is a thing that users set
     )
     await _split(ordered)
     try:
-        told = await wait_signal(ordered.signal)
+        payload = await wait_signal(ordered.signal)
     except asyncio.CancelledError:
         await _cancel(run_id)
         raise
-    summary = typed_decode.convert(told, Summary)
+    summary = typed_decode.convert(payload, Summary)
     if summary.status != FanoutStatus.SUCCEEDED and not allow_failures:
         raise FanoutFailure(summary)
     return Mapped(summary, await _collect(run_id, each=each) if collect else None)
 
 
 def handler_name(handler: Callable[..., Any] | str) -> str:
-    """Return a function as `module:function`. Raises `DefinitionError` for one that other processes cannot find."""
+    """Return a function as `module:function`. Raises `DefinitionError` if other processes could not import it."""
     if isinstance(handler, str):
         return handler
     module = getattr(handler, "__module__", None)
@@ -140,7 +139,7 @@ def handler_name(handler: Callable[..., Any] | str) -> str:
 
 
 def register(app: App, splitter: Splitter, control: FanoutControl, queries: FanoutQueries) -> None:
-    """Give an app the activities behind `map`."""
+    """Register the activities behind `map` with an app."""
 
     def split(request: MapRequest) -> None:
         order = Order(
@@ -160,7 +159,7 @@ def register(app: App, splitter: Splitter, control: FanoutControl, queries: Fano
         try:
             control.cancel(run_id, by="its workflow", reason="the workflow that waited for it was cancelled")
         except (ConflictError, NotFoundError):
-            # It has ended by itself, or was never made.
+            # It has ended already, or was never created.
             return
 
     def collect(run_id: str, *, each: bool) -> list[Any]:
@@ -171,7 +170,7 @@ def register(app: App, splitter: Splitter, control: FanoutControl, queries: Fano
 
 
 def collected(queries: FanoutQueries, run_id: str, *, each: bool) -> list[Any]:
-    """Return what the handler returned, in the order of the items. Raises `PayloadTooLargeError`."""
+    """Return the handler's results in item order. Raises `PayloadTooLargeError`."""
     results: list[Any] = []
     size = 0
     for chunk in queries.every_chunk(run_id):
@@ -197,7 +196,7 @@ def _sized(items: Iterable[Any]) -> tuple[int, dict[str, Any]]:
 
 
 def _activity(name: str, function: Callable[..., Any]) -> Activity[..., Any]:
-    # Splitting is resumed where it was, so that trying again costs nothing; what is wrong with the order stays wrong.
+    # A split resumes where it stopped, so that retries are cheap; an invalid request stays invalid.
     retry = Retry(attempts=20, never=(DefinitionError, PayloadTooLargeError))
     return Activity(function, name=name, options=ActivityOptions(retry=retry))
 
@@ -219,7 +218,7 @@ def _misplaced(run_id: str) -> HeadgateError:
     return DefinitionError(f"fan-out {run_id}: hg.map belongs into a workflow")
 
 
-# What workflow code calls: the names and types; what is run for them is registered with the worker's app.
+# Declarations for workflow code; `register` provides the implementations to the worker's app.
 _split: Final = _activity(SPLIT, _declared_split)
 _cancel: Final = _activity(CANCEL, _declared_cancel)
 _collect: Final = _activity(COLLECT, _declared_collect)

@@ -1,4 +1,4 @@
-"""The inline worker: runs chunks one after the other in the thread that asks, for tests."""
+"""Inline worker: runs chunks sequentially in the calling thread, for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.fanout.service import FanoutService
 
 
 class InlineWorker:
-    """Works on the fan-outs of a service, whatever their handler."""
+    """Runs the chunks of a service's fan-outs, with any handler."""
 
     def __init__(self, service: FanoutService) -> None:
         self._service = service
@@ -24,14 +24,14 @@ class InlineWorker:
                 worker="inline",
                 lane=lane,
                 draw=lambda: 0.0,
-                # Without a handler it is someone else's who reports what was done.
+                # A fan-out without a handler belongs to a remote worker.
                 wanted=lambda fanout: fanout.handler is not None,
             )
             for lane in (MAIN_LANE, SLOW_LANE)
         }
 
     def work(self) -> int:
-        """Run every chunk that can be run now, and return how many that were. Raises `DefinitionError`."""
+        """Run every chunk that is due, and return their number. Raises `DefinitionError`."""
         count = 0
         for lane, claims in self._lanes.items():
             claims.refresh()
@@ -46,6 +46,6 @@ class InlineWorker:
         return count
 
     def next_due_ms(self) -> int | None:
-        """Return when the next chunk may be run that has to wait until then, if there is one."""
+        """Return when the next queued chunk becomes due, or None."""
         found = [due for claims in self._lanes.values() if (due := claims.next_due_ms()) is not None]
         return min(found, default=None)

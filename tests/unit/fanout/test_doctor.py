@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.fanout.doctor import Facts, FunctionFacts, QueueFacts, examine, kept_seconds
+from headgate.fanout.doctor import FunctionFacts, QueueFacts, QueueSetup, check_setup, expiry_seconds
 
 DAY = 86_400
 QUEUE = QueueFacts(
@@ -20,7 +20,7 @@ QUEUE = QueueFacts(
 )
 DEAD = QueueFacts("prod-dead", "arn:aws:sqs:eu-central-1:1:prod-dead", 30, 14 * DAY)
 FUNCTION = FunctionFacts("prod-worker", 900)
-WELL = Facts(
+WELL = QueueSetup(
     environment="prod",
     queue=QUEUE,
     dead_letters=DEAD,
@@ -33,8 +33,8 @@ WELL = Facts(
 
 
 def test_examine__all_is_well__finds_nothing() -> None:
-    assert examine(WELL) == []
-    assert examine(Facts("prod", QUEUE)) == []
+    assert check_setup(WELL) == []
+    assert check_setup(QueueSetup("prod", QUEUE)) == []
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_examine__all_is_well__finds_nothing() -> None:
         (replace(WELL, inputs_seconds=18 * DAY), "inputs", "18 days", "longer than the 18 days"),
         (replace(WELL, has_alarm=False), "alarm", "no alarm", "more than 0"),
         (replace(WELL, is_table_backed_up=False), "backups", "point-in-time recovery", "any point in time"),
-        (replace(WELL, table="phspectra-runs"), "names", "does not say which environment", "prod-phspectra-runs"),
-        (replace(WELL, dead_letters=replace(DEAD, name="production-dead")), "names", "does not say", "prod-production"),
-        (replace(WELL, functions=(replace(FUNCTION, name="worker"),)), "names", "does not say", "prod-worker"),
-        (replace(WELL, queue=replace(QUEUE, name="chunks")), "names", "does not say", "prod-chunks"),
+        (replace(WELL, table="phspectra-runs"), "names", "does not contain its environment", "prod-phspectra-runs"),
+        (replace(WELL, dead_letters=replace(DEAD, name="production-dead")), "names", "contain", "prod-production"),
+        (replace(WELL, functions=(replace(FUNCTION, name="worker"),)), "names", "does not contain", "prod-worker"),
+        (replace(WELL, queue=replace(QUEUE, name="chunks")), "names", "does not contain", "prod-chunks"),
     ],
 )  # fmt: skip
-def test_examine__one_thing_is_wrong__finds_that_alone(facts: Facts, check: str, found: str, wanted: str) -> None:
-    findings = examine(facts)
+def test_examine__one_thing_is_wrong__finds_that_alone(facts: QueueSetup, check: str, found: str, wanted: str) -> None:
+    findings = check_setup(facts)
 
     assert [finding.check for finding in findings] == [check]
     assert found in findings[0].found
@@ -83,7 +83,7 @@ def test_examine__one_thing_is_wrong__finds_that_alone(facts: Facts, check: str,
 def test_examine__as_the_first_pipeline_was_set_up__finds_all_of_it() -> None:
     queue = QueueFacts("phspectra-chunks", "arn", 960, 14 * DAY, 3, "dead")
     dead = QueueFacts("phspectra-dead-letter", "dead", 960, 14 * DAY)
-    facts = Facts(
+    facts = QueueSetup(
         environment="development",
         queue=queue,
         dead_letters=dead,
@@ -94,7 +94,7 @@ def test_examine__as_the_first_pipeline_was_set_up__finds_all_of_it() -> None:
         has_alarm=False,
     )
 
-    assert [finding.check for finding in examine(facts)] == [
+    assert [finding.check for finding in check_setup(facts)] == [
         "partial-batches", "visibility", "retention", "inputs", "alarm", "backups", "names", "names", "names", "names",
     ]  # fmt: skip
 
@@ -121,4 +121,4 @@ def test_examine__as_the_first_pipeline_was_set_up__finds_all_of_it() -> None:
 def test_kept__by_the_rules_of_a_bucket__is_the_shortest_that_applies(
     rules: list[dict[str, Any]], days: int | None
 ) -> None:
-    assert kept_seconds(rules, "chunks/") == (None if days is None else days * DAY)
+    assert expiry_seconds(rules, "chunks/") == (None if days is None else days * DAY)

@@ -1,1 +1,1 @@
-"""Insight: say here what this part is for."""
+"""Insight: progress, estimates, stuck chunks, error groups, comparisons and plots of fan-outs."""

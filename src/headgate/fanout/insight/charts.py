@@ -1,6 +1,6 @@
-"""Plots: the course of a fan-out as SVG, drawn from rows that were read. Each is a small picture that stands alone.
+"""Charts: progress, durations and attempts of a fan-out as self-contained SVG.
 
-Where the rows are a sample, say so in `note`: it is written below the title.
+If the rows are a sample, the caller says so in `note`, which is shown below the title.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from headgate.fanout.model.rows import Chunk, Fanout
 
 BINS_PER_DECADE: Final = 8
 BINS_MAX: Final = 40
-# What a bar is high at least, so that the one chunk in the tail is seen.
+# Minimum height of a bar, so that a single chunk is visible.
 BAR_HEIGHT_MIN: Final = 2.0
-# Attempts from this number on share a bar.
+# Attempt counts from this one on share a bar.
 ATTEMPTS_TOGETHER: Final = 10
 
 
 def progress_plot(fanout: Fanout, counts: Counts, chunks: Sequence[Chunk], now_ms: int, *, note: str = "") -> str:
-    """Return how many chunks had completed and failed by when, from a sample of chunks and the counts."""
+    """Return the chart of completed and failed chunks over time, from a sample of chunks and the counts."""
     title = f"Progress of {fanout.run_id}"
     points = history(fanout, counts, chunks, now_ms)
     if counts.total == 0 or len(points) < 2:
@@ -74,7 +74,7 @@ def progress_plot(fanout: Fanout, counts: Counts, chunks: Sequence[Chunk], now_m
 
 
 def durations_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> str:
-    """Return how long completed chunks took, in bins of equal ratio, with the tail set apart."""
+    """Return the histogram of durations of completed chunks, in bins of equal ratio, with the tail highlighted."""
     title = f"How long chunks of {run_id} took"
     durations_ms = durations_of(chunks)
     spread = spread_of(durations_ms)
@@ -104,7 +104,7 @@ def durations_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> s
 
 
 def attempts_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> str:
-    """Return how many chunks took how many attempts."""
+    """Return the histogram of attempts per chunk."""
     title = f"Attempts at chunks of {run_id}"
     found = attempts_histogram(chunks)
     if not found:
@@ -134,7 +134,7 @@ def attempts_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> st
 
 
 def log_edges(low_ms: float, high_ms: float) -> list[float]:
-    """Return the edges of bins of equal ratio that hold every duration from `low_ms` to `high_ms`."""
+    """Return the edges of bins of equal ratio that cover `low_ms` to `high_ms`."""
     low, high = max(1.0, low_ms), max(1.0, high_ms)
     if high / low < 1.5:
         low, high = low / 1.25, high * 1.25
@@ -143,7 +143,7 @@ def log_edges(low_ms: float, high_ms: float) -> list[float]:
 
 
 def binned(durations_ms: Iterable[float], edges: Sequence[float]) -> list[int]:
-    """Return how many durations are in each bin; the outermost bins take what is beyond them."""
+    """Return the number of durations in each bin; the outermost bins include values beyond them."""
     bins = [0] * (len(edges) - 1)
     ratio = math.log(edges[-1] / edges[0])
     for duration in durations_ms:

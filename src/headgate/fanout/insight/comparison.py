@@ -1,4 +1,4 @@
-"""Comparison: what is different between two fan-outs, most often of the same input before and after a change."""
+"""Comparison: the differences between two fan-outs, typically of the same input before and after a change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Fanout, timestamp_ms
 from headgate.store.port import Store
 
-# What two fan-outs were asked to do, and may have been asked differently.
+# Request fields that may differ between the two.
 _ASKED: Final = ("group", "handler", "params", "source", "chunk_size", "policy")
 
 
 class Side(Struct, frozen=True):
-    """One of the two, as it was read."""
+    """The data of one of the two fan-outs."""
 
     fanout: Fanout
     counts: Counts
@@ -30,7 +30,7 @@ class Side(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """One figure of both; `ratio` is the second by the first, where that makes sense."""
+    """One figure of both; `ratio` is the second divided by the first."""
 
     name: str
     before: float | None
@@ -39,7 +39,7 @@ class Difference(Struct, frozen=True):
 
 
 class ErrorShift(Struct, frozen=True):
-    """How often an error was seen in each of the two."""
+    """The number of occurrences of an error in each of the two."""
 
     fingerprint: str
     error_class: str
@@ -51,8 +51,8 @@ class ErrorShift(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """Two fan-outs side by side.
 
-    `asked_differently` names what they were not asked alike. `errors` has the largest shifts first;
-    `errors_are_complete` is false if one of them has more errors than were read.
+    `asked_differently` lists request fields that differ. `errors` has the largest shifts first; `errors_are_complete`
+    is false if one fan-out has more errors than were read.
     """
 
     before: str
@@ -64,7 +64,7 @@ class Comparison(Struct, frozen=True):
 
 
 def side(store: Store, queries: FanoutQueries, run_id: str) -> Side:
-    """Return what is compared of a fan-out, at a bounded cost. Raises `NotFoundError`."""
+    """Read a fan-out for a comparison, at a bounded cost. Raises `NotFoundError`."""
     fanout = queries.fanout(run_id)
     counts = queries.counts(fanout)
     durations = spread_of(durations_of(sampled(store, fanout, counts).chunks))
@@ -72,7 +72,7 @@ def side(store: Store, queries: FanoutQueries, run_id: str) -> Side:
 
 
 def compared(before: Side, after: Side) -> Comparison:
-    """Return what is different between the two."""
+    """Return the differences between two fan-outs."""
     said = [name for name in _ASKED if getattr(before.fanout, name) != getattr(after.fanout, name)]
     first, second = _figures(before), _figures(after)
     return Comparison(
@@ -113,7 +113,7 @@ def _figures(side: Side) -> dict[str, float | None]:
 
 
 def _seconds(fanout: Fanout) -> float | None:
-    """Return how long it took from its making to its end, if it has ended."""
+    """Return the seconds from its creation to its end, or None if it has not ended."""
     if fanout.finished_at is None or not fanout.created_at:
         return None
     return (timestamp_ms(fanout.finished_at) - timestamp_ms(fanout.created_at)) / 1000

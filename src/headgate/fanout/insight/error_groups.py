@@ -1,4 +1,4 @@
-"""Error groups: the errors of a fan-out by what they have in common, the most frequent first."""
+"""Error groups: the errors of a fan-out grouped by fingerprint, most frequent first."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.fingerprints import fingerprint
-from headgate.fanout.model.rows import Attempt, Chunk, Fanout
+from headgate.fanout.model.rows import Chunk, Fanout
 from headgate.fanout.model.states import ChunkStatus, Disposition
 
 GROUPS_MAX: Final = 20
 CHUNK_IDS_MAX: Final = 5
 ROWS_MAX: Final = 10_000
-# How many fingerprints are told apart; when there are more, the new ones are counted together.
+# Upper bound of distinct fingerprints; further ones are counted together.
 DISTINCT_MAX: Final = 1000
 UNNAMED: Final = "Error"
 _WITH_ERRORS: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.RETRYING)
 
 
 class Occurrence(Struct, frozen=True):
-    """One error, where it was seen and when."""
+    """One error with its chunk and time."""
 
     fingerprint: str
     error_class: str
@@ -35,7 +34,7 @@ class Occurrence(Struct, frozen=True):
 
 
 class ErrorGroup(Struct, frozen=True):
-    """Errors of one fingerprint; the message is that of the latest."""
+    """Errors of one fingerprint, with the latest message."""
 
     fingerprint: str
     error_class: str
@@ -47,7 +46,7 @@ class ErrorGroup(Struct, frozen=True):
 
 
 class ErrorGroups(Struct, frozen=True):
-    """The largest groups, how many errors there were in all, and how many of them in no group that is listed.
+    """The largest groups, the total number of errors, and the number outside the listed groups.
 
     `is_complete` is false if there were more errors than were read.
     """
@@ -59,7 +58,7 @@ class ErrorGroups(Struct, frozen=True):
 
 
 class _Tally:
-    """One group while it is counted."""
+    """Accumulates one group."""
 
     def __init__(self, first: Occurrence) -> None:
         self.latest = first
@@ -90,9 +89,9 @@ class _Tally:
 def error_groups(
     queries: FanoutQueries, run_id: str, *, groups_max: int = GROUPS_MAX, rows_max: int = ROWS_MAX
 ) -> ErrorGroups:
-    """Return the errors of the chunks that were given up or wait for another try, by fingerprint.
+    """Return the errors of failed and retrying chunks by fingerprint.
 
-    Reads at most `rows_max` chunks, from an index that may lag. Raises `NotFoundError`.
+    Reads at most `rows_max` chunks from an eventually consistent index. Raises `NotFoundError`.
     """
     chunks = _with_errors(queries, queries.fanout(run_id))
     found = grouped((one for chunk in islice(chunks, rows_max) for one in of_chunk(chunk)), groups_max=groups_max)
@@ -100,7 +99,7 @@ def error_groups(
 
 
 def grouped(occurrences: Iterable[Occurrence], *, groups_max: int = GROUPS_MAX) -> ErrorGroups:
-    """Return the occurrences in groups. Memory is bounded, however many there are."""
+    """Group occurrences by fingerprint, in bounded memory."""
     tallies: dict[str, _Tally] = {}
     errors = 0
     for one in occurrences:
@@ -116,27 +115,10 @@ def grouped(occurrences: Iterable[Occurrence], *, groups_max: int = GROUPS_MAX) 
 
 
 def of_chunk(chunk: Chunk) -> Iterator[Occurrence]:
-    """Give the error that a chunk's latest attempt ended with, if it did."""
+    """Yield the error of a chunk's latest attempt, if it failed."""
     if chunk.error is not None:
         at = chunk.completed_at or chunk.created_at
         yield _occurrence(chunk.error_fingerprint, chunk.error_class, chunk.error, chunk.chunk_id, at)
-
-
-def of_attempt(attempt: Attempt) -> Iterator[Occurrence]:
-    """Give the error of an attempt, if it has one: so errors are found that a retry has made good."""
-    if attempt.error is not None:
-        chunk_id = attempt.sk.split("#")[1]
-        yield _occurrence(attempt.error_fingerprint, attempt.error_class, attempt.error, chunk_id, attempt.ended_at)
-
-
-def of_items(chunk: Chunk) -> Iterator[Occurrence]:
-    """Give the errors of single items of a chunk, which may itself be done."""
-    if chunk.item_errors is not None:
-        at = chunk.completed_at or chunk.created_at
-        for text in typed_decode.from_json(chunk.item_errors, dict[str, str]).values():
-            name, colon, _ = text.partition(": ")
-            named = name if colon and name.isidentifier() else UNNAMED
-            yield Occurrence(fingerprint(named, text), named, text, chunk.chunk_id, at)
 
 
 def _occurrence(known: str | None, error_class: str | None, message: str, chunk_id: str, at: str) -> Occurrence:
@@ -146,7 +128,7 @@ def _occurrence(known: str | None, error_class: str | None, message: str, chunk_
 
 def _with_errors(queries: FanoutQueries, fanout: Fanout) -> Iterator[Chunk]:
     if not fanout.shards:
-        # Written by another program: none of its rows is in an index of ours.
+        # Written by another program, without our index attributes.
         yield from (chunk for chunk in queries.every_chunk(fanout.run_id) if chunk.status is ChunkStatus.FAILED)
         return
     for about in _WITH_ERRORS:

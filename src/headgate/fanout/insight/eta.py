@@ -1,7 +1,6 @@
-"""Estimates: how fast chunks end, how long they take, and when those that are left will have ended.
+"""Estimates: throughput, durations, and the remaining time of a fan-out.
 
-All of it is computed from counts and from rows that were read; nothing here reads, and the same facts always give the
-same answer.
+Pure functions of counts and rows that were read: the same input always gives the same result.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Chunk, Fanout, timestamp_ms
 from headgate.fanout.model.states import ChunkStatus, FanoutStatus
 
-# With fewer completions than this, nothing is foretold.
+# Minimum of completions for an estimate.
 COMPLETIONS_MIN: Final = 5
 POINTS_MAX: Final = 120
 HISTORY_POINTS: Final = 60
-# How far back a rate remembers, at least: what ended this long ago weighs about a third of what ends now.
+# Minimum time constant of the rate: a completion this long ago has about a third of the weight.
 MEMORY_SECONDS_MIN: Final = 60.0
 ROUNDS: Final = 50
 LANES_SIMULATED_MAX: Final = 500
@@ -36,7 +35,7 @@ DURATIONS_MAX: Final = 500
 
 
 class Point(Struct, frozen=True):
-    """How many chunks had ended by a moment."""
+    """The number of ended chunks at a time."""
 
     at_ms: int
     completed: int
@@ -44,12 +43,12 @@ class Point(Struct, frozen=True):
 
     @property
     def ended(self) -> int:
-        """Chunks that had ended either way. The cancelled and the skipped tell nothing of how fast work goes."""
+        """Completed and failed chunks. Cancelled and skipped ones say nothing about throughput."""
         return self.completed + self.failed
 
 
 class Ring:
-    """The latest points that someone who follows a fan-out has seen. A clock that is set back begins it anew."""
+    """The latest points seen by a follower. It restarts if the clock is set back."""
 
     def __init__(self, points: Iterable[Point] = (), *, capacity: int = POINTS_MAX) -> None:
         self._points: deque[Point] = deque(maxlen=capacity)
@@ -64,12 +63,12 @@ class Ring:
         self._points.append(point)
 
     def points(self) -> list[Point]:
-        """Return the points, the oldest first."""
+        """Return the points, oldest first."""
         return list(self._points)
 
 
 class Spread(Struct, frozen=True):
-    """How long completed chunks took."""
+    """Percentiles of the durations of completed chunks."""
 
     count: int
     mean_ms: float
@@ -80,11 +79,11 @@ class Spread(Struct, frozen=True):
 
 
 class Estimate(Struct, frozen=True):
-    """When the chunks of the main lane that are left will have ended, in seconds from now.
+    """The remaining time of the main lane, in seconds from now.
 
-    `eta_seconds` is what is left by the rate of late; `p50_seconds` and `p90_seconds` bound it by what is likely with
-    the durations that were seen and the workers that are busy now; `waves_seconds` is the plain sum of full waves of
-    chunks of a middling duration. What cannot be said is None, and `unknown` says why.
+    `eta_seconds` extrapolates the recent rate. `p50_seconds` and `p90_seconds` come from a simulation with the observed
+    durations and the current number of workers. `waves_seconds` is the number of full waves times the median duration.
+    Unknown values are None, and `unknown` is the reason.
     """
 
     remaining: int
@@ -96,14 +95,14 @@ class Estimate(Struct, frozen=True):
 
 
 class Pace(Struct, frozen=True):
-    """What an estimate goes by: how many chunks end in a second, and how long completed ones took."""
+    """The input of an estimate: chunks ended per second, and durations of completed ones."""
 
     ended_per_second: float | None
     durations_ms: Sequence[int]
 
 
 def durations_of(chunks: Iterable[Chunk]) -> list[int]:
-    """Return how long the completed ones among the chunks took, the shortest first."""
+    """Return the durations of completed chunks, shortest first."""
     return sorted(
         chunk.duration_ms for chunk in chunks if chunk.status is ChunkStatus.COMPLETED and chunk.duration_ms is not None
     )
@@ -124,7 +123,7 @@ def spread_of(durations_ms: Sequence[int]) -> Spread | None:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that `share` of the sorted values do not exceed, between neighbours in proportion."""
+    """Return the interpolated percentile of sorted values."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -134,10 +133,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def history(
     fanout: Fanout, counts: Counts, chunks: Sequence[Chunk], now_ms: int, *, size: int = HISTORY_POINTS
 ) -> list[Point]:
-    """Return how the counts came to be what they are, as the rows of a sample tell it.
+    """Return past points reconstructed from the times in sampled rows, so that a first look has a rate.
 
-    So whoever looks for the first time knows a rate. Each row stands for as many as the sample leaves out; the last
-    point is what the counts say.
+    Each row is weighted for the rows that the sample leaves out; the last point is that of the counts.
     """
     until_ms = now_ms if fanout.finished_at is None else timestamp_ms(fanout.finished_at)
     began_ms = began_at_ms(fanout, chunks)
@@ -156,9 +154,9 @@ def history(
 
 
 def began_at_ms(fanout: Fanout, chunks: Iterable[Chunk]) -> int:
-    """Return when work on a fan-out began, as far as its rows tell."""
-    told = [fanout.started_at or "", *(chunk.started_at or "" for chunk in chunks)]
-    moments = [timestamp_ms(text) for text in told if text]
+    """Return when work on a fan-out began, according to its rows."""
+    times = [fanout.started_at or "", *(chunk.started_at or "" for chunk in chunks)]
+    moments = [timestamp_ms(text) for text in times if text]
     if moments:
         return min(moments)
     return timestamp_ms(fanout.created_at) if fanout.created_at else 0
@@ -169,17 +167,16 @@ def _ends_ms(chunks: Iterable[Chunk], status: ChunkStatus) -> list[int]:
 
 
 def _share_by(ends_ms: Sequence[int], at_ms: int, elapsed: float) -> float:
-    """Return which share of the ends was before a moment; without any, the share of the time."""
+    """Return the share of ends before a time; without any ends, the share of the elapsed time."""
     return bisect_right(ends_ms, at_ms) / len(ends_ms) if ends_ms else elapsed
 
 
 def rate_per_second(
     points: Sequence[Point], of: Callable[[Point], int], *, memory_seconds: float = MEMORY_SECONDS_MIN
 ) -> float | None:
-    """Return how fast a count grows, what was lately weighing the most, or None with fewer than two moments.
+    """Return the exponentially weighted rate of a count, or None with fewer than two points.
 
-    An exponentially weighted mean for points that are not evenly spaced: each stretch between two points weighs as
-    much as the weight of its time, so that it does not matter how often someone looks.
+    Points may be unevenly spaced: each interval is weighted by its time, so that the polling frequency has no effect.
     """
     if not points:
         return None
@@ -196,14 +193,14 @@ def rate_per_second(
 
 
 def rate_memory_seconds(points: Sequence[Point], spread: Spread | None) -> float:
-    """Return how far back a rate should remember: over several chunks' durations, or a part of what is known."""
+    """Return the time constant of the rate: several chunk durations, bounded by the known history."""
     span = (points[-1].at_ms - points[0].at_ms) / 1000 if points else 0.0
     duration = 0.0 if spread is None else spread.p50_ms / 1000
     return max(MEMORY_SECONDS_MIN, 2 * duration, span / 20)
 
 
 def estimate(fanout: Fanout, counts: Counts, pace: Pace, *, seed: int = 0) -> Estimate:
-    """Return when the chunks of the main lane that are left will have ended."""
+    """Return the estimate of the remaining time of the main lane."""
     remaining = counts.open
     unknown = _unknown(fanout, counts)
     if unknown is not None or remaining == 0:
@@ -228,21 +225,20 @@ def estimate(fanout: Fanout, counts: Counts, pace: Pace, *, seed: int = 0) -> Es
 
 
 def _unknown(fanout: Fanout, counts: Counts) -> str | None:
-    """Return why nothing can be foretold, if so."""
+    """Return why no estimate is possible, or None."""
     if fanout.status is FanoutStatus.SPLITTING:
         return "it is still being split"
     if fanout.paused_at is not None and not fanout.is_finished:
         return "it is paused"
     if counts.open and counts.completed < COMPLETIONS_MIN:
-        return f"only {counts.completed} chunks are completed; it takes {COMPLETIONS_MIN} to tell"
+        return f"only {counts.completed} chunks are completed; an estimate needs {COMPLETIONS_MIN}"
     return None
 
 
 def _lanes(fanout: Fanout, counts: Counts, attempts_per_second: float, durations_ms: Sequence[int]) -> int:
-    """Return how many chunks are worked on at a time.
+    """Return the number of chunks that run at a time.
 
-    Workers that take and end chunks many at a time may have none just when someone looks: then what they got done
-    tells how many it must have been.
+    Workers that claim and finish chunks in batches may have none running at the moment; the throughput then gives it.
     """
     allowed = fanout.rules().concurrency
     seen = math.ceil(attempts_per_second * fmean(durations_ms) / 1000) if durations_ms else 0
@@ -267,17 +263,17 @@ def makespans_seconds(
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> list[float]:
-    """Return how long chunks that are left may take, the shortest first: one answer for each round of a simulation.
+    """Return simulated remaining times, shortest first, one per round.
 
-    Each round draws durations anew from those that were seen, and gives chunks to workers as they become free. Of a
-    large fleet, a part is simulated with its part of the work; of much work, the last chunks, which decide the tail.
+    Each round draws durations from the observed ones and assigns chunks to workers as they become free. Of a large
+    fleet, a fraction is simulated with its share of the work; of much work, the last chunks, which decide the tail.
     """
-    # Seeded, so that the same facts give the same answer to everyone who looks.
+    # Seeded, so that the same input gives the same estimate.
     draw = random.Random(seed)
     part = min(1.0, LANES_SIMULATED_MAX / lanes)
     lanes = min(lanes, LANES_SIMULATED_MAX)
     work = math.ceil(pending * part)
-    # The tail decides: more than each lane has once adds cost and hardly any knowledge.
+    # The tail decides: more chunks per lane cost time and hardly change the result.
     last = min(work, max(CHUNKS_SIMULATED_MIN, lanes), CHUNKS_SIMULATED_MAX)
     between_ms = _between_ms(durations_ms, lanes / part, attempts_per_second)
     spans = []
@@ -294,7 +290,7 @@ def makespans_seconds(
 
 
 def _between_ms(durations_ms: Sequence[int], lanes: float, attempts_per_second: float | None) -> float:
-    """Return for how long a worker is not at a chunk between two, judging by how few end for so many workers."""
+    """Return the idle time of a worker between two chunks, derived from the throughput per worker."""
     if not attempts_per_second:
         return 0.0
     return max(0.0, 1000 * lanes / attempts_per_second - fmean(durations_ms))

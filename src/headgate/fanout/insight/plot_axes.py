@@ -1,7 +1,7 @@
-"""Plot axes: what every plot is drawn on: the document, scales, ticks, legends, and text that is safe in XML.
+"""Plot axes: the SVG document, scales, ticks, legends and escaping shared by all plots.
 
-Plots carry no style sheet, so that a page with a strict policy on contents shows them. Text and lines take the colour
-of what surrounds them; the colours of marks are read on a light ground and on a dark one.
+Plots carry no style sheet, so that pages with a strict content security policy show them. Text and lines use the
+current colour; the colours of marks suit light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOP: Final = 56.0
 MARGIN: Final = 20.0
 HEAD: Final = 42.0
 BOTTOM: Final = 48.0
-# About as wide as a character is, at the size of labels.
+# Approximate width of a character at label size.
 CHARACTER: Final = 6.2
 LEGEND_LINE: Final = 16.0
 BLUE: Final = "#2f81c7"
@@ -34,31 +34,27 @@ PURPLE: Final = "#8e6bbf"
 MAGENTA: Final = "#b83a8f"
 GREY: Final = "#8b95a1"
 BROWN: Final = "#a4785a"
-# What XML 1.0 has no way to say, not even escaped.
+# Characters that XML 1.0 cannot represent, not even escaped.
 _FORBIDDEN: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _END: Final = "</svg>\n"
-_STANDALONE: Final = (
-    "<style>svg{color:#1f2328;background:#fff}"
-    "@media (prefers-color-scheme:dark){svg{color:#e6edf3;background:#0d1117}}</style>"
-)
 
 
 class Tick(Struct, frozen=True):
-    """A place on an axis, from 0 at its beginning to 1 at its end, and what is written there."""
+    """A position on an axis, from 0 to 1, and its label."""
 
     share: float
     label: str
 
 
 class Entry(Struct, frozen=True):
-    """A line of a legend."""
+    """An entry of a legend."""
 
     colour: str
     label: str
 
 
 class Frame(Struct, frozen=True):
-    """The rectangle that a plot is drawn in, and where it is in the picture."""
+    """The plot rectangle and its position in the picture."""
 
     width: float = WIDTH
     height: float = HEIGHT
@@ -78,21 +74,21 @@ class Frame(Struct, frozen=True):
         return self.height - self.top - self.bottom
 
     def x(self, share: float) -> float:
-        """Return where a share of the way from the left is; what is outside is put on the edge."""
+        """Return the x coordinate of a share of the width, clamped to the frame."""
         return self.left + min(1.0, max(0.0, share)) * self.inner_width
 
     def y(self, share: float) -> float:
-        """Return where a share of the way from the bottom is; what is outside is put on the edge."""
+        """Return the y coordinate of a share of the height, clamped to the frame."""
         return self.top + (1 - min(1.0, max(0.0, share))) * self.inner_height
 
 
 def safe(text: str) -> str:
-    """Return text as it may stand in XML, in an attribute too."""
+    """Return text escaped for XML content and attributes."""
     return escape(_FORBIDDEN.sub("\ufffd", text), {'"': "&quot;"})
 
 
 def shortened(text: str, length: int) -> str:
-    """Return text of at most that many characters, with its middle left out if need be."""
+    """Return text of at most that many characters, with its middle elided."""
     if len(text) <= length:
         return text
     head = (length - 1) // 2
@@ -116,15 +112,15 @@ def label(
 
 
 def rectangle(x: float, y: float, width: float, height: float, colour: str, *, mark: str, tip: str = "") -> str:
-    """Return a filled rectangle; `tip` is shown when someone points at it."""
+    """Return a filled rectangle; `tip` is its tooltip."""
     place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
     inside = f"><title>{safe(tip)}</title></rect>" if tip else "/>"
     return f'<rect class="{mark}" {place} fill="{colour}"{inside}'
 
 
 def document(kind: str, title: str, description: str, body: Sequence[str], *, frame: Frame) -> str:
-    """Return the whole picture. It is named and described for those who cannot see it."""
-    # Several plots may be in one page: their ids must differ.
+    """Return the complete picture, with title and description for screen readers."""
+    # Several plots may share a page, so that their ids must differ.
     unique = f"{kind}-{zlib.crc32(f'{title}{description}'.encode(errors='replace')):08x}"
     width, height = number(frame.width), number(frame.height)
     opening = (
@@ -139,14 +135,9 @@ def document(kind: str, title: str, description: str, body: Sequence[str], *, fr
 
 
 def empty(kind: str, title: str, reason: str) -> str:
-    """Return a picture that says why there is nothing to see."""
+    """Return a picture that says why there is no data."""
     frame = Frame(height=120)
     return document(kind, title, reason, [label(frame.width / 2, 70, reason, anchor="middle", size=13)], frame=frame)
-
-
-def standalone(svg: str) -> str:
-    """Return a plot as a file of its own, which takes light or dark from whoever shows it."""
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg.removesuffix(_END)}{_STANDALONE}\n{_END}'
 
 
 def x_axis(frame: Frame, ticks: Sequence[Tick], name: str) -> list[str]:
@@ -181,7 +172,7 @@ def head(entries: Sequence[Entry], note: str, *, width: float) -> tuple[list[str
 
 
 def legend(x: float, y: float, entries: Sequence[Entry], *, width: float) -> list[str]:
-    """Return the legend, on as many lines as it takes."""
+    """Return the legend, on as many lines as needed."""
     drawn: list[str] = []
     for entry, line, at in _laid_out(entries, width):
         down = y + LEGEND_LINE * line
@@ -190,12 +181,12 @@ def legend(x: float, y: float, entries: Sequence[Entry], *, width: float) -> lis
 
 
 def legend_height(entries: Sequence[Entry], *, width: float) -> float:
-    """Return how much room a legend takes."""
+    """Return the height of a legend."""
     return LEGEND_LINE * (1 + max((line for _, line, _ in _laid_out(entries, width)), default=0))
 
 
 def _laid_out(entries: Sequence[Entry], width: float) -> list[tuple[Entry, int, float]]:
-    """Return on which line each entry is, and how far along."""
+    """Return the line and offset of each legend entry."""
     places: list[tuple[Entry, int, float]] = []
     line, at = 0, 0.0
     for entry in entries:
@@ -208,14 +199,14 @@ def _laid_out(entries: Sequence[Entry], width: float) -> list[tuple[Entry, int, 
 
 
 def count_ticks(highest: int, *, about: int = 5) -> tuple[int, list[Tick]]:
-    """Return the end of an axis that holds `highest`, and ticks at round whole numbers."""
+    """Return the end of an axis that covers `highest`, with ticks at round integers."""
     step = max(1, math.ceil(_round_step(max(1, highest) / about)))
     end = step * max(1, math.ceil(highest / step))
     return end, [Tick(value / end, count_text(value)) for value in range(0, end + 1, step)]
 
 
 def time_ticks(seconds: float, *, about: int = 6) -> list[Tick]:
-    """Return ticks at round times within a stretch of time that begins at 0."""
+    """Return ticks at round times from 0 on."""
     step = next((step for step in _TIME_STEPS if step >= seconds / about), 0.0)
     step = step or 86_400 * math.ceil(seconds / about / 86_400)
     count = math.floor(seconds / step + 1e-9)
@@ -223,7 +214,7 @@ def time_ticks(seconds: float, *, about: int = 6) -> list[Tick]:
 
 
 def log_time_ticks(low: float, high: float, *, most: int = 8) -> list[Tick]:
-    """Return ticks at round times between two, for an axis on which equal ratios are equally wide."""
+    """Return ticks at round times for a logarithmic axis."""
     values = [step for step in _ROUND_TIMES if low <= step <= high]
     if len(values) < 2:
         values = [low, high]
@@ -235,7 +226,7 @@ _TIME_STEPS: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30,
     60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
 )  # fmt: skip
-# One after the other about twice as long.
+# Each about twice the previous one.
 _ROUND_TIMES: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30,
     60, 120, 300, 600, 1800, 3600, 7200, 18_000, 43_200, 86_400, 172_800, 604_800,
@@ -248,14 +239,14 @@ def _round_step(step: float) -> float:
 
 
 def count_text(value: int) -> str:
-    """Return a count with its thousands set apart, or in short from a hundred thousand on."""
+    """Return a count with thousands separators, abbreviated from a hundred thousand on."""
     if value >= 1_000_000:
         return f"{value / 1_000_000:g}M" if value % 10_000 == 0 else f"{value / 1_000_000:.2f}M"
     return f"{value / 1000:g}k" if value >= 100_000 else f"{value:,}"
 
 
 def time_text(seconds: float) -> str:
-    """Return a stretch of time in the one or two units that say it best."""
+    """Return a duration in one or two units."""
     if seconds == 0:
         return "0"
     if seconds < 1:

@@ -1,4 +1,4 @@
-"""Plot lanes: which worker was at which chunk when, as a lane for each worker."""
+"""Worker lanes: a chart with a lane per worker and a bar per attempt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ENDED_AS: Final = {
 
 
 class Span(Struct, frozen=True):
-    """The time that one attempt had a worker. `outcome` is None while it runs."""
+    """The time of one attempt on a worker. `outcome` is None while it runs."""
 
     worker: str
     chunk_id: str
@@ -67,15 +67,15 @@ class Span(Struct, frozen=True):
 def lanes_plot(
     run_id: str, chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int, *, note: str = ""
 ) -> str:
-    """Return which worker was at which chunk when: a lane for each worker, a bar for each attempt.
+    """Return a chart of attempts over time, with a lane per worker.
 
-    With many workers, those with failures and then the busiest are shown; with many attempts, an even choice of the
-    failures and of the others. The picture says how many it leaves out.
+    With many workers, those with failures and then the busiest are shown; with many attempts, an even choice of
+    failures and others. The chart says how many it leaves out.
     """
     title = f"Workers of {run_id}"
     spans = spans_of(chunks, attempts, now_ms)
     if not spans:
-        return empty("lanes", title, "No worker has taken a chunk yet.")
+        return empty("lanes", title, "No worker has claimed a chunk yet.")
     lanes = _lanes(spans)
     shown = _thinned([span for span in spans if span.worker in lanes])
     begin_ms = min(span.begin_ms for span in shown)
@@ -96,7 +96,7 @@ def lanes_plot(
 
 
 def spans_of(chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int) -> list[Span]:
-    """Return the attempts that chunks and rows of attempts tell of, each once, the earliest first."""
+    """Return the attempts found in chunks and attempt rows, each once, earliest first."""
     found: dict[tuple[str, int], Span] = {}
     for chunk in chunks:
         span = _chunk_span(chunk, now_ms)
@@ -126,14 +126,14 @@ def _chunk_span(chunk: Chunk, now_ms: int) -> Span | None:
 
 
 def _begin_ms(started_at: str | None, duration_ms: int | None, end_ms: int) -> int:
-    """Return when work began. A worker may take several chunks at once: how long it took is the better witness."""
+    """Return when work began. Batched claims start early, so that the measured duration counts if there is one."""
     if duration_ms is not None:
         return end_ms - duration_ms
     return min(end_ms, timestamp_ms(started_at)) if started_at is not None else end_ms
 
 
 def _lanes(spans: Sequence[Span]) -> dict[str, int]:
-    """Return the lane of each worker that is shown, in the order in which they began."""
+    """Return the lane of each shown worker, in the order of their first attempts."""
     weights: dict[str, tuple[int, int]] = {}
     for span in spans:
         failures, busy_ms = weights.get(span.worker, (0, 0))
@@ -151,7 +151,7 @@ def _thinned(spans: Sequence[Span]) -> list[Span]:
 
 
 def _even(spans: Sequence[Span], most: int) -> list[Span]:
-    """Return as many spans as that, chosen evenly."""
+    """Return that many spans, chosen evenly."""
     count = min(len(spans), most)
     return [spans[place * len(spans) // count] for place in range(count)]
 

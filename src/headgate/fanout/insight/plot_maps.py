@@ -1,4 +1,4 @@
-"""Plot maps: where among the items of a fan-out things stand how, as a grid of cells."""
+"""Chunk map: a grid of cells in item order, coloured by the disposition of the chunks."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Chunk
 from headgate.fanout.model.states import Disposition
 
-# With more chunks than this, a cell of the map stands for several.
+# With more chunks than this, a cell covers several.
 CELLS_MAX: Final = 10_000
 TIPS_MAX: Final = 500
 CELL_MIN: Final = 4
 CELL_MAX: Final = 24
 MAP_HEIGHT: Final = 480.0
 ROW_LABELS_MAX: Final = 12
-# The later in the list, the more it matters to see: a cell shows what matters the most of what is in it.
+# In ascending severity: a cell shows the most severe disposition of its chunks.
 _SEVERITY: Final = (
     Disposition.DONE,
     Disposition.SKIPPED,
@@ -70,7 +70,7 @@ _COLOURS: Final[Mapping[Disposition, str]] = {
 
 
 class Cell(Struct, frozen=True):
-    """What a cell shows: the worst of its chunks. Not the chunk itself, which may hold much."""
+    """The worst chunk of a cell, reduced to what is shown."""
 
     disposition: Disposition
     chunk_id: str
@@ -87,10 +87,10 @@ def failure_map(
     cells_max: int = CELLS_MAX,
     note: str = "",
 ) -> str:
-    """Return a grid of chunks in the order of their items, each in the colour of where it stands.
+    """Return a grid of chunks in item order, each coloured by its disposition.
 
-    With many chunks a cell stands for several and shows the worst of them. A cell of which no chunk is given is left
-    open. The legend counts what is given, or says what `counts` say. Memory is bounded by the grid.
+    With many chunks a cell covers several and shows the worst. A cell without a given chunk stays blank. The legend
+    counts the given chunks, or uses `counts`. Memory is bounded by the grid.
     """
     title = f"Chunks of {run_id} by place"
     if chunks_total == 0:
@@ -111,7 +111,7 @@ def failure_map(
         if counted.get(disposition)
     ]
     if cells < chunks_total:
-        note = f"Each cell stands for about {round(chunks_total / cells)} chunks and shows the worst. {note}".strip()
+        note = f"Each cell covers about {round(chunks_total / cells)} chunks and shows the worst. {note}".strip()
     return _drawn_map(title, worst, cells, items_total, entries, note)
 
 
@@ -147,7 +147,7 @@ class _Grid:
         self._inner = size - 1
 
     def by_colour(self, cells: Mapping[int, Cell]) -> list[str]:
-        """Return one path for all cells of a disposition: thousands of cells stay a small picture."""
+        """Return one path for all cells of a disposition, which keeps the picture small."""
         places: dict[Disposition, list[int]] = {}
         for place, cell in cells.items():
             places.setdefault(cell.disposition, []).append(place)

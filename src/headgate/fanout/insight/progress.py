@@ -1,7 +1,7 @@
-"""Progress: how far a fan-out is, how fast it goes, and what is wrong with that.
+"""Progress: completion, throughput, stragglers and stalls of a fan-out.
 
-What is read costs the same for ten chunks and for a million: the counts, a sample of rows, and the chunks that run.
-Whoever looks once learns the rate from the moments in the sampled rows; whoever follows, from what it saw itself.
+The cost does not depend on the number of chunks: it reads the counts, a sample of rows, and running chunks. A single
+look derives the rate from times in the sampled rows; a follower from the points it has seen.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from headgate.fanout.model.rows import Chunk, Fanout, Policy, timestamp, timesta
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.store.port import Store
 
-# A straggler runs this many times as long as 95 of 100 chunks took, and at least this long: local workers take short
-# chunks many at a time, and each of those counts as running while it waits for its turn.
+# A straggler runs this many times longer than the 95th percentile, and at least this long: local workers claim short
+# chunks in batches, and each counts as running while it waits for its turn.
 STRAGGLER_FACTOR: Final = 1.5
 STRAGGLER_SECONDS_MIN: Final = 10.0
 STRAGGLERS_MAX: Final = 20
-# How long after the time-out of an attempt the next one may begin: as queues hand messages out again.
+# Delay between the time-out of an attempt and the next one, as with queue redelivery.
 REDELIVERY_SECONDS: Final = 60.0
 SAMPLE_SECONDS: Final = 30.0
-# Those whose lease ends the soonest, which without heartbeats are those that began the earliest.
+# Running chunks read, by end of lease; without heartbeats that is by start.
 RUNNING_MAX: Final = 500
 
 
 class Straggler(Struct, frozen=True):
-    """A chunk that runs for much longer than others took."""
+    """A chunk that runs much longer than others took."""
 
     chunk_id: str
     worker: str | None
     seconds: float
-    # By how many times it is over what 95 of 100 chunks took.
+    # Its running time as a multiple of the 95th percentile.
     times_p95: float
 
 
 class Stall(Struct, frozen=True):
-    """Nothing has ended for longer than a chunk could take that fails as often as it may."""
+    """No chunk has ended for longer than the retry policy can explain."""
 
     since: str
     silent_seconds: float
@@ -69,20 +69,20 @@ class Stall(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far a fan-out is. Durations and attempts are from `sampled` chunks, all else is exact."""
+    """The progress of a fan-out. Durations and attempts are of `sampled` chunks, all else is exact."""
 
     run_id: str
     group: str
     status: FanoutStatus
     at: str
     counts: Counts
-    # The share of the chunks that have ended, from 0 to 1.
+    # Share of ended chunks, from 0 to 1.
     share: float
     completed_per_second: float | None
     items_per_second: float | None
     estimate: Estimate
     durations: Spread | None
-    # How many of the sampled chunks have had how many attempts.
+    # Number of sampled chunks by number of attempts.
     attempts: dict[int, int]
     sampled: int
     stragglers: list[Straggler]
@@ -91,7 +91,7 @@ class Progress(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What progress is told from, beside the fan-out and its counts."""
+    """The rows that progress is derived from, besides the fan-out and its counts."""
 
     sample: Sample
     running: Sequence[Chunk]
@@ -100,7 +100,7 @@ class Facts(Struct, frozen=True):
 
 
 class Follower:
-    """Looks at one fan-out again and again. Not for several threads at once."""
+    """Reads the progress of one fan-out repeatedly. Not thread-safe."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Follower:
         self._sampled_at = 0.0
 
     def look(self) -> Progress:
-        """Return how far the fan-out is now. Raises `NotFoundError`."""
+        """Return the current progress. Raises `NotFoundError`."""
         fanout = self._queries.fanout(self._run_id)
         counts = self._queries.counts(fanout)
         now_ms = self._queries.now_ms()
@@ -141,14 +141,14 @@ class Follower:
 
 
 def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
-    """Return how far a fan-out is, from what was read of it."""
+    """Derive the progress of a fan-out from its rows."""
     durations_ms = durations_of(facts.sample.chunks)
     spread = spread_of(durations_ms)
     memory = rate_memory_seconds(facts.points, spread)
     completed = rate_per_second(facts.points, lambda point: point.completed, memory_seconds=memory)
     ended = rate_per_second(facts.points, lambda point: point.ended, memory_seconds=memory)
     if fanout.finished_at is not None:
-        # Nothing ends any more: what is left to tell is how fast it was on the whole.
+        # It has ended: the rate is that of the whole run.
         seconds = (timestamp_ms(fanout.finished_at) - began_at_ms(fanout, facts.sample.chunks)) / 1000
         completed = counts.completed / seconds if seconds > 0 else None
     items = counts.items_ok + counts.items_failed
@@ -175,7 +175,7 @@ def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
 
 
 def attempts_histogram(chunks: Iterable[Chunk]) -> dict[int, int]:
-    """Return how many of the chunks that were ever begun have had how many attempts, the fewest first."""
+    """Return the number of started chunks by number of attempts, fewest first."""
     found: dict[int, int] = {}
     for chunk in chunks:
         if chunk.attempt:
@@ -184,7 +184,7 @@ def attempts_histogram(chunks: Iterable[Chunk]) -> dict[int, int]:
 
 
 def stragglers(running: Iterable[Chunk], spread: Spread | None, now_ms: int) -> list[Straggler]:
-    """Return which of the running chunks take much longer than completed ones did, the longest first."""
+    """Return running chunks that take much longer than completed ones did, longest first."""
     if spread is None or spread.count < COMPLETIONS_MIN:
         return []
     limit_ms = max(STRAGGLER_FACTOR * spread.p95_ms, 1000 * STRAGGLER_SECONDS_MIN)
@@ -198,16 +198,16 @@ def stragglers(running: Iterable[Chunk], spread: Spread | None, now_ms: int) -> 
 
 
 def patience_seconds(policy: Policy) -> float:
-    """Return the longest that a chunk can take until it has ended: every attempt timing out, every pause at its most.
+    """Return the longest time a chunk can take to end: every attempt times out, with the maximum backoff.
 
-    Only silence for longer than this means that something is wrong; a shorter one may be a retry under way.
+    Only a longer silence is a stall; a shorter one may be a retry.
     """
     pauses = sum(retry_delay_seconds(policy, tries, 1.0) for tries in range(1, policy.max_attempts))
     return policy.max_attempts * (policy.timeout_seconds + REDELIVERY_SECONDS) + pauses
 
 
 def stall(fanout: Fanout, counts: Counts, last_ms: int, now_ms: int) -> Stall | None:
-    """Return since when nothing ends, if that is longer than it can be explained."""
+    """Return the stall of a fan-out, or None if the time without an end can be explained."""
     is_paused = fanout.paused_at is not None and not _running(counts)
     has_work = counts.open + counts.slow_open > 0 or fanout.status is FanoutStatus.SPLITTING
     if fanout.is_finished or is_paused or not has_work:
@@ -220,19 +220,19 @@ def stall(fanout: Fanout, counts: Counts, last_ms: int, now_ms: int) -> Stall | 
 
 
 def last_sign_ms(fanout: Fanout, counts: Counts, facts: Facts) -> int:
-    """Return when something last moved: a chunk ended or was begun, or while none runs, anything happened at all."""
+    """Return the time of the last activity: an end or a start; while no chunk runs, any change of the fan-out."""
     is_still = not _running(counts) or fanout.status is FanoutStatus.SPLITTING
-    told = [fanout.progressed_at, fanout.updated_at if is_still else None]
-    told += [chunk.completed_at for chunk in facts.sample.chunks]
-    told += [chunk.started_at for chunk in facts.running]
-    known = [began_at_ms(fanout, facts.sample.chunks), *(timestamp_ms(text) for text in told if text)]
+    times = [fanout.progressed_at, fanout.updated_at if is_still else None]
+    times += [chunk.completed_at for chunk in facts.sample.chunks]
+    times += [chunk.started_at for chunk in facts.running]
+    known = [began_at_ms(fanout, facts.sample.chunks), *(timestamp_ms(text) for text in times if text)]
     known += [after.at_ms for before, after in pairwise(facts.points) if after.ended != before.ended]
     return max(known)
 
 
 def _stall_reason(fanout: Fanout, counts: Counts) -> str:
     if fanout.status is FanoutStatus.SPLITTING:
-        return f"the split has stopped: {fanout.split_error or 'whoever split it is gone'}; ask for it again to go on"
+        return f"the split has stopped: {fanout.split_error or 'its process is gone'}; request it again to resume"
     if not _running(counts):
         return "no chunk is running: no worker takes its chunks"
     return f"{_running(counts)} chunks are running, and none of them ends"

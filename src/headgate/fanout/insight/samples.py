@@ -1,4 +1,4 @@
-"""Samples: some rows of a fan-out, spread evenly over all of it, at a cost that does not grow with it."""
+"""Samples: rows spread evenly over a fan-out, at a cost that does not depend on its size."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 SAMPLE_MAX: Final = 1000
-# Neighbours are often alike: a few rows at many places say more than many rows at a few.
+# Neighbours are often alike: a few rows at many positions are a better sample than many rows at a few.
 PLACES: Final = 50
-# With more chunks than this, a map does not read all of them.
+# A map of more chunks than this is drawn from a sample.
 MAPPED_MAX: Final = 10_000
 MAP_PLACES: Final = 500
 _MAPPED: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.RETRYING, Disposition.RUNNING)
-# Rows hold the items of their chunk, so that some are large: of those fewer are read.
+# Rows hold their items, so that fewer of large ones are read.
 BYTES_MAX: Final = 4 * 1024 * 1024
 ROWS_MIN: Final = 100
 _ROW_BYTES: Final = 1000
 
 
 class MapRows(Struct, frozen=True):
-    """The chunks that a map is drawn from, which can be gone through once, and of how many cells it should be."""
+    """The chunks of a map, to be iterated once, and its maximum number of cells."""
 
     chunks: Iterator[Chunk]
     cells_max: int
@@ -39,16 +39,16 @@ class MapRows(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """Chunks of the main lane in the order of their items; `is_whole` says that there are no others."""
+    """Chunks of the main lane in item order; `is_whole` means that there are no others."""
 
     chunks: list[Chunk]
     is_whole: bool
 
 
 def sampled(store: Store, fanout: Fanout, counts: Counts, *, limit: int = SAMPLE_MAX) -> Sample:
-    """Return up to `limit` chunks of a fan-out, all of them if there are no more than that.
+    """Return up to `limit` chunks of a fan-out.
 
-    They are spread over all items, or, while few chunks have ended, over the items that workers have come to.
+    They are spread over all items or, while few chunks have ended, over the items that workers have reached.
     """
     rows = min(limit, _affordable(store, fanout))
     if counts.total <= rows:
@@ -57,14 +57,14 @@ def sampled(store: Store, fanout: Fanout, counts: Counts, *, limit: int = SAMPLE
     ended = sum(1 for chunk in found if chunk.status.is_terminal)
     begun = counts.total - counts.waiting - counts.queued
     if 2 * ended < len(found) and counts.total - counts.open > ended:
-        # Queues give chunks out in the order of their items; where one does not, this is as good a sample as any.
+        # Queues deliver in item order; if one does not, this is still a sample.
         reached = -(-fanout.items_total * begun // counts.total)
         found = _chunks(store, fanout, reached, rows)
     return Sample(found, is_whole=False)
 
 
 def mapped(store: Store, queries: FanoutQueries, fanout: Fanout, counts: Counts) -> MapRows:
-    """Return the chunks for a map of a fan-out: all of them, or of many those that failed or run and a sample."""
+    """Return the chunks of a map: all, or for large fan-outs the failed, retrying and running ones and a sample."""
     if counts.total <= MAPPED_MAX:
         return MapRows(queries.every_chunk(fanout.run_id), MAPPED_MAX, "")
     in_disposition = chain(
@@ -77,7 +77,7 @@ def mapped(store: Store, queries: FanoutQueries, fanout: Fanout, counts: Counts)
 
 
 def sampled_attempts(store: Store, fanout: Fanout, *, limit: int = SAMPLE_MAX) -> list[Attempt]:
-    """Return up to `limit` attempts that have rows of their own, spread over the chunks of the main lane."""
+    """Return up to `limit` stored attempts, spread over the chunks of the main lane."""
     return [attempt_of(item) for item in _spread(store, fanout, "ATT#", fanout.items_total, limit, PLACES)]
 
 
@@ -86,13 +86,13 @@ def _chunks(store: Store, fanout: Fanout, items: int, limit: int, *, places: int
 
 
 def _spread(store: Store, fanout: Fanout, prefix: str, items: int, limit: int, places: int) -> list[Item]:
-    """Return rows from evenly spread places among the first `items` items."""
+    """Return rows at evenly spread positions among the first `items` items."""
     places = max(1, min(places, limit, items))
     bounds = [items * place // places for place in range(places + 1)]
     queries = []
     for low, high in pairwise(bounds):
         first, last = chunk_id_at(low, fanout.width), chunk_id_at(max(low, high - 1), fanout.width)
-        # "~" sorts after the "#" that the number of an attempt follows.
+        # "~" sorts after the "#" before the attempt number.
         sort = Sort(Range.BETWEEN, f"{prefix}{first}", f"{prefix}{last}~")
         queries.append(Query(table=FANOUT, partition=fanout.run_id, sort=sort, limit=max(1, limit // places)))
     return [item for page in store.query_many(queries) for item in page.items]
@@ -110,7 +110,7 @@ def _all_chunks(store: Store, fanout: Fanout) -> list[Chunk]:
 
 
 def _affordable(store: Store, fanout: Fanout) -> int:
-    """Return how many rows of this fan-out's size are read, judging by its first ones."""
+    """Return the number of rows to read, given the size of the first ones."""
     first = store.query(_whole(fanout, limit=5)).items
     mean = sum(_size(item) for item in first) / len(first) if first else _ROW_BYTES
     return max(ROWS_MIN, round(BYTES_MAX / mean))

@@ -1,4 +1,4 @@
-"""Stuck chunks: which chunks do not move, for how long, and whether they will by themselves."""
+"""Stuck chunks: chunks without progress, for how long, and whether they will recover by themselves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from headgate.fanout.core.queries import PAGE, FanoutQueries
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition
 
-# More of a queue's head than this tells nothing new: one that stands, stands as a whole.
+# Chunks read at the head of a queue; a blocked queue is blocked as a whole.
 QUEUE_HEAD_MAX: Final = 100
 
 
 class StuckKind(enum.StrEnum):
-    """Why a chunk does not move."""
+    """Why a chunk makes no progress."""
 
-    RETRY_PENDING = "RETRY_PENDING"  # Its attempt failed or its worker is gone; it will be tried again.
-    LOST = "LOST"  # Its worker is gone, and nothing will bring it back.
-    NEVER_STARTED = "NEVER_STARTED"  # It waits, and no worker has taken it.
-    OVERDUE = "OVERDUE"  # Its worker is alive, and over the time.
+    RETRY_PENDING = "RETRY_PENDING"  # Its attempt failed or its lease expired; it will be retried.
+    LOST = "LOST"  # Its lease expired and it will not be retried.
+    NEVER_STARTED = "NEVER_STARTED"  # It is queued, and no worker has claimed it.
+    OVERDUE = "OVERDUE"  # Its worker is alive, and exceeds the time.
 
 
 class Stuck(Struct, frozen=True):
-    """A chunk that does not move: since when, and what that means."""
+    """A chunk without progress: since when, and why."""
 
     kind: StuckKind
     chunk: Chunk
@@ -38,11 +38,11 @@ class Stuck(Struct, frozen=True):
 
 
 def classify(fanout: Fanout, chunk: Chunk, now_ms: int, *, older_than_seconds: float | None = None) -> Stuck | None:
-    """Return why a chunk does not move, or None if there is nothing to say about it.
+    """Return why a chunk makes no progress, or None.
 
-    A chunk whose worker's lease has run out, or that waits for its next try, is told of at once. One that runs or
-    waits is told of when it has done so for longer than `older_than_seconds`, which is the policy's time-out unless
-    given. Waiting in a queue that moves does not count: the time is reckoned from when the fan-out last changed.
+    An expired lease or a pending retry is reported at once. A running or queued chunk is reported after
+    `older_than_seconds`, by default the policy's time-out. For queued ones the time counts from the last change of the
+    fan-out, so that waiting in a moving queue is not reported.
     """
     threshold_ms = round(1000 * _threshold_seconds(fanout, older_than_seconds))
     if chunk.disposition is Disposition.RUNNING:
@@ -51,7 +51,7 @@ def classify(fanout: Fanout, chunk: Chunk, now_ms: int, *, older_than_seconds: f
         return None
     if chunk.disposition is Disposition.RETRYING:
         since_ms = _moment_ms(chunk.completed_at, chunk.created_at)
-        reason = f"attempt {chunk.attempt} failed; it will be tried again at {_due(chunk)}"
+        reason = f"attempt {chunk.attempt} failed; it will be retried at {_due(chunk)}"
         return _stuck(StuckKind.RETRY_PENDING, chunk, since_ms, now_ms, reason)
     if chunk.disposition in (Disposition.QUEUED, Disposition.WAITING):
         return _waiting(fanout, chunk, now_ms, threshold_ms)
@@ -61,11 +61,10 @@ def classify(fanout: Fanout, chunk: Chunk, now_ms: int, *, older_than_seconds: f
 def stuck(
     queries: FanoutQueries, run_id: str, *, older_than_seconds: float | None = None, limit: int = PAGE
 ) -> list[Stuck]:
-    """Return up to `limit` chunks that do not move, the running ones first, and those the longest so before others.
+    """Return up to `limit` stuck chunks, running ones first, each kind longest first.
 
-    Chunks that wait for their next try are left out until they have waited for longer than `older_than_seconds`.
-    From indexes that may lag: read a chunk again before acting on it. Costs what the chunks that run or do not move
-    cost, however many others there are. Raises `NotFoundError`.
+    Pending retries are included only after `older_than_seconds`. From eventually consistent indexes: read a chunk again
+    before acting on it. The cost depends on running and stuck chunks only. Raises `NotFoundError`.
     """
     fanout = queries.fanout(run_id)
     if fanout.is_finished:
@@ -79,10 +78,10 @@ def stuck(
 
 def _candidates(queries: FanoutQueries, fanout: Fanout, before_ms: int) -> Iterator[Chunk]:
     if not fanout.shards:
-        # Written by another program: none of its rows is in an index of ours.
+        # Written by another program, without our index attributes.
         yield from queries.every_chunk(fanout.run_id)
         return
-    # In the order in which their leases run out: those that have are the first.
+    # Ordered by the end of their lease: expired ones first.
     yield from queries.every_in_disposition(fanout.run_id, Disposition.RUNNING)
     yield from queries.every_in_disposition(fanout.run_id, Disposition.RETRYING, before=timestamp(before_ms))
     for lane in (MAIN_LANE, SLOW_LANE):
@@ -95,19 +94,19 @@ def _running(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> St
     if chunk.lease_expires_at is not None:
         expires_ms = timestamp_ms(chunk.lease_expires_at)
     else:
-        # A worker of another program holds no lease: it has the time-out, as its queue has it.
+        # A worker of another program holds no lease: the time-out stands in for it.
         expires_ms = started_ms + round(1000 * fanout.rules().timeout_seconds)
     if expires_ms <= now_ms:
         kind, reason = _expired(fanout, chunk)
         return _stuck(kind, chunk, expires_ms, now_ms, reason)
     if started_ms < now_ms - threshold_ms:
-        reason = f"{_worker(chunk)} is alive, and has been at it since {chunk.started_at}"
+        reason = f"{_worker(chunk)} is alive, and has been running it since {chunk.started_at}"
         return _stuck(StuckKind.OVERDUE, chunk, started_ms, now_ms, reason)
     return None
 
 
 def _expired(fanout: Fanout, chunk: Chunk) -> tuple[StuckKind, str]:
-    gone = f"{_worker(chunk)} was not heard of again"
+    gone = f"the lease of {_worker(chunk)} expired"
     tried, allowed = attempts_since_redrive(chunk), fanout.rules().max_attempts
     if fanout.cancelled_at is not None:
         return StuckKind.LOST, f"{gone}, and the fan-out is cancelled"
@@ -123,12 +122,12 @@ def _waiting(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> St
         return None
     reason = "no worker has taken it, nor any other chunk meanwhile"
     if chunk.disposition is Disposition.WAITING:
-        reason = f"its message was never sent: {fanout.split_error or 'whoever was to send it has stopped'}"
+        reason = f"its message was never sent: {fanout.split_error or 'the sending process has stopped'}"
     return _stuck(StuckKind.NEVER_STARTED, chunk, since_ms, now_ms, reason)
 
 
 def _queued_ms(chunk: Chunk) -> int:
-    """Return since when a chunk waits: its place in the queue tells, also after it was put back there."""
+    """Return since when a chunk is queued, from its queue position, which a redrive renews."""
     due = (chunk.queue_sk or "").partition("#")[0]
     made_ms = _moment_ms(chunk.created_at, None)
     return max(int(due), made_ms) if due.isdigit() else made_ms

@@ -18,7 +18,6 @@ from headgate.fanout.insight.plot_axes import (
     log_time_ticks,
     safe,
     shortened,
-    standalone,
     time_text,
     time_ticks,
 )
@@ -131,14 +130,6 @@ def test_plot__within_a_page_with_a_strict_policy__needs_no_style(draw: Callable
 
     assert "style" not in svg
     assert "currentColor" in svg
-
-
-def test_standalone__a_plot__takes_light_or_dark_and_is_whole() -> None:
-    svg = standalone(attempts_plot(RUN, [made_chunk(0)]))
-
-    assert "prefers-color-scheme:dark" in svg
-    assert _parsed(svg).find(f"{SVG}style") is not None
-    assert svg.startswith("<?xml")
 
 
 def test_plots__two_in_one_page__have_ids_of_their_own() -> None:

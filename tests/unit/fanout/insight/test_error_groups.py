@@ -15,17 +15,15 @@ from headgate.fanout.insight.error_groups import (
     Occurrence,
     error_groups,
     grouped,
-    of_attempt,
     of_chunk,
-    of_items,
 )
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import Policy, timestamp
-from headgate.fanout.model.states import AttemptOutcome, Disposition
+from headgate.fanout.model.states import Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
-from tests.unit.fanout.made_rows import RUN, T0, Stage, made_attempt, made_chunk
+from tests.unit.fanout.made_rows import RUN, T0, Stage, made_chunk
 
 
 @pytest.fixture
@@ -79,21 +77,6 @@ def test_of_chunk__row_without_a_fingerprint__is_given_one() -> None:
 
     assert [one.fingerprint for one in of_chunk(chunk)] == [fingerprint("Error", "no such key 99")]
     assert list(of_chunk(made_chunk(0))) == []
-
-
-def test_of_attempt__failed_and_completed__gives_the_failure() -> None:
-    failed = made_attempt(3, 1, AttemptOutcome.FAILED, error="boom", error_class="OSError", error_fingerprint="abc")
-
-    assert [(one.fingerprint, one.chunk_id) for one in of_attempt(failed)] == [("abc", "chunk-0000030")]
-    assert list(of_attempt(made_attempt(3, 2, AttemptOutcome.COMPLETED))) == []
-
-
-def test_of_items__item_errors_of_a_done_chunk__are_of_their_own_class() -> None:
-    chunk = made_chunk(0, item_errors='{"3":"ValueError: bad 3","4":"ValueError: bad 4","5":"just text"}')
-
-    found = grouped(of_items(chunk))
-
-    assert [(group.error_class, group.count) for group in found.groups] == [("ValueError", 2), ("Error", 1)]
 
 
 def test_error_groups__dead_quarantined_and_retrying__are_all_told(store: SqliteStore, clock: VirtualClock) -> None:

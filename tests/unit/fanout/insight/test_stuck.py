@@ -121,7 +121,7 @@ def test_classify__row_of_another_program_without_a_lease__has_the_time_out() ->
     found = classify(made_fanout(shards=0), chunk, LATER)
     assert found is not None
     assert found.kind is StuckKind.RETRY_PENDING
-    assert found.reason.startswith("its worker was not heard of again")
+    assert found.reason.startswith("the lease of its worker expired")
 
 
 def test_stuck__chunks_in_every_state__are_told_by_kind(store: SqliteStore, clock: VirtualClock) -> None:
