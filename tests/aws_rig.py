@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import pytest
 
-    from headgate.aws.container import Container
+    from headgate.aws.lifecycle_container import LifecycleContainer
     from headgate.clock import Clock
 
 ROOT: Final = Path(__file__).parents[1]
@@ -80,8 +80,8 @@ class Cloud:
 
     def __init__(self, endpoint: str, account: str, home: Path, clock: Clock) -> None:
         """Take an account whose access key is in the environment."""
-        from headgate.aws.container import open_container
         from headgate.aws.function_settings import read_settings
+        from headgate.aws.lifecycle_container import open_container
         from headgate.bootstrap.store import KEYS, create_dynamodb_tables
         from headgate.store.keyring import Keyring
         from tests.ministack import REGION, aws_session
@@ -115,7 +115,7 @@ class Cloud:
         self._letters: list[dict[str, Any]] = []
         self.client("s3").create_bucket(Bucket="blobs")
         create_dynamodb_tables(read_settings(self.environ), clock)
-        self.container: Container = open_container(self.environ, clock)
+        self.container: LifecycleContainer = open_container(self.environ, clock)
         # What the job of the lambda trigger was invoked with.
         self.jobs: list[dict[str, Any]] = []
         # What each function has asked of AWS: service, operation, and the table, if it is one of a table.

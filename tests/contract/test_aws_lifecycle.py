@@ -71,7 +71,7 @@ def deployed(
     ):
         cloud = Cloud(ministack, account, tmp_path_factory.mktemp("home"), clock)
         opened.append(cloud)
-        patch.setattr(handlers, "container", lambda: cloud.container)
+        patch.setattr(handlers, "lifecycle_container", lambda: cloud.container)
         cloud.deploy(address)
         yield cloud
         cloud.close()
@@ -198,7 +198,7 @@ def test_router__records_told_twice__start_nothing_twice(cloud: Cloud) -> None:
     answers = [cloud.invoke("stream-router", {"Records": [record, record]})]
     ended(cloud, slot)
     # Another container knows nothing of what this one has heard.
-    cloud.container.batches._heard.clear()
+    cloud.container.batches._processed.clear()
     answers.append(cloud.invoke("stream-router", {"Records": [record]}))
 
     assert answers == [{"batchItemFailures": []}] * 2
@@ -367,7 +367,7 @@ def test_topic__rows_that_change_again_or_are_told_twice__is_told_once_that_a_pe
 
     for old, new in ((None, under_way), (under_way, done), (done, replace(done, version=3))):
         before = None if old is None else row(key, old)
-        topic.hear(Change("1", PIPELINES, ChangeKind.MODIFY, key, before, row(key, new), at_seconds=0.0))
+        topic.on_change(Change("1", PIPELINES, ChangeKind.MODIFY, key, before, row(key, new), at_seconds=0.0))
 
     assert until("it is published", lambda: cloud.published("told")) == [
         {

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.aws import activities, client, turns, wakes
-from headgate.aws.failures import PassingError
-from headgate.aws.invocations import MARGIN_MS
+from headgate.aws import activities, client, turns
+from headgate.aws import wakeups as wakes
+from headgate.aws.invocation import MARGIN_MS
+from headgate.aws.lambda_errors import TransientLambdaError
 from headgate.durable.model.history import ActivityEnded
 from headgate.durable.serverless.sqs import AHEAD_SECONDS
 from headgate.durable.serverless.wakeups import Due, WorkerWake, dump_due, load_due
@@ -152,7 +153,7 @@ def test_waker__sqs_is_away_after_the_commit__sends_it_when_told_again(aws: Work
     faults = Faults(aws.container.clients.client("sqs"))
     faults.inject("SendMessageBatch", *[refused("ThrottlingException")] * TRIES)
 
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientLambdaError):
         aws.invoke("waker", {"Records": records})
 
     assert faults.left("SendMessageBatch") == 0

@@ -1,1 +1,1 @@
-"""AWS: the functions of the lifecycle and of workflows as Lambda handlers; Step Functions in the engine's place."""
+"""AWS: Lambda handlers of the pipeline lifecycle and of workflows, with Step Functions as the engine."""

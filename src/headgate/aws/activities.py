@@ -1,27 +1,27 @@
-"""Activities on Lambda: called by the queue of a task queue, performs the activity that a message names."""
+"""Activity handler: performs the activities named by the messages of a task queue."""
 
 from __future__ import annotations
 
 from headgate.aws.app_container import app_container
-from headgate.aws.invocations import Context, Event, answered, is_over
+from headgate.aws.invocation import Context, Event, handle, is_out_of_time
 from headgate.durable.serverless.wakeups import ActivityWake, load_due
 
 
 def activities(event: Event, context: Context) -> Event:
-    """Perform the activities that messages ask for, one after the other, and report those that were not come to."""
-    failed = answered("activities", context, lambda: _performed(event, context))
+    """Perform the activities of a batch one after another, and report those that ran out of time."""
+    failed = handle("activities", context, lambda: _perform(event, context))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _performed(event: Event, context: Context) -> list[str]:
-    opened = app_container()
-    left: list[str] = []
+def _perform(event: Event, context: Context) -> list[str]:
+    container = app_container()
+    unstarted: list[str] = []
     for record in event["Records"]:
-        if is_over(context):
-            left.append(record["messageId"])
+        if is_out_of_time(context):
+            unstarted.append(record["messageId"])
             continue
         wake = load_due(record["body"]).wake
-        assert isinstance(wake, ActivityWake), "nothing else is sent to this queue"
-        due = opened.activities(wake, lambda: is_over(context))
-        opened.queues.send([] if due is None else [due])
-    return left
+        assert isinstance(wake, ActivityWake), "this queue only has activity wakeups"
+        due = container.activities(wake, lambda: is_out_of_time(context))
+        container.queues.send([] if due is None else [due])
+    return unstarted

@@ -1,4 +1,4 @@
-"""The container of an app: everything that the functions of its workflows work with, opened once for a process."""
+"""App container: the services of the workflow functions, opened once per process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+from headgate.aws.function_home import prepare_home
 from headgate.aws.function_settings import read_app_settings, read_settings
-from headgate.aws.home import furnish
-from headgate.aws.stream_records import change_of
+from headgate.aws.stream_records import stream_change
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -35,7 +35,7 @@ QUEUE: Final = "aws:sqs"
 
 
 class AppContainer:
-    """What is open, and what the functions call. Each function uses one of its parts, which is made when it is used."""
+    """The opened store and service. Each function uses one part, created on first use."""
 
     def __init__(self, opened: OpenedStore, service: AppService, queues: WakeQueues, clients: AwsClients) -> None:
         self.opened = opened
@@ -44,49 +44,49 @@ class AppContainer:
         self.clients = clients
         store = opened.settings.store
         names = TableNames(store.table_prefix, store.table_names)
-        self._waking = {names.physical(table): table for table in ALL_TABLES if table.wakes}
+        self._tables_by_name = {names.physical(table): table for table in ALL_TABLES if table.wakes}
 
     @cached_property
     def turns(self) -> InvokedTurns:
-        """What advances executions."""
+        """Advances executions."""
         return InvokedTurns(self.service, turn_seconds=self.opened.settings.worker.turn_seconds)
 
     @cached_property
     def activities(self) -> InvokedActivities:
-        """What performs activities."""
+        """Performs activities."""
         return InvokedActivities(self.service, self.queues.task_queues)
 
     @cached_property
     def sweeper(self) -> WakeSweep:
-        """What finds whatever was not told."""
+        """Finds work whose wakeup was lost."""
         service = self.service
-        # Before the first event, lest nobody is told of it.
+        # Before the first event is published, so that it is delivered.
         service.bus.register(list(service.app.subscriptions.values()), service.app.name)
         return WakeSweep(service, self.queues.task_queues)
 
     def wake(self, records: Sequence[Mapping[str, Any]]) -> int:
-        """Send what changed rows ask for, and what is due of what was sent for later. Returns how much that was.
+        """Send the wakeups of changed rows, or of delayed messages that are due. Returns the number sent.
 
-        Raises `TransientError` and `StoreIOError`; then all of it has to come again.
+        Raises `TransientError` and `StoreIOError`; the whole batch is then repeated.
         """
         is_queue = records[0]["eventSource"] == QUEUE
-        dues = [self._sent_earlier(record) if is_queue else self._asked(record) for record in records]
+        dues = [self._from_queue(record) if is_queue else self._from_stream(record) for record in records]
         return self.queues.send(due for due in dues if due is not None)
 
-    def sweep(self, is_over: Callable[[], bool]) -> int:
-        """Tell again what is overdue, and do what is done by the clock. Returns how much was told."""
+    def sweep(self, is_out_of_time: Callable[[], bool]) -> int:
+        """Send overdue wakeups again, and run timed maintenance. Returns the number sent."""
         sent = self.queues.send(self.sweeper.overdue())
-        self.sweeper.run_maintenance(is_over)
+        self.sweeper.run_maintenance(is_out_of_time)
         return sent
 
-    def _sent_earlier(self, record: Mapping[str, Any]) -> Due | None:
+    def _from_queue(self, record: Mapping[str, Any]) -> Due | None:
         due = load_due(record["body"])
         return self.sweeper.workers.check(due.wake) if isinstance(due.wake, WorkerWake) else due
 
-    def _asked(self, record: Mapping[str, Any]) -> Due | None:
+    def _from_stream(self, record: Mapping[str, Any]) -> Due | None:
         # arn:aws:dynamodb:region:account:table/NAME/stream/since
-        table = self._waking[str(record["eventSourceARN"]).split("/")[1]]
-        change = change_of(table, record)
+        table = self._tables_by_name[str(record["eventSourceARN"]).split("/")[1]]
+        change = stream_change(table, record)
         if change.new is not None:
             return wake_for(table, change.new)
         gone = None if change.old is None else wake_for(table, change.old)
@@ -95,18 +95,18 @@ class AppContainer:
         return None
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.clients.close()
         self.opened.store.close()
 
 
 @functools.cache
 def app_container() -> AppContainer:
-    """Return the container of this process, opened by its environment.
+    """Return the container of this process, opened from its environment.
 
-    Raises `SettingsError`; the next invocation tries again. What the module of the app raises is raised as it is.
+    Raises `SettingsError`, and any error of the app's module; the next invocation tries again.
     """
-    # The edge of the process, as the main function of the program is: everything else is given what it needs.
+    # The entry point of the process: only here the environment is read.
     environ = dict(os.environ)  # noqa: TID251
     log = read_settings(environ).log
     configure_logs(style=log.format, level=log.level)
@@ -114,7 +114,7 @@ def app_container() -> AppContainer:
 
 
 def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer:
-    """Open everything. Raises `SettingsError`, and what an unreachable secret raises."""
+    """Open the store and the services. Raises `SettingsError`, and `TransientError` for an unreachable secret."""
     functions, settings = read_app_settings(environ), read_settings(environ)
     urls = QueueUrls(
         turns=functions.turns_queue_url,
@@ -124,7 +124,7 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     )
     app = load_app(functions.headgate_app)
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
-    furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn)
+    prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn)
     opened = open_store(settings, clock)
     service = open_service(app, opened, clock)
     join_fanouts(service, opened, clock)

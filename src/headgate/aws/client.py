@@ -1,6 +1,6 @@
-"""The client on Lambda: starts executions, tells them things and says how they are, for callers who have no server.
+"""Client handler: starts, signals, cancels and describes executions for callers without a Headgate server.
 
-An event names an action. Whoever may have called twice gives ids: the same again changes nothing.
+An event names an action. With ids in the event, a repeated call has no further effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from headgate import typed_decode
 from headgate.aws.app_container import app_container
-from headgate.aws.invocations import Context, Event, answered
+from headgate.aws.invocation import Context, Event, handle
 from headgate.durable.bus import events
 from headgate.durable.model import payload
 from headgate.durable.model.starts import Reuse
@@ -20,11 +20,11 @@ from headgate.durable.service import Service
 from headgate.errors import InvalidPayloadError
 
 
-class _Asked(Struct, frozen=True, kw_only=True, tag_field="action", tag=str.lower, forbid_unknown_fields=True):
-    """What is asked for. The action is the name of the class in lower case."""
+class _Request(Struct, frozen=True, kw_only=True, tag_field="action", tag=str.lower, forbid_unknown_fields=True):
+    """Base of the requests. The action is the name of the class in lower case."""
 
 
-class Start(_Asked, frozen=True, kw_only=True):
+class Start(_Request, frozen=True, kw_only=True):
     """Start an execution."""
 
     workflow: str
@@ -34,7 +34,7 @@ class Start(_Asked, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
-class Signal(_Asked, frozen=True, kw_only=True):
+class Signal(_Request, frozen=True, kw_only=True):
     """Send a signal."""
 
     id: str
@@ -43,27 +43,27 @@ class Signal(_Asked, frozen=True, kw_only=True):
     signal_id: str | None = None
 
 
-class Cancel(_Asked, frozen=True, kw_only=True):
-    """Ask an execution to end."""
+class Cancel(_Request, frozen=True, kw_only=True):
+    """Request the cancellation of an execution."""
 
     id: str
     reason: str = ""
 
 
-class Terminate(_Asked, frozen=True, kw_only=True):
-    """End an execution without asking its code."""
+class Terminate(_Request, frozen=True, kw_only=True):
+    """End an execution without running its code."""
 
     id: str
     reason: str = ""
 
 
-class Redrive(_Asked, frozen=True, kw_only=True):
-    """Have an execution that is stuck try again."""
+class Redrive(_Request, frozen=True, kw_only=True):
+    """Retry a stuck execution."""
 
     id: str
 
 
-class Emit(_Asked, frozen=True, kw_only=True):
+class Emit(_Request, frozen=True, kw_only=True):
     """Put an event on the bus."""
 
     type: str
@@ -72,53 +72,57 @@ class Emit(_Asked, frozen=True, kw_only=True):
     subject: str = ""
 
 
-class Show(_Asked, frozen=True, kw_only=True):
-    """Say how an execution is."""
+class Show(_Request, frozen=True, kw_only=True):
+    """Describe an execution."""
 
     id: str
 
 
-Asked = Start | Signal | Cancel | Terminate | Redrive | Emit | Show
+ClientRequest = Start | Signal | Cancel | Terminate | Redrive | Emit | Show
 
 
 def client(event: Event, context: Context) -> Event:
-    """Do what an event asks for, and answer once that is durable. Raises `InvalidPayloadError` for one that is none."""
-    return answered("client", context, lambda: _done(app_container().service, event))
+    """Run the action of an event; the response follows the commit. Raises `InvalidPayloadError`."""
+    return handle("client", context, lambda: _run(app_container().service, event))
 
 
-def _done(service: Service, event: Event) -> Event:
+def _run(service: Service, event: Event) -> Event:
     try:
-        asked = typed_decode.convert(event, Asked)
+        request = typed_decode.convert(event, ClientRequest)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
             f"event: {exc}; give an action (start, signal, cancel, terminate, redrive, emit, show) and what it needs"
         ) from exc
-    told = service.client
-    match asked:
+    executions = service.client
+    match request:
         case Start():
-            started = told.start(
-                asked.workflow, _raw(asked.input, "input"), execution_id=asked.id, reuse=asked.reuse, tags=asked.tags
+            started = executions.start(
+                request.workflow,
+                _raw(request.input, "input"),
+                execution_id=request.id,
+                reuse=request.reuse,
+                tags=request.tags,
             )
             return {"id": started.id, "created": started.was_started}
         case Emit():
-            data = _raw(asked.data, "data")
+            data = _raw(request.data, "data")
             source = f"/headgate/{service.app.name}"
-            emitted = events.Event(id=asked.id, type=asked.type, source=source, subject=asked.subject, data=data)
+            emitted = events.Event(id=request.id, type=request.type, source=source, subject=request.subject, data=data)
             return {"id": service.bus.emit(emitted)}
         case Show():
-            row = told.get(asked.id)
+            row = executions.get(request.id)
             result = None if row.result is None else msgspec.json.decode(row.result)
             error = None if row.error is None else msgspec.json.decode(row.error)
             return {"id": row.execution_id, "status": row.status.value, "result": result, "error": error}
         case Signal():
-            told.signal(asked.id, asked.name, _raw(asked.payload, "payload"), signal_id=asked.signal_id)
+            executions.signal(request.id, request.name, _raw(request.payload, "payload"), signal_id=request.signal_id)
         case Cancel():
-            told.cancel(asked.id, asked.reason)
+            executions.cancel(request.id, request.reason)
         case Terminate():
-            told.terminate(asked.id, asked.reason)
+            executions.terminate(request.id, request.reason)
         case Redrive():
-            told.redrive(asked.id)
-    return {"id": asked.id}
+            executions.redrive(request.id)
+    return {"id": request.id}
 
 
 def _raw(value: Any, what: str) -> Raw:  # noqa: ANN401 - whatever JSON holds

@@ -1,4 +1,4 @@
-"""Function settings: what the environment of a Lambda says beside the settings of the product."""
+"""Function settings: the environment variables of the Lambdas beyond Headgate's own settings."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from headgate import typed_decode
 from headgate.errors import SettingsError
 from headgate.settings import Settings
 
-# What holds where the environment says nothing else. Only /tmp can be written to in a Lambda.
+# Defaults. In a Lambda only /tmp is writable.
 _DEFAULTS: Final = {
     "HEADGATE_HOME": "/tmp/headgate",
     "HEADGATE_STORE_BACKEND": "dynamodb",
     "HEADGATE_LOG_FORMAT": "json",
 }
 _REGION: Final = "AWS_REGION"
-# Which app the functions of workflows run: module:name. No setting of the product, which is told so by `--app`.
+# The app of the workflow functions, as module:name. Not a setting of Headgate, which takes it as `--app`.
 _APP: Final = "HEADGATE_APP"
 
 S = TypeVar("S", bound=Struct)
 
 
 class FunctionSettings(Struct, frozen=True, kw_only=True):
-    """What a function needs to know of those around it. Each is a variable of the same name in upper case."""
+    """Settings of the lifecycle functions. Each is an environment variable of the same name in upper case."""
 
-    # The lifecycle.
+    # The state machine of the lifecycle.
     state_machine_arn: str
-    # Whom a one-shot schedule calls when an SLA is due, as whom, and in which group schedules are.
+    # One-shot schedules for SLA deadlines: the function they invoke, their role and their group.
     sla_monitor_arn: str
     scheduler_role_arn: str
     scheduler_group_name: str
-    # Where it is published that a period has ended; without it, nowhere.
+    # The topic for ended periods; empty publishes nothing.
     lifecycle_topic_arn: str = ""
-    # A secret that holds a keyring; without it every container has one of its own.
+    # The secret with the keyring; without it every sandbox generates its own.
     keys_secret_arn: str = ""
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):
-    """What the functions of workflows need to know. Each is a variable of the same name in upper case."""
+    """Settings of the workflow functions. Each is an environment variable of the same name in upper case."""
 
-    # The app whose workflows and activities they run: module:name.
+    # The app to run, as module:name.
     headgate_app: str
-    # The queues of wakes, and what schedules know the one for later by.
+    # The queue of turns, and the delay queue with its ARN for schedules.
     turns_queue_url: str
     later_queue_url: str
     later_queue_arn: str
-    # A JSON object: the queue of activities for each task queue.
+    # A JSON object of queue URLs by task queue.
     activity_queue_urls: str
-    # As whom schedules put wakes into the queue, and in which group they are.
+    # The role and the group of one-shot schedules.
     scheduler_role_arn: str
     scheduler_group_name: str
     keys_secret_arn: str = ""
 
     def activity_queues(self) -> dict[str, str]:
-        """Return the queues of activities by task queue. Raises `SettingsError`."""
+        """Return the queue URLs by task queue. Raises `SettingsError`."""
         try:
             return typed_decode.from_json(self.activity_queue_urls, dict[str, str])
         except msgspec.DecodeError as exc:
@@ -79,15 +79,15 @@ def read_app_settings(environ: Mapping[str, str]) -> AppSettings:
 def _read(kind: type[S], environ: Mapping[str, str]) -> S:
     fields = kind.__struct_fields__
     required = fields[: len(fields) - len(kind.__struct_defaults__)]
-    given = {name: environ[name.upper()] for name in fields if environ.get(name.upper())}
-    missing = [name.upper() for name in required if name not in given]
+    values = {name: environ[name.upper()] for name in fields if environ.get(name.upper())}
+    missing = [name.upper() for name in required if name not in values]
     if missing:
         raise SettingsError(f"variables {', '.join(missing)}: a function needs them; deploy/terraform sets them")
-    return kind(**given)
+    return kind(**values)
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Return the settings of the product as they are in a Lambda. Raises `SettingsError`."""
+    """Return Headgate's settings, with the defaults of a Lambda. Raises `SettingsError`."""
     region = {"HEADGATE_STORE_AWS_REGION": environ[_REGION]} if environ.get(_REGION) else {}
     product = {name: value for name, value in environ.items() if name != _APP}
     return Settings.load({**_DEFAULTS, **region, **product}, None, {})

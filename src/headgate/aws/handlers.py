@@ -1,7 +1,7 @@
-"""Handlers: what Lambda calls. Each reads its event, makes one call, and answers.
+"""Lambda handlers of the pipeline lifecycle. Each parses its event, makes one call, and returns the response.
 
-The machine knows orchestrator, evaluator, trigger, run-checker and SLA monitor by the variables of its definition; the
-others are called by the stream of the table, by a rule of EventBridge, or when a package was deployed.
+The state machine invokes orchestrator, evaluator, trigger, run_checker and sla_monitor; the table's stream invokes
+stream_router; EventBridge rules invoke watchdog and clockwork; a deployment invokes definitions.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from headgate.aws.container import Container, container
-from headgate.aws.invocations import Context, Event, answered, is_over
+from headgate.aws.invocation import Context, Event, handle, is_out_of_time
+from headgate.aws.lifecycle_container import LifecycleContainer, lifecycle_container
 from headgate.errors import TransientError
 from headgate.pipelines.watchdog.watchdog import REPORTING
 
@@ -18,66 +18,68 @@ T = TypeVar("T")
 
 
 def orchestrator(event: Event, context: Context) -> Event:
-    """Answer to an action or mode of the lifecycle."""
-    return _called("OrchestratorFunctionArn", event, context)
+    """Run an action of the lifecycle."""
+    return _call("OrchestratorFunctionArn", event, context)
 
 
 def evaluator(event: Event, context: Context) -> Event:
     """Evaluate one trait."""
-    return _called("EvaluatorFunctionArn", event, context)
+    return _call("EvaluatorFunctionArn", event, context)
 
 
 def trigger(event: Event, context: Context) -> Event:
     """Start the job of a run."""
-    return _called("TriggerFunctionArn", event, context)
+    return _call("TriggerFunctionArn", event, context)
 
 
 def run_checker(event: Event, context: Context) -> Event:
-    """Say how the job of a run is."""
-    return _called("RunCheckerFunctionArn", event, context)
+    """Return the status of a run's job."""
+    return _call("RunCheckerFunctionArn", event, context)
 
 
 def sla_monitor(event: Event, context: Context) -> Event:
-    """Say when an SLA is due, or judge it; schedules call it too, when one is."""
-    return _called("sla_monitor_arn", event, context)
+    """Return the deadlines of an SLA, or judge it; one-shot schedules invoke it at a deadline."""
+    return _call("sla_monitor_arn", event, context)
 
 
 def stream_router(event: Event, context: Context) -> Event:
-    """Act on changed rows of the table of pipelines, and report those that have to come again."""
-    failed = _answered(
-        "stream-router", context, lambda opened: opened.batches(event["Records"], lambda: is_over(context))
+    """Process changed rows of the pipelines table, and report those that failed."""
+    failed = _handle(
+        "stream-router", context, lambda container: container.batches(event["Records"], lambda: is_out_of_time(context))
     )
     return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 
 
 def watchdog(event: Event, context: Context) -> Event:
-    """Make one tick. What a check met is told as an event; only a tick that could not tell it fails."""
+    """Run one watchdog tick. Findings become events; the tick fails only if they cannot be written."""
     del event
 
-    def tick(opened: Container) -> Event:
-        report = opened.watch()
+    def tick(container: LifecycleContainer) -> Event:
+        report = container.watch()
         if REPORTING in report.failed:
             raise TransientError(f"watchdog: {report.failed[REPORTING]}")
         return {"findings": dict(report.findings), "failed": dict(report.failed)}
 
-    return _answered("watchdog", context, tick)
+    return _handle("watchdog", context, tick)
 
 
 def clockwork(event: Event, context: Context) -> Event:
-    """Begin what is due by the clock, and deliver alerts."""
+    """Start due schedules, advance backfills and deliver alerts."""
     del event
-    return _answered("clockwork", context, lambda opened: {"delivered": opened.keep_time(lambda: is_over(context))})
+    return _handle(
+        "clockwork", context, lambda container: {"delivered": container.run_schedules(lambda: is_out_of_time(context))}
+    )
 
 
 def definitions(event: Event, context: Context) -> Event:
-    """Make the definitions in the package the current ones."""
+    """Apply the pipeline definitions of the package."""
     del event
-    return _answered("definitions", context, lambda opened: {"pipelines": opened.define()})
+    return _handle("definitions", context, lambda container: {"pipelines": container.apply_definitions()})
 
 
-def _called(variable: str, event: Event, context: Context) -> Event:
-    return _answered(variable, context, lambda opened: opened.call(variable, event))
+def _call(variable: str, event: Event, context: Context) -> Event:
+    return _handle(variable, context, lambda container: container.call(variable, event))
 
 
-def _answered(function: str, context: Context, call: Callable[[Container], T]) -> T:
-    return answered(function, context, lambda: call(container()))
+def _handle(function: str, context: Context, call: Callable[[LifecycleContainer], T]) -> T:
+    return handle(function, context, lambda: call(lifecycle_container()))

@@ -1,4 +1,4 @@
-"""The lifecycle topic: who subscribes to it hears that a period was done, or failed, without looking at the table."""
+"""Lifecycle topic: publishes completed and failed periods to SNS."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = structlog.get_logger(__name__)
 
 
 class LifecycleTopic:
-    """Publishes to one topic, at best: who must not miss anything subscribes to alerts instead."""
+    """Publishes to one SNS topic, best effort. Alerts are the reliable channel."""
 
     def __init__(self, client: Any, topic_arn: str) -> None:  # noqa: ANN401 - boto3 has no types here
         self._client = client
         self._topic_arn = topic_arn
 
-    def hear(self, change: Change) -> None:
-        """Publish what a change of a run log tells, if it is that the period has ended. Logs what goes wrong."""
+    def on_change(self, change: Change) -> None:
+        """Publish a run log change that ends its period. Errors are logged."""
         if change.new is None or not str(change.key.sort).startswith("RUNLOG#"):
             return
         log = run_log_of(change.new)

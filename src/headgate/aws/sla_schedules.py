@@ -1,7 +1,7 @@
-"""SLA schedules: the SLA monitor on AWS, which also has itself called at the moment when an SLA is due.
+"""SLA schedules: the SLA monitor on AWS, with one-shot EventBridge schedules for its deadlines.
 
-The watchdog judges every SLA, also without them: they only make it prompt. One that fires is a question, and asks what
-holds then, so that one too many does no harm.
+The watchdog judges every SLA; schedules only make that prompt. A schedule that fires makes the monitor evaluate the SLA
+again, so a superfluous one has no effect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.watchdog.sla_monitor import BREACH, WARNING
 
-_MOMENTS: Final = {WARNING: "warningAt", BREACH: "breachAt"}
-# Who it is about, and since when the time of a relative SLA counts.
-_CARRIED: Final = ("pipelineId", "scheduleId", "date", "runId", "sensorArrivalAt")
+_DEADLINES: Final = {WARNING: "warningAt", BREACH: "breachAt"}
+# Fields of the event that a schedule passes on: the run, and the start of a relative SLA.
+_EVENT_FIELDS: Final = ("pipelineId", "scheduleId", "date", "runId", "sensorArrivalAt")
 
 
 class ScheduledSlaMonitor:
-    """Answers like the SLA monitor itself, and keeps its schedules."""
+    """Wraps the SLA monitor, and creates and deletes its schedules."""
 
     def __init__(
         self, monitor: Callable[[dict[str, Any]], Answer], one_shots: OneShotSchedules, *, own_arn: str, clock: Clock
@@ -33,28 +33,29 @@ class ScheduledSlaMonitor:
         self._clock = clock
 
     def __call__(self, event: dict[str, Any]) -> Answer:
-        """Return the answer to an event. Raises what the monitor raises, `TransientError` and `StoreIOError`."""
+        """Return the monitor's answer to an event. Raises its errors, `TransientError` and `StoreIOError`."""
         answer = self._monitor(event)
         match event.get("mode"):
             case "schedule":
                 self._schedule(event, answer)
             case "cancel":
-                for kind in _MOMENTS:
-                    self._one_shots.drop(_wish(event, kind))
+                for kind in _DEADLINES:
+                    self._one_shots.drop(_schedule_name(event, kind))
         return answer
 
     def _schedule(self, event: dict[str, Any], answer: Answer) -> None:
-        for kind, at in _moments(answer):
+        for kind, at in _deadlines(answer):
             if at > self._clock.now():
-                given: Json = {"mode": "fire-alert", "kind": kind, **{name: event.get(name, "") for name in _CARRIED}}
-                self._one_shots.put(_wish(event, kind), at, self._own_arn, given)
+                fields = {name: event.get(name, "") for name in _EVENT_FIELDS}
+                input: Json = {"mode": "fire-alert", "kind": kind, **fields}
+                self._one_shots.put(_schedule_name(event, kind), at, self._own_arn, input)
 
 
-def _moments(answer: Answer) -> Iterator[tuple[str, datetime]]:
-    for kind, field in _MOMENTS.items():
+def _deadlines(answer: Answer) -> Iterator[tuple[str, datetime]]:
+    for kind, field in _DEADLINES.items():
         if answer.get(field):
             yield kind, datetime.fromisoformat(str(answer[field]))
 
 
-def _wish(event: dict[str, Any], kind: str) -> str:
+def _schedule_name(event: dict[str, Any], kind: str) -> str:
     return f"sla-{kind}-{event['pipelineId']}-{event['scheduleId']}-{event['date']}"

@@ -1,7 +1,7 @@
-"""Stream batches: the records that a Lambda is given at once, each dealt with by itself.
+"""Stream batches: process the stream records of one invocation, with partial batch failures.
 
-Lambda gives a batch again from the first record on that is reported. So every record of it is dealt with, whatever
-became of another, but for those of a row whose earlier change failed: changes of a row are heard in their order.
+Lambda repeats a batch from its first failed record. Each record is processed on its own, except that records of a row
+whose earlier change failed are skipped: the changes of a row are processed in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from headgate.aws.stream_records import change_of, key_of, sequence_of
+from headgate.aws.stream_records import record_key, sequence_number, stream_change
 from headgate.store.model.requests import Change
 from headgate.store.model.schema import Key, Table
 
@@ -21,36 +21,38 @@ _log = structlog.get_logger(__name__)
 
 
 class StreamBatches:
-    """Deals with batches of one table. What it remembers saves work, and is never needed: all can be heard twice."""
+    """Processes the stream of one table. It skips records it has processed; that only saves work."""
 
-    def __init__(self, table: Table, restore: Callable[[Change], Change], hear: Callable[[Change], None]) -> None:
+    def __init__(self, table: Table, restore: Callable[[Change], Change], on_change: Callable[[Change], None]) -> None:
         self._table = table
         self._restore = restore
-        self._hear = hear
-        self._heard: OrderedDict[str, None] = OrderedDict()
+        self._on_change = on_change
+        self._processed: OrderedDict[str, None] = OrderedDict()
 
-    def __call__(self, records: Sequence[Mapping[str, Any]], is_over: Callable[[], bool]) -> list[str]:
-        """Return the sequence numbers of the records that have to come again. `is_over` says that time is up."""
-        held_up: set[Key] = set()
-        return [sequence_of(record) for record in records if is_over() or not self._is_dealt_with(record, held_up)]
+    def __call__(self, records: Sequence[Mapping[str, Any]], is_out_of_time: Callable[[], bool]) -> list[str]:
+        """Process records, and return the sequence numbers of those that failed or ran out of time."""
+        failed_keys: set[Key] = set()
+        return [
+            sequence_number(record) for record in records if is_out_of_time() or not self._process(record, failed_keys)
+        ]
 
-    def _is_dealt_with(self, record: Mapping[str, Any], held_up: set[Key]) -> bool:
+    def _process(self, record: Mapping[str, Any], failed_keys: set[Key]) -> bool:
         event_id = str(record.get("eventID"))
-        if event_id in self._heard:
+        if event_id in self._processed:
             return True
         key: Key | None = None
         try:
-            key = key_of(self._table, record)
-            if key in held_up:
+            key = record_key(self._table, record)
+            if key in failed_keys:
                 return False
-            self._hear(self._restore(change_of(self._table, record)))
-        except Exception as exc:  # noqa: BLE001 - rows are written by others too: what one leads to stops no other
+            self._on_change(self._restore(stream_change(self._table, record)))
+        except Exception as exc:  # noqa: BLE001 - others write rows too: one bad record must not block the rest
             _log.error(
                 "record failed", action="stream-router", event_id=event_id, key=str(key), error=str(exc), exc_info=True
             )
-            held_up |= {key} if key is not None else set()
+            failed_keys |= {key} if key is not None else set()
             return False
-        self._heard[event_id] = None
-        if len(self._heard) > _REMEMBERED_MAX:
-            self._heard.popitem(last=False)
+        self._processed[event_id] = None
+        if len(self._processed) > _REMEMBERED_MAX:
+            self._processed.popitem(last=False)
         return True

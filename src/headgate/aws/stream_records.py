@@ -1,4 +1,4 @@
-"""Stream records: what a Lambda is told of a changed row, as the change that the router hears of."""
+"""Stream records: converts DynamoDB stream records of a Lambda event to store changes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.store.model.schema import Key, Table
 from headgate.store.model.values import Item
 
 
-def key_of(table: Table, record: Mapping[str, Any]) -> Key:
-    """Return the key of the row that a record is about. Raises whatever a bad one leads to."""
+def record_key(table: Table, record: Mapping[str, Any]) -> Key:
+    """Return the key of a record's row. A malformed record raises any error."""
     return table.key_of(from_attributes(_decoded(record["dynamodb"]["Keys"])))
 
 
-def change_of(table: Table, record: Mapping[str, Any]) -> Change:
-    """Return the change that a record tells of, spilled attributes not restored. Raises whatever a bad one leads to."""
+def stream_change(table: Table, record: Mapping[str, Any]) -> Change:
+    """Return the change of a record, without restoring spilled attributes. A malformed record raises any error."""
     body = record["dynamodb"]
     old, new = _image(body.get("OldImage")), _image(body.get("NewImage"))
     kind = ChangeKind.INSERT if old is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
@@ -28,7 +28,7 @@ def change_of(table: Table, record: Mapping[str, Any]) -> Change:
         str(record["eventID"]),
         table,
         kind,
-        key_of(table, record),
+        record_key(table, record),
         old,
         new,
         float(body["ApproximateCreationDateTime"]),
@@ -36,8 +36,8 @@ def change_of(table: Table, record: Mapping[str, Any]) -> Change:
     )
 
 
-def sequence_of(record: Mapping[str, Any]) -> str:
-    """Return the number under which a record is reported."""
+def sequence_number(record: Mapping[str, Any]) -> str:
+    """Return the sequence number by which a failed record is reported."""
     return str(record["dynamodb"]["SequenceNumber"])
 
 
@@ -50,7 +50,7 @@ def _decoded(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value with its bytes as such: an event is JSON, and has them in base 64."""
+    """Return an attribute value with its binary content decoded from base64."""
     ((kind, content),) = value.items()
     match kind:
         case "B":

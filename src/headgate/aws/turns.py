@@ -1,25 +1,25 @@
-"""Turns on Lambda: called by the FIFO queue of wakes, advances the executions that its messages name."""
+"""Turn handler: advances the executions named by the messages of the FIFO queue."""
 
 from __future__ import annotations
 
 from headgate.aws.app_container import app_container
-from headgate.aws.invocations import Context, Event, answered, is_over
+from headgate.aws.invocation import Context, Event, handle, is_out_of_time
 from headgate.durable.serverless.wakeups import TurnWake, load_due
 
 
 def turns(event: Event, context: Context) -> Event:
-    """Take the turns that messages ask for, and report those whose execution was left with something to hear."""
-    failed = answered("turns", context, lambda: _taken(event, context))
+    """Run the turns that messages ask for, and report those whose execution still has unread events."""
+    failed = handle("turns", context, lambda: _run_turns(event, context))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _taken(event: Event, context: Context) -> list[str]:
-    opened = app_container()
+def _run_turns(event: Event, context: Context) -> list[str]:
+    container = app_container()
     wakes: dict[str, TurnWake] = {}
     for record in event["Records"]:
         wake = load_due(record["body"]).wake
-        assert isinstance(wake, TurnWake), "nothing else is sent to this queue"
+        assert isinstance(wake, TurnWake), "this queue only has turn wakeups"
         wakes[record["messageId"]] = wake
-    early, left = opened.turns(list(wakes.values()), lambda: is_over(context))
-    opened.queues.send(early)
-    return [message_id for message_id, wake in wakes.items() if wake.execution_id in left]
+    early, unfinished = container.turns(list(wakes.values()), lambda: is_out_of_time(context))
+    container.queues.send(early)
+    return [message_id for message_id, wake in wakes.items() if wake.execution_id in unfinished]

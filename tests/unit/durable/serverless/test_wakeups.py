@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.aws.deliveries import work_off
+from headgate.aws.worker_invocation import run_worker
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.records import Activity, activity_of
@@ -319,14 +319,14 @@ def test_deliveries__held_by_an_invocation_that_was_killed__are_made_by_a_later_
     assert killed.activities.claim_one(activity(service, "g-4")) is not None
     clock.advance(300)
     # It may still be there: nobody watches for long enough to know.
-    assert work_off(service, never) == 0
+    assert run_worker(service, never) == 0
 
     clock.advance(900)
-    assert work_off(service, never) == 1
+    assert run_worker(service, never) == 1
 
     assert service.client.get("g-4").result == "1"
     clock.advance(60)
-    work_off(service, never)
+    run_worker(service, never)
     assert list_members(service.store) == []
 
 

@@ -1,4 +1,4 @@
-"""The container: everything that the functions work with, opened once for all invocations of one process."""
+"""Lifecycle container: the services of the lifecycle functions, opened once per process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.aws.deliveries import work_off
+from headgate.aws.function_home import prepare_home
 from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
-from headgate.aws.home import furnish
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
+from headgate.aws.worker_invocation import run_worker
 from headgate.bootstrap.health import open_health
 from headgate.bootstrap.pipelines import NOTIFY_FILE, OpenPipelines, apply_folder, open_pipelines, open_step_functions
 from headgate.bootstrap.store import (
@@ -43,8 +43,8 @@ PIPELINES_FOLDER: Final = "pipelines"
 _TASK_ROOT: Final = "LAMBDA_TASK_ROOT"
 
 
-class Container(Struct, frozen=True, kw_only=True):
-    """What is open, and the functions on it. `package` is the folder that the code was unpacked to."""
+class LifecycleContainer(Struct, frozen=True, kw_only=True):
+    """The opened services, and one method per function. `package` is the folder of the unpacked code."""
 
     package: Path
     opened: OpenedStore
@@ -56,34 +56,34 @@ class Container(Struct, frozen=True, kw_only=True):
     sla_monitor: ScheduledSlaMonitor
 
     def call(self, variable: str, event: dict[str, Any]) -> Answer:
-        """Call the function that the machine knows by a variable of its definition: the very one of the engine."""
+        """Call the lifecycle activity behind a variable of the state machine's definition."""
         if variable == "sla_monitor_arn":
             return self.sla_monitor(event)
         answer: Answer = self.service.app.activities[FUNCTIONS[variable]].function(event)
         return answer
 
     def watch(self) -> TickReport:
-        """Make one tick of the watchdog."""
+        """Run one tick of the watchdog."""
         return self.pipelines.watchdog.tick()
 
-    def keep_time(self, is_over: Callable[[], bool]) -> int:
-        """Begin what is due by the clock, go on with backfills, and deliver alerts. Returns how many were delivered."""
+    def run_schedules(self, is_out_of_time: Callable[[], bool]) -> int:
+        """Start due schedules, advance backfills, and deliver alerts. Returns the number of deliveries."""
         pipelines = self.pipelines
         try:
-            # Made anew, so that it learns the definitions as they are now.
+            # Constructed for each tick, so that it reads the current definitions.
             PipelineLoops(pipelines.service).tick()
             pipelines.backfilling.tick()
             pipelines.notifier.tick()
             own = pipelines.heartbeats.beat(HeartbeatSource.SERVER)
             pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
         finally:
-            # Whatever could not be begun, people are told of what has happened.
-            delivered = work_off(self.service, is_over)
+            # Alerts are delivered even if starting failed.
+            delivered = run_worker(self.service, is_out_of_time)
         return delivered
 
-    def define(self) -> int:
-        """Make the definitions in the package the current ones, and return how many pipelines there are."""
-        # Before the first event, lest nobody is told of it.
+    def apply_definitions(self) -> int:
+        """Apply the definitions of the package, and return the number of pipelines."""
+        # Before the first event is published, so that it is delivered.
         self.service.bus.register(list(self.service.app.subscriptions.values()), self.service.app.name)
         folder = self.package / PIPELINES_FOLDER
         if folder.is_dir():
@@ -91,33 +91,33 @@ class Container(Struct, frozen=True, kw_only=True):
         return len(self.pipelines.service.definitions.all().pipelines)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.cache.close()
         self.clients.close()
         self.opened.store.close()
 
 
 @functools.cache
-def container() -> Container:
-    """Return the container of this process, opened by its environment.
+def lifecycle_container() -> LifecycleContainer:
+    """Return the container of this process, opened from its environment.
 
     Raises `SettingsError`; the next invocation tries again.
     """
-    # The edge of the process, as the main function of the program is: everything else is given what it needs.
+    # The entry point of the process: only here the environment is read.
     environ = dict(os.environ)  # noqa: TID251
     log = read_settings(environ).log
     configure_logs(style=log.format, level=log.level)
     return open_container(environ, SystemClock())
 
 
-def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
-    """Open everything. Raises `SettingsError`, and what an unreachable secret raises."""
+def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContainer:
+    """Open the store and the services. Raises `SettingsError`, and `TransientError` for an unreachable secret."""
     functions, settings = read_function_settings(environ), read_settings(environ)
     package = Path(environ.get(_TASK_ROOT) or ".").absolute()
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
     notify = package / NOTIFY_FILE
     files = [notify] if notify.is_file() else []
-    furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
+    prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
     opened = open_store(settings, clock)
     service = open_service(App("headgate"), opened, clock)
     fanouts = join_fanouts(service, opened, clock)
@@ -133,26 +133,28 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
     )
     pipelines = open_pipelines(service, opened, fanouts, clock, environ=environ, health=health, engine=engine)
     monitor = service.app.activities[FUNCTIONS["sla_monitor_arn"]].function
-    return Container(
+    return LifecycleContainer(
         package=package,
         opened=opened,
         service=service,
         pipelines=pipelines,
         cache=cache,
         clients=clients,
-        batches=StreamBatches(PIPELINES, opened.spill.restore_change, _hearers(pipelines, functions, clients)),
+        batches=StreamBatches(PIPELINES, opened.spill.restore_change, _change_listener(pipelines, functions, clients)),
         sla_monitor=ScheduledSlaMonitor(monitor, engine.one_shots, own_arn=functions.sla_monitor_arn, clock=clock),
     )
 
 
-def _hearers(pipelines: OpenPipelines, functions: FunctionSettings, clients: AwsClients) -> Callable[[Change], None]:
+def _change_listener(
+    pipelines: OpenPipelines, functions: FunctionSettings, clients: AwsClients
+) -> Callable[[Change], None]:
     route = pipelines.service.router.on_change
     if not functions.lifecycle_topic_arn:
         return route
     topic = LifecycleTopic(clients.client("sns"), functions.lifecycle_topic_arn)
 
-    def hear(change: Change) -> None:
+    def on_change(change: Change) -> None:
         route(change)
-        topic.hear(change)
+        topic.on_change(change)
 
-    return hear
+    return on_change

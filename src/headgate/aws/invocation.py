@@ -1,4 +1,4 @@
-"""Invocations: what all handlers of Lambda have in common: the time that is left, the log, and the names of errors."""
+"""Lambda invocation: remaining time, logging and error names, shared by all handlers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from headgate.aws.failures import named
+from headgate.aws.lambda_errors import lambda_error
 from headgate.errors import HeadgateError
 from headgate.telemetry import correlated
 
-# With less time than this nothing more is begun, so that it can end: a call of the store may take ten seconds.
+# No new work starts with less time left than this: one store call may take ten seconds.
 MARGIN_MS: Final = 15_000
 _log = structlog.get_logger(__name__)
 
@@ -20,32 +20,32 @@ Event = dict[str, Any]
 
 
 class Context(Protocol):
-    """What Lambda tells of an invocation."""
+    """The part of Lambda's context object that the handlers use."""
 
     aws_request_id: str
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return for how long the invocation may go on."""
+        """Return the time left before Lambda ends the invocation."""
 
 
-def is_over(context: Context) -> bool:
-    """Whether nothing more should be begun."""
+def is_out_of_time(context: Context) -> bool:
+    """Whether too little time is left to start new work."""
     return context.get_remaining_time_in_millis() < MARGIN_MS
 
 
-def answered(function: str, context: Context, call: Callable[[], T]) -> T:
-    """Return what a call returns. Raises what `failures.named` makes of an error.
+def handle(function: str, context: Context, call: Callable[[], T]) -> T:
+    """Run a handler's call and log its end. Raises errors as `lambda_errors.lambda_error` names them.
 
-    The event is not logged: it holds tokens.
+    The event is not logged, because it holds tokens.
     """
     with correlated(context.aws_request_id):
         try:
-            answer = call()
+            response = call()
         except HeadgateError as exc:
             _log.error("call failed", function=function, code=exc.code, error=str(exc))
-            error = named(exc)
+            error = lambda_error(exc)
             if error is exc:
                 raise
             raise error from exc
         _log.info("call answered", function=function, milliseconds_left=context.get_remaining_time_in_millis())
-        return answer
+        return response

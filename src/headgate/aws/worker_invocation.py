@@ -1,4 +1,4 @@
-"""Deliveries: what waits for a worker, alerts above all, worked off within one invocation."""
+"""Worker invocation: runs a durable worker within one Lambda invocation, mainly to deliver alerts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from headgate.durable.serverless.wakeups import WorkerWake
 from headgate.durable.service import Service
 from headgate.durable.worker.worker import Worker
 
-# No worker beats while a delivery is made, and none of them may take this long.
+# The worker sends no heartbeat during a delivery, so every delivery must take less than this.
 LEASE_SECONDS: Final = 240.0
-# No invocation lives longer, and no clock of two that are set by AWS is wrong by this much.
+# Above the longest invocation plus the clock skew between two Lambdas.
 INVOCATION_SECONDS_MAX: Final = 900.0
 
 
-def work_off(service: Service, is_over: Callable[[], bool]) -> int:
-    """Perform what is due until nothing is left or time is up, and return how much it was.
+def run_worker(service: Service, is_out_of_time: Callable[[], bool]) -> int:
+    """Perform due work until none is left or time is up, and return the number of activities performed.
 
-    What was claimed and not begun is given back; what a killed invocation held is taken over once its lease is over
-    and it cannot be there any more.
+    Unstarted claims are released at the end. Claims of a killed invocation are reclaimed once its lease has expired and
+    it can no longer be running.
     """
     worker = service.worker(lease_seconds=LEASE_SECONDS)
-    # Machines of functions have names and process ids in common: by these nobody can tell who of them lives.
+    # Lambda sandboxes share host names and process ids, which therefore cannot identify a live worker.
     worker.fleet.host = service.ids.make("call")
     worker.join()
     done = 0
     try:
-        _take_over(worker, service)
-        while not is_over():
+        _expire_dead_workers(worker, service)
+        while not is_out_of_time():
             worker.poll()
-            while worker.engine.has_work and not is_over():
+            while worker.engine.has_work and not is_out_of_time():
                 worker.turn()
             if not worker.queue:
                 break
-            while worker.queue and not is_over():
+            while worker.queue and not is_out_of_time():
                 worker.perform(worker.queue.popleft())
                 done += 1
     finally:
@@ -44,8 +44,8 @@ def work_off(service: Service, is_over: Callable[[], bool]) -> int:
     return done
 
 
-def _take_over(worker: Worker, service: Service) -> None:
-    """Give up workers that have not been seen for longer than they can live: this one stays too short to watch them."""
+def _expire_dead_workers(worker: Worker, service: Service) -> None:
+    """Expire workers whose lease ended longer ago than an invocation can last."""
     watch = LeaseWatch(worker, service.store)
     at_ms = int(1000 * (service.clock.seconds() - INVOCATION_SECONDS_MAX))
     for member in list_members(service.store):

@@ -1,4 +1,4 @@
-"""The home of a function: what a machine would have there, put there before anything is opened."""
+"""Function home: prepares the home folder of a Lambda before the store is opened."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headgate.settings import Settings
 from headgate.triggers.aws.clients import AwsClients
 
 
-def furnish(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, files: Iterable[Path] = ()) -> None:
-    """Make the home, with the keyring that a secret holds, if there is one, and a copy of each of the files.
+def prepare_home(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, files: Iterable[Path] = ()) -> None:
+    """Create the home folder, with the keyring of a secret (if configured) and copies of `files`.
 
     Raises `TransientError` and `StoreIOError`.
     """
@@ -33,12 +33,12 @@ def furnish(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, fi
 
 def _secret(arn: str, clients: AwsClients) -> str:
     with aws_request(f"secret {arn}"):
-        answer = clients.client("secretsmanager").get_secret_value(SecretId=arn)
-    return str(answer.get("SecretString", ""))
+        response = clients.client("secretsmanager").get_secret_value(SecretId=arn)
+    return str(response.get("SecretString", ""))
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else may read, unless an earlier container of the same machine has left it."""
+    """Write a file with mode 0600, unless an earlier process of the same sandbox has written it."""
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
