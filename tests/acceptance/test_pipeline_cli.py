@@ -182,6 +182,6 @@ def test_refusals__of_every_family__have_their_exit_codes(project: Project) -> N
     project.refused("why", "nope", exit_code=4, code="not_found", said="nope")
     project.refused("why", "shop-daily", "--date", "05.01.2026", exit_code=2, code="bad_payload", said="05.01.2026")
     approve = ("period", "approve", "shop-daily", "2026-03-01", "--reason", "x")
-    project.refused(*approve, exit_code=3, code="illegal_transition", said="nobody holds it")
+    project.refused(*approve, exit_code=3, code="illegal_transition", said="it is not held")
     elsewhere = ("--server", "http://127.0.0.1:9")
     project.refused("pipeline", "ls", *elsewhere, exit_code=75, code="transient", said="no server answers")

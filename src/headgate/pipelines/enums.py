@@ -1,4 +1,4 @@
-"""The words of pipelines: every status, category and kind that is stored, sent or shown."""
+"""Enumerations of the pipelines layer: every status, category and kind that is stored, sent or shown."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from headgate.triggers.contract import JobState as JobState
 
 
 class RunStatus(enum.StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     PENDING = "PENDING"
     TRIGGERING = "TRIGGERING"
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
-    # Done, and watched for a while longer: what it was made from may still change.
+    # Done, and monitored for changes of its inputs.
     COMPLETED_MONITORING = "COMPLETED_MONITORING"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing more happens to the run by itself."""
+        """Whether the run changes no more."""
         return self in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
     @property
@@ -32,7 +32,7 @@ class RunStatus(enum.StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.COMPLETED_MONITORING)
 
 
-# What a run may become. Every change is a compare-and-swap on its version.
+# The allowed transitions of a run.
 TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
     RunStatus.PENDING: frozenset({RunStatus.TRIGGERING, RunStatus.FAILED, RunStatus.CANCELLED}),
     RunStatus.TRIGGERING: frozenset(
@@ -49,7 +49,7 @@ TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
 
 
 class Verdict(enum.StrEnum):
-    """What a rule, a trait or a readiness comes to. UNKNOWN: what it looks at is not there or cannot be read."""
+    """The verdict of a rule, a trait or the readiness. UNKNOWN: the input is missing or unreadable."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -57,7 +57,7 @@ class Verdict(enum.StrEnum):
 
 
 class TraitStatus(enum.StrEnum):
-    """What a trait came to. ERROR is a failure to find out, never waited on in silence; STALE is one that expired."""
+    """The status of a trait. ERROR: the evaluation failed; STALE: the result has expired."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -66,7 +66,7 @@ class TraitStatus(enum.StrEnum):
 
 
 class OnUnknown(enum.StrEnum):
-    """What to do about a rule that cannot be told."""
+    """How to treat a rule with an unknown verdict."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -74,14 +74,14 @@ class OnUnknown(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """Whether a rule that fails holds the run back or is only told."""
+    """Whether a failing rule blocks the run or only warns."""
 
     BLOCK = "block"
     WARN = "warn"
 
 
 class Cause(enum.StrEnum):
-    """What made a run begin."""
+    """What started a run."""
 
     CRON = "cron"
     SENSOR = "sensor"
@@ -96,7 +96,7 @@ class Cause(enum.StrEnum):
 
 
 class RerunReason(enum.StrEnum):
-    """Why a period is done again. Whatever else a person gives counts as manual."""
+    """Why a period runs again. Any other text counts as manual."""
 
     JOB_FAIL_RETRY = "job-fail-retry"
     DATA_DRIFT = "data-drift"
@@ -105,7 +105,7 @@ class RerunReason(enum.StrEnum):
 
 
 class JobEvent(enum.StrEnum):
-    """What is noted in the job log."""
+    """The events of the job log."""
 
     SUCCESS = "success"
     FAIL = "fail"
@@ -121,7 +121,7 @@ class JobEvent(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the period is over with this, unless someone asks for a rerun."""
+        """Whether the period is over with this event, unless a rerun is requested."""
         return self in _TERMINAL_EVENTS
 
 
@@ -139,7 +139,7 @@ _TERMINAL_EVENTS: Final = frozenset(
 
 
 class CatchUp(enum.StrEnum):
-    """What to do about slots that passed while nobody was looking."""
+    """How to treat slots that passed during a downtime."""
 
     ALL = "all"
     LATEST = "latest"
@@ -147,7 +147,7 @@ class CatchUp(enum.StrEnum):
 
 
 class ExpectationKind(enum.StrEnum):
-    """What is expected by a time. Each has one verdict, once."""
+    """The kind of an expectation. Each expectation gets one verdict."""
 
     SCHEDULE = "schedule"
     IRREGULAR_DATE = "irregular-date"
@@ -159,19 +159,19 @@ class ExpectationKind(enum.StrEnum):
 
 
 class ExpectationVerdict(enum.StrEnum):
-    """How an expectation was judged."""
+    """The verdict on an expectation."""
 
     OPEN = "OPEN"
     MET = "MET"
     MISSED = "MISSED"
-    # Nobody has to account for it: excluded, skipped or dry.
+    # Not counted: excluded, skipped or a dry run.
     WAIVED = "WAIVED"
 
 
 class ControlState(enum.StrEnum):
-    """What people have said about a pipeline."""
+    """Whether a pipeline may start runs."""
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
-    # The breaker opened after too many failures in a row.
+    # The circuit breaker opened after too many failures in a row.
     TRIPPED = "TRIPPED"

@@ -1,4 +1,4 @@
-"""How structs are kept as rows: their fields as attributes, beside the keys of the catalogue."""
+"""Row codec: stores structs as rows, with their fields as attributes beside the keys."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _FRACTION: Final = 10**6
 
 
 def row(key: Key, struct: Struct, **more: Any) -> Item:  # noqa: ANN401  # index keys and times, as the store takes them
-    """Return the item that keeps a struct under a key. What is None or given as None is left out."""
+    """Encode a struct as the item of a key. None values are left out."""
     attributes = {**msgspec.to_builtins(struct), **more, **PIPELINES.key_attributes(key)}
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 def struct_of(item: Mapping[str, Any], kind: type[S]) -> S:
-    """Return the struct that an item keeps; attributes that it does not know are left alone.
+    """Decode a struct from an item; unknown attributes are ignored.
 
-    Raises `CorruptionError` if the item is not one of this kind.
+    Raises `CorruptionError` for an item of another kind.
     """
     try:
         return typed_decode.convert({name: item[name] for name in _names(kind) if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
-        raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc
+        raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; check for other writers") from exc
 
 
 def moment_digits(at_ms: int, *parts: str) -> str:
-    """Return digits for a key that sort as the moment does, and differ for what happened in the same millisecond.
+    """Return digits for a key that sort by time and differ within a millisecond.
 
-    The same moment and parts always give the same digits, so that noting a thing twice is noting it once.
+    The same time and fields always give the same digits, so that recording an event twice is idempotent.
     """
     digest = hashlib.blake2b("\x00".join(parts).encode(), digest_size=8).digest()
     return f"{at_ms:013d}{int.from_bytes(digest, 'big') % _FRACTION:06d}"
 
 
 def required(what: str, name: str, text: str) -> str:
-    """Return a text that a person must give, without space around it. Raises `InvalidPayloadError`."""
+    """Return a required text, stripped. Raises `InvalidPayloadError`."""
     stripped = text.strip()
     if not stripped or len(stripped) > REASON_MAX:
         raise InvalidPayloadError(f"{what}: {name} is missing, or longer than {REASON_MAX} characters; give one")

@@ -112,7 +112,7 @@ class Orchestrator:
             return
         pipeline, _ = self._definitions.newest(call.pipeline_id)
         owner = call.execution_name or ("" if log is None else log.execution)
-        self._stores.locks.take_up(key, owner, call.lock_token, lifetime_seconds(pipeline))
+        self._stores.locks.restore(key, owner, call.lock_token, lifetime_seconds(pipeline))
 
     def _job_poll_exhausted(self, call: Call) -> Answer:
         # Cancel the job first: if ending the run fails, the retry cancels again, which is idempotent.

@@ -1,1 +1,1 @@
-"""Runs: say here what this part is for."""
+"""Runs and everything that is recorded about them: logs, locks, reruns, retries, markers, controls and orders."""

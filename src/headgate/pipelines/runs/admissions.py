@@ -1,4 +1,4 @@
-"""Admissions: whether a period may have another attempt, by what its log says of the earlier ones."""
+"""Admission: decides whether a period may have another attempt, from the log of its earlier ones."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from headgate.pipelines.enums import Cause, JobEvent, RunStatus
 from headgate.pipelines.runs.retries import decide_retry
 from headgate.pipelines.runs.rows import Order, RunLog
 
-# Someone asks for this very period, knowing how it stands.
-_ASKED_FOR: Final = frozenset({Cause.MANUAL, Cause.REPLAY, Cause.BACKFILL})
-# Something has happened that the last attempt could not know of.
-_NEWS: Final = frozenset({Cause.SENSOR, Cause.MARKER, Cause.UPSTREAM, Cause.EVENT})
-# The last attempt ended before its job began.
-_NEVER_BEGAN: Final = frozenset({JobEvent.VALIDATION_EXHAUSTED, JobEvent.INFRA_TRIGGER_EXHAUSTED})
+# An operator requested this period.
+_REQUESTED: Final = frozenset({Cause.MANUAL, Cause.REPLAY, Cause.BACKFILL})
+# New input that the last attempt did not have.
+_NEW_INPUT: Final = frozenset({Cause.SENSOR, Cause.MARKER, Cause.UPSTREAM, Cause.EVENT})
+# The last attempt ended before its job started.
+_NOT_STARTED: Final = frozenset({JobEvent.VALIDATION_EXHAUSTED, JobEvent.INFRA_TRIGGER_EXHAUSTED})
 
 
 class Admission(Struct, frozen=True):
-    """Whether to go on, and why."""
+    """Whether to proceed, and why."""
 
     proceeds: bool
     reason: str
 
 
 class Applicant(Struct, frozen=True, kw_only=True):
-    """Who asks, with the lock on the period in hand."""
+    """The execution that asks, holding the lock of the period."""
 
     cause: Cause
     execution: str = ""
-    # Do it although it is done.
+    # Run although the period is done.
     is_replay: bool = False
-    # A rerun that was accepted for this.
+    # The accepted rerun that this execution is for.
     rerun_id: str = ""
 
 
 def admit(log: RunLog | None, applicant: Applicant, policy: RetryPolicy) -> Admission:
-    """Return whether a period may have another attempt. What is over does not begin again by itself."""
+    """Decide whether a period may have another attempt. A finished period does not start again by itself."""
     if log is None:
         return _yes("nothing was begun")
     is_own = bool(applicant.execution) and applicant.execution == log.execution
@@ -59,18 +59,18 @@ def admit(log: RunLog | None, applicant: Applicant, policy: RetryPolicy) -> Admi
 
 
 def _after_failure(log: RunLog, applicant: Applicant, policy: RetryPolicy, *, is_own: bool) -> Admission:
-    if applicant.cause in _ASKED_FOR and not is_own:
+    if applicant.cause in _REQUESTED and not is_own:
         return _yes("someone asks for it")
     if log.status is RunStatus.CANCELLED:
         return _no(f"it was cancelled, {log.reason or 'without a reason'}; ask for a rerun to do it again")
     if not log.attempts:
         return _no(f"it was closed before it began, {log.reason}; ask for a rerun to do it")
-    if applicant.cause in _NEWS and log.event in _NEVER_BEGAN:
-        return _yes("its last attempt ended before the job began, and there is news")
+    if applicant.cause in _NEW_INPUT and log.event in _NOT_STARTED:
+        return _yes("its last attempt ended before the job began, and there is new input")
     retry = decide_retry(policy, log)
     if not retry.is_retryable:
         return _no(f"it failed, and {retry.reason}; ask for a rerun to do it again")
-    if is_own or applicant.cause is Cause.RECOVERY or applicant.cause in _NEWS:
+    if is_own or applicant.cause is Cause.RECOVERY or applicant.cause in _NEW_INPUT:
         return _yes(retry.reason)
     return _no("it failed, and its schedule alone does not begin it again")
 

@@ -1,4 +1,4 @@
-"""Controls: whether a pipeline may begin anything, by what people said and by how often it failed in a row."""
+"""Controls: whether a pipeline may start runs, from operators' pauses and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 _RACES_MAX: Final = 10
-# How many pauses that are over are remembered.
+# How many ended pauses are stored.
 PAUSES_MAX: Final = 20
-# Someone wants this very run, knowing that the pipeline is stopped.
-_BY_HAND: Final = frozenset({Cause.MANUAL, Cause.REPLAY})
+# An operator wants this run although the pipeline is stopped.
+_MANUAL_CAUSES: Final = frozenset({Cause.MANUAL, Cause.REPLAY})
 
 
 class EndedPause(Struct, frozen=True):
-    """A time in which nothing was to begin."""
+    """An ended pause."""
 
     since_ms: int
     until_ms: int
 
 
 class Control(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said about a pipeline. Version 0: nothing ever was."""
+    """The control state of a pipeline. Version 0: the default, nothing is stored."""
 
     pipeline_id: str
     state: ControlState = ControlState.ACTIVE
@@ -41,40 +41,40 @@ class Control(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     by: str = ""
     since_ms: int = 0
-    # A pause that ends by itself.
+    # The end of a timed pause.
     until_ms: int | None = None
     failures_in_a_row: int = 0
     last_failed_run_id: str = ""
-    # Those that are over, the last ones: what was due in them was not missed, whenever that is looked at.
+    # The latest ended pauses: expectations that fell due in them are waived.
     pauses: tuple[EndedPause, ...] = ()
 
     def state_at(self, now_ms: int) -> ControlState:
-        """Return what holds at a moment: a pause may be over."""
+        """Return the state at a time: a timed pause may be over."""
         is_over = self.state is ControlState.PAUSED and self.until_ms is not None and now_ms >= self.until_ms
         return ControlState.ACTIVE if is_over else self.state
 
 
-# What goes into the same transaction: writes, or what makes them from the control as it was and as it will be.
+# Writes for the same transaction, or a function that makes them from the control before and after.
 Also = Sequence[Write] | Callable[[Control, Control], Sequence[Write]]
 
 
 def refusal(control: Control, cause: Cause, now_ms: int, *, while_paused: bool = False) -> str:
-    """Return why a run may not begin, or nothing if it may. What someone begins by hand always may.
+    """Return why a run may not start; empty if it may. Manual starts always may.
 
-    `while_paused` is for a backfill that was allowed to go on in a pause; it does not go on after the breaker opened.
+    `while_paused` is for backfills that may run in a pause; they stop when the breaker opens.
     """
     state = control.state_at(now_ms)
-    if state is ControlState.ACTIVE or cause in _BY_HAND:
+    if state is ControlState.ACTIVE or cause in _MANUAL_CAUSES:
         return ""
     if state is ControlState.TRIPPED:
-        return f"{control.failures_in_a_row} failures in a row have stopped it; resume it when the cause is mended"
+        return f"{control.failures_in_a_row} failures in a row have stopped it; resume it when the cause is fixed"
     return "" if while_paused else f"{control.by} paused it: {control.reason}"
 
 
 def after_run(control: Control, status: RunStatus, run_id: str, threshold: int, now_ms: int) -> Control:
-    """Return the control once a run has ended so. The same object: it changes nothing.
+    """Return the control after a run has ended. The same object: nothing changes.
 
-    A threshold of 0 never trips. What people paused stays paused, and a success does not bring back what has tripped.
+    A threshold of 0 never trips. A pause stays in force, and a success does not reset a tripped breaker.
     """
     if status.is_done and control.failures_in_a_row:
         return replace(control, version=control.version + 1, failures_in_a_row=0)
@@ -89,39 +89,39 @@ def after_run(control: Control, status: RunStatus, run_id: str, threshold: int, 
     if not 0 < threshold <= counted.failures_in_a_row or control.state_at(now_ms) is not ControlState.ACTIVE:
         return counted
     reason = f"{counted.failures_in_a_row} failures in a row, the last of run {run_id}"
-    # One change, which counts and trips.
+    # One change that counts and trips.
     as_read = replace(counted, version=control.version)
-    return _said(as_read, ControlState.TRIPPED, "breaker", reason, now_ms, None, now_ms)
+    return _changed(as_read, ControlState.TRIPPED, "breaker", reason, now_ms, None, now_ms)
 
 
 class Controls:
-    """The controls of one store. Safe to use from many threads."""
+    """Stores controls. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def get(self, pipeline_id: str) -> Control:
-        """Return what was said about a pipeline."""
+        """Return the control of a pipeline."""
         item = self._store.get(PIPELINES, control_key(pipeline_id), consistent=True)
         return Control(pipeline_id=pipeline_id) if item is None else control_of(item)
 
     def ls(self) -> list[Control]:
-        """Return the controls of all pipelines about which anything was ever said."""
-        found: list[Control] = []
+        """Return the stored controls of all pipelines."""
+        controls: list[Control] = []
         cursor: str | None = None
         while True:
             page = self._store.query(Query(table=PIPELINES, index="GSI1", partition="CONTROLS", cursor=cursor))
-            found += map(control_of, page.items)
+            controls += map(control_of, page.items)
             cursor = page.cursor
             if cursor is None:
-                return found
+                return controls
 
     def pause(self, pipeline_id: str, *, by: str, reason: str, until_ms: int | None = None, also: Also = ()) -> Control:
-        """Let nothing begin by itself, until someone resumes the pipeline or a moment has come.
+        """Start no runs by schedule or data, until the pipeline is resumed or a time is reached.
 
-        A pipeline that the breaker has stopped stays stopped. Pausing it again in the same words changes nothing.
-        Raises `InvalidPayloadError` without a name or a reason.
+        A tripped pipeline stays tripped. Repeating a pause with the same values changes nothing. Raises
+        `InvalidPayloadError` without an author or a reason.
         """
         by, reason = required(pipeline_id, "by", by), required(pipeline_id, "reason", reason)
 
@@ -131,30 +131,32 @@ class Controls:
             if state is ControlState.TRIPPED or (state is ControlState.PAUSED and is_said):
                 return control
             since_ms = control.since_ms if state is ControlState.PAUSED else now_ms
-            return _said(control, ControlState.PAUSED, by, reason, since_ms, until_ms, now_ms)
+            return _changed(control, ControlState.PAUSED, by, reason, since_ms, until_ms, now_ms)
 
         return self._change(pipeline_id, paused, also)
 
     def resume(self, pipeline_id: str, *, by: str, reason: str, also: Also = ()) -> Control:
-        """Let the pipeline begin runs again, with no failure held against it.
+        """Start runs again, and reset the failure count.
 
-        One that is active stays as it is. Raises `InvalidPayloadError` without a name or a reason.
+        An active pipeline stays as it is. Raises `InvalidPayloadError` without an author or a reason.
         """
         by, reason = required(pipeline_id, "by", by), required(pipeline_id, "reason", reason)
 
         def resumed(control: Control, now_ms: int) -> Control:
             if control.state is ControlState.ACTIVE:
                 return control
-            return replace(_said(control, ControlState.ACTIVE, by, reason, now_ms, None, now_ms), failures_in_a_row=0)
+            return replace(
+                _changed(control, ControlState.ACTIVE, by, reason, now_ms, None, now_ms), failures_in_a_row=0
+            )
 
         return self._change(pipeline_id, resumed, also)
 
     def outcome_writes(
         self, pipeline_id: str, status: RunStatus, run_id: str, threshold: int
     ) -> tuple[Control, list[Write]]:
-        """Return the control after a run that ended so, and the writes for the transaction in which it ends.
+        """Return the control after a run has ended, and the writes for the transaction that ends it.
 
-        They are refused if the control was changed meanwhile: ask for them again.
+        They are refused if the control changed meanwhile: ask for them again.
         """
         control = self.get(pipeline_id)
         after = after_run(control, status, run_id, threshold, self._now_ms())
@@ -174,23 +176,23 @@ class Controls:
                     raise
             else:
                 return after
-        raise ConflictError(f"pipeline {pipeline_id}: its control keeps changing; try again")
+        raise ConflictError(f"pipeline {pipeline_id}: concurrent changes of its control keep winning; try again")
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
 
 
 def control_key(pipeline_id: str) -> Key:
-    """Return where the control of a pipeline is kept."""
+    """Return the key of a control's row."""
     return PIPELINE_CONTROL.key(pipeline_id=pipeline_id)
 
 
 def control_of(item: Mapping[str, Any]) -> Control:
-    """Return the control that a row stands for."""
+    """Decode a control from its row."""
     return struct_of(item, Control)
 
 
-def _said(
+def _changed(
     control: Control,
     state: ControlState,
     by: str,
@@ -213,7 +215,7 @@ def _said(
 
 
 def _ended_pauses(control: Control, now_ms: int) -> tuple[EndedPause, ...]:
-    """Return the pauses that are over once something else is said."""
+    """Return the ended pauses once the state changes."""
     if control.state is not ControlState.PAUSED:
         return control.pauses
     until_ms = now_ms if control.until_ms is None else min(control.until_ms, now_ms)

@@ -1,4 +1,4 @@
-"""Directives: what people order for one period. They are part of its log, and change nothing of a run under way."""
+"""Directives: orders of operators for one period, stored in its run log. They do not touch an active run."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Write
 from headgate.store.port import Store
 
-# What goes into the same transaction: writes, or what makes them from the log as it will be.
+# Writes for the same transaction, or a function that makes them from the changed log.
 Also = Sequence[Write] | Callable[[RunLog], Sequence[Write]]
 
 _RACES_MAX: Final = 10
 
 
 class Directives:
-    """The directives of one store. Each needs a name and a reason, and raises `InvalidPayloadError` without."""
+    """Stores orders. Each needs an author and a reason, and raises `InvalidPayloadError` without."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def hold(self, slot: Slot, *, by: str, reason: str, also: Also = ()) -> RunLog:
-        """Let the period start no job until someone approves it. Raises `IllegalTransitionError` if one has started."""
+        """Block the job of a period until it is approved. Raises `IllegalTransitionError` if it has started."""
 
         def held(log: RunLog, now_ms: int) -> RunLog:
             if log.status is not RunStatus.PENDING:
@@ -41,18 +41,18 @@ class Directives:
         return self._change(slot, held, also)
 
     def approve(self, slot: Slot, *, by: str, reason: str, also: Also = ()) -> RunLog:
-        """Let a period that is held go on. Raises `IllegalTransitionError` if nobody holds it."""
+        """Release a held period. Raises `IllegalTransitionError` if it is not held."""
         required(str(slot), "by", by), required(str(slot), "reason", reason)
 
         def approved(log: RunLog, now_ms: int) -> RunLog:
             if log.hold is None:
-                raise IllegalTransitionError(f"{slot}: nobody holds it; there is nothing to approve")
+                raise IllegalTransitionError(f"{slot}: it is not held; there is nothing to approve")
             return replace(log, hold=None, updated_at_ms=now_ms)
 
         return self._change(slot, approved, also)
 
     def skip(self, slot: Slot, *, by: str, reason: str, also: Also = ()) -> RunLog:
-        """Have nothing done for a period. Raises `IllegalTransitionError` if a run is under way or it is done."""
+        """Skip a period. Raises `IllegalTransitionError` if a run is active or the period is done."""
 
         def skipped(log: RunLog, now_ms: int) -> RunLog:
             if log.is_live or log.status.is_done:
@@ -63,7 +63,7 @@ class Directives:
         return self._change(slot, skipped, also)
 
     def mark_success(self, slot: Slot, *, by: str, reason: str, also: Also = ()) -> RunLog:
-        """Take a period for done, though no run of ours did it. Raises `IllegalTransitionError` as `skip` does."""
+        """Mark a period as done without a run. Raises `IllegalTransitionError` as `skip` does."""
 
         def marked(log: RunLog, now_ms: int) -> RunLog:
             if log.is_live or log.status.is_done:
@@ -80,7 +80,7 @@ class Directives:
         return self._change(slot, marked, also)
 
     def force(self, slot: Slot, *, by: str, reason: str, also: Also = ()) -> RunLog:
-        """Have a period start its job, ready or not, until it is done. Raises `IllegalTransitionError` if it is."""
+        """Start the job of a period without readiness. Raises `IllegalTransitionError` if it is done."""
 
         def forced(log: RunLog, now_ms: int) -> RunLog:
             if log.status.is_done:
@@ -106,7 +106,7 @@ class Directives:
                     raise
             else:
                 return after
-        raise ConflictError(f"{slot}: its log keeps changing; try again")
+        raise ConflictError(f"{slot}: concurrent changes of its log keep winning; try again")
 
 
 def _directive(slot: Slot, order: Order, by: str, reason: str, now_ms: int) -> Directive:

@@ -1,4 +1,4 @@
-"""Late data: what arrives for a period that is done, noted once for each arrival, and a reason to do it again."""
+"""Late data: records each sensor arrival for a period that is done, which is a reason for a rerun."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
 
-KEPT_SECONDS: Final = 30 * 86_400
+RETENTION_SECONDS: Final = 30 * 86_400
 
 
 class Arrival(enum.StrEnum):
-    """What the arrival of a sensor means to its period. The moment it came counts, not the moment it is looked at."""
+    """What the arrival of a sensor means for its period. The arrival time counts, not the time of processing."""
 
-    # Nothing was begun: it may begin the period.
+    # The period has not started: the arrival may start it.
     FIRST = "first"
-    # It came before the last attempt began, which has seen it: told again, it is no news.
+    # It arrived before the last attempt, which has read it.
     KNOWN = "known"
-    # It came while a run was on its way, which may or may not have seen it.
+    # It arrived during a run, which may or may not have read it.
     DURING = "during"
     LATE = "late"
     AFTER_FAILURE = "after-failure"
 
 
 class LateArrival(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Data that came after its period was done."""
+    """Data that arrived after its period was done."""
 
     pipeline_id: str
     schedule_id: str
@@ -43,19 +43,19 @@ class LateArrival(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sensor_key: str
     sensor_version: int
     at_ms: int
-    # The run that was done without it, and by how much it came after.
+    # The run that finished without it, and the delay.
     run_id: str = ""
     late_by_ms: int = 0
     data: dict[str, Json] = {}
 
     @property
     def slot(self) -> Slot:
-        """The period it is for."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
 def judge_arrival(log: RunLog | None, at_ms: int) -> Arrival:
-    """Return what a sensor that came at `at_ms` means to the period."""
+    """Return what a sensor that arrived at `at_ms` means for the period."""
     if log is None or (not log.attempts and not log.status.is_terminal):
         return Arrival.FIRST
     if log.begun_at_ms is not None and at_ms <= log.begun_at_ms:
@@ -67,7 +67,7 @@ def judge_arrival(log: RunLog | None, at_ms: int) -> Arrival:
 
 
 def arrival_writes(arrival: LateArrival) -> list[Write]:
-    """Return the writes that note an arrival, the row first. That is refused if it was noted before."""
+    """Return the writes that record an arrival, the row first, which is refused if it was recorded before."""
     entry = JobLogEntry(
         **arrival.slot._asdict(),
         event=JobEvent.LATE_DATA_ARRIVAL,
@@ -79,20 +79,20 @@ def arrival_writes(arrival: LateArrival) -> list[Write]:
     key = LATE_DATA.key(
         pipeline_id=arrival.pipeline_id, date=arrival.date, schedule_id=arrival.schedule_id, at_ms=moment
     )
-    item = row(key, arrival, ttl=arrival.at_ms // 1000 + KEPT_SECONDS)
+    item = row(key, arrival, ttl=arrival.at_ms // 1000 + RETENTION_SECONDS)
     return [Put(PIPELINES, item, absent()), job_put(entry)]
 
 
 class LateData:
-    """The late data of one store."""
+    """Stores late arrivals."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def note(self, arrival: LateArrival, *, also: Sequence[Write] = ()) -> bool:
-        """Note an arrival. False: it was noted before, and nothing was written.
+        """Record an arrival. False: it was recorded before, and nothing is written.
 
-        Raises `ConflictError` if `also` is refused.
+        Raises `ConflictError` if a write of `also` is refused.
         """
         try:
             self._store.transact([*arrival_writes(arrival), *also])
@@ -103,7 +103,7 @@ class LateData:
         return True
 
     def ls(self, slot: Slot, *, limit: int = 100) -> list[LateArrival]:
-        """Return what came late for a period, in the order in which it came."""
+        """Return the late arrivals of a period, in order of arrival."""
         query = Query(
             table=PIPELINES,
             partition=f"PIPELINE#{slot.pipeline_id}",
@@ -114,5 +114,5 @@ class LateData:
 
 
 def arrival_of(item: Mapping[str, Any]) -> LateArrival:
-    """Return the arrival that a row stands for."""
+    """Decode an arrival from its row."""
     return struct_of(item, LateArrival)

@@ -1,8 +1,8 @@
-"""Locks: who alone may work on a period, told by a token, until they let go or their time is over.
+"""Locks: a lease on a period with a fencing token.
 
-A lock that has run out is free, whoever held it: the store takes it for absent. It is never brought back to life, and
-never let go by anyone but its holder, so that one who wakes from a long pause does no harm. Whatever a holder writes
-can carry the `held` check and is then refused together with a lock that was lost.
+An expired lock is free: the store treats it as absent. It is never revived, and only its holder releases it, so a
+process that wakes from a long pause does no harm. Writes of a holder can carry the `held` check, and are refused when
+the lock is lost.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# What an execution may take beyond what its definition says.
+# What an execution may take beyond the times of its definition.
 MARGIN_SECONDS: Final = 1_800.0
-# The trigger is tried again after 30, 60, 120 and 240 seconds.
+# The state machine retries the trigger after 30, 60, 120 and 240 seconds.
 TRIGGER_RETRY_SECONDS: Final = 450.0
 _RACES_MAX: Final = 5
 
 
 class Lock(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A hold on a key. `token` names this hold alone; `owner` is who has it, under whatever token."""
+    """A lease on a key. `token` identifies this lease; `owner` is the holder under any token."""
 
     key: str
     owner: str
     token: str
     version: int
     acquired_at_ms: int
-    # Seconds since 1970. From then on the lock is free.
+    # Seconds since 1970 at which the lock expires.
     expires_at: int
 
 
 class Locks:
-    """The locks of one store. Safe to use from many threads."""
+    """Stores locks. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self._store = store
@@ -55,10 +55,10 @@ class Locks:
         self._ids = ids
 
     def acquire(self, key: str, owner: str, seconds: float, *, also: Sequence[Write] = ()) -> Lock | None:
-        """Take the lock for `seconds`, or return None if someone else has it.
+        """Take the lock for `seconds`, or return None if another owner has it.
 
-        Who has it already, because the answer was lost or the call came twice, gets the same hold again, and `also` is
-        not written a second time. Raises `ConflictError` if it is `also` that was refused.
+        A repeated call of the owner returns the same lease, and does not write `also` again. Raises `ConflictError` if
+        a write of `also` is refused.
         """
         for _ in range(_RACES_MAX):
             now_seconds = self._clock.seconds()
@@ -76,19 +76,19 @@ class Locks:
                 held = exc.failures.get(0)
                 if held is None:
                     raise
-                found = struct_of(held, Lock)
-                if found.owner != owner:
+                current = struct_of(held, Lock)
+                if current.owner != owner:
                     return None
                 try:
-                    return self.renew(found, seconds)
+                    return self.renew(current, seconds)
                 except StaleClaimError:
-                    # It ran out, or was let go, between the two: as if it had never been there.
+                    # It expired or was released in between: try again.
                     continue
             return lock
         return None
 
     def renew(self, lock: Lock, seconds: float) -> Lock:
-        """Keep the lock for at least `seconds` from now. Raises `StaleClaimError` if it is lost, or has run out."""
+        """Extend the lock to at least `seconds` from now. Raises `StaleClaimError` if it is lost or has expired."""
         current = lock
         for _ in range(_RACES_MAX):
             expires_at = max(current.expires_at, math.ceil(self._clock.seconds() + seconds))
@@ -104,10 +104,10 @@ class Locks:
                 return renewed
         return current
 
-    def take_up(self, key: str, owner: str, token: str, seconds: float) -> bool:
-        """Hold a lock again that ran out, under the same token, if nobody has it now.
+    def restore(self, key: str, owner: str, token: str, seconds: float) -> bool:
+        """Take an expired lock again under the same token, if it is free. False: it is held.
 
-        Only for one who knows that nobody has had it since: after a night without any process, say. False: it is held.
+        Only for a caller that knows that no other execution has held it since, for example after a downtime.
         """
         now_seconds = self._clock.seconds()
         lock = Lock(
@@ -125,18 +125,18 @@ class Locks:
         return True
 
     def release(self, key: str, token: str, *, also: Sequence[Write] = ()) -> bool:
-        """Let go of the hold that `token` names. False: it is no longer held under it, and nothing was written.
+        """Release the lease of a token. False: the token no longer holds the lock, and nothing is written.
 
-        Raises `ConflictError` if it is `also` that was refused.
+        Raises `ConflictError` if a write of `also` is refused.
         """
         return self._let_go(Delete(PIPELINES, lock_row_key(key), equals("token", token)), also)
 
     def release_owned(self, key: str, owner: str, *, also: Sequence[Write] = ()) -> bool:
-        """Let go of whatever hold `owner` has, for one who lost its token. False: it has none."""
+        """Release the lease of an owner that has lost its token. False: it has none."""
         return self._let_go(Delete(PIPELINES, lock_row_key(key), equals("owner", owner)), also)
 
     def find(self, key: str) -> Lock | None:
-        """Return who has the lock now."""
+        """Return the current lease of a key, or None."""
         item = self._store.get(PIPELINES, lock_row_key(key), consistent=True)
         return None if item is None else struct_of(item, Lock)
 
@@ -156,19 +156,19 @@ def evaluation_key(slot: Slot) -> str:
 
 
 def lock_row_key(key: str) -> Key:
-    """Return where a lock is kept."""
+    """Return the key of a lock's row."""
     return LOCK.key(lock_key=key)
 
 
 def held(key: str, token: str) -> Check:
-    """Return what lets a transaction pass only as long as the hold that `token` names lasts."""
+    """Return the check that lets a transaction pass only while the token holds the lock."""
     return Check(PIPELINES, lock_row_key(key), equals("token", token))
 
 
 def lost(key: str, token: str, refusal: ConflictError) -> StaleClaimError:
-    """Return the error for a hold that is over."""
+    """Return the error for a lost lease."""
     current = refusal.current
-    holder = "nobody" if current is None else str(current.get("owner"))
+    holder = "no one" if current is None else str(current.get("owner"))
     return StaleClaimError(
         f"lock {key}: {token} no longer holds it, {holder} does; stop, what you do may be done by another",
         current=current,
@@ -178,10 +178,10 @@ def lost(key: str, token: str, refusal: ConflictError) -> StaleClaimError:
 
 
 def lifetime_seconds(pipeline: Pipeline) -> float:
-    """Return for how long one attempt at a period may hold its lock, so that no lock ends before its execution."""
+    """Return the longest time that one attempt may hold its lock, so that no lock expires before its execution."""
     monitoring = pipeline.post_run.monitoring
     readiness, trigger = pipeline.readiness, pipeline.trigger
-    # The last evaluation may begin just before the window closes, and its traits take their time.
+    # The last evaluation may start just before the window closes, and its traits take time.
     evaluating = (
         readiness.window + readiness.interval + max((each.timeout for each in readiness.traits.values()), default=0)
     )

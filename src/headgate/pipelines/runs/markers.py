@@ -1,7 +1,7 @@
-"""Markers: rows that ask for a period, by its own date. The change stream tells of them.
+"""Markers: rows that request a period by its date. The change router reads them from the change stream.
 
-A marker that is there is not put again by the same request coming twice. Putting it `again` is asking once more, which
-the stream tells of as a change; whether the period then begins anew is for its log to decide.
+A repeated request does not replace an existing marker. `put_again` requests once more, as a change in the stream; the
+run log decides whether the period then starts anew.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-KEPT_SECONDS: Final = 30 * 86_400
+RETENTION_SECONDS: Final = 30 * 86_400
 PARTITION: Final = "MARKER#"
 SCHEDULE_DEFAULT: Final = "daily"
 _RACES_MAX: Final = 10
 
 
 class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request for a period. `version` counts how often it was put; 0: others put it, and did not count."""
+    """A request for a period. `version` counts the requests; 0: a row of another program without a count."""
 
     pipeline_id: str
     schedule_id: str
     date: str
     version: int = 0
-    # What put it there ("cascade:UPSTREAM", "api"), and on whose behalf.
+    # The source ("cascade:UPSTREAM", "api") and the author.
     source: str = ""
     by: str = ""
     at_ms: int = 0
@@ -45,21 +45,21 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def slot(self) -> Slot:
-        """The period it asks for."""
+        """The requested period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
 class Placed(Struct, frozen=True):
-    """A marker as it stands, and whether this call put it there."""
+    """The stored marker, and whether this call created it."""
 
     marker: Marker
     is_new: bool
 
 
 class Markers:
-    """The markers of one store."""
+    """Stores markers."""
 
-    def __init__(self, store: Store, clock: Clock, *, kept_seconds: int = KEPT_SECONDS) -> None:
+    def __init__(self, store: Store, clock: Clock, *, kept_seconds: int = RETENTION_SECONDS) -> None:
         self._store = store
         self._clock = clock
         self._kept_seconds = kept_seconds
@@ -73,9 +73,9 @@ class Markers:
         data: Mapping[str, Json] | None = None,
         also: Sequence[Write] = (),
     ) -> Placed:
-        """Ask for a period, if nobody has. `also` is written only with a new marker.
+        """Request a period, unless it is requested already. `also` is written only with a new marker.
 
-        Raises `ConflictError` if `also` is refused.
+        Raises `ConflictError` if a write of `also` is refused.
         """
         marker = self._new(slot, source, by, data)
         try:
@@ -95,7 +95,7 @@ class Markers:
         data: Mapping[str, Json] | None = None,
         also: Sequence[Write] = (),
     ) -> Marker:
-        """Ask for a period, once more if someone has. Raises `ConflictError` if `also` is refused."""
+        """Request a period, once more if it is requested already. Raises `ConflictError` if `also` is refused."""
         current: Marker | None = None
         for _ in range(_RACES_MAX):
             marker = self._new(slot, source, by, data)
@@ -110,7 +110,7 @@ class Markers:
                 current = None if refusing is None else marker_of(refusing)
             else:
                 return marker
-        raise ConflictError(f"marker {slot}: it keeps changing; try again")
+        raise ConflictError(f"marker {slot}: concurrent changes keep winning; try again")
 
     def find(self, slot: Slot) -> Marker | None:
         """Return the marker of a period, or None."""
@@ -118,7 +118,7 @@ class Markers:
         return None if item is None else marker_of(item)
 
     def ls(self, pipeline_id: str, *, dates: str = "", limit: int = 100) -> list[Marker]:
-        """Return the markers of a pipeline, the latest dates first: all, or those whose date begins with `dates`."""
+        """Return the markers of a pipeline, latest dates first: all, or those whose date begins with `dates`."""
         query = Query(
             table=PIPELINES,
             partition=f"{PARTITION}{pipeline_id}",
@@ -137,19 +137,19 @@ class Markers:
 
 
 def marker_key(slot: Slot) -> Key:
-    """Return where the marker of a period is kept."""
+    """Return the key of a marker's row."""
     return MARKER.key(pipeline_id=slot.pipeline_id, date=slot.date, schedule_id=slot.schedule_id)
 
 
-def marker_item(marker: Marker, *, kept_seconds: int = KEPT_SECONDS) -> Item:
-    """Return a marker as it is stored."""
+def marker_item(marker: Marker, *, kept_seconds: int = RETENTION_SECONDS) -> Item:
+    """Encode a marker as its row."""
     return row(marker_key(marker.slot), marker, ttl=marker.at_ms // 1000 + kept_seconds)
 
 
 def marker_of(item: Mapping[str, Any]) -> Marker:
-    """Return the marker that a row stands for, also one that others put there with nothing but its keys.
+    """Decode a marker from its row, also a row of another program with nothing but the keys.
 
-    Its date is the record's own, whenever it is read: a marker of the last hour of a day is read on the next.
+    Its date comes from the key: a marker of the last hour of a day may be read on the next day.
     """
     date, _, schedule_id = str(item["SK"]).partition("#")
     named = {

@@ -1,4 +1,4 @@
-"""Whether a period is done again: by its calendar, its budgets, and whether there is anything new to do it with."""
+"""Rerun decisions: whether a period may run again, by its calendar, its budgets and new data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.pipelines.runs.rerun_rows import Budget, Rerun
 from headgate.pipelines.runs.retries import decide_retry
 from headgate.pipelines.runs.rows import RunLog
 
-# Numbers below this are seconds since 1970, those from it on milliseconds.
+# Numbers from this on are milliseconds since 1970, smaller ones seconds.
 _MILLISECONDS_FROM: Final = 10**12
 _UPDATED: Final = ("updatedAt", "updated_at")
 
 
-class Rule(enum.StrEnum):
-    """What decided about a rerun."""
+class RerunRule(enum.StrEnum):
+    """The rule that decided on a rerun."""
 
     ALLOWED = "allowed"
     FORCED = "forced"
@@ -29,64 +29,68 @@ class Rule(enum.StrEnum):
     DISABLED = "disabled"
     BUDGET_SPENT = "budget-spent"
     UNDER_WAY = "under-way"
-    # The last run is done, and only watched for drift: the request waits until that is over.
+    # The last run is done and monitored for drift: the request waits for the end of the monitoring.
     MONITORED = "monitored"
     NOTHING_NEW = "nothing-new"
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """What there is to know about a period, besides its log."""
+    """The facts about a period besides its log."""
 
     budgets: Budgets
     retry: RetryPolicy = RetryPolicy()
     is_excluded: bool = False
-    # Someone else holds the lock on the period.
+    # Another execution holds the lock of the period.
     is_locked: bool = False
-    # When a sensor of the pipeline was last updated, None: no sensor says.
+    # When a sensor of the pipeline was last updated. None: unknown.
     newest_update_ms: int | None = None
 
 
 class RerunDecision(Struct, frozen=True):
-    """What is to become of a rerun, by which rule, in a sentence."""
+    """The decision on a rerun: its rule, and the reason in a sentence."""
 
-    rule: Rule
+    rule: RerunRule
     reason: str
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the period is done again."""
-        return self.rule in (Rule.ALLOWED, Rule.FORCED)
+        """Whether the period runs again."""
+        return self.rule in (RerunRule.ALLOWED, RerunRule.FORCED)
 
     @property
     def is_rejected(self) -> bool:
-        """Whether it is not. What is neither waits."""
-        return not self.is_accepted and self.rule is not Rule.MONITORED
+        """Whether it is refused. A rerun that is neither accepted nor rejected waits."""
+        return not self.is_accepted and self.rule is not RerunRule.MONITORED
 
 
 def decide_rerun(rerun: Rerun, log: RunLog | None, situation: Situation) -> RerunDecision:
-    """Return what is to become of a rerun."""
+    """Decide on a rerun."""
     if situation.is_locked and log is not None:
         if log.status is RunStatus.COMPLETED_MONITORING:
-            return RerunDecision(Rule.MONITORED, f"run {log.run_id} is being watched for drift; it waits for the end")
+            return RerunDecision(
+                RerunRule.MONITORED, f"run {log.run_id} is monitored for drift; the rerun waits for the end"
+            )
         if log.is_live:
-            return RerunDecision(Rule.UNDER_WAY, f"run {log.run_id} is under way; cancel it, or ask when it has ended")
+            return RerunDecision(
+                RerunRule.UNDER_WAY, f"run {log.run_id} is under way; cancel it, or ask when it has ended"
+            )
     if rerun.is_forced:
-        return RerunDecision(Rule.FORCED, f"forced by {rerun.by or 'someone'}")
+        return RerunDecision(RerunRule.FORCED, f"forced by {rerun.by or 'someone'}")
     if situation.is_excluded:
-        return RerunDecision(Rule.EXCLUDED, "its date is excluded by the calendar")
+        return RerunDecision(RerunRule.EXCLUDED, "its date is excluded by the calendar")
     refusal = _budget_refusal(rerun, log, situation)
     if refusal is not None:
         return refusal
     if log is not None and log.status.is_done and not _is_new(log, situation.newest_update_ms):
         done = f"run {log.succeeded_run_id} ended" if log.succeeded_run_id else "it was marked as done"
-        return RerunDecision(Rule.NOTHING_NEW, f"no sensor was updated since {done}; force it to do it anyway")
-    return RerunDecision(Rule.ALLOWED, "within its budget")
+        return RerunDecision(RerunRule.NOTHING_NEW, f"no sensor was updated since {done}; force it to do it anyway")
+    return RerunDecision(RerunRule.ALLOWED, "within its budget")
 
 
 def updated_at_ms(fields: Mapping[str, Any]) -> int | None:
-    """Return when a sensor says that it was updated: seconds or milliseconds since 1970, as a number or a text, or ISO.
+    """Return the update time that a sensor states: seconds or milliseconds since 1970 as number or text, or ISO 8601.
 
-    None: it does not say, or in a way that is not understood. A text without an offset is taken for UTC.
+    None: it states none, or in an unknown format. Text without an offset counts as UTC.
     """
     for name in _UPDATED:
         if name in fields:
@@ -96,18 +100,18 @@ def updated_at_ms(fields: Mapping[str, Any]) -> int | None:
 
 
 def newest_update_ms(sensors: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return when the last of some sensors was updated, None if none of them says."""
+    """Return the latest update time of some sensors, None if none states one."""
     return max((moment for moment in map(updated_at_ms, sensors) if moment is not None), default=None)
 
 
 def limit_of(budget: Budget, budgets: Budgets) -> int:
-    """Return how many reruns a period may have from a budget. 0: none."""
+    """Return the number of reruns that a budget allows for a period. 0: none."""
     return budgets.drift if budget is Budget.DRIFT else budgets.manual
 
 
 def spent_limit(rerun: Rerun, budgets: Budgets, retry: RetryPolicy) -> int | None:
-    """Return how many reruns the budget has that a rerun was refused for as used up; None: it was not."""
-    if rerun.rule != Rule.BUDGET_SPENT.value:
+    """Return the limit of the budget that a rerun was refused for; None: it was not refused for a budget."""
+    if rerun.rule != RerunRule.BUDGET_SPENT.value:
         return None
     return retry.attempts if rerun.budget is Budget.RETRY else limit_of(rerun.budget, budgets)
 
@@ -118,21 +122,23 @@ def _budget_refusal(rerun: Rerun, log: RunLog | None, situation: Situation) -> R
     limit = limit_of(rerun.budget, situation.budgets)
     spent = 0 if log is None else log.reruns.get(rerun.budget, 0)
     if limit <= 0:
-        return RerunDecision(Rule.DISABLED, f"reruns for {rerun.reason} are switched off: their budget is 0")
+        return RerunDecision(RerunRule.DISABLED, f"reruns for {rerun.reason} are switched off: their budget is 0")
     if spent >= limit:
-        return RerunDecision(Rule.BUDGET_SPENT, f"{spent} of {limit} {rerun.budget} reruns of the period are used up")
+        return RerunDecision(
+            RerunRule.BUDGET_SPENT, f"{spent} of {limit} {rerun.budget} reruns of the period are used up"
+        )
     return None
 
 
 def _retry_refusal(log: RunLog | None, situation: Situation) -> RerunDecision | None:
     if log is None:
-        return RerunDecision(Rule.BUDGET_SPENT, "nothing has failed that could be tried again")
+        return RerunDecision(RerunRule.BUDGET_SPENT, "nothing has failed that could be tried again")
     retry = decide_retry(situation.retry, log)
-    return None if retry.is_retryable else RerunDecision(Rule.BUDGET_SPENT, retry.reason)
+    return None if retry.is_retryable else RerunDecision(RerunRule.BUDGET_SPENT, retry.reason)
 
 
 def _is_new(log: RunLog, newest_ms: int | None) -> bool:
-    # Who cannot tell lets it pass: a breaker that fails must not hold work back.
+    # Unknown times count as new: a check that cannot decide must not block work.
     return newest_ms is None or log.succeeded_at_ms is None or newest_ms > log.succeeded_at_ms
 
 

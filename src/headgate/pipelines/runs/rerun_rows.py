@@ -1,7 +1,7 @@
-"""Rows of reruns: what was asked for, what became of it, and which budget it is charged to.
+"""Rerun rows: the request, the decision, and the budget that it counts against.
 
-A request is a row of its period, so that a period has at most one that waits. The rerun itself is kept as the truth
-under its own id and as a copy in the list of its pipeline, and stays when the request is overwritten by a later one.
+A request is a row of its period, so a period has at most one pending request. The rerun has a main row under its id and
+a copy in the list of its pipeline, and stays when a later request overwrites the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX: Final = "rerun"
 
 
 class Budget(enum.StrEnum):
-    """What reruns are charged to."""
+    """The budget that a rerun counts against."""
 
     DRIFT = "drift"
     MANUAL = "manual"
@@ -42,7 +42,7 @@ BUDGETS: Final[Mapping[RerunReason, Budget]] = {
 
 
 class RerunStatus(enum.StrEnum):
-    """Where a rerun stands."""
+    """The status of a rerun."""
 
     REQUESTED = "REQUESTED"
     ACCEPTED = "ACCEPTED"
@@ -52,12 +52,12 @@ class RerunStatus(enum.StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether something is still to come of it."""
+        """Whether it is pending or running."""
         return self in (RerunStatus.REQUESTED, RerunStatus.ACCEPTED)
 
 
 class Rerun(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A period that someone wants done again, and what became of that."""
+    """A request to run a period again, and its outcome."""
 
     rerun_id: str
     pipeline_id: str
@@ -68,33 +68,33 @@ class Rerun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     requested_at_ms: int
     by: str = ""
-    # The reason in the words of who asked.
+    # The requester's own text.
     note: str = ""
-    # Done even if the budget is spent, the day excluded or nothing new. It still counts.
+    # Accepted even if the budget is spent, the date excluded or nothing new. It still counts.
     is_forced: bool = False
     detail: dict[str, Json] = {}
     decided_at_ms: int | None = None
-    # Why it was rejected, by the name of the rule and in a sentence.
+    # The rule that rejected it, and the reason.
     rule: str = ""
     decision: str = ""
-    # The execution that accepted it: to any other, it is taken.
+    # The execution that accepted it; others do not run it.
     execution: str = ""
     run_id: str = ""
     ended_at_ms: int | None = None
 
     @property
     def slot(self) -> Slot:
-        """The period it is about."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
     @property
     def budget(self) -> Budget:
-        """What it is charged to."""
+        """The budget it counts against."""
         return BUDGETS[self.reason]
 
 
 def reason_of(text: str) -> RerunReason:
-    """Return the reason that a text stands for. Whatever is not one of ours is manual: new words are no new budget."""
+    """Return the reason that a text names. An unknown text counts as manual, so that it opens no new budget."""
     try:
         return RerunReason(text.strip().lower())
     except ValueError:
@@ -102,17 +102,17 @@ def reason_of(text: str) -> RerunReason:
 
 
 def rerun_key(rerun_id: str) -> Key:
-    """Return where the truth about a rerun is kept."""
+    """Return the key of a rerun's main row."""
     return RERUN_STATE.key(rerun_id=rerun_id)
 
 
 def request_key(slot: Slot) -> Key:
-    """Return where the request of a period is kept."""
+    """Return the key of a period's request row."""
     return RERUN_REQUEST.key(pipeline_id=slot.pipeline_id, schedule_id=slot.schedule_id, date=slot.date)
 
 
 def rerun_writes(rerun: Rerun, *, replaces: int | None = None) -> list[Put]:
-    """Return the writes of a rerun, truth first: a new one, or one that replaces the version it was read at."""
+    """Return the writes of a rerun, main row first: a new one, or one that replaces a version."""
     copy = RERUN_COPY.key(pipeline_id=rerun.pipeline_id, rerun_id=rerun.rerun_id)
     index = RERUN_STATE.index_attributes(rerun_id=rerun.rerun_id)
     condition = absent() if replaces is None else version_is(replaces)
@@ -123,33 +123,27 @@ def rerun_writes(rerun: Rerun, *, replaces: int | None = None) -> list[Put]:
 
 
 def rerun_of(item: Mapping[str, Any]) -> Rerun:
-    """Return the rerun that a row, or its copy, stands for."""
+    """Decode a rerun from its row or its copy."""
     return struct_of(item, Rerun)
 
 
 def request_item(rerun: Rerun) -> dict[str, Any]:
-    """Return the request of a rerun as it is stored."""
-    asked = {
+    """Encode the request of a rerun as its row."""
+    attributes = {
         "rerun_id": rerun.rerun_id,
         "reason": rerun.note or rerun.reason.value,
         "requestedAt": rerun.requested_at_ms,
     }
-    return {**PIPELINES.key_attributes(request_key(rerun.slot)), **asked}
-
-
-def slot_of_request(key: Key) -> Slot:
-    """Return the period that a request's key names."""
-    _, schedule_id, date = str(key.sort).split("#", 2)
-    return Slot(str(key.partition).removeprefix("PIPELINE#"), schedule_id, date)
+    return {**PIPELINES.key_attributes(request_key(rerun.slot)), **attributes}
 
 
 def foreign_rerun_id(item: Mapping[str, Any]) -> str:
-    """Return the id of the rerun that a request stands for, also of one that was put there by others.
+    """Return the rerun id of a request row, also of a row that another program wrote.
 
-    The same row always gives the same id, so that a row which is told of twice is asked for once. One that is put
-    again asks again if it says something else, such as another `requestedAt`.
+    The same row always gives the same id, so a redelivered change is one request. A row that is put again is a new
+    request if a field differs, such as `requestedAt`.
     """
-    if isinstance(given := item.get("rerun_id"), str):
-        return given
+    if isinstance(rerun_id := item.get("rerun_id"), str):
+        return rerun_id
     named = "\x00".join(f"{name}={item[name]!r}" for name in sorted(item) if name not in ("ttl", "version"))
     return f"{PREFIX}_{hashlib.blake2b(named.encode(), digest_size=13).hexdigest()}"

@@ -1,10 +1,10 @@
-"""Reruns: asked for once, judged with the lock in hand, charged to a budget, and kept in a ledger.
+"""Reruns: requested once, decided under the lock, charged to a budget, and recorded.
 
-Asking changes nothing but the request. Only `judge` with a hold on the period's lock accepts: acceptance, the charge to
-the budget, which is part of the log of the period, and the check of the lock are one transaction. So a lock that was
-not won costs nothing, two that ask at once are charged twice or one is refused, and what is told twice is done once.
+A request changes nothing else. Only `judge` with a lease on the period's lock accepts one: the acceptance, the charge
+to the budget in the run log, and the lock check are one transaction. So a lost lock costs nothing, two concurrent
+requests are charged twice or one is refused, and a redelivered request is decided once.
 
-Taking a request away is not asking: no function here begins anything because a row has gone.
+A deleted request row starts nothing.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _LEDGER: Final = "RERUN#"
 
 
 class RerunPage(Struct, frozen=True):
-    """Some reruns, those that were asked for last first."""
+    """A page of reruns, latest requests first."""
 
     reruns: list[Rerun]
     cursor: str | None = None
 
 
 class RerunJudgement(Struct, frozen=True):
-    """What became of a rerun when it was judged. `proceeds`: who judged it is to begin its run."""
+    """The decision on a rerun. `proceeds`: the asking execution starts its run."""
 
     rerun: Rerun
     proceeds: bool
@@ -63,14 +63,14 @@ class RerunJudgement(Struct, frozen=True):
 
 
 class Reruns:
-    """The reruns of one store. Safe to use from many threads."""
+    """Stores reruns. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
 
-    # Asking.
+    # Requests.
 
     def request(
         self,
@@ -83,10 +83,10 @@ class Reruns:
         detail: Mapping[str, Json] | None = None,
         also: Also = (),
     ) -> Rerun:
-        """Ask for a period to be done again, and return what waits to be judged.
+        """Request a rerun of a period, and return the pending request.
 
-        A period has one request that waits: who asks meanwhile gets that one, and `also` is not written. Raises
-        `ConflictError` if `also` is refused.
+        A period has one pending request: a second call returns that one, and `also` is not written. Raises
+        `ConflictError` if a write of `also` is refused.
         """
         for _ in range(_RACES_MAX):
             row = self._store.get(PIPELINES, request_key(slot), consistent=True)
@@ -107,24 +107,24 @@ class Reruns:
             )
             request = Put(PIPELINES, request_item(rerun), _same_request(row))
             try:
-                self._store.transact([request, *rerun_writes(rerun), *_made(also, rerun, None)])
+                self._store.transact([request, *rerun_writes(rerun), *_writes(also, rerun, None)])
             except ConflictError as exc:
                 if 0 not in exc.failures:
                     raise
             else:
                 return rerun
-        raise ConflictError(f"{slot}: its rerun request keeps changing; try again")
+        raise ConflictError(f"{slot}: concurrent changes of its rerun request keep winning; try again")
 
     def adopt(self, slot: Slot, item: Mapping[str, Any], *, also: Also = ()) -> Rerun:
-        """Return the rerun that a request row stands for, and note it if it was put there by others.
+        """Return the rerun of a request row, and record it if another program wrote the row.
 
-        The same row, however often it is told of, is one rerun. `also` is written when it is noted. Only for a row that
-        is there: one that was deleted asks for nothing.
+        The same row is one rerun, however often it is delivered. `also` is written when it is recorded. A deleted row
+        must not be passed.
         """
         rerun_id = foreign_rerun_id(item)
-        found = self.find(rerun_id)
-        if found is not None:
-            return found
+        rerun = self.find(rerun_id)
+        if rerun is not None:
+            return rerun
         text = str(item.get("reason", ""))
         rerun = Rerun(
             **slot._asdict(),
@@ -137,7 +137,7 @@ class Reruns:
             note=text,
         )
         try:
-            self._store.transact([*rerun_writes(rerun), *_made(also, rerun, None)])
+            self._store.transact([*rerun_writes(rerun), *_writes(also, rerun, None)])
         except ConflictError as exc:
             if 0 not in exc.failures:
                 raise
@@ -145,24 +145,23 @@ class Reruns:
         return rerun
 
     def pending(self, slot: Slot) -> Rerun | None:
-        """Return the request of a period that waits to be judged, for whoever has just let go of its lock."""
+        """Return the pending request of a period, for the execution that has just released its lock."""
         row = self._store.get(PIPELINES, request_key(slot), consistent=True)
         return None if row is None else self._waiting(row)
 
-    # Judging.
+    # Decisions.
 
     def judge(
         self, rerun_id: str, situation: Situation, *, execution: str = "", lock_token: str = "", also: Also = ()
     ) -> RerunJudgement:
-        """Decide about a rerun, and accept or reject it.
+        """Decide on a rerun, and store the acceptance or rejection.
 
-        Without a hold on the lock it can only be rejected: what would be accepted is left for who has one. It is
-        accepted by one execution, which may ask again; to any other it is taken, and does not proceed. `also` gets the
-        rerun and the log as they will stand. Raises `NotFoundError`, `StaleClaimError` if the lock is lost, and
-        `ConflictError` if `also` is refused.
+        Without a lease on the lock it can only be rejected; otherwise it stays pending. One execution accepts it and
+        may ask again; for any other it does not proceed. `also` gets the changed rerun and log. Raises `NotFoundError`,
+        `StaleClaimError` if the lock is lost, and `ConflictError` if a write of `also` is refused.
         """
         if lock_token:
-            # Whoever left a run open there no longer has the lock.
+            # A run that was left open there no longer has the lock.
             situation = replace(situation, is_locked=False)
         for _ in range(_RACES_MAX):
             rerun = self.get(rerun_id)
@@ -180,19 +179,19 @@ class Reruns:
                 replaces = None if log is None else log.version
                 writes += [run_log_put(after, replaces=replaces), held(evaluation_key(rerun.slot), lock_token)]
             try:
-                self._store.transact([*writes, *_made(also, judged, after)])
+                self._store.transact([*writes, *_writes(also, judged, after)])
             except OutcomeUnknownError:
                 continue
             except ConflictError as exc:
                 _raise_unless_raced(exc, rerun.slot, lock_token, len(writes))
             else:
                 return RerunJudgement(judged, proceeds=decision.is_accepted, reason=decision.reason)
-        raise ConflictError(f"rerun {rerun_id}: its period keeps changing; try again")
+        raise ConflictError(f"rerun {rerun_id}: concurrent changes of its period keep winning; try again")
 
     def ending_writes(self, rerun: Rerun, *, run_id: str, is_success: bool) -> list[Write]:
-        """Return the writes that end an accepted rerun, for the transaction in which its run ends.
+        """Return the writes that end an accepted rerun, for the transaction that ends its run.
 
-        They are refused if the rerun was changed since it was read. There are none if it has ended.
+        They are refused if the rerun changed since it was read. There are none if it has ended.
         """
         if rerun.status is not RerunStatus.ACCEPTED:
             return []
@@ -203,19 +202,19 @@ class Reruns:
     # Reading.
 
     def get(self, rerun_id: str) -> Rerun:
-        """Return the rerun as it stands. Raises `NotFoundError`."""
-        found = self.find(rerun_id)
-        if found is None:
+        """Return a rerun. Raises `NotFoundError`."""
+        rerun = self.find(rerun_id)
+        if rerun is None:
             raise NotFoundError(f"rerun {rerun_id}: there is none; list those of the pipeline to find its id")
-        return found
+        return rerun
 
     def find(self, rerun_id: str) -> Rerun | None:
-        """Return the rerun as it stands, or None."""
+        """Return a rerun, or None."""
         item = self._store.get(PIPELINES, rerun_key(rerun_id), consistent=True)
         return None if item is None else rerun_of(item)
 
     def ls(self, pipeline_id: str | None = None, *, limit: int = 100, cursor: str | None = None) -> RerunPage:
-        """Return the ledger of a pipeline, or of all, by id from the latest on."""
+        """Return the reruns of a pipeline, or of all, by id, latest first."""
         sort = Sort(Range.BEGINS_WITH, _LEDGER)
         query = (
             Query(table=PIPELINES, index="GSI1", partition="RERUNS", limit=limit, cursor=cursor, descending=True)
@@ -232,7 +231,7 @@ class Reruns:
         page = self._store.query(query)
         return RerunPage([rerun_of(item) for item in page.items], page.cursor)
 
-    # How.
+    # Helpers.
 
     def _waiting(self, row: Mapping[str, Any]) -> Rerun | None:
         rerun = self.find(foreign_rerun_id(row))
@@ -253,12 +252,12 @@ def _same_request(row: Mapping[str, Any] | None) -> Condition:
 
 
 def _settled(rerun: Rerun, execution: str) -> RerunJudgement:
-    """Return what a rerun that was judged before means to an execution that asks."""
+    """Return the answer for an execution that asks about a rerun that was decided before."""
     if rerun.status is RerunStatus.ACCEPTED and execution and rerun.execution == execution:
         return RerunJudgement(rerun, proceeds=True, reason=rerun.decision)
     if rerun.status is RerunStatus.REJECTED:
         return RerunJudgement(rerun, proceeds=False, reason=rerun.decision)
-    return RerunJudgement(rerun, proceeds=False, reason=f"{rerun.execution or 'another'} has taken it")
+    return RerunJudgement(rerun, proceeds=False, reason=f"{rerun.execution or 'another'} runs it")
 
 
 def _judged(rerun: Rerun, decision: RerunDecision, execution: str, now_ms: int) -> Rerun:
@@ -276,7 +275,7 @@ def _judged(rerun: Rerun, decision: RerunDecision, execution: str, now_ms: int) 
 
 
 def _charged(rerun: Rerun, log: RunLog | None, now_ms: int) -> RunLog:
-    """Return the log of the period once the rerun is charged to it."""
+    """Return the log of the period with the rerun charged to its budget."""
     before = log if log is not None else run_log.opened(rerun.slot, now_ms)
     spent = before.reruns.get(rerun.budget, 0) + 1
     return replace(
@@ -301,13 +300,13 @@ def _entry(rerun: Rerun, now_ms: int) -> JobLogEntry:
     )
 
 
-def _made(also: Also, rerun: Rerun, log: RunLog | None) -> Sequence[Write]:
+def _writes(also: Also, rerun: Rerun, log: RunLog | None) -> Sequence[Write]:
     return also(rerun, log) if callable(also) else also
 
 
 def _raise_unless_raced(exc: ConflictError, slot: Slot, lock_token: str, own_count: int) -> None:
-    """Raise what trying again does not mend: a lost lock, or a refusal of what the caller added."""
-    # The truth is first, the log and the lock come after the copy and the entry.
+    """Raise what a retry does not fix: a lost lock, or a refused write of the caller."""
+    # The main row comes first; the log and the lock check follow the copy and the entry.
     lock_place = 4
     if own_count > lock_place and lock_place in exc.failures:
         refusal = ConflictError(str(exc), current=exc.failures[lock_place], failures=exc.failures)

@@ -1,7 +1,7 @@
 """Retries: whether a failure is followed by another attempt, and after how long.
 
-Failures that trying again may help against and those that it is not known to have budgets of their own. Neither is
-touched by reruns: what someone asks for anew begins with both of them whole.
+Transient failures and permanent ones have separate budgets. Reruns do not count: a requested run starts with both
+budgets full.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.pipelines.runs.rows import RunLog
 
 
 class RetryDecision(Struct, frozen=True, kw_only=True):
-    """What follows a failure. `is_exhausted` is true where another attempt would have followed an earlier one."""
+    """The consequence of a failure. `is_exhausted`: the retries of the policy are used up."""
 
     is_retryable: bool
     reason: str
@@ -23,7 +23,7 @@ class RetryDecision(Struct, frozen=True, kw_only=True):
 
 
 def decide_retry(policy: RetryPolicy, log: RunLog) -> RetryDecision:
-    """Return what follows the failure that a log stands at. One without a category counts as transient."""
+    """Decide whether the latest failure of a log is retried. One without a category counts as transient."""
     if log.status is not RunStatus.FAILED:
         return RetryDecision(is_retryable=False, reason=f"it is {log.status}, not failed")
     category = log.category or FailureCategory.TRANSIENT
@@ -35,8 +35,8 @@ def decide_retry(policy: RetryPolicy, log: RunLog) -> RetryDecision:
 
 
 def backoff_seconds(policy: RetryPolicy, failures: int) -> float:
-    """Return how long to wait after so many failures: growing, and bounded."""
-    # Bounded before it is multiplied: a long row of failures must not overflow.
+    """Return the backoff after a number of failures: exponential and bounded."""
+    # Bounded before the multiplication, so that many failures do not overflow.
     exponent = min(max(failures, 1) - 1, 64)
     return min(policy.backoff * policy.multiplier**exponent, float(policy.backoff_max))
 
@@ -49,6 +49,6 @@ def _within(policy: RetryPolicy, failures: int, attempts_max: int, category: Fai
         )
     return RetryDecision(
         is_retryable=False,
-        reason=f"its {attempts_max} attempts at what is {category} are used up",
+        reason=f"its {attempts_max} attempts for {category} failures are used up",
         is_exhausted=attempts_max > 1,
     )

@@ -1,7 +1,7 @@
-"""Rows of runs: the run, the log of its period and the entries of its job, and how each is stored.
+"""Run rows: the run, the run log of its period and job log entries, and their encoding.
 
-A run is kept twice, as the truth under its own id and as a copy in the list of its pipeline. Both are always written
-in one transaction; only the truth is compared with.
+A run has a main row under its id and a copy in the list of its pipeline. Both are written in one transaction; only the
+main row carries the version condition.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 
-# How many attempts the log of a period tells of one by one. All of them are counted.
+# How many attempts a run log lists. All of them are counted.
 HISTORY_MAX: Final = 20
 JOB_LOG_SECONDS: Final = 90 * 86_400
 
 
 class Slot(NamedTuple):
-    """What a run is for: one period of one schedule of a pipeline. `date` is the period's own text."""
+    """One period of one schedule of a pipeline. `date` is the period's text."""
 
     pipeline_id: str
     schedule_id: str
@@ -38,14 +38,14 @@ class Slot(NamedTuple):
 
 
 class Transition(Struct, frozen=True):
-    """When a run became what."""
+    """A status and when the run took it."""
 
     status: RunStatus
     at_ms: int
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt at a period. Every change of it moves `version`."""
+    """One attempt at a period. Every change increments `version`."""
 
     run_id: str
     pipeline_id: str
@@ -53,24 +53,24 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     date: str
     status: RunStatus
     version: int
-    # Which attempt at its period it is, counted from 1 over everything that ever began it.
+    # Number of the attempt, counted from 1 over all causes.
     attempt: int
     cause: Cause
     created_at_ms: int
     updated_at_ms: int
-    # Who or what began it, and what they had to say.
+    # Author and note of the start.
     by: str = ""
     note: str = ""
-    # How it ended: a category, the last thing the job did, and a sentence.
+    # How it ended: a category, the last job event, and a sentence.
     category: FailureCategory | None = None
     event: JobEvent | None = None
     reason: str = ""
-    # The version of the definition that it goes by, whatever the pipeline becomes.
+    # The version of the definition that the run uses, even if the pipeline changes.
     definition_version: int = 0
-    # The execution of the lifecycle, and the hold on the lock under which it works.
+    # The execution of the lifecycle, and the token of its lock.
     execution: str = ""
     lock_token: str = ""
-    # What the job is called where it runs, and what its trigger needs to ask after it.
+    # The id of the job where it runs, and the data that its trigger needs to poll it.
     job_id: str = ""
     job: dict[str, Json] = {}
     evaluation_id: str = ""
@@ -86,12 +86,12 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def slot(self) -> Slot:
-        """The period it is for."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
     @property
     def duration_ms(self) -> int | None:
-        """How long the job took, once it has ended."""
+        """Duration of the job, once it has ended."""
         began_at_ms = self.started_at_ms or self.triggered_at_ms
         if began_at_ms is None or self.ended_at_ms is None:
             return None
@@ -99,7 +99,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the log of a period says of one attempt."""
+    """One attempt in a run log."""
 
     number: int
     run_id: str
@@ -115,7 +115,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(enum.StrEnum):
-    """What a person says about one period."""
+    """The kind of an operator's order for a period."""
 
     HOLD = "hold"
     SKIP = "skip"
@@ -124,7 +124,7 @@ class Order(enum.StrEnum):
 
 
 class Directive(Struct, frozen=True):
-    """An order that someone gave for a reason."""
+    """An order with author and reason."""
 
     order: Order
     by: str
@@ -133,7 +133,7 @@ class Directive(Struct, frozen=True):
 
 
 class RunLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a period stands, over all its attempts. It never expires: what is over must not begin again by itself."""
+    """The state of a period over all its attempts. It never expires: a finished period must not start by itself."""
 
     pipeline_id: str
     schedule_id: str
@@ -142,7 +142,7 @@ class RunLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     created_at_ms: int
     updated_at_ms: int
-    # How many attempts have begun, and the run of the last.
+    # Number of started attempts, and the run of the last.
     attempts: int = 0
     run_id: str = ""
     cause: Cause | None = None
@@ -153,13 +153,13 @@ class RunLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     begun_at_ms: int | None = None
     ended_at_ms: int | None = None
-    # The last success, which stays known while a rerun is under way or has failed.
+    # The last success, which stays known during a rerun and after its failure.
     succeeded_at_ms: int | None = None
     succeeded_run_id: str = ""
-    # Failures since someone last asked for the period, of the kinds that have budgets of their own.
+    # Failures since the period was last requested, by retry budget.
     failures: int = 0
     permanent_failures: int = 0
-    # Reruns that were accepted, by budget; the last of them, and whether its run has yet to begin.
+    # Accepted reruns by budget; the last of them, and whether its run has yet to start.
     reruns: dict[str, int] = {}
     rerun_id: str = ""
     is_rerun_due: bool = False
@@ -169,17 +169,17 @@ class RunLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def slot(self) -> Slot:
-        """The period it is about."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
     @property
     def is_live(self) -> bool:
-        """Whether a run is on its way to a result. One that is merely watched afterwards is not."""
+        """Whether a run is active. Monitoring after a success does not count."""
         return bool(self.run_id) and not self.status.is_terminal and not self.status.is_done
 
 
 class JobLogEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened to the job of a period."""
+    """One event of the job of a period."""
 
     pipeline_id: str
     schedule_id: str
@@ -197,7 +197,7 @@ class JobLogEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def slot(self) -> Slot:
-        """The period it belongs to."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
@@ -205,12 +205,12 @@ class JobLogEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def run_key(run_id: str) -> Key:
-    """Return where the truth about a run is kept."""
+    """Return the key of a run's main row."""
     return RUN_STATE.key(run_id=run_id)
 
 
 def run_log_key(slot: Slot) -> Key:
-    """Return where the log of a period is kept."""
+    """Return the key of a run log's row."""
     return RUN_LOG.key(pipeline_id=slot.pipeline_id, date=slot.date, schedule_id=slot.schedule_id)
 
 
@@ -218,7 +218,7 @@ def run_log_key(slot: Slot) -> Key:
 
 
 def run_writes(run: Run, *, replaces: int | None = None) -> list[Put]:
-    """Return the writes of a run, truth first: a new one, or one that replaces the version it was read at."""
+    """Return the writes of a run, main row first: a new one, or one that replaces a version."""
     copy = RUN_COPY.key(pipeline_id=run.pipeline_id, run_id=run.run_id)
     return [
         Put(PIPELINES, row(run_key(run.run_id), run), _unchanged(replaces)),
@@ -227,27 +227,27 @@ def run_writes(run: Run, *, replaces: int | None = None) -> list[Put]:
 
 
 def run_of(item: Mapping[str, Any]) -> Run:
-    """Return the run that a row, or its copy, stands for."""
+    """Decode a run from its row or its copy."""
     return struct_of(item, Run)
 
 
 def run_log_put(log: RunLog, *, replaces: int | None = None) -> Put:
-    """Return the write of a period's log: a new one, or one that replaces the version it was read at."""
+    """Return the write of a run log: a new one, or one that replaces a version."""
     return Put(PIPELINES, row(run_log_key(log.slot), log), _unchanged(replaces))
 
 
 def run_log_of(item: Mapping[str, Any]) -> RunLog:
-    """Return the log that a row stands for."""
+    """Decode a run log from its row."""
     return struct_of(item, RunLog)
 
 
 def job_put(entry: JobLogEntry, *, kept_seconds: int = JOB_LOG_SECONDS) -> Put:
-    """Return the write of an entry. The same thing of the same run at the same moment is one entry."""
+    """Return the write of an entry. The same event of the same run at the same time is one entry."""
     return Put(PIPELINES, job_item(entry, kept_seconds=kept_seconds))
 
 
 def job_item(entry: JobLogEntry, *, kept_seconds: int = JOB_LOG_SECONDS) -> Item:
-    """Return an entry as it is stored."""
+    """Encode an entry as its row."""
     detail = json.encode(entry.detail, order="sorted").decode()
     moment = moment_digits(entry.at_ms, entry.run_id, str(entry.attempt), entry.event, detail)
     key = JOB.key(pipeline_id=entry.pipeline_id, schedule_id=entry.schedule_id, date=entry.date, at_ms=moment)
@@ -255,7 +255,7 @@ def job_item(entry: JobLogEntry, *, kept_seconds: int = JOB_LOG_SECONDS) -> Item
 
 
 def job_of(item: Mapping[str, Any]) -> JobLogEntry:
-    """Return the entry that a row stands for."""
+    """Decode an entry from its row."""
     return struct_of(item, JobLogEntry)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of the log of a period as its attempts begin, go on and end. Decided here, stored by `runs`."""
+"""Run log transitions: pure functions that change the log of a period as its attempts start, proceed and end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from headgate.pipelines.enums import Cause, FailureCategory, RunStatus
 from headgate.pipelines.runs.rows import HISTORY_MAX, Attempt, Order, Run, RunLog, Slot
 
-# Someone asked for the period once more: what failed before is not held against it.
-_ASKED_ANEW: Final = frozenset({Cause.MANUAL, Cause.RERUN, Cause.REPLAY, Cause.BACKFILL})
+# The period was requested once more: earlier failures do not count.
+_REQUESTED: Final = frozenset({Cause.MANUAL, Cause.RERUN, Cause.REPLAY, Cause.BACKFILL})
 
 
 def opened(slot: Slot, now_ms: int) -> RunLog:
-    """Return the log of a period that nobody has begun."""
+    """Return the log of a period without attempts."""
     return RunLog(
         **slot._asdict(),
         status=RunStatus.PENDING,
@@ -24,12 +24,12 @@ def opened(slot: Slot, now_ms: int) -> RunLog:
     )
 
 
-def begun(log: RunLog | None, run: Run, now_ms: int) -> RunLog:
-    """Return the log once `run` has begun: one attempt more, which nothing but this ever adds."""
+def started(log: RunLog | None, run: Run, now_ms: int) -> RunLog:
+    """Return the log after `run` has started: one attempt more, which only this function adds."""
     before = log if log is not None else opened(run.slot, now_ms)
-    # The further attempts of one execution keep the cause with which it began.
+    # The retries of one execution keep its cause.
     is_retry = bool(run.execution) and run.execution == before.execution
-    is_fresh = before.status.is_done or (run.cause in _ASKED_ANEW and not is_retry)
+    is_fresh = before.status.is_done or (run.cause in _REQUESTED and not is_retry)
     is_same_pursuit = bool(before.attempts) and not is_fresh
     is_kept = before.order is not None and before.order.order is Order.FORCE
     attempt = Attempt(
@@ -65,17 +65,20 @@ def begun(log: RunLog | None, run: Run, now_ms: int) -> RunLog:
     )
 
 
-def followed(log: RunLog, run: Run, now_ms: int) -> RunLog:
-    """Return the log once `run` stands where it says.
+def updated(log: RunLog, run: Run, now_ms: int) -> RunLog:
+    """Return the log after a change of `run`.
 
-    A run that another has followed changes its own line in the history, and no longer what the period stands at.
+    A run that a later one has replaced changes only its own line in the history.
     """
     noted = replace(
-        log, version=log.version + 1, updated_at_ms=now_ms, history=tuple(_told(line, run) for line in log.history)
+        log,
+        version=log.version + 1,
+        updated_at_ms=now_ms,
+        history=tuple(_updated_line(line, run) for line in log.history),
     )
     if log.run_id != run.run_id:
         return noted
-    # One that is being watched after its success can still fail; only what never succeeded counts as a failure.
+    # A monitored run can still fail; only a run that never succeeded counts as a failure.
     is_failure = run.status is RunStatus.FAILED and not log.status.is_done
     is_permanent = run.category is FailureCategory.PERMANENT
     is_success = run.status.is_done and not log.status.is_done
@@ -95,7 +98,7 @@ def followed(log: RunLog, run: Run, now_ms: int) -> RunLog:
     )
 
 
-def _told(line: Attempt, run: Run) -> Attempt:
+def _updated_line(line: Attempt, run: Run) -> Attempt:
     if line.run_id != run.run_id:
         return line
     return replace(

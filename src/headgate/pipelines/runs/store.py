@@ -1,7 +1,7 @@
-"""Runs: begun, moved and read. A run, its copy and the log of its period change together, or not at all.
+"""Run store: creates, moves and reads runs. A run, its copy and the log of its period change in one transaction.
 
-Every change is a compare-and-swap on the version that the caller read. Who loses the race gets a `VersionConflictError`
-with the row as it stands, and decides again.
+Every change is a compare-and-swap on the version that was read. A lost race raises `VersionConflictError` with the
+current row.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Query, Range, Sort, Write
 from headgate.store.port import Store
 
-# What goes into the same transaction: writes, or what makes them from the run and the log as they will stand.
+# Writes for the same transaction, or a function that makes them from the changed run and log.
 Also = Sequence[Write] | Callable[[Run, RunLog], Sequence[Write]]
 
 PREFIX: Final = "run"
 _RACES_MAX: Final = 10
 _RUNS: Final = "RUN#"
 _LOGS: Final = "RUNLOG#"
-# The moment that a status is remembered by.
+# The timestamp field that a status sets.
 _MOMENTS: Final = {
     RunStatus.TRIGGERING: "triggered_at_ms",
     RunStatus.RUNNING: "started_at_ms",
@@ -57,16 +57,16 @@ _MOMENTS: Final = {
 
 
 class RunStart(Struct, frozen=True, kw_only=True):
-    """What a run is begun with."""
+    """The parameters of a new run."""
 
     slot: Slot
     cause: Cause
     by: str = ""
     note: str = ""
-    # Empty: a new one is made. A run that has this id already is returned as it stands.
+    # Empty: a new id. An existing run of this id is returned.
     run_id: str = ""
     execution: str = ""
-    # The hold on the period's lock. With it, beginning twice is beginning once.
+    # The token of the period's lock, which makes the start idempotent.
     lock_token: str = ""
     definition_version: int = 0
     sensor_arrival_at_ms: int | None = None
@@ -76,51 +76,51 @@ class RunStart(Struct, frozen=True, kw_only=True):
 
 
 class RunPage(Struct, frozen=True):
-    """Some runs of a pipeline, the latest first."""
+    """A page of runs of a pipeline, latest first."""
 
     runs: list[Run]
     cursor: str | None = None
 
 
 class RunLogPage(Struct, frozen=True):
-    """The logs of some periods of a pipeline, the latest period first."""
+    """A page of run logs of a pipeline, latest period first."""
 
     logs: list[RunLog]
     cursor: str | None = None
 
 
 class Runs:
-    """The runs of one store. Safe to use from many threads."""
+    """Stores runs and run logs. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
 
-    # Changing.
+    # Changes.
 
     def create(
         self, start: RunStart, *, admits: Callable[[RunLog | None], Admission] | None = None, also: Also = ()
     ) -> Run:
-        """Begin an attempt at a period and return its run, PENDING.
+        """Create a run for a period, PENDING.
 
-        The same hold on the lock, or the same run id, begins one attempt however often it asks; `also` is written with
-        the first. A run that was left open by one whose lock ran out ends with this. Raises `StaleClaimError` if the
-        lock is lost, `AlreadyExistsError` without one while a run is open or for an id of another period's run,
-        `IllegalTransitionError` if `admits` says no of the log that the run would be added to, and `ConflictError` if
-        `also` is refused.
+        The same lock token or run id creates one run, however often it is called; `also` is written with the first. A
+        run that an expired lock left open ends with this. Raises `StaleClaimError` if the lock is lost,
+        `AlreadyExistsError` without a lock while a run is open or for the id of another period's run,
+        `IllegalTransitionError` if `admits` refuses the current log, and `ConflictError` if a write of `also` is
+        refused.
         """
         run_id = start.run_id or self._ids.make(PREFIX)
         for _ in range(_RACES_MAX):
-            log, last = self._standing(start.slot)
-            known = self._begun_before(start, run_id, last)
+            log, last = self._last(start.slot)
+            known = self._existing(start, run_id, last)
             if known is not None:
                 return known
             _check_admitted(start, log, admits)
             now_ms = self._now_ms()
             run = _new(start, run_id, 1 if log is None else log.attempts + 1, now_ms)
             ended, before = _ended_by(run, last, log, now_ms)
-            after = run_log.begun(before, run, now_ms)
+            after = run_log.started(before, run, now_ms)
             own: list[Write] = [
                 *_guard(start),
                 *run_writes(run),
@@ -129,26 +129,26 @@ class Runs:
             if ended is not None:
                 own += run_writes(ended, replaces=ended.version - 1)
             try:
-                self._store.transact([*own, *_made(also, run, after)])
+                self._store.transact([*own, *_writes(also, run, after)])
             except OutcomeUnknownError:
                 continue
             except ConflictError as exc:
                 _raise_unless_raced(exc, start, len(own))
             else:
                 return run
-        raise ConflictError(f"{start.slot}: its log keeps changing; try again")
+        raise ConflictError(f"{start.slot}: concurrent changes of its log keep winning; try again")
 
     def move(self, run: Run, to: RunStatus, *, lock_token: str = "", also: Also = (), **changes: object) -> Run:
-        """Bring a run from the version that was read to another status, and change what else is named.
+        """Move a run from the version that was read to another status, with further changes.
 
-        With a `lock_token`, only as long as that holds the period. Raises `IllegalTransitionError` for a status that
-        it cannot take from where it stands, `VersionConflictError` with the current row if it was changed since,
-        `StaleClaimError` if the lock is lost, and `ConflictError` if `also` is refused.
+        With a `lock_token`, only while it holds the lock. Raises `IllegalTransitionError` for a transition that is not
+        allowed, `VersionConflictError` with the current row after a concurrent change, `StaleClaimError` if the lock is
+        lost, and `ConflictError` if a write of `also` is refused.
         """
         if to not in TRANSITIONS[run.status]:
             allowed = ", ".join(sorted(TRANSITIONS[run.status])) or "nothing"
             raise IllegalTransitionError(
-                f"run {run.run_id}: {run.status} cannot become {to}, only {allowed}; it is what it is",
+                f"run {run.run_id}: {run.status} cannot become {to}, only {allowed}",
                 current=dict(run_writes(run)[0].item),
             )
         now_ms = self._now_ms()
@@ -156,15 +156,15 @@ class Runs:
         return self._commit(run, moved, now_ms, lock_token, also)
 
     def change(self, run: Run, *, lock_token: str = "", also: Also = (), **changes: object) -> Run:
-        """Change what is named and leave the status as it is. Raises as `move` does."""
+        """Change fields and keep the status. Raises as `move` does."""
         now_ms = self._now_ms()
         changed = replace(run, **changes, status=run.status, version=run.version + 1, updated_at_ms=now_ms)
         return self._commit(run, changed, now_ms, lock_token, also)
 
     def close(self, slot: Slot, reason: str, *, by: str = "", also: Sequence[Write] = ()) -> RunLog | None:
-        """Close a period that nobody has begun: it has failed, and only someone who asks for it begins it now.
+        """Close a period that has not started: it has failed, and only a request starts it.
 
-        Returns None if it was begun or closed before; `also` is then not written.
+        Returns None if it has started or is closed; then `also` is not written.
         """
         for _ in range(_RACES_MAX):
             log = self.log(slot)
@@ -186,54 +186,54 @@ class Runs:
                     raise
             else:
                 return _once(closed, log)
-        raise ConflictError(f"{slot}: its log keeps changing; try again")
+        raise ConflictError(f"{slot}: concurrent changes of its log keep winning; try again")
 
-    # Reading.
+    # Reads.
 
     def get(self, run_id: str) -> Run:
-        """Return the run as it stands. Raises `NotFoundError`."""
-        found = self.find(run_id)
-        if found is None:
+        """Return a run. Raises `NotFoundError`."""
+        run = self.find(run_id)
+        if run is None:
             raise NotFoundError(f"run {run_id}: there is none; 'headgate run ls PIPELINE' lists those of a pipeline")
-        return found
+        return run
 
     def find(self, run_id: str) -> Run | None:
-        """Return the run as it stands, or None."""
+        """Return a run, or None."""
         item = self._store.get(PIPELINES, run_key(run_id), consistent=True)
         return None if item is None else run_of(item)
 
     def ls(self, pipeline_id: str, *, limit: int = 100, cursor: str | None = None) -> RunPage:
-        """Return runs of a pipeline, the latest first."""
+        """Return the runs of a pipeline, latest first."""
         page = self._store.query(_listing(pipeline_id, _RUNS, limit, cursor))
         return RunPage([run_of(item) for item in page.items], page.cursor)
 
     def log(self, slot: Slot) -> RunLog | None:
-        """Return where a period stands, or None if nothing was ever begun or said about it."""
+        """Return the log of a period, or None if it has none."""
         item = self._store.get(PIPELINES, run_log_key(slot), consistent=True)
         return None if item is None else run_log_of(item)
 
     def logs(self, pipeline_id: str, *, dates: str = "", limit: int = 100, cursor: str | None = None) -> RunLogPage:
-        """Return the logs of a pipeline's periods, the latest first: all, or those whose date begins with `dates`."""
+        """Return the run logs of a pipeline, latest period first: all, or those whose date begins with `dates`."""
         page = self._store.query(_listing(pipeline_id, f"{_LOGS}{dates}", limit, cursor))
         return RunLogPage([run_log_of(item) for item in page.items], page.cursor)
 
-    # How.
+    # Helpers.
 
     def _commit(self, run: Run, changed: Run, now_ms: int, lock_token: str, also: Also) -> Run:
-        """Write a changed run with its log. The log may change meanwhile for other reasons; the run may not."""
+        """Write a changed run with its log. The log may change concurrently; the run may not."""
         guard: list[Write] = [held(evaluation_key(run.slot), lock_token)] if lock_token else []
         for _ in range(_RACES_MAX):
             log = self.log(run.slot)
             if log is None:
                 raise NotFoundError(f"run {run.run_id}: its period {run.slot} has no log; restore the row, or rerun it")
-            after = run_log.followed(log, changed, now_ms)
+            after = run_log.updated(log, changed, now_ms)
             own: list[Write] = [
                 *run_writes(changed, replaces=run.version),
                 run_log_put(after, replaces=log.version),
                 *guard,
             ]
             try:
-                self._store.transact([*own, *_made(also, changed, after)])
+                self._store.transact([*own, *_writes(also, changed, after)])
             except OutcomeUnknownError:
                 raise
             except ConflictError as exc:
@@ -245,14 +245,14 @@ class Runs:
                     raise
             else:
                 return changed
-        raise ConflictError(f"run {run.run_id}: the log of {run.slot} keeps changing; try again")
+        raise ConflictError(f"run {run.run_id}: concurrent changes of the log of {run.slot} keep winning; try again")
 
-    def _standing(self, slot: Slot) -> tuple[RunLog | None, Run | None]:
+    def _last(self, slot: Slot) -> tuple[RunLog | None, Run | None]:
         log = self.log(slot)
         return log, None if log is None or not log.run_id else self.find(log.run_id)
 
-    def _begun_before(self, start: RunStart, run_id: str, last: Run | None) -> Run | None:
-        """Return the run that this start has begun already, however it has fared since."""
+    def _existing(self, start: RunStart, run_id: str, last: Run | None) -> Run | None:
+        """Return the run that this start has already created."""
         if last is not None:
             if last.run_id == run_id or (start.lock_token and last.lock_token == start.lock_token):
                 return last
@@ -260,10 +260,10 @@ class Runs:
                 raise AlreadyExistsError(
                     f"{start.slot}: run {last.run_id} is {last.status}; take the lock of the period, or let it end"
                 )
-        found = self.find(start.run_id) if start.run_id else None
-        if found is not None and found.slot != start.slot:
-            raise AlreadyExistsError(f"run {found.run_id}: it is of {found.slot}, not {start.slot}; use another id")
-        return found
+        run = self.find(start.run_id) if start.run_id else None
+        if run is not None and run.slot != start.slot:
+            raise AlreadyExistsError(f"run {run.run_id}: it is of {run.slot}, not {start.slot}; use another id")
+        return run
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
@@ -293,10 +293,10 @@ def _new(start: RunStart, run_id: str, attempt: int, now_ms: int) -> Run:
 
 
 def _check_admitted(start: RunStart, log: RunLog | None, admits: Callable[[RunLog | None], Admission] | None) -> None:
-    # Asked here and not only before: the period may be closed or skipped between a look at it and this.
+    # Checked again here: the period may have been closed or skipped since the admission.
     admission = None if admits is None else admits(log)
     if admission is not None and not admission.proceeds:
-        raise IllegalTransitionError(f"{start.slot}: no run is begun, {admission.reason}")
+        raise IllegalTransitionError(f"{start.slot}: no run is created, {admission.reason}")
 
 
 def _moved(run: Run, to: RunStatus, now_ms: int, changes: dict[str, object]) -> Run:
@@ -314,7 +314,7 @@ def _moved(run: Run, to: RunStatus, now_ms: int, changes: dict[str, object]) -> 
 
 
 def _ended_by(run: Run, last: Run | None, log: RunLog | None, now_ms: int) -> tuple[Run | None, RunLog | None]:
-    """Return the run that the new one puts an end to, if one was left open, and the log after that."""
+    """Return the open run that the new one replaces, ended, and the log after that."""
     if last is None or log is None or last.status.is_terminal:
         return None, log
     if last.status.is_done:
@@ -322,11 +322,11 @@ def _ended_by(run: Run, last: Run | None, log: RunLog | None, now_ms: int) -> tu
     else:
         reason = f"left open when its lock ran out; run {run.run_id} follows it"
         ended = _moved(last, RunStatus.FAILED, now_ms, {"category": FailureCategory.TIMEOUT, "reason": reason})
-    return ended, run_log.followed(log, ended, now_ms)
+    return ended, run_log.updated(log, ended, now_ms)
 
 
 def _once(after: RunLog, log: RunLog | None) -> RunLog:
-    """Return the log at the version that follows the stored one, whatever was done to it on the way."""
+    """Return the log at the version after the stored one, for a log that changed twice in one transaction."""
     return replace(after, version=1 if log is None else log.version + 1)
 
 
@@ -334,7 +334,7 @@ def _guard(start: RunStart) -> list[Write]:
     return [held(evaluation_key(start.slot), start.lock_token)] if start.lock_token else []
 
 
-def _made(also: Also, run: Run, log: RunLog) -> Sequence[Write]:
+def _writes(also: Also, run: Run, log: RunLog) -> Sequence[Write]:
     return also(run, log) if callable(also) else also
 
 
@@ -343,7 +343,7 @@ def _version(log: RunLog | None) -> int | None:
 
 
 def _raise_unless_raced(exc: ConflictError, start: RunStart, own_count: int) -> None:
-    """Raise what trying again does not mend: a lost lock, or a refusal of what the caller added."""
+    """Raise what a retry does not fix: a lost lock, or a refused write of the caller."""
     if start.lock_token and 0 in exc.failures:
         raise lost(evaluation_key(start.slot), start.lock_token, exc) from exc
     if min(exc.failures) >= own_count:
@@ -354,7 +354,7 @@ def _changed_since(run: Run, exc: ConflictError) -> VersionConflictError:
     current = exc.failures[0]
     now = "it is gone" if current is None else f"it is {current['status']} at version {current['version']}"
     return VersionConflictError(
-        f"run {run.run_id}: changed since version {run.version} was read, {now}; look at it and decide again",
+        f"run {run.run_id}: changed since version {run.version} was read, {now}; read it again",
         current=current,
         failures=exc.failures,
     )

@@ -54,7 +54,7 @@ def test_hold__before_anything_began__keeps_it_from_beginning_until_it_is_approv
 
 
 def test_approve__what_nobody_holds__is_refused(rig: Rig) -> None:
-    with pytest.raises(IllegalTransitionError, match="nobody holds it"):
+    with pytest.raises(IllegalTransitionError, match="it is not held"):
         rig.directives.approve(SLOT, by="bob", reason="looked at")
 
     assert rig.runs.log(SLOT) is None

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.errors import ConflictError
 from headgate.pipelines.enums import JobEvent, RerunReason, RunStatus
-from headgate.pipelines.runs.late_data import KEPT_SECONDS, Arrival, LateArrival, arrival_writes, judge_arrival
+from headgate.pipelines.runs.late_data import RETENTION_SECONDS, Arrival, LateArrival, arrival_writes, judge_arrival
 from headgate.pipelines.runs.rows import RunLog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
@@ -72,7 +72,7 @@ def test_note__late_data__is_kept_with_an_entry_in_the_job_log(rig: Rig) -> None
     assert entry is not None
     assert (entry.event, entry.detail["sensor_key"]) == (JobEvent.LATE_DATA_ARRIVAL, "orders-complete")
     assert rig.is_told()
-    rig.clock.advance(KEPT_SECONDS + 1)
+    rig.clock.advance(RETENTION_SECONDS + 1)
     assert rig.late_data.ls(SLOT) == []
 
 

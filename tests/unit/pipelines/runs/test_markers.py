@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConflictError
-from headgate.pipelines.runs.markers import KEPT_SECONDS, Placed, marker_of
+from headgate.pipelines.runs.markers import RETENTION_SECONDS, Placed, marker_of
 from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
@@ -37,7 +37,7 @@ def test_put__the_first__is_a_row_of_its_own_date_that_the_stream_tells_of(rig: 
     assert rig.markers.find(SLOT) == placed.marker
     item = rig.item("MARKER#orders", "2026-03-03#daily")
     assert item is not None
-    assert item["ttl"] == rig.now_ms // 1000 + KEPT_SECONDS
+    assert item["ttl"] == rig.now_ms // 1000 + RETENTION_SECONDS
     assert _kinds(rig) == [ChangeKind.INSERT]
     assert rig.is_told()
 
@@ -93,7 +93,7 @@ def test_put__what_comes_with_it_is_refused__leaves_no_marker(rig: Rig, name: st
 
 def test_put__after_the_last_has_expired__is_new(rig: Rig) -> None:
     rig.markers.put(SLOT, source="api")
-    rig.clock.advance(KEPT_SECONDS + 1)
+    rig.clock.advance(RETENTION_SECONDS + 1)
 
     assert rig.markers.put(SLOT, source="api").is_new
 

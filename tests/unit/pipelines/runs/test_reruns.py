@@ -13,8 +13,8 @@ from headgate.pipelines.definition.model import Budgets, RetryPolicy
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
 from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.locks import evaluation_key
-from headgate.pipelines.runs.rerun_decisions import Rule, Situation, decide_rerun, newest_update_ms, updated_at_ms
-from headgate.pipelines.runs.rerun_rows import Budget, Rerun, RerunStatus, reason_of, slot_of_request
+from headgate.pipelines.runs.rerun_decisions import RerunRule, Situation, decide_rerun, newest_update_ms, updated_at_ms
+from headgate.pipelines.runs.rerun_rows import Budget, Rerun, RerunStatus, reason_of
 from headgate.pipelines.runs.reruns import RerunJudgement
 from headgate.pipelines.runs.rows import Run, RunLog
 from headgate.store.catalogue.tables import PIPELINES
@@ -67,22 +67,22 @@ def _log(**more: Any) -> RunLog:
 @pytest.mark.parametrize(
     ("reason", "spent", "budgets", "rule"),
     [
-        (DRIFT, {}, Budgets(), Rule.ALLOWED),
-        (DRIFT, {"drift": 1}, Budgets(), Rule.BUDGET_SPENT),
+        (DRIFT, {}, Budgets(), RerunRule.ALLOWED),
+        (DRIFT, {"drift": 1}, Budgets(), RerunRule.BUDGET_SPENT),
         # Drift and late data share one budget; manual reruns have another.
-        (LATE, {"drift": 1}, Budgets(), Rule.BUDGET_SPENT),
-        (LATE, {"drift": 1}, Budgets(drift=2), Rule.ALLOWED),
-        (MANUAL, {"drift": 9}, Budgets(), Rule.ALLOWED),
-        (DRIFT, {"manual": 9}, Budgets(), Rule.ALLOWED),
-        (MANUAL, {"manual": 1}, Budgets(), Rule.BUDGET_SPENT),
+        (LATE, {"drift": 1}, Budgets(), RerunRule.BUDGET_SPENT),
+        (LATE, {"drift": 1}, Budgets(drift=2), RerunRule.ALLOWED),
+        (MANUAL, {"drift": 9}, Budgets(), RerunRule.ALLOWED),
+        (DRIFT, {"manual": 9}, Budgets(), RerunRule.ALLOWED),
+        (MANUAL, {"manual": 1}, Budgets(), RerunRule.BUDGET_SPENT),
         # 0 means none at all.
-        (DRIFT, {}, Budgets(drift=0), Rule.DISABLED),
-        (MANUAL, {}, Budgets(manual=0), Rule.DISABLED),
-        (MANUAL, {}, Budgets(drift=0), Rule.ALLOWED),
+        (DRIFT, {}, Budgets(drift=0), RerunRule.DISABLED),
+        (MANUAL, {}, Budgets(manual=0), RerunRule.DISABLED),
+        (MANUAL, {}, Budgets(drift=0), RerunRule.ALLOWED),
     ],
 )
 def test_decide_rerun__by_what_is_spent__keeps_to_the_budget_of_the_reason(  # bugs 43, 44, 46
-    reason: RerunReason, spent: dict[str, int], budgets: Budgets, rule: Rule
+    reason: RerunReason, spent: dict[str, int], budgets: Budgets, rule: RerunRule
 ) -> None:
     assert decide_rerun(_rerun(reason), _log(reruns=spent), Situation(budgets=budgets)).rule is rule
 
@@ -106,37 +106,37 @@ def test_reason_of__whatever_a_person_writes__is_charged_to_one_manual_budget(te
 @pytest.mark.parametrize(
     ("category", "permanent_failures", "failures", "rule"),
     [
-        (FailureCategory.TRANSIENT, 0, 2, Rule.ALLOWED),
-        (FailureCategory.TRANSIENT, 0, 3, Rule.BUDGET_SPENT),
-        (FailureCategory.PERMANENT, 1, 0, Rule.BUDGET_SPENT),
+        (FailureCategory.TRANSIENT, 0, 2, RerunRule.ALLOWED),
+        (FailureCategory.TRANSIENT, 0, 3, RerunRule.BUDGET_SPENT),
+        (FailureCategory.PERMANENT, 1, 0, RerunRule.BUDGET_SPENT),
     ],
 )
 def test_decide_rerun__of_what_failed__keeps_to_the_retry_policy(
-    category: FailureCategory, permanent_failures: int, failures: int, rule: Rule
+    category: FailureCategory, permanent_failures: int, failures: int, rule: RerunRule
 ) -> None:
     log = _log(status=RunStatus.FAILED, category=category, failures=failures, permanent_failures=permanent_failures)
     situation = Situation(budgets=Budgets(drift=0, manual=0), retry=RetryPolicy(attempts=3))
 
     assert decide_rerun(_rerun(RerunReason.JOB_FAIL_RETRY), log, situation).rule is rule
-    assert decide_rerun(_rerun(RerunReason.JOB_FAIL_RETRY), None, situation).rule is Rule.BUDGET_SPENT
+    assert decide_rerun(_rerun(RerunReason.JOB_FAIL_RETRY), None, situation).rule is RerunRule.BUDGET_SPENT
 
 
 @pytest.mark.parametrize(
     ("status", "succeeded_at_ms", "newest_ms", "rule"),
     [
-        (RunStatus.COMPLETED, 1_000, 1_001, Rule.ALLOWED),
-        (RunStatus.COMPLETED, 1_000, 1_000, Rule.NOTHING_NEW),
-        (RunStatus.COMPLETED, 1_000, 999, Rule.NOTHING_NEW),
+        (RunStatus.COMPLETED, 1_000, 1_001, RerunRule.ALLOWED),
+        (RunStatus.COMPLETED, 1_000, 1_000, RerunRule.NOTHING_NEW),
+        (RunStatus.COMPLETED, 1_000, 999, RerunRule.NOTHING_NEW),
         # No sensor says: who cannot tell lets it pass.
-        (RunStatus.COMPLETED, 1_000, None, Rule.ALLOWED),
+        (RunStatus.COMPLETED, 1_000, None, RerunRule.ALLOWED),
         # It is asked of a success alone, also if there was one before the failure.
-        (RunStatus.FAILED, 1_000, 999, Rule.ALLOWED),
-        (RunStatus.CANCELLED, None, 999, Rule.ALLOWED),
-        (RunStatus.COMPLETED, None, 999, Rule.ALLOWED),
+        (RunStatus.FAILED, 1_000, 999, RerunRule.ALLOWED),
+        (RunStatus.CANCELLED, None, 999, RerunRule.ALLOWED),
+        (RunStatus.COMPLETED, None, 999, RerunRule.ALLOWED),
     ],
 )
 def test_decide_rerun__after_a_success__asks_for_something_new(
-    status: RunStatus, succeeded_at_ms: int | None, newest_ms: int | None, rule: Rule
+    status: RunStatus, succeeded_at_ms: int | None, newest_ms: int | None, rule: RerunRule
 ) -> None:
     log = _log(status=status, succeeded_at_ms=succeeded_at_ms)
     situation = Situation(budgets=Budgets(), newest_update_ms=newest_ms)
@@ -147,31 +147,31 @@ def test_decide_rerun__after_a_success__asks_for_something_new(
 @pytest.mark.parametrize(
     ("situation", "log", "is_forced", "rule"),
     [
-        (Situation(budgets=Budgets(), is_excluded=True), None, False, Rule.EXCLUDED),
-        (Situation(budgets=Budgets(), is_excluded=True), None, True, Rule.FORCED),
-        (Situation(budgets=Budgets(manual=0), newest_update_ms=1), _log(succeeded_at_ms=5), True, Rule.FORCED),
-        (Situation(budgets=Budgets(), is_locked=True), _log(status=RunStatus.RUNNING), False, Rule.UNDER_WAY),
-        (Situation(budgets=Budgets(), is_locked=True), _log(status=RunStatus.RUNNING), True, Rule.UNDER_WAY),
+        (Situation(budgets=Budgets(), is_excluded=True), None, False, RerunRule.EXCLUDED),
+        (Situation(budgets=Budgets(), is_excluded=True), None, True, RerunRule.FORCED),
+        (Situation(budgets=Budgets(manual=0), newest_update_ms=1), _log(succeeded_at_ms=5), True, RerunRule.FORCED),
+        (Situation(budgets=Budgets(), is_locked=True), _log(status=RunStatus.RUNNING), False, RerunRule.UNDER_WAY),
+        (Situation(budgets=Budgets(), is_locked=True), _log(status=RunStatus.RUNNING), True, RerunRule.UNDER_WAY),
         (
             Situation(budgets=Budgets(), is_locked=True),
             _log(status=RunStatus.COMPLETED_MONITORING),
             False,
-            Rule.MONITORED,
+            RerunRule.MONITORED,
         ),
         # Left open by one whose lock ran out: nobody is at it.
-        (Situation(budgets=Budgets()), _log(status=RunStatus.RUNNING), False, Rule.ALLOWED),
-        (Situation(budgets=Budgets()), None, False, Rule.ALLOWED),
+        (Situation(budgets=Budgets()), _log(status=RunStatus.RUNNING), False, RerunRule.ALLOWED),
+        (Situation(budgets=Budgets()), None, False, RerunRule.ALLOWED),
     ],
 )
 def test_decide_rerun__in_other_situations__says_which_rule_decided(
-    situation: Situation, log: RunLog | None, is_forced: bool, rule: Rule
+    situation: Situation, log: RunLog | None, is_forced: bool, rule: RerunRule
 ) -> None:
     decision = decide_rerun(_rerun(is_forced=is_forced, by="ann"), log, situation)
 
     assert decision.rule is rule
     assert decision.reason
-    assert decision.is_accepted == (rule in (Rule.ALLOWED, Rule.FORCED))
-    assert decision.is_rejected == (rule not in (Rule.ALLOWED, Rule.FORCED, Rule.MONITORED))
+    assert decision.is_accepted == (rule in (RerunRule.ALLOWED, RerunRule.FORCED))
+    assert decision.is_rejected == (rule not in (RerunRule.ALLOWED, RerunRule.FORCED, RerunRule.MONITORED))
 
 
 @pytest.mark.parametrize(
@@ -272,15 +272,12 @@ def test_adopt__a_row_that_others_put__is_one_rerun_however_often_it_is_told_of(
         "reason": "we fixed the feed",
         "requestedAt": "2026-03-04T08:00:00Z",
     }
-    slot = slot_of_request(Key(item["PK"], item["SK"]))
-    assert slot == SLOT
-
-    first = rig.reruns.adopt(slot, item, also=[EVENT])
+    first = rig.reruns.adopt(SLOT, item, also=[EVENT])
 
     assert (first.reason, first.note, first.budget) == (MANUAL, "we fixed the feed", Budget.MANUAL)
-    assert rig.reruns.adopt(slot, item) == first
+    assert rig.reruns.adopt(SLOT, item) == first
     assert len(rig.reruns.ls("orders").reruns) == 1
-    later = rig.reruns.adopt(slot, {**item, "requestedAt": "2026-03-05T08:00:00Z"})
+    later = rig.reruns.adopt(SLOT, {**item, "requestedAt": "2026-03-05T08:00:00Z"})
     assert later.rerun_id != first.rerun_id
 
 
@@ -380,7 +377,7 @@ def test_judge__more_requests_than_the_budget__accepts_only_so_many(rig: Rig) ->
     refused = _accept(rig, LATE)
 
     assert not refused.proceeds
-    assert (refused.rerun.status, refused.rerun.rule) == (RerunStatus.REJECTED, Rule.BUDGET_SPENT)
+    assert (refused.rerun.status, refused.rerun.rule) == (RerunStatus.REJECTED, RerunRule.BUDGET_SPENT)
     assert rig.log().reruns == {"drift": 1}
     entry = rig.job_log.latest(SLOT)
     assert entry is not None
@@ -427,7 +424,7 @@ def test_judge__another_is_accepted_between_its_look_and_its_write__is_judged_an
     judgement = rig.reruns.judge(ours.rerun_id, ONE_EACH, execution="rerun-1", lock_token=lock.token, also=meddle)
 
     assert seen == [RerunStatus.ACCEPTED, RerunStatus.REJECTED]
-    assert (judgement.proceeds, judgement.rerun.rule) == (False, Rule.BUDGET_SPENT)
+    assert (judgement.proceeds, judgement.rerun.rule) == (False, RerunRule.BUDGET_SPENT)
     assert rig.log().reruns == {"manual": 1}
 
 

@@ -21,7 +21,6 @@ from headgate.pipelines.definition.model import RetryPolicy
 from headgate.pipelines.enums import TRANSITIONS, Cause, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.rows import HISTORY_MAX, Run, RunLog, Slot, run_of
-from headgate.pipelines.runs.run_log import followed
 from headgate.pipelines.runs.store import RunStart
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
@@ -323,7 +322,7 @@ def test_followed__by_a_run_that_another_has_followed__changes_only_its_line(rig
     second = rig.begin("exec-2")
     before = rig.log()
 
-    after = followed(before, replace(first, status=RunStatus.COMPLETED), rig.now_ms)
+    after = updated(before, replace(first, status=RunStatus.COMPLETED), rig.now_ms)
 
     assert (after.status, after.run_id, after.succeeded_run_id) == (RunStatus.PENDING, second.run_id, "")
     assert [line.status for line in after.history] == [RunStatus.COMPLETED, RunStatus.PENDING]
