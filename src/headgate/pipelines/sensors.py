@@ -1,8 +1,7 @@
-"""Sensors: what producers say about data, kept as rows `SENSOR#key` and `SENSOR#key#period`.
+"""Sensors: data that producers push, stored as rows `SENSOR#key` and `SENSOR#key#period`.
 
-What is said of a period is found by that period, whatever is said later of another: the row of the period beats the
-row without one, and a row that names another period in its fields is not for this one. Rows may also be written by
-others, with their fields in `data` or beside the keys; both are read alike.
+The row of a period takes precedence over the row without one, and a row that names another period in its fields does
+not apply. Other programs may write rows too, with their fields in `data` or beside the keys; both are read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headgate.pipelines.field_values import moment_ms
 from headgate.pipelines.schedule.sensor_periods import (
     DELIMITER,
     forms_of,
-    may_speak_of,
+    may_concern,
     period_of_fields,
     period_text,
     split_key,
@@ -31,13 +30,13 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# How long what was said of one period is kept: enough to compare with, and not for ever.
+# Retention of the rows of a period, for comparisons with earlier periods.
 RETENTION_SECONDS: Final = 90 * 86_400
 KEY_LENGTH_MAX: Final = 256
 _PREFIX: Final = "SENSOR#"
 _RACES_MAX: Final = 8
 _PAGE: Final = 200
-# What a row of ours has beside its data.
+# The attributes of our rows beside the data.
 _OURS: Final = frozenset(
     {"PK", "SK", "ttl", "data", "version", "changed_at_ms", "pushed_at_ms", "pushed_by", "is_copy"}
 )
@@ -46,31 +45,31 @@ _CLAIMS: Final = ("updatedAt", "updated_at")
 
 
 class Sensor(Struct, frozen=True, kw_only=True):
-    """What was last said under a key, of one period or of none in particular."""
+    """The latest data of a key, for one period or for none in particular."""
 
     key: str
     data: Mapping[str, Json]
     # The period that the key or the fields name.
     period: str | None = None
-    # Whether it is the key that names it.
+    # Whether the key names it.
     is_of_period: bool = False
-    # Moves with every push.
+    # Incremented by every push.
     version: int = 0
-    # When the data last became different; when it was last said. 0: a row of someone else's, which does not say.
+    # When the data last changed, and when it was last pushed. 0: a row of another program without times.
     changed_at_ms: int = 0
     pushed_at_ms: int = 0
     by: str = ""
-    # Kept beside the row without a period, so that it stays known when that is overwritten. No news of its own.
+    # A copy beside the row without a period, which keeps the data when that is overwritten. It causes no events.
     is_copy: bool = False
 
     @property
     def full_key(self) -> str:
-        """The key as the row has it."""
+        """The key of the row."""
         return f"{self.key}{DELIMITER}{self.period}" if self.is_of_period else self.key
 
     @property
     def updated_at_ms(self) -> int:
-        """When the data is from: by its own field `updatedAt` (seconds, milliseconds or ISO), else when it was said."""
+        """The time of the data: its field `updatedAt` (seconds, milliseconds or ISO), or else the push time."""
         for name in _CLAIMS:
             claimed_ms = moment_ms(self.data.get(name))
             if claimed_ms is not None:
@@ -79,7 +78,7 @@ class Sensor(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What holds for a run, by key. `strays` has the period of each that is known only of another."""
+    """The sensors that apply to a run, by key. `strays` has those that are known only for another period."""
 
     sensors: Mapping[str, Sensor]
     strays: Mapping[str, str] = {}
@@ -93,7 +92,7 @@ def _nothing(_: Sensor) -> Sequence[Write]:
 
 
 def sensor_of(item: Mapping[str, Any]) -> Sensor:
-    """Return the sensor that a row stands for, whoever wrote it and in which form."""
+    """Decode a sensor from its row, in any of its forms."""
     key, period = split_key(str(item["SK"]).removeprefix(_PREFIX))
     data = data_of(item)
     return Sensor(
@@ -110,7 +109,7 @@ def sensor_of(item: Mapping[str, Any]) -> Sensor:
 
 
 def data_of(item: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the fields of a sensor's row: those in `data`, and those of other writers beside the keys."""
+    """Return the fields of a sensor's row: those in `data`, and those of other programs beside the keys."""
     data = item.get("data")
     if not isinstance(data, dict):
         return {name: value for name, value in item.items() if name not in _KEYS}
@@ -119,13 +118,13 @@ def data_of(item: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def sensor_key(pipeline_id: str, key: str, period: str | None = None) -> Key:
-    """Return where a sensor is kept."""
+    """Return the key of a sensor's row."""
     full = key if period is None else f"{key}{DELIMITER}{period}"
     return SENSOR.key(pipeline_id=pipeline_id, sensor_key=full)
 
 
 class Sensors:
-    """The sensors of one store. Safe to use from many threads."""
+    """Stores sensors. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, *, retention_seconds: int = RETENTION_SECONDS) -> None:
         self._store = store
@@ -142,66 +141,65 @@ class Sensors:
         by: str = "",
         also: Also = _nothing,
     ) -> Sensor:
-        """Say something under a key, of one period if it is given, and return the sensor as it then is.
+        """Store data under a key, for one period if given, and return the sensor.
 
-        Without a period the data may name one (`date`, `hour`); it is then kept for that period as well, and what is
-        said of an older period does not replace what is known without one. `also` gives further writes, from the
-        sensor as it will be, that are made together with it. Saying the same again is a new version, not a change.
-        Raises `InvalidPayloadError` for a key, a period or data that cannot be, and `ConflictError` for what refused
-        a write of `also`.
+        Without a period the data may name one (`date`, `hour`); it is then stored for that period too, and data of an
+        older period does not replace the row without one. `also` makes further writes for the transaction from the new
+        sensor. Pushing equal data is a new version but no change. Raises `InvalidPayloadError` for an invalid key,
+        period or data, and `ConflictError` if a write of `also` is refused.
         """
         base, named = _checked_key(key, period)
         _check_data(base, data)
         claimed = None if named is not None else period_of_fields(data)
         for race in range(_RACES_MAX):
-            told, writes = self._writes(pipeline_id, base, named or claimed, data, by, with_base=named is None)
+            sensor, writes = self._writes(pipeline_id, base, named or claimed, data, by, with_base=named is None)
             try:
-                self._store.transact([*writes, *also(told)])
-                return told
+                self._store.transact([*writes, *also(sensor)])
+                return sensor
             except ConflictError as exc:
                 if exc.write_index >= len(writes) or race == _RACES_MAX - 1:
                     raise
         raise AssertionError("the last race returns or raises")
 
     def get(self, pipeline_id: str, key: str, *, period: str | None = None) -> Sensor | None:
-        """Return what was last said under exactly this key and period."""
+        """Return the sensor of exactly this key and period, or None."""
         base, named = _checked_key(key, period)
         item = self._store.get(PIPELINES, sensor_key(pipeline_id, base, named), consistent=True)
         return None if item is None else sensor_of(item)
 
     def read(self, pipeline_id: str, keys: Iterable[str], date: str) -> Reading:
-        """Return what holds for a run of `date` under each of `keys`.
+        """Return the sensors that apply to a run of `date`, by key.
 
-        Costs a read for each form of a key, however many periods are kept.
+        Costs one read for each form of a key, regardless of the number of periods.
         """
         wanted = sorted(set(keys))
         places = [place for key in wanted for place in _places(pipeline_id, key, date)]
         items = self._store.get_many(PIPELINES, places, consistent=True)
-        found = {place: sensor_of(item) for place, item in zip(places, items, strict=True) if item is not None}
+        stored = {place: sensor_of(item) for place, item in zip(places, items, strict=True) if item is not None}
         sensors: dict[str, Sensor] = {}
         strays: dict[str, str] = {}
         for key in wanted:
-            for sensor in (found[place] for place in _places(pipeline_id, key, date) if place in found):
-                if sensor.is_of_period or sensor.period is None or may_speak_of(sensor.period, date):
+            for sensor in (stored[place] for place in _places(pipeline_id, key, date) if place in stored):
+                if sensor.is_of_period or sensor.period is None or may_concern(sensor.period, date):
                     sensors[key] = sensor
                     break
                 strays[key] = sensor.period
         return Reading(sensors=sensors, strays=strays)
 
     def read_periods(self, pipeline_id: str, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Sensor]]:
-        """Return for each key what is kept of each of its periods, in one go."""
-        asked = [
+        """Return the stored periods of each key, with one read."""
+        wanted_forms = [
             (key, period, form) for key, periods in wanted.items() for period in periods for form in forms_of(period)
         ]
-        places = [sensor_key(pipeline_id, key, form) for key, _, form in asked]
-        found: dict[str, dict[str, Sensor]] = {key: {} for key in wanted}
-        for (key, date, _), item in zip(asked, self._store.get_many(PIPELINES, places), strict=True):
+        places = [sensor_key(pipeline_id, key, form) for key, _, form in wanted_forms]
+        sensors: dict[str, dict[str, Sensor]] = {key: {} for key in wanted}
+        for (key, date, _), item in zip(wanted_forms, self._store.get_many(PIPELINES, places), strict=True):
             if item is not None:
-                found[key].setdefault(date, sensor_of(item))
-        return found
+                sensors[key].setdefault(date, sensor_of(item))
+        return sensors
 
     def ls(self, pipeline_id: str, *, key: str | None = None) -> Iterator[Sensor]:
-        """Return all sensors of a pipeline, or those of one key and its periods and parts, in the order of keys."""
+        """Yield all sensors of a pipeline, or those of one key with its periods and parts, in order of keys."""
         prefix = _PREFIX if key is None else f"{_PREFIX}{key}"
         cursor = None
         while True:
@@ -223,21 +221,21 @@ class Sensors:
                 return
 
     def delete(self, pipeline_id: str, key: str, *, period: str | None = None) -> bool:
-        """Forget what was said under exactly this key and period. Returns whether there was anything."""
+        """Delete the sensor of exactly this key and period. Returns whether there was one."""
         base, named = _checked_key(key, period)
         return self._store.delete(PIPELINES, sensor_key(pipeline_id, base, named)) is not None
 
     def _writes(
         self, pipeline_id: str, key: str, period: str | None, data: Mapping[str, Json], by: str, *, with_base: bool
     ) -> tuple[Sensor, list[Write]]:
-        """Return the sensor that is being told of, and the writes that tell it: without a period, with one, or both."""
+        """Return the new sensor, and its writes: without a period, with one, or both."""
         rows: list[tuple[Sensor, Put]] = []
         if with_base:
             base = self._put(pipeline_id, key, None, data, by, is_copy=False)
             if base is not None:
                 rows.append(base)
         if period is not None:
-            # Beside a row without a period it is a copy; what only a period's row says is news by itself.
+            # Beside a row without a period it is a copy; alone, the row of a period is a change of its own.
             of_period = self._put(pipeline_id, key, period, data, by, is_copy=bool(rows))
             if of_period is not None:
                 rows.append(of_period)
@@ -253,7 +251,7 @@ class Sensors:
         if period is None and current is not None and _is_older(claimed, sensor_of(current).period):
             return None
         is_same = current is not None and data_of(current) == dict(data)
-        told = Sensor(
+        sensor = Sensor(
             key=key,
             data=dict(data),
             period=period or claimed,
@@ -264,7 +262,7 @@ class Sensors:
             by=by,
             is_copy=is_copy,
         )
-        return told, Put(PIPELINES, self._item(place, told), _unchanged(current))
+        return sensor, Put(PIPELINES, self._item(place, sensor), _unchanged(current))
 
     def _item(self, place: Key, sensor: Sensor) -> Item:
         item: Item = {
@@ -283,7 +281,7 @@ class Sensors:
 
 
 def _places(pipeline_id: str, key: str, date: str) -> list[Key]:
-    """Return where to look for a key, the first that is there being right."""
+    """Return the candidate rows of a key, in order of precedence."""
     of_period = [sensor_key(pipeline_id, key, form) for form in forms_of(date)]
     return [*of_period, sensor_key(pipeline_id, key)]
 
@@ -292,18 +290,18 @@ def _checked_key(key: str, period: str | None) -> tuple[str, str | None]:
     base, named = split_key(key)
     if not base or len(base) > KEY_LENGTH_MAX or not base.isprintable() or base != base.strip():
         raise InvalidPayloadError(
-            f"sensor key {key[:40]!r}: 1 to {KEY_LENGTH_MAX} printable characters without space around them, please"
+            f"sensor key {key[:40]!r}: use 1 to {KEY_LENGTH_MAX} printable characters without surrounding space"
         )
     if period is None:
         return base, named
-    given = period_text(period)
-    if given is None:
+    wanted = period_text(period)
+    if wanted is None:
         raise InvalidPayloadError(
             f"sensor {base}: period {period[:40]!r} is none; write 2026-03-03, 2026-03-03T07, 2026-W10 or 2026-03"
         )
-    if named is not None and named != given:
-        raise InvalidPayloadError(f"sensor {key}: the key names the period {named}, and the call {given}; give one")
-    return base, given
+    if named is not None and named != wanted:
+        raise InvalidPayloadError(f"sensor {key}: the key names the period {named}, and the call {wanted}; give one")
+    return base, wanted
 
 
 def _check_data(key: str, data: object) -> None:
@@ -312,7 +310,7 @@ def _check_data(key: str, data: object) -> None:
 
 
 def _is_older(claimed: str | None, known: str | None) -> bool:
-    """Whether a period is before the one that is known, as far as the two can be compared by their texts."""
+    """Whether a period is before the known one, as far as their texts can be compared."""
     return claimed is not None and known is not None and len(claimed) == len(known) and claimed < known
 
 
@@ -322,7 +320,7 @@ def _unchanged(current: Item | None) -> Condition:
     version = current.get("version")
     if "version" not in current:
         return lacks("version")
-    # Another writer may have a field of this name, of any kind.
+    # A row of another program may have any type in this field.
     return equals("version", version) if isinstance(version, str | int | float) else has("version")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, InvalidPayloadError
-from headgate.pipelines.schedule.sensor_periods import forms_of, is_key_of, may_speak_of, period_of_fields, split_key
+from headgate.pipelines.schedule.sensor_periods import forms_of, is_key_of, may_concern, period_of_fields, split_key
 from headgate.pipelines.sensors import Sensor, Sensors, data_of, sensor_key, sensor_of
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import absent
@@ -208,8 +208,8 @@ def test_read__bare_row_of_another_period__is_not_for_this_one(sensors: Sensors,
         ("2026-12", "2027-01-01", False),
     ],
 )
-def test_may_speak_of__two_periods__overlap_or_not(said: str, date: str, expected: bool) -> None:
-    assert may_speak_of(said, date) is expected
+def test_may_concern__two_periods__overlap_or_not(said: str, date: str, expected: bool) -> None:
+    assert may_concern(said, date) is expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from headgate.pipelines.definition.problems import InvalidPipelineError, Problem
 from headgate.pipelines.definition.source_map import Node, Unreadable, documents
 from headgate.pipelines.definition.typed_decoder import Reading, read_struct
 from headgate.pipelines.schedule.calendars import Calendars
-from headgate.pipelines.schedule.dependencies import circles, upstreams_of
+from headgate.pipelines.schedule.dependencies import cycles, upstreams_of
 
 FILE_BYTES_MAX: Final = 1_048_576
 _SEPARATOR: Final = re.compile(r"---(\s|$)")
@@ -209,7 +209,7 @@ def _given_twice(pipelines: Sequence[LoadedPipeline]) -> dict[str, list[Problem]
 def _circle_problems(pipelines: Sequence[LoadedPipeline]) -> dict[tuple[str, ...], Problem]:
     by_id = {each.pipeline.id: each for each in pipelines}
     found = {}
-    for circle in circles(each.pipeline for each in by_id.values()):
+    for circle in cycles(each.pipeline for each in by_id.values()):
         first = by_id[circle[0]]
         fact = f"upstreams go in a circle: {' → '.join((*circle, circle[0]))}"
         allowed = "take one of them out, or wait for its period before"

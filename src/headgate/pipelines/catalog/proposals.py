@@ -15,7 +15,7 @@ from headgate.pipelines.catalog.store import PipelineStore
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.problems import Problem
 from headgate.pipelines.schedule.calendars import Calendars
-from headgate.pipelines.schedule.dependencies import circles, upstreams_of
+from headgate.pipelines.schedule.dependencies import cycles, upstreams_of
 from headgate.pipelines.traits.subprocess import PREFIX as COMMAND_EVALUATOR
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
@@ -110,7 +110,7 @@ class Proposals:
         """Return the problem of each definition that closes a circle with pipelines that are kept."""
         own = {each.pipeline.id: each for each in loaded}
         found: dict[str, Problem] = {}
-        for circle in circles([*(each.pipeline for each in loaded), *reached]):
+        for circle in cycles([*(each.pipeline for each in loaded), *reached]):
             for member in circle:
                 if member in own:
                     fact = f"upstreams go in a circle: {' → '.join((*circle, circle[0]))}"

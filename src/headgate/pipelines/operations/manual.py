@@ -27,7 +27,7 @@ from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rerun_rows import Rerun
 from headgate.pipelines.runs.rows import Run, RunLog, Slot
 from headgate.pipelines.runs.stores import RunStores
-from headgate.pipelines.schedule.timetables import Beginning, Timetable
+from headgate.pipelines.schedule.timetables import StartCondition, Timetable
 from headgate.pipelines.sensors import Sensors
 from headgate.store.model.requests import Write
 
@@ -223,7 +223,7 @@ class ManualActions:
         timetable = self._definitions.timetable(pipeline, slot.schedule_id)
         if timetable is None or not pipeline.schedules:
             return None
-        if timetable.beginning is not Beginning.DATA:
+        if timetable.start_condition is not StartCondition.DATA:
             due_at = timetable.slot(slot.date)
             return Cause.RECOVERY if due_at is not None and due_at <= self._clock.now() else None
         return Cause.SENSOR if self._has_arrived(timetable, slot) else None

@@ -18,7 +18,7 @@ from headgate.pipelines.rules.facts import FactReader, Facts, Memory
 from headgate.pipelines.rules.readiness import ReadinessResult, ReadinessVerdict, readiness_of
 from headgate.pipelines.rules.rules import CompiledRules, Evaluation, compile_readiness, compile_trigger, evaluate
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.schedule.timetables import Beginning, Timetable
+from headgate.pipelines.schedule.timetables import StartCondition, Timetable
 from headgate.pipelines.sensors import Sensors
 
 # Most evaluations at regular intervals; sensor arrivals add more.
@@ -126,7 +126,7 @@ class Simulator:
     def _opens_at(self, timetable: Timetable, slot: Slot) -> datetime | None:
         """Return when the evaluation window of the period opens."""
         trigger = timetable.schedule.sensor
-        if timetable.beginning is not Beginning.DATA or trigger is None:
+        if timetable.start_condition is not StartCondition.DATA or trigger is None:
             return timetable.ready_at(slot.date)
         sensors = self._sensors.read(slot.pipeline_id, [trigger.key], slot.date).sensors
         sensor = sensors.get(trigger.key)

@@ -1,1 +1,1 @@
-"""Rules: say here what this part is for."""
+"""Rules: compiles and evaluates readiness rules, and combines them with traits into a verdict."""

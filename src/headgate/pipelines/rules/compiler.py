@@ -1,4 +1,4 @@
-"""Rules made ready: each becomes a node that finds its verdict from facts, with everything fixed worked out before."""
+"""Rule compiler: turns each rule into a node that computes its verdict from facts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headgate.pipelines.rules.operators import (
     compile_operator,
 )
 
-# What a row of the store can nest, two levels for each of ours, with room for the row itself.
+# The nesting limit of a stored row: two levels for each of ours, and the row itself.
 DEPTH_MAX: Final = 12
 RULES_MAX: Final = 1_000
 _COMPARABLE: Final = ORDERINGS | {"equals", "not_equals"}
@@ -36,7 +36,7 @@ _SHOWN_DATES: Final = 3
 
 
 class RuleKind(enum.StrEnum):
-    """What a rule looks at, or how it combines others."""
+    """What a rule reads, or how it combines others."""
 
     SENSOR = "sensor"
     ALL = "all"
@@ -48,11 +48,11 @@ class RuleKind(enum.StrEnum):
     TRAIT = "trait"
 
 
-Find = Callable[[Facts, float], OperatorResult]
+LeafCheck = Callable[[Facts, float], OperatorResult]
 
 
 class RuleNode(Struct, frozen=True, kw_only=True):
-    """A rule that is ready. A leaf has `find`, a combination has `children`."""
+    """A compiled rule. A leaf has `find`, a combination has `children`."""
 
     path: str
     name: str
@@ -60,15 +60,15 @@ class RuleNode(Struct, frozen=True, kw_only=True):
     severity: Severity
     on_unknown: OnUnknown
     stable_for: int
-    # The sensor, pipeline, dataset or trait that it looks at.
+    # The sensor, pipeline, dataset or trait that it reads.
     subject: str = ""
-    find: Find | None = None
+    find: LeafCheck | None = None
     children: tuple[RuleNode, ...] = ()
     needed: int = 0
 
 
 def compile_node(rule: Rule, path: str) -> RuleNode:
-    """Make one rule ready, with those below it. Raises `DefinitionError`, naming it by its path."""
+    """Compile a rule with its nested ones. Raises `DefinitionError` that names its path."""
     try:
         return _node(rule, path)
     except DefinitionError as exc:
@@ -78,7 +78,7 @@ def compile_node(rule: Rule, path: str) -> RuleNode:
 
 
 def needs_of(rules: Sequence[Rule]) -> Needs:
-    """Return what rules look at."""
+    """Return the inputs of rules."""
     leaves = [leaf for rule in rules for leaf in _walk(rule)]
     if len(leaves) > RULES_MAX:
         raise DefinitionError(f"rules: {len(leaves)} are given; at most {RULES_MAX} can be")
@@ -134,7 +134,7 @@ def _node(rule: Rule, path: str) -> RuleNode:
 
 
 def _kind(rule: Rule) -> RuleKind:
-    given = {
+    forms = {
         RuleKind.SENSOR: rule.key,
         RuleKind.ALL: rule.all,
         RuleKind.ANY: rule.any,
@@ -144,7 +144,7 @@ def _kind(rule: Rule) -> RuleKind:
         RuleKind.DATASET: rule.dataset,
         RuleKind.TRAIT: rule.trait,
     }
-    kinds = [kind for kind, value in given.items() if value is not None]
+    kinds = [kind for kind, value in forms.items() if value is not None]
     if len(kinds) != 1:
         names = "key, all, any, n_of, not, upstream, dataset, trait"
         raise DefinitionError(f"give exactly one of {names}; it has {', '.join(kinds) or 'none'}")
@@ -153,13 +153,13 @@ def _kind(rule: Rule) -> RuleKind:
 
 def _check_combination(rule: Rule, kind: RuleKind, below: Sequence[Rule]) -> None:
     if kind is RuleKind.N_OF:
-        # One that only warns is not counted, so that it cannot be one of the n either.
+        # A rule that only warns is not counted.
         counted = sum(child.severity is Severity.BLOCK for child in below)
         needed = rule.n_of.n if rule.n_of is not None else 0
         if not 1 <= needed <= counted:
             raise DefinitionError(f"n_of: n is {needed}; give 1 to {counted}, as many as there are rules that count")
     if kind is RuleKind.NOT and below[0].severity is Severity.WARN:
-        raise DefinitionError("not: severity belongs on the `not`, and not on what it turns round")
+        raise DefinitionError("not: severity belongs on the `not`, and not on the rule that it negates")
 
 
 def _name(rule: Rule, kind: RuleKind) -> str:
@@ -173,7 +173,7 @@ def _name(rule: Rule, kind: RuleKind) -> str:
     return rule.dataset or rule.trait or kind.value
 
 
-def _leaf(rule: Rule, kind: RuleKind) -> Find | None:
+def _leaf(rule: Rule, kind: RuleKind) -> LeafCheck | None:
     match kind:
         case RuleKind.SENSOR:
             return _sensor(rule, str(rule.key))
@@ -189,7 +189,7 @@ def _leaf(rule: Rule, kind: RuleKind) -> Find | None:
 # Sensors.
 
 
-def _sensor(rule: Rule, key: str) -> Find:
+def _sensor(rule: Rule, key: str) -> LeafCheck:
     if rule.check not in CHECKS:
         raise DefinitionError(f"check {rule.check!r} is not known; use one of {', '.join(CHECKS)}")
     if rule.history is not None:
@@ -203,7 +203,7 @@ def _sensor(rule: Rule, key: str) -> Find:
     return _field(key, rule.field, compile_operator(rule.check, rule.value, future_max_seconds=rule.future_max))
 
 
-def _exists(key: str, field: str | None) -> Find:
+def _exists(key: str, field: str | None) -> LeafCheck:
     is_there = f"{key} is there" if field is None else f"{key}.{field} is there"
     no_field = f"{key} has no field {field}"
 
@@ -218,7 +218,7 @@ def _exists(key: str, field: str | None) -> Find:
     return find
 
 
-def _field(key: str, field: str, operator: Operator) -> Find:
+def _field(key: str, field: str, operator: Operator) -> LeafCheck:
     subject = f"{key}.{field} "
     no_field = f"{key} has no field {field}"
 
@@ -235,7 +235,7 @@ def _field(key: str, field: str, operator: Operator) -> Find:
     return find
 
 
-def _age_of_sensor(rule: Rule, key: str) -> Find:
+def _age_of_sensor(rule: Rule, key: str) -> LeafCheck:
     if rule.check not in _AGES:
         raise DefinitionError(f"check {rule.check} needs a field to look at")
     operator = age(rule.check, rule.value, future_max_seconds=rule.future_max)
@@ -252,7 +252,7 @@ def _age_of_sensor(rule: Rule, key: str) -> Find:
     return find
 
 
-def _against_other(rule: Rule, key: str) -> Find:
+def _against_other(rule: Rule, key: str) -> LeafCheck:
     field, check = rule.field, rule.check
     if field is None or check not in _COMPARABLE or rule.value is not None:
         raise DefinitionError(
@@ -273,7 +273,7 @@ def _against_other(rule: Rule, key: str) -> Find:
     return find
 
 
-def _history(rule: Rule, key: str) -> Find:
+def _history(rule: Rule, key: str) -> LeafCheck:
     history, field, check = rule.history, rule.field, rule.check
     if history is None or field is None or rule.value is not None or rule.other is not None:
         raise DefinitionError("history: give a field, and neither value nor other")
@@ -291,7 +291,7 @@ def _history(rule: Rule, key: str) -> Find:
 
 
 def _value(facts: Facts, key: str, field: str) -> tuple[Any, str]:
-    """Return a field of a sensor, or why there is none."""
+    """Return a field of a sensor, or the reason why there is none."""
     sensor = facts.sensors.get(key)
     if sensor is None:
         return MISSING, _missing(facts, key)
@@ -301,7 +301,7 @@ def _value(facts: Facts, key: str, field: str) -> tuple[Any, str]:
 
 def _missing(facts: Facts, key: str) -> str:
     stray = facts.strays.get(key)
-    return f"{key} is missing" if stray is None else f"{key} is missing: what is known of it is of {stray}"
+    return f"{key} is missing" if stray is None else f"{key} is missing: its data is of {stray}"
 
 
 def _other(other: str) -> tuple[str, str]:
@@ -314,7 +314,7 @@ def _other(other: str) -> tuple[str, str]:
 # Upstreams, datasets, traits.
 
 
-def _upstream(upstream: Upstream) -> Find:
+def _upstream(upstream: Upstream) -> LeafCheck:
     name = upstream.pipeline if upstream.schedule is None else f"{upstream.pipeline}/{upstream.schedule}"
     if upstream.missing_max < 0:
         raise DefinitionError(f"upstream {name}: missing_max is from 0")
@@ -322,11 +322,11 @@ def _upstream(upstream: Upstream) -> Find:
     def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.upstreams.get(upstream)
         if fact is None or fact.problem:
-            return UNKNOWN, f"{name} cannot be told: {fact.problem if fact is not None else 'it was not looked at'}"
+            return UNKNOWN, f"{name} is unknown: {fact.problem if fact is not None else 'it was not read'}"
         open_dates = [date for date in fact.dates if not _is_done(fact.statuses.get(date))]
         if not open_dates:
             return PASS, f"{name} is done for {_dates(fact.dates)}"
-        listed = ", ".join(f"{date} ({_standing(fact.statuses.get(date))})" for date in open_dates[:_SHOWN_DATES])
+        listed = ", ".join(f"{date} ({_status_text(fact.statuses.get(date))})" for date in open_dates[:_SHOWN_DATES])
         more = f" and {len(open_dates) - _SHOWN_DATES} more" if len(open_dates) > _SHOWN_DATES else ""
         done = f"{name} is done for {len(fact.dates) - len(open_dates)} of {len(fact.dates)}, not for {listed}{more}"
         if len(open_dates) <= upstream.missing_max:
@@ -340,7 +340,7 @@ def _is_done(status: RunStatus | None) -> bool:
     return status is not None and status.is_done
 
 
-def _standing(status: RunStatus | None) -> str:
+def _status_text(status: RunStatus | None) -> str:
     return "not started" if status is None else status.value
 
 
@@ -348,17 +348,17 @@ def _dates(dates: Sequence[str]) -> str:
     return dates[0] if len(dates) == 1 else f"all {len(dates)} from {dates[0]} to {dates[-1]}"
 
 
-def _dataset(dataset: str) -> Find:
+def _dataset(dataset: str) -> LeafCheck:
     def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.datasets.get(dataset)
         if fact is None:
-            return UNKNOWN, f"{dataset}: the gate has said nothing about it"
-        return fact.verdict, f"{dataset}: {fact.reason or _SAID[fact.verdict]}"
+            return UNKNOWN, f"{dataset}: the gate has no answer for it"
+        return fact.verdict, f"{dataset}: {fact.reason or _GATE_TEXTS[fact.verdict]}"
 
     return find
 
 
-def _trait(trait: str) -> Find:
+def _trait(trait: str) -> LeafCheck:
     def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.traits.get(trait)
         if fact is None:
@@ -369,8 +369,8 @@ def _trait(trait: str) -> Find:
     return find
 
 
-_SAID: Final = {PASS: "it may be read", FAIL: "it may not be read", UNKNOWN: "whether it may be read is not known"}
-# A trait that could not be found out or has expired says nothing; that it could not be is told by readiness.
+_GATE_TEXTS: Final = {PASS: "it may be read", FAIL: "it may not be read", UNKNOWN: "the gate's decision is unknown"}
+# A failed evaluation or an expired result is unknown here; the readiness verdict reports the error.
 _OF_TRAIT: Final[dict[TraitStatus, Verdict]] = {
     TraitStatus.PASS: PASS,
     TraitStatus.FAIL: FAIL,

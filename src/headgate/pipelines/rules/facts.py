@@ -1,4 +1,4 @@
-"""Facts: everything that the rules of a pipeline look at for one period, read once, before anything is decided."""
+"""Facts: the inputs of a pipeline's rules for one period, read once before the evaluation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# No upstream is asked about more periods at once: a month of hours.
+# Most periods read of one upstream: a month of hours.
 PERIODS_MAX: Final = 31 * 25
 _SCHEDULES_MAX: Final = 100
 
 
 class TraitFact(Struct, frozen=True, kw_only=True):
-    """What a trait came to. One that has expired is STALE, whatever it was."""
+    """The result of a trait. An expired one is STALE."""
 
     status: TraitStatus
     reason: str = ""
@@ -33,23 +33,23 @@ class TraitFact(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamFact(Struct, frozen=True, kw_only=True):
-    """Which periods of another pipeline are looked at, and where each stands that has begun."""
+    """The upstream periods that are read, and the status of each that has started."""
 
     dates: tuple[str, ...] = ()
     statuses: Mapping[str, RunStatus] = {}
-    # Why it cannot be told, if it cannot.
+    # Why it is unknown, if it is.
     problem: str = ""
 
 
 class DatasetFact(Struct, frozen=True, kw_only=True):
-    """What the gate says of a dataset."""
+    """The gate's decision on a dataset."""
 
     verdict: Verdict
     reason: str = ""
 
 
 class RuleMemory(Struct, frozen=True):
-    """What a rule came to the time before: since when, and how often it has passed in a row."""
+    """The previous verdict of a rule, its start, and the number of consecutive passes."""
 
     verdict: Verdict
     since_ms: int
@@ -58,19 +58,19 @@ class RuleMemory(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What the evaluation before came to, by the path of each rule. It is of use to the same rules alone."""
+    """The previous evaluation by rule path. It is valid for the same rules only."""
 
     fingerprint: str
     rules: Mapping[str, RuleMemory]
-    # How far apart evaluations are at least that count as several, for rules that have to pass several times.
+    # Shortest distance between evaluations that count as separate passes.
     spacing_ms: int = 0
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """What rules look at."""
+    """The inputs of rules."""
 
     sensors: frozenset[str] = frozenset()
-    # How many earlier periods of a sensor.
+    # Number of earlier periods by sensor.
     history: Mapping[str, int] = {}
     upstreams: tuple[Upstream, ...] = ()
     datasets: tuple[str, ...] = ()
@@ -78,12 +78,12 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What is known for one period. Nobody changes it."""
+    """The inputs of an evaluation for one period. Immutable."""
 
     sensors: Mapping[str, Sensor] = {}
-    # The period of each sensor that is known, but of another period.
+    # Sensors that are known only for another period, with that period.
     strays: Mapping[str, str] = {}
-    # The fields of earlier periods, the latest first.
+    # The fields of earlier periods, latest first.
     history: Mapping[str, Sequence[Mapping[str, Json]]] = {}
     traits: Mapping[str, TraitFact] = {}
     upstreams: Mapping[Upstream, UpstreamFact] = {}
@@ -92,13 +92,13 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class PeriodDates(Protocol):
-    """Which periods belong to which, by the calendar of the pipelines concerned."""
+    """Computes earlier and upstream periods."""
 
     def earlier(self, pipeline: Pipeline, date: str, count: int) -> Sequence[str]:
-        """Return the `count` periods before `date`, the latest first."""
+        """Return the `count` periods before `date`, latest first."""
 
     def of_upstream(self, pipeline: Pipeline, upstream: Upstream, date: str) -> Sequence[str]:
-        """Return the periods of another pipeline that a run of `date` looks at. Raises `UserError` if none can be."""
+        """Return the upstream periods that a run of `date` depends on. Raises `UserError` if there are none."""
 
 
 Traits = Callable[[Pipeline, Slot, datetime], Mapping[str, TraitFact]]
@@ -114,7 +114,7 @@ def _no_gate(_datasets: Sequence[str]) -> Mapping[str, DatasetFact]:
 
 
 class FactReader:
-    """Reads facts. It takes as many reads as the rules have things to look at, whatever else is stored."""
+    """Reads facts. The number of reads depends on the inputs of the rules only."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class FactReader:
         traits: Traits = _no_traits,
         gate: Gate = _no_gate,
     ) -> None:
-        """Take `traits`, which gives the results of traits as they stand, and `gate`, which says what may be read."""
+        """`traits` returns current trait results, `gate` the decisions on datasets."""
         self._store = store
         self._sensors = sensors
         self._periods = periods
@@ -135,7 +135,7 @@ class FactReader:
     def gather(
         self, pipeline: Pipeline, slot: Slot, needs: Needs, now: datetime, *, memory: Memory | None = None
     ) -> Facts:
-        """Return what is known for a period of a pipeline. `memory` is that of the evaluation before."""
+        """Return the facts of a period. `memory` is that of the previous evaluation."""
         reading = self._sensors.read(pipeline.id, needs.sensors, slot.date)
         has_traits = bool(needs.traits or pipeline.readiness.traits)
         return Facts(
@@ -154,9 +154,9 @@ class FactReader:
         if not wanted:
             return {}
         periods = {key: self._periods.earlier(pipeline, date, count) for key, count in wanted.items()}
-        kept = self._sensors.read_periods(pipeline.id, periods)
+        stored = self._sensors.read_periods(pipeline.id, periods)
         return {
-            key: tuple(kept[key][period].data for period in dates if period in kept[key])
+            key: tuple(stored[key][period].data for period in dates if period in stored[key])
             for key, dates in periods.items()
         }
 
@@ -169,19 +169,19 @@ class FactReader:
         except UserError as exc:
             return UpstreamFact(problem=str(exc))
         if not 1 <= len(dates) <= PERIODS_MAX:
-            return UpstreamFact(problem=f"it would look at {len(dates)} periods, 1 to {PERIODS_MAX} can be")
+            return UpstreamFact(problem=f"it has {len(dates)} periods; 1 to {PERIODS_MAX} are allowed")
         return UpstreamFact(dates=dates, statuses=self._statuses(upstream, dates))
 
     def _statuses(self, upstream: Upstream, dates: Sequence[str]) -> dict[str, RunStatus]:
         if upstream.schedule is None:
             return self._statuses_of_any(upstream.pipeline, dates)
         keys = [run_log_key(Slot(upstream.pipeline, upstream.schedule, date)) for date in dates]
-        # A gate reads consistently: what has just been done must not be waited for.
+        # A consistent read: a run that has just ended must not be waited for.
         items = self._store.get_many(PIPELINES, keys, consistent=True)
         return {date: run_log_of(item).status for date, item in zip(dates, items, strict=True) if item is not None}
 
     def _statuses_of_any(self, pipeline_id: str, dates: Sequence[str]) -> dict[str, RunStatus]:
-        """Return where each period stands over all schedules: done once every one that has begun is done."""
+        """Return the status of each period over all schedules: done once every started one is done."""
         partition = RUN_LOG.key(pipeline_id=pipeline_id, date="-", schedule_id="-").partition
         queries = [
             Query(
@@ -202,7 +202,7 @@ class FactReader:
         try:
             return self._gate(wanted)
         except TransientError as exc:
-            problem = DatasetFact(verdict=Verdict.UNKNOWN, reason=f"the gate could not be asked: {exc}")
+            problem = DatasetFact(verdict=Verdict.UNKNOWN, reason=f"the gate could not be read: {exc}")
             return dict.fromkeys(wanted, problem)
 
 

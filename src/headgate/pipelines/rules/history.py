@@ -1,4 +1,4 @@
-"""Comparison with earlier periods: whether a value is what it usually is."""
+"""History comparison: whether a value is within the usual range of earlier periods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PERIODS_MAX = 400
 
 
 def check_history(history: History, check: str) -> None:
-    """Refuse a comparison that cannot be made. Raises `DefinitionError`, saying what is allowed."""
+    """Check the parameters of a comparison. Raises `DefinitionError`."""
     if not 1 <= history.periods <= PERIODS_MAX or not 1 <= history.periods_min <= history.periods:
         raise DefinitionError(
             f"history: periods is {history.periods} and periods_min {history.periods_min}; "
-            f"give 1 to {PERIODS_MAX}, and not more for the least than for all"
+            f"give 1 to {PERIODS_MAX}, and a periods_min that is not larger"
         )
     shares = [share for share in (history.within, history.z_score) if share is not None]
     if any(not math.isfinite(share) or share < 0 for share in shares):
@@ -33,9 +33,9 @@ def check_history(history: History, check: str) -> None:
 
 
 def compare_with_history(history: History, check: str, value: object, earlier: Sequence[object]) -> OperatorResult:
-    """Hold a value against those of earlier periods. What is not a number in them is left out.
+    """Compare a value with those of earlier periods. Non-numeric ones are ignored.
 
-    With fewer than `periods_min` of them it is unknown; so is a z-score of fewer than two.
+    With fewer than `periods_min` the verdict is unknown, and a z-score needs at least two.
     """
     read = number(value)
     if read is None:
@@ -55,7 +55,7 @@ def compare_with_history(history: History, check: str, value: object, earlier: S
 
 
 def _within(value: float, mean: float, share: float, usual: str) -> OperatorResult:
-    # A share of nothing is nothing: if there never was anything, only nothing is usual.
+    # With a mean of zero only zero is within any share.
     allowed = abs(mean) * share
     if abs(value - mean) <= allowed:
         return PASS, f"is {value}; {usual}"
@@ -63,7 +63,7 @@ def _within(value: float, mean: float, share: float, usual: str) -> OperatorResu
 
 
 def _z_score(value: float, mean: float, spread: float, limit: float, usual: str) -> OperatorResult:
-    # Where all were the same, anything else is as unusual as can be.
+    # With a spread of zero any other value is infinitely far away.
     score = 0.0 if value == mean else math.inf if spread == 0 else abs(value - mean) / spread
     if score <= limit:
         return PASS, f"is {value}; {usual}"

@@ -1,4 +1,4 @@
-"""Readiness: whether a run may start, from what its rules and its traits came to, and what holds it back."""
+"""Readiness verdict: combines the results of rules and traits into the decision whether a run may start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from headgate.pipelines.rules.facts import TraitFact
 from headgate.pipelines.rules.rules import ANY, Evaluation, RuleResult
 
 MAJORITY: Final = "majority-pass"
-ALL_REQUIRED: Final = "all-required-pass"
 _NAMED_MAX: Final = 3
 
 
 class ReadinessResult(enum.StrEnum):
-    """What is to be done now: go on, look again later, or tell someone that it could not be found out."""
+    """Whether to start, to evaluate again later, or to report that the evaluation failed."""
 
     PROCEED = "proceed"
     NOT_READY = "not_ready"
@@ -28,11 +27,11 @@ class ReadinessResult(enum.StrEnum):
 
 
 class Blocker(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is not as it should be."""
+    """One rule or trait that is not met."""
 
     kind: str
     name: str
-    # A verdict of a rule, a status of a trait, or MISSING for a trait without a result.
+    # The verdict of a rule, the status of a trait, or MISSING for a trait without a result.
     status: str
     reason: str
     since_ms: int = 0
@@ -45,9 +44,9 @@ class ReadinessVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     blocking: tuple[Blocker, ...] = ()
     warnings: tuple[Blocker, ...] = ()
-    # Of an error: whether trying again may help.
+    # Of an error: whether a retry may help.
     category: FailureCategory | None = None
-    # What it would have been, had the pipeline not been in shadow mode.
+    # The result without shadow mode.
     shadowed: ReadinessResult | None = None
 
     @property
@@ -66,13 +65,12 @@ class _TraitVerdict(Struct, frozen=True, kw_only=True):
 def readiness_of(evaluation: Evaluation, traits: Mapping[str, TraitFact], pipeline: Pipeline) -> ReadinessVerdict:
     """Return whether a run may start.
 
-    A required trait that could not be found out is an error, which is never waited on in silence, whatever the rules
-    say; one that has expired, or that nobody has evaluated, holds back like one that failed. In shadow mode nothing
-    holds back, and what would have is told.
+    A required trait whose evaluation failed is an error, regardless of the rules; an expired or missing result blocks
+    like a failed one. In shadow mode nothing blocks, and the reason says what would have.
     """
     of_traits = _of_traits(pipeline.readiness, traits)
-    asked = tuple(_trait_errors(evaluation, traits))
-    errors = (*of_traits.errors, *asked)
+    rule_errors = tuple(_trait_errors(evaluation, traits))
+    errors = (*of_traits.errors, *rule_errors)
     is_met = evaluation.verdict is Verdict.PASS
     blocking = (*(() if is_met else _blocking_rules(evaluation)), *of_traits.blocking)
     if errors:
@@ -109,17 +107,17 @@ def _of_traits(readiness: Readiness, facts: Mapping[str, TraitFact]) -> _TraitVe
     required = [name for name, trait in readiness.traits.items() if trait.required]
     optional = [name for name, trait in readiness.traits.items() if not trait.required]
     wanting = tuple(_blocker(name, facts.get(name)) for name in required if not _is_passed(facts.get(name)))
-    told = tuple(_blocker(name, facts.get(name)) for name in optional if not _is_passed(facts.get(name)))
+    optional_warnings = tuple(_blocker(name, facts.get(name)) for name in optional if not _is_passed(facts.get(name)))
     is_met = len(required) - len(wanting) >= _needed(readiness, len(required))
     if is_met:
-        return _TraitVerdict(is_met=True, warnings=(*wanting, *told))
+        return _TraitVerdict(is_met=True, warnings=(*wanting, *optional_warnings))
     known = (facts.get(name) for name in required)
     errors = tuple(fact for fact in known if fact is not None and fact.status is TraitStatus.ERROR)
-    return _TraitVerdict(is_met=False, blocking=wanting, warnings=told, errors=errors)
+    return _TraitVerdict(is_met=False, blocking=wanting, warnings=optional_warnings, errors=errors)
 
 
 def _needed(readiness: Readiness, required_count: int) -> int:
-    """Return how many required traits have to pass. A rule that is not known needs all of them."""
+    """Return how many required traits have to pass. An unknown combination needs all of them."""
     if readiness.trait_rule != MAJORITY:
         return required_count
     if readiness.threshold is not None:
@@ -145,7 +143,7 @@ def _blocker(name: str, fact: TraitFact | None) -> Blocker:
 
 
 def _trait_errors(evaluation: Evaluation, traits: Mapping[str, TraitFact]) -> Iterator[TraitFact]:
-    """Return the traits that could not be found out, and that rules which do not hold look at."""
+    """Yield the traits with a failed evaluation that unmet rules read."""
     if evaluation.verdict is Verdict.PASS:
         return
     for result in evaluation.counted:
@@ -156,7 +154,7 @@ def _trait_errors(evaluation: Evaluation, traits: Mapping[str, TraitFact]) -> It
 
 
 def _category(errors: Sequence[TraitFact]) -> FailureCategory:
-    """Return whether trying again may help: not if it does not for one of them."""
+    """Return whether a retry may help: only if it may for all of them."""
     categories = [fact.category or FailureCategory.PERMANENT for fact in errors]
     if FailureCategory.PERMANENT in categories:
         return FailureCategory.PERMANENT
@@ -167,7 +165,7 @@ def _category(errors: Sequence[TraitFact]) -> FailureCategory:
 
 
 def _blocking_rules(evaluation: Evaluation) -> tuple[Blocker, ...]:
-    """Return the rules that do not hold, down to those of which one alone can be mended."""
+    """Return the unmet rules, down to those that can be fixed one by one."""
     if not evaluation.counted:
         return (Blocker(kind="rule", name="rules", status=Verdict.FAIL.value, reason="ANY of no rules never holds"),)
     return tuple(_rule(each) for result in evaluation.counted for each in _wanting(result))
@@ -204,7 +202,7 @@ def _reason(
         return f"ready: {hold}"
     if result is ReadinessResult.ERROR:
         failed = next((each.reason for each in blocking if each.status == TraitStatus.ERROR.value), errors[0].reason)
-        return f"it could not be found out: {failed}"
+        return f"the evaluation failed: {failed}"
     listed = "; ".join(each.reason for each in blocking[:_NAMED_MAX])
     more = f" and {len(blocking) - _NAMED_MAX} more" if len(blocking) > _NAMED_MAX else ""
     one_is_enough = " (one is enough)" if evaluation.mode == ANY and len(counted) > 1 else ""

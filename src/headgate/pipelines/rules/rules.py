@@ -1,7 +1,7 @@
-"""Rules: what must hold before a run, or after one, made ready once and evaluated often.
+"""Rules: conditions before and after a run, compiled once and evaluated often.
 
-There are three values. What cannot be told is UNKNOWN and stays so through `all`, `any`, `n_of` and `not`, unless the
-rule says what to take it for. A rule that only warns is told and never counted. Every cycle has one `now`.
+Logic is three-valued: UNKNOWN stays unknown through `all`, `any`, `n_of` and `not`, unless the rule says how to treat
+it. A rule that only warns is reported and never counted. Each evaluation has one `now`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ ANY: Final = "ANY"
 
 
 class RuleResult(Struct, frozen=True, omit_defaults=True):
-    """What one rule came to, and why."""
+    """The verdict of one rule, and its reason."""
 
-    # Where it stands among the rules: "0", "1.2".
+    # Its path among the rules: "0", "1.2".
     path: str
     name: str
     kind: RuleKind
     verdict: Verdict
     reason: str
-    # Since when it has been evaluated to this, without a break.
+    # Since when the verdict has been the same.
     since_ms: int
-    # The sensor, pipeline, dataset or trait that it looks at.
+    # The sensor, pipeline, dataset or trait that it reads.
     subject: str = ""
     severity: Severity = Severity.BLOCK
-    # How often it has passed in a row, and when that was last counted. For rules that have to be stable.
+    # Consecutive passes, and when the last was counted, for rules with `stable_for`.
     passes: int = 0
     counted_at_ms: int = 0
     children: tuple[RuleResult, ...] = ()
 
     def walk(self) -> Iterator[RuleResult]:
-        """Return it and everything below it."""
+        """Yield it and all nested results."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all rules came to at one moment."""
+    """The results of all rules at one time."""
 
     verdict: Verdict
     at_ms: int
@@ -62,7 +62,7 @@ class Evaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def counted(self) -> tuple[RuleResult, ...]:
-        """The rules that the verdict comes from."""
+        """The rules that the verdict is made of."""
         return tuple(result for result in self.results if result.severity is Severity.BLOCK)
 
     @property
@@ -72,14 +72,14 @@ class Evaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def memory(self) -> Memory:
-        """What the next evaluation has to know of this one."""
+        """The memory for the next evaluation."""
         walked = (each for result in self.results for each in result.walk())
         rules = {each.path: RuleMemory(each.verdict, each.since_ms, each.passes, each.counted_at_ms) for each in walked}
         return Memory(fingerprint=self.fingerprint, rules=rules)
 
 
 class CompiledRules(Struct, frozen=True, kw_only=True):
-    """Rules that are ready to be evaluated, what they look at, and a fingerprint that changes when they do."""
+    """Compiled rules, their inputs, and a fingerprint that changes with them."""
 
     mode: str
     nodes: tuple[RuleNode, ...]
@@ -88,7 +88,7 @@ class CompiledRules(Struct, frozen=True, kw_only=True):
 
 
 def compile_rules(rules: Sequence[Rule], mode: str = ALL) -> CompiledRules:
-    """Make rules ready. Raises `DefinitionError`, naming the rule by its path and what is allowed."""
+    """Compile rules. Raises `DefinitionError` that names the path of the rule."""
     combined = mode.strip().upper()
     if combined not in (ALL, ANY):
         raise DefinitionError(f"mode {mode!r} is not known; use {ALL} or {ANY}")
@@ -103,39 +103,39 @@ def compile_rules(rules: Sequence[Rule], mode: str = ALL) -> CompiledRules:
 
 
 def compile_readiness(readiness: Readiness) -> CompiledRules:
-    """Make the rules ready that hold a run back. Raises `DefinitionError`."""
+    """Compile the readiness rules. Raises `DefinitionError`."""
     return compile_rules(readiness.rules, readiness.mode)
 
 
 def compile_post_run(post_run: PostRun) -> CompiledRules:
-    """Make the rules ready that are looked at after a run: all of them have to hold. Raises `DefinitionError`."""
+    """Compile the post-run rules, all of which have to hold. Raises `DefinitionError`."""
     return compile_rules(post_run.rules, ALL)
 
 
 def compile_trigger(sensor: SensorTrigger) -> CompiledRules:
-    """Make the condition ready under which the arrival of a sensor begins a run. Raises `DefinitionError`."""
+    """Compile the condition under which a sensor starts a run. Raises `DefinitionError`."""
     return compile_rules([Rule(key=sensor.key, check=sensor.check, field=sensor.field, value=sensor.value)])
 
 
 def evaluate(compiled: CompiledRules, facts: Facts, now: datetime) -> Evaluation:
-    """Return what the rules come to for these facts at this moment."""
+    """Evaluate rules on facts at a time."""
     at_ms = int(now.timestamp() * 1000)
     memory = facts.memory
     remembered = memory.rules if memory is not None and memory.fingerprint == compiled.fingerprint else {}
     spacing_ms = memory.spacing_ms if memory is not None else 0
     results = tuple([_result(node, facts, at_ms, remembered.get, spacing_ms) for node in compiled.nodes])
     counted = [result.verdict for result in results if result.severity is Severity.BLOCK]
-    # Where every rule only warns there is nothing to wait for; where there is none at all, ANY has none that holds.
+    # With warnings only there is nothing to wait for; without any rule, ANY never holds.
     verdict = PASS if results and not counted else _COMBINED[compiled.mode](counted)
     return Evaluation(
         verdict=verdict, at_ms=at_ms, mode=compiled.mode, fingerprint=compiled.fingerprint, results=results
     )
 
 
-_Remembered = Callable[[str], RuleMemory | None]
+_Previous = Callable[[str], RuleMemory | None]
 
 
-def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Remembered, spacing_ms: int) -> RuleResult:
+def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Previous, spacing_ms: int) -> RuleResult:
     children: tuple[RuleResult, ...] = ()
     if node.find is not None:
         verdict, reason = node.find(facts, at_ms)
@@ -159,7 +159,7 @@ def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Remembered, s
 
 
 def _counted(before: RuleMemory | None, at_ms: int, spacing_ms: int) -> tuple[int, int]:
-    """Return how often a rule has passed in a row. Evaluations that follow each other at once are one."""
+    """Return the number of consecutive passes. Evaluations in quick succession count once."""
     if before is None or not before.passes:
         return 1, at_ms
     if at_ms - before.counted_at_ms < spacing_ms:

@@ -1,1 +1,1 @@
-"""Schedule: say here what this part is for."""
+"""Schedules: calendars, periods, timetables, deadlines and dependencies, as pure functions of definitions."""

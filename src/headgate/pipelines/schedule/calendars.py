@@ -1,8 +1,7 @@
-"""Calendars: on which days a pipeline is dormant, and on which alone it is due.
+"""Calendars: which days are excluded or included for a pipeline.
 
-Days are always those of the run itself, never today. Exclusions add up. Inclusions are a gate: where there are any,
-only the days they name are due, and an exclusion still wins over them. A business day is no weekend and no day that
-is excluded.
+Days are those of the run, never today. Exclusions add up. With inclusions, only the named days are due, and an
+exclusion still wins. A business day is neither a weekend nor excluded.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from headgate.pipelines.definition.model import Exclusions, Inclusions
 if TYPE_CHECKING:
     from holidays import HolidayBase
 
-# Calendars that are kept by name. One may build on another.
+# Named calendars. One may build on another.
 Calendars = Mapping[str, Exclusions]
 
-# No month has more business days.
+# Upper bound for business days in a month.
 _BUSINESS_DAYS_MAX: Final = 23
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _WEEKEND: Final = frozenset({5, 6})
 
 
 class _Year(NamedTuple):
-    """The holidays of one year with their names, and the weekdays that are the weekend there."""
+    """The holidays of one year with their names, and the weekend days of the country."""
 
     holidays: Mapping[date, str]
     weekend: frozenset[int]
 
 
 def is_excluded(exclusions: Exclusions, inclusions: Inclusions, day: date, calendars: Calendars) -> bool:
-    """Whether nothing is due on a day: it is excluded, or is not one of those that are included.
+    """Whether nothing is due on a day: it is excluded, or not included.
 
     Raises `DefinitionError` as `check_calendar` does.
     """
@@ -45,12 +44,12 @@ def is_excluded(exclusions: Exclusions, inclusions: Inclusions, day: date, calen
 
 
 def why_excluded(exclusions: Exclusions, day: date, calendars: Calendars) -> str | None:
-    """Return why a day is excluded, in a few words; None: it is not. Raises `DefinitionError`."""
+    """Return why a day is excluded; None: it is not. Raises `DefinitionError`."""
     return next((reason for each in _with_named(exclusions, calendars) if (reason := _why(each, day))), None)
 
 
 def is_included(inclusions: Inclusions, exclusions: Exclusions, day: date, calendars: Calendars) -> bool:
-    """Whether the inclusions let a day through. Without any, every day is. Raises `DefinitionError`."""
+    """Whether the inclusions contain a day. Without any, every day is included. Raises `DefinitionError`."""
     if not inclusions.dates and not inclusions.business_days:
         return True
     if day in _dates(inclusions.dates):
@@ -59,7 +58,7 @@ def is_included(inclusions: Inclusions, exclusions: Exclusions, day: date, calen
 
 
 def is_business_day(exclusions: Exclusions, day: date, calendars: Calendars) -> bool:
-    """Whether a day is no weekend and not excluded. Raises `DefinitionError`."""
+    """Whether a day is neither a weekend nor excluded. Raises `DefinitionError`."""
     weekend = frozenset().union(*(_weekend(each, day.year) for each in _with_named(exclusions, calendars)))
     return day.weekday() not in weekend and why_excluded(exclusions, day, calendars) is None
 
@@ -72,15 +71,15 @@ def business_days(exclusions: Exclusions, year: int, month: int, calendars: Cale
 
 
 def exclusion_reason(exclusions: Exclusions, days: Sequence[date], calendars: Calendars) -> str | None:
-    """Return why a period of these days is excluded: all of them are. None: it is not. Raises `DefinitionError`."""
+    """Return why a period is excluded, which needs all its days to be; None: it is not. Raises `DefinitionError`."""
     reasons = [why_excluded(exclusions, day, calendars) for day in days]
     return None if None in reasons or not reasons else reasons[0]
 
 
 def check_calendar(exclusions: Exclusions, inclusions: Inclusions, calendars: Calendars | None = None) -> None:
-    """Raise `DefinitionError` for a date, weekday, holiday calendar or number that is not understood.
+    """Raise `DefinitionError` for an invalid date, weekday, holiday calendar or number.
 
-    Names of calendars are looked up only if `calendars` is given.
+    Names of calendars are resolved only if `calendars` is given.
     """
     known = (
         exclusions
@@ -105,15 +104,15 @@ def check_calendar(exclusions: Exclusions, inclusions: Inclusions, calendars: Ca
 
 def _with_named(exclusions: Exclusions, calendars: Calendars) -> list[Exclusions]:
     """Return the exclusions and the calendars they build on, each once."""
-    found = [exclusions]
+    chain = [exclusions]
     names: set[str] = set()
-    while (name := found[-1].calendar) is not None and name not in names:
+    while (name := chain[-1].calendar) is not None and name not in names:
         names.add(name)
         if name not in calendars:
             known = ", ".join(sorted(calendars)) or "none"
-            raise DefinitionError(f"exclude.calendar {name!r}: there is no such calendar; those kept are: {known}")
-        found.append(calendars[name])
-    return found
+            raise DefinitionError(f"exclude.calendar {name!r}: there is no such calendar; known calendars: {known}")
+        chain.append(calendars[name])
+    return chain
 
 
 def _why(exclusions: Exclusions, day: date) -> str | None:
@@ -140,7 +139,7 @@ def _is_nth_business_day(numbers: Sequence[int], exclusions: Exclusions, day: da
 
 
 def _weekend(exclusions: Exclusions, year: int) -> frozenset[int]:
-    """Return the weekdays of the weekend: where the holidays are of a country, that country's."""
+    """Return the weekend days of the country of the holidays, or Saturday and Sunday."""
     return _WEEKEND if exclusions.holidays is None else _year(exclusions.holidays, year).weekend
 
 
@@ -167,19 +166,19 @@ def _weekday(name: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _year(name: str, year: int) -> _Year:
-    """Return one year of a country ("DE"), a part of it ("DE-BY") or a market ("NYSE").
+    """Return one year of a country ("DE"), a region ("DE-BY") or a market ("NYSE").
 
-    A year at a time, and never changed: the library's own tables grow while they are asked.
+    Copied a year at a time: the tables of the library grow while they are read.
     """
-    # Loaded for the first calendar that names one: it knows all countries, and takes its time.
+    # Imported on first use: the library loads all countries.
     import holidays
 
     country, _, part = name.partition("-")
     try:
-        found = holidays.country_holidays(country, subdiv=part or None, years=year, expand=False)
+        calendar = holidays.country_holidays(country, subdiv=part or None, years=year, expand=False)
     except NotImplementedError:
-        found = _market(name, year)
-    return _Year(dict(found.items()), frozenset(int(day) for day in found.weekend))
+        calendar = _market(name, year)
+    return _Year(dict(calendar.items()), frozenset(int(day) for day in calendar.weekend))
 
 
 def _market(name: str, year: int) -> HolidayBase:

@@ -1,7 +1,4 @@
-"""Dependencies between pipelines: who waits for whom, who is started by whom, and whether that goes in a circle.
-
-Sources: what pipelines depend on that is no pipeline, by the names under which those are listed who do.
-"""
+"""Dependencies between pipelines, and on datasets and event types; detection of dependency cycles."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from headgate.pipelines.schedule.timetables import schedule_id_of
 
 
 def dataset_source(dataset_urn: str) -> str:
-    """Return under what those are listed who wait for the health of a dataset. No pipeline has an id like it."""
+    """Return the index name of pipelines that wait for a dataset. It is never a pipeline id."""
     return f"dataset:{dataset_urn}"
 
 
 def event_source(event_type: str) -> str:
-    """Return under what those are listed who are begun by a type of events. No pipeline has an id like it."""
+    """Return the index name of pipelines that an event type starts. It is never a pipeline id."""
     return f"event:{event_type}"
 
 
@@ -29,29 +26,29 @@ _JOB_LOG: Final = "builtin:upstream-job-log"
 
 
 class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run of another pipeline that this one waits for (`starts` is false) or is started by."""
+    """A pipeline whose runs this one waits for (`starts` is false) or is started by."""
 
     upstream: Upstream
-    # Of the pipeline that depends; none where all of them do.
+    # The schedule that depends; empty: all of them.
     schedule: str = ""
     starts: bool = False
 
 
 def upstreams_of(pipeline: Pipeline) -> list[Dependency]:
-    """Return everything that a pipeline depends on: schedules, rules of readiness, and traits that ask for a run."""
-    found = [
+    """Return all upstream pipelines: of schedules, readiness rules and traits."""
+    dependencies = [
         Dependency(upstream=upstream, schedule=schedule_id_of(schedule), starts=True)
         for schedule in pipeline.schedules
         for upstream in schedule.upstream
     ]
-    found += [Dependency(upstream=upstream) for upstream in _of_rules(pipeline.readiness.rules)]
+    dependencies += [Dependency(upstream=upstream) for upstream in _of_rules(pipeline.readiness.rules)]
     for trait in pipeline.readiness.traits.values():
         named = trait.config.get("upstreamPipeline")
         if trait.evaluator == _JOB_LOG and isinstance(named, str) and named:
             schedule = trait.config.get("upstreamSchedule")
             known = schedule if isinstance(schedule, str) else None
-            found.append(Dependency(upstream=Upstream(pipeline=named, schedule=known)))
-    return list(dict.fromkeys(found))
+            dependencies.append(Dependency(upstream=Upstream(pipeline=named, schedule=known)))
+    return list(dict.fromkeys(dependencies))
 
 
 def datasets_of(pipeline: Pipeline) -> tuple[str, ...]:
@@ -61,24 +58,24 @@ def datasets_of(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def sources_of(pipeline: Pipeline) -> list[str]:
-    """Return what a pipeline waits for or is begun by that is no pipeline: datasets and types of events."""
+    """Return the datasets and event types that a pipeline depends on, by index name."""
     datasets = map(dataset_source, datasets_of(pipeline))
     events = (event_source(schedule.event) for schedule in pipeline.schedules if schedule.event is not None)
     return list(dict.fromkeys((*datasets, *events)))
 
 
-def circles(pipelines: Iterable[Pipeline]) -> list[tuple[str, ...]]:
-    """Return each circle of pipelines that wait for or start one another, once, from its first id on.
+def cycles(pipelines: Iterable[Pipeline]) -> list[tuple[str, ...]]:
+    """Return each dependency cycle once, from its first id on.
 
-    To wait for the period before is no circle: it has been. To be started by it is one: it would never end.
+    Waiting for the own previous period is no cycle, because it has ended. Being started by it is one.
     """
     edges = {pipeline.id: _edges(pipeline) for pipeline in pipelines}
-    found: dict[tuple[str, ...], None] = {}
+    unique: dict[tuple[str, ...], None] = {}
     done: set[str] = set()
     for start in sorted(edges):
-        for circle in _circles_from(start, edges, done):
-            found.setdefault(circle)
-    return sorted(found)
+        for cycle in _cycles_from(start, edges, done):
+            unique.setdefault(cycle)
+    return sorted(unique)
 
 
 def _edges(pipeline: Pipeline) -> list[str]:
@@ -86,8 +83,8 @@ def _edges(pipeline: Pipeline) -> list[str]:
     return sorted({each.upstream.pipeline for each in wanted})
 
 
-def _circles_from(start: str, edges: dict[str, list[str]], done: set[str]) -> Iterator[tuple[str, ...]]:
-    """Walk in depth without recursion: a chain of pipelines may be longer than Python's stack."""
+def _cycles_from(start: str, edges: dict[str, list[str]], done: set[str]) -> Iterator[tuple[str, ...]]:
+    """Walk depth-first without recursion: a chain of pipelines may exceed Python's stack."""
     if start in done:
         return
     trail: list[str] = [start]
@@ -101,14 +98,14 @@ def _circles_from(start: str, edges: dict[str, list[str]], done: set[str]) -> It
             on_trail.discard(left)
             done.add(left)
         elif following in on_trail:
-            yield _turned(trail[trail.index(following) :])
+            yield _from_smallest(trail[trail.index(following) :])
         elif following not in done:
             trail.append(following)
             on_trail.add(following)
             pending.append(iter(edges.get(following, ())))
 
 
-def _turned(circle: Sequence[str]) -> tuple[str, ...]:
+def _from_smallest(circle: Sequence[str]) -> tuple[str, ...]:
     first = circle.index(min(circle))
     return (*circle[first:], *circle[:first])
 
@@ -118,7 +115,7 @@ def _of_rules(rules: Iterable[Rule]) -> Iterator[Upstream]:
 
 
 def _walked(rules: Iterable[Rule]) -> Iterator[Rule]:
-    """Give rules, and all that they are made of."""
+    """Yield rules with all nested ones."""
     for rule in rules:
         yield rule
         nested = rule.n_of.rules if rule.n_of is not None else ()

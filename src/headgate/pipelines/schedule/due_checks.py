@@ -1,7 +1,4 @@
-"""Named slots: the period that a person or a program means by a date and, where there are several, a schedule.
-
-Whether one period is due, in words: what calendars and schedules say of it, for whoever asks why.
-"""
+"""Due checks: resolves the slot that a date and schedule name, and explains whether it is due."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from headgate.errors import InvalidPayloadError, UserError
 from headgate.pipelines.definition.model import Pipeline, Schedule
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.calendars import Calendars
-from headgate.pipelines.schedule.timetables import Beginning, Timetable, timetables
+from headgate.pipelines.schedule.timetables import StartCondition, Timetable, timetables
 
 
 def slot_named(pipeline: Pipeline, date: str, schedule: str | None) -> Slot:
-    """Return the period of a pipeline that is meant, its date in the form in which it is kept.
+    """Return the slot that a date names, with the date in its stored form.
 
-    Without a schedule it is that of the only one. Raises `InvalidPayloadError`, naming the field, for a date that is
-    no period of the pipeline, and for a schedule that it does not have or that must be named.
+    The schedule may be omitted if there is only one. Raises `InvalidPayloadError`, naming the field, for a date that
+    is no period of the pipeline, and for a missing or unknown schedule.
     """
     timetable = timetable_named(pipeline, schedule, {})
     try:
@@ -30,46 +27,45 @@ def slot_named(pipeline: Pipeline, date: str, schedule: str | None) -> Slot:
 
 
 def timetable_named(pipeline: Pipeline, schedule: str | None, calendars: Calendars) -> Timetable:
-    """Return when the schedule that is meant is due. Raises `InvalidPayloadError` as `slot_named` does."""
-    found = {each.schedule_id: each for each in timetables(pipeline, calendars)}
-    names = ", ".join(found)
+    """Return the timetable of a schedule. Raises `InvalidPayloadError` as `slot_named` does."""
+    tables = {each.schedule_id: each for each in timetables(pipeline, calendars)}
+    names = ", ".join(tables)
     if schedule is None:
-        if len(found) > 1:
+        if len(tables) > 1:
             raise InvalidPayloadError(f"schedule: pipeline {pipeline.id} has several; name one of {names}")
-        return next(iter(found.values()))
-    if schedule not in found:
+        return next(iter(tables.values()))
+    if schedule not in tables:
         raise InvalidPayloadError(
             f"schedule {schedule[:40]!r}: pipeline {pipeline.id} has no such schedule; use {names}"
         )
-    return found[schedule]
+    return tables[schedule]
 
 
 def date_named(pipeline: Pipeline, date: str, schedule: str | None) -> str:
-    """Return a date in the form in which it is kept, for one schedule or for all. Raises as `slot_named` does."""
+    """Return a date in its stored form, for one schedule or for all. Raises as `slot_named` does."""
     first = schedule if schedule is not None else timetables(pipeline, {})[0].schedule_id
     return slot_named(pipeline, date, first).date
 
 
 class Due(Struct, frozen=True, kw_only=True):
-    """What calendars and schedules say of a period."""
+    """What calendars and schedules say about a period."""
 
-    # Why the calendar leaves it out ("a Sunday"); empty: it does not.
+    # Why the calendar excludes it ("a Sunday"); empty: it does not.
     excluded: str = ""
-    # When it is due by the clock; None: it is begun by something that has to happen, or by nothing.
+    # When it is due by the clock; None: data or an operator starts it.
     due_at_ms: int | None = None
-    # Which schedule says so ('cron "0 6 * * *"', "after 06:00").
+    # The schedule that makes it due ('cron "0 6 * * *"', "after 06:00").
     schedule: str = ""
-    # What has to happen ("sensor orders-landed").
+    # The event that starts it ("sensor orders-landed").
     awaited: str = ""
-    # Why no schedule names it at all; empty: one does.
+    # Why no schedule includes it; empty: one does.
     unscheduled: str = ""
 
 
 def due_of(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> Due:
-    """Return what calendars and schedules say of a period.
+    """Return what calendars and schedules say about a period.
 
-    Raises `UserError` for a date that is no period of the pipeline, and `InvalidScheduleError` for a schedule that
-    cannot be read.
+    Raises `UserError` for a date that is no period of the pipeline, and `InvalidScheduleError` for an invalid schedule.
     """
     tables = {table.schedule_id: table for table in timetables(pipeline, calendars)}
     table = tables.get(slot.schedule_id)
@@ -78,23 +74,23 @@ def due_of(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> Due:
     excluded = table.exclusion_reason(slot.date)
     if excluded is not None:
         return Due(excluded=excluded)
-    if table.beginning is Beginning.DATA:
+    if table.start_condition is StartCondition.DATA:
         return Due(awaited=_awaited(table.schedule))
     if not pipeline.schedules:
-        return Due(awaited="a marker or a person to begin it: it has no schedules")
+        return Due(awaited="a marker or an operator to start it: it has no schedules")
     at = table.slot(slot.date)
     if at is None:
-        return Due(unscheduled=f"no moment of {_schedule(table.schedule)} is for {slot.date}")
+        return Due(unscheduled=f"no time of {_schedule(table.schedule)} is for {slot.date}")
     return Due(due_at_ms=_ms(at), schedule=_schedule(table.schedule))
 
 
 def _awaited(schedule: Schedule) -> str:
-    found = [f"upstream {each.pipeline}" for each in schedule.upstream]
+    events = [f"upstream {each.pipeline}" for each in schedule.upstream]
     if schedule.sensor is not None:
-        found.append(f"sensor {schedule.sensor.key}")
+        events.append(f"sensor {schedule.sensor.key}")
     if schedule.event is not None:
-        found.append(f"event {schedule.event}")
-    return " or ".join(found)
+        events.append(f"event {schedule.event}")
+    return " or ".join(events)
 
 
 def _schedule(schedule: Schedule) -> str:

@@ -1,6 +1,6 @@
-"""Times on the wall of a time zone: at which moments they are read, and what is read at a moment.
+"""Local time: converts between wall-clock times of a time zone and UTC.
 
-A time that a clock change leaves out is taken for the moment of the change. One that comes twice has two moments.
+A wall time that a clock change skips maps to the time of the change. One that occurs twice has two UTC times.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from zoneinfo import ZoneInfo
 from headgate.errors import InvalidScheduleError
 
 _SECOND: Final = timedelta(seconds=1)
-# The two names that are not zones but whatever this machine is set to.
+# The two names that stand for the machine's own zone.
 _ZONE: Final = re.compile(r"(?!localtime$|posixrules$)[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> ZoneInfo:
-    """Return the time zone of this name. Raises `InvalidScheduleError`; nothing is ever taken for UTC in silence."""
+    """Return the time zone of this name. Raises `InvalidScheduleError`; there is no fallback to UTC."""
     try:
         if _ZONE.fullmatch(name):
             return ZoneInfo(name)
-    # A folder of zones, such as "Europe", cannot be read as one.
+    # A folder of the database, such as "Europe", is no zone.
     except (KeyError, ValueError, OSError):
         pass
     raise InvalidScheduleError(
@@ -34,7 +34,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def time_of(text: str, *, field: str) -> time:
-    """Return the time of the day of "HH:MM". Raises `InvalidScheduleError`, naming the field."""
+    """Parse "HH:MM". Raises `InvalidScheduleError`, naming the field."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise InvalidScheduleError(f'{field} {text[:40]!r} is not a time of the day: use "HH:MM", from 00:00 to 23:59')
@@ -42,12 +42,12 @@ def time_of(text: str, *, field: str) -> time:
 
 
 def wall_of(moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return what the wall shows at a moment, without a zone."""
+    """Return the wall time at a UTC time, without a zone."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 def moments_of(wall: datetime, zone: ZoneInfo) -> tuple[datetime, ...]:
-    """Return when the wall shows this, in UTC: once, twice, or at the clock change that leaves it out."""
+    """Return the UTC times of a wall time: one, two, or the clock change that skips it."""
     first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     if first == second:
@@ -58,17 +58,17 @@ def moments_of(wall: datetime, zone: ZoneInfo) -> tuple[datetime, ...]:
 
 
 def moment_on(day: date, at: time, zone: ZoneInfo) -> datetime:
-    """Return when it is first this time of this day."""
+    """Return the first UTC time of a time of day."""
     return moments_of(datetime.combine(day, at), zone)[0]
 
 
 def offset_at(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """Return by how much the zone is ahead of UTC at a moment."""
+    """Return the UTC offset of a zone at a time."""
     return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
 def clock_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first second later than `before` at which the zone has the offset that it has at `after`."""
+    """Return the first second after `before` with the offset that the zone has at `after`."""
     before, after = before.replace(microsecond=0), after.replace(microsecond=0)
     offset = offset_at(after, zone)
     while after - before > _SECOND:

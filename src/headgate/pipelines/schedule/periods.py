@@ -1,13 +1,13 @@
-"""Periods: what one run is for, the text that names it, and the moments between which it lies.
+"""Periods: the intervals that runs are for, their text form and their bounds.
 
 The texts: "2026-03-03" a day, "2026-03-03T07" an hour, "2026-W10" a week from Monday, "2026-03" a month, and
-"2026-03-03T07:15" a custom period by its start. Periods follow the wall of a time zone. Custom ones are counted on it
-from midnight of 1970-01-01, so that 15 minutes fall on quarters and 6 hours on 00:00, 06:00, 12:00 and 18:00.
+"2026-03-03T07:15" a custom period by its start. Periods follow local time in a zone. Custom ones are counted from local
+midnight of 1970-01-01, so that 15 minutes fall on quarters and 6 hours on 00:00, 06:00, 12:00 and 18:00.
 
-Periods cover all time without gap or overlap, through clock changes too. An hour that the clock leaves out does not
-exist: it is empty, and no other period has it as a neighbour. Where the clock is set back by at least the length of a
-period, those of the time that comes twice come twice, the second with its offset from UTC: "2026-10-25T02" and then
-"2026-10-25T02+0100". Where it is set back by less, the period in which that happens is that much longer.
+Periods cover all time without gap or overlap, through clock changes too. An hour that the clock skips does not exist:
+it is empty and no neighbour of another. If the clock is set back by at least the length of a period, the repeated
+periods exist twice, the second with its UTC offset: "2026-10-25T02" and then "2026-10-25T02+0100". If it is set back
+by less, the period of the change is longer by that much.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LENGTHS: Final = {
     Period.HOURLY: timedelta(hours=1),
     Period.DAILY: _DAY,
     Period.WEEKLY: timedelta(days=7),
-    # The longest; only ever compared with.
+    # The longest month; used only in comparisons.
     Period.MONTHLY: timedelta(days=31),
 }
 _WEEK: Final = re.compile(r"(?P<year>[0-9]{4})-W(?P<week>[0-9]{2})")
@@ -54,22 +54,22 @@ _FORMS: Final = {
 
 
 class Span(NamedTuple):
-    """A stretch of time: from `start` on and before `end`."""
+    """A time interval, `end` excluded."""
 
     start: datetime
     end: datetime
 
 
 class PeriodKey(Struct, frozen=True):
-    """The name of a period, taken apart. `offset` is there only where the period comes a second time."""
+    """The parsed name of a period. `offset` is set only for the second of a repeated period."""
 
     period: Period
-    # Its start as the wall shows it.
+    # Its start in local time.
     wall: datetime
     offset: timedelta | None = None
 
     def __str__(self) -> str:
-        """Return the text that stands for it."""
+        """Return the text form."""
         match self.period:
             case Period.WEEKLY:
                 year, week, _ = self.wall.isocalendar()
@@ -87,7 +87,7 @@ class PeriodKey(Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> PeriodKey:
-    """Return what a text names. "20260303" and "20260303T07" are read too. Raises `UserError` with the forms."""
+    """Parse the text of a period, also "20260303" and "20260303T07". Raises `UserError` with the valid forms."""
     try:
         key = _parsed(text)
     except ValueError:
@@ -99,9 +99,9 @@ def parse(text: str) -> PeriodKey:
 
 
 class Periods(Struct, frozen=True):
-    """The periods of one granularity on the wall of one zone. `every_seconds` is the length of custom ones.
+    """The periods of one granularity in one zone. `every_seconds` is the length of custom ones.
 
-    Every method that takes a `date` raises `UserError` if that is not the text of such a period.
+    Every method with a `date` raises `UserError` if that is not the text of such a period.
     """
 
     period: Period
@@ -110,7 +110,7 @@ class Periods(Struct, frozen=True):
 
     @property
     def length(self) -> timedelta:
-        """How long a period is, where no clock changes; for months, the longest. Raises `UserError`."""
+        """Length of a period without clock changes; of months, the longest. Raises `UserError`."""
         if self.period is not Period.CUSTOM:
             return _LENGTHS[self.period]
         if self.every_seconds is None or self.every_seconds < 1:
@@ -126,28 +126,28 @@ class Periods(Struct, frozen=True):
 
     def at(self, moment: datetime) -> str:
         """Return the period that contains a moment."""
-        # In UTC: what a wall shows twice is the same to a cache.
+        # In UTC: a repeated local time would be one cache key.
         return _at(self, moment.astimezone(UTC))
 
     def check(self, date: str) -> str:
-        """Return the text in the form that is stored. Raises `UserError` if it names no period of this kind."""
+        """Return the text in its stored form. Raises `UserError` if it is no period of this kind."""
         return str(self._key(date))
 
     def exists(self, date: str) -> bool:
-        """Whether the period has any time in it. One that a clock change leaves out has none."""
+        """Whether the period has any time. One that a clock change skips has none."""
         span = self.span(date)
         return span.start < span.end
 
     def span(self, date: str) -> Span:
-        """Return from when to when a period lasts, in UTC."""
+        """Return the bounds of a period, in UTC."""
         return _span(self, date)
 
     def start(self, date: str) -> datetime:
-        """Return when a period begins, in UTC."""
+        """Return the start of a period, in UTC."""
         return self.span(date).start
 
     def end(self, date: str) -> datetime:
-        """Return when a period is over and the next begins, in UTC."""
+        """Return the end of a period, in UTC."""
         return self.span(date).end
 
     def next(self, date: str) -> str:
@@ -159,16 +159,16 @@ class Periods(Struct, frozen=True):
         return self.at(self.start(date) - timedelta(microseconds=1))
 
     def between(self, start: datetime, end: datetime) -> Iterator[str]:
-        """Return the periods that begin from `start` on and before `end`, in order."""
-        found = self.at(start)
-        if self.start(found) < start:
-            found = self.next(found)
-        while (span := self.span(found)).start < end:
-            yield found
-            found = self.at(span.end)
+        """Yield the periods that start from `start` on and before `end`, in order."""
+        date = self.at(start)
+        if self.start(date) < start:
+            date = self.next(date)
+        while (span := self.span(date)).start < end:
+            yield date
+            date = self.at(span.end)
 
     def days(self, date: str) -> list[date]:
-        """Return the days of the calendar that a period has: the day it begins on, or all of a longer one."""
+        """Return the calendar days of a period: the day of its start, or all days of a longer one."""
         key = self._key(date)
         first = key.wall.date()
         if not self.is_longer_than_a_day:
@@ -176,7 +176,7 @@ class Periods(Struct, frozen=True):
         last = (self._after(key.wall) - _SECOND).date()
         return [first + timedelta(days=number) for number in range((last - first).days + 1)]
 
-    # On the wall.
+    # In local time.
 
     def _key(self, date: str) -> PeriodKey:
         key = parse(date)
@@ -202,13 +202,13 @@ class Periods(Struct, frozen=True):
             return (wall.replace(day=28) + timedelta(days=4)).replace(day=1)
         return wall + self.length
 
-    # In time.
+    # In UTC.
 
     def _zone(self) -> ZoneInfo:
         return zone_of(self.zone)
 
     def _starts(self, wall: datetime) -> tuple[datetime, ...]:
-        """Return when the period of this start begins: twice only if all of it can come twice."""
+        """Return the starts of a period: two only if all of it can occur twice."""
         moments = moments_of(wall, self._zone())
         return moments if moments[-1] - moments[0] >= self.length else moments[:1]
 
@@ -220,8 +220,8 @@ class Periods(Struct, frozen=True):
             raise UserError(f"date {key}: in {self.zone} this period comes only once: leave the offset away")
         return starts[1]
 
-    def found_at(self, moment: datetime) -> str:
-        """Return what `at` does, worked out anew."""
+    def compute_at(self, moment: datetime) -> str:
+        """Compute `at` without the cache."""
         return str(self._key_at(moment))
 
     def _key_at(self, moment: datetime) -> PeriodKey:
@@ -230,7 +230,7 @@ class Periods(Struct, frozen=True):
         start = max(start for start in self._starts(wall) if start <= moment)
         change = _set_back(start, moment, zone)
         if change is not None:
-            # What was begun before the clock was set back goes on until the wall shows the start of another.
+            # A period from before the clock was set back lasts until the local time reaches the next start.
             open_wall = self._floor(wall_of(change - _SECOND, zone))
             open_start = self._starts(open_wall)[0]
             if open_start > start:
@@ -238,8 +238,8 @@ class Periods(Struct, frozen=True):
         is_second = start != self._starts(wall)[0]
         return PeriodKey(self.period, wall, offset_at(start, zone) if is_second else None)
 
-    def found_span(self, date: str) -> Span:
-        """Return what `span` does, worked out anew."""
+    def compute_span(self, date: str) -> Span:
+        """Compute `span` without the cache."""
         key = self._key(date)
         start = self._start(key)
         return Span(start, self._end(key, start))
@@ -263,9 +263,9 @@ def periods_of(pipeline: Pipeline, schedule: Schedule | None = None) -> Periods:
 
 
 def own_period(periods: Periods, text: str) -> str:
-    """Return a period if it is one of these, or else that of these in which it begins, on the same wall.
+    """Return a period if it is one of these, or else the one of these that contains its start, in the same zone.
 
-    Raises `UserError` for what is no period.
+    Raises `UserError` for an invalid period.
     """
     try:
         return periods.check(text)
@@ -277,7 +277,7 @@ def own_period(periods: Periods, text: str) -> str:
 def periods_inside(outer: Periods, date: str, inner: Periods) -> list[str]:
     """Return the periods of another kind that make up this one: the 23, 24 or 25 hours of a day.
 
-    Those that begin in it; where none does, because they are longer, the one in which it begins.
+    Those that start in it; if there are none because they are longer, the one that contains its start.
     """
     span = outer.span(date)
     return list(inner.between(span.start, span.end)) or [inner.at(span.start)]
@@ -285,17 +285,17 @@ def periods_inside(outer: Periods, date: str, inner: Periods) -> list[str]:
 
 @lru_cache(maxsize=16_384)
 def _span(periods: Periods, date: str) -> Span:
-    return periods.found_span(date)
+    return periods.compute_span(date)
 
 
-# Whoever goes from one period to the next asks for the same starts and ends again and again.
+# Iterating over periods asks for the same bounds repeatedly.
 @lru_cache(maxsize=16_384)
 def _at(periods: Periods, moment: datetime) -> str:
-    return periods.found_at(moment)
+    return periods.compute_at(moment)
 
 
 def _set_back(before: datetime, after: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return when the clock was last set back between two moments, if what it showed may not be over at `after`."""
+    """Return the last time the clock was set back between two times, if its repeated time may reach `after`."""
     # No clock is set back by more than a day.
     before = max(before, after - _DAY)
     if offset_at(before, zone) <= offset_at(after, zone):

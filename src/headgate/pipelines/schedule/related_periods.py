@@ -1,4 +1,4 @@
-"""Related periods: which periods before a run, and which of other pipelines, its rules look at."""
+"""Related periods: the earlier periods and upstream periods that the rules of a run read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ CHOICES: Final = (SAME, PREVIOUS, ALL)
 
 
 class RelatedPeriods:
-    """Works periods out from definitions. `find` returns the definition of a pipeline, or None if there is none."""
+    """Computes periods from definitions. `find` returns the definition of a pipeline, or None."""
 
     def __init__(self, find: Callable[[str], Pipeline | None]) -> None:
         self._find = find
 
     def earlier(self, pipeline: Pipeline, date: str, count: int) -> list[str]:
-        """Return the `count` periods before `date`, the latest first. Raises `UserError` if `date` is not a period."""
+        """Return the `count` periods before `date`, latest first. Raises `UserError` if `date` is not a period."""
         periods = periods_of(pipeline)
-        found: list[str] = []
+        dates: list[str] = []
         for _ in range(count):
             date = periods.previous(date)
-            found.append(date)
-        return found
+            dates.append(date)
+        return dates
 
     def of_upstream(self, pipeline: Pipeline, upstream: Upstream, date: str) -> list[str]:
-        """Return the periods of another pipeline that a run of `date` looks at.
+        """Return the periods of another pipeline that a run of `date` depends on.
 
-        Where both have periods of one kind it is the one of the same name, or the one before. Where they differ it is
-        all that begin in ours (or in the one before ours), or the one in which ours begins. Raises `UserError` for a
-        pipeline that is not known, and for a choice that is none.
+        With periods of one kind it is the one of the same name, or the one before. Otherwise it is all that start in
+        ours (or in the one before ours), or the one that contains our start. Raises `UserError` for an unknown
+        pipeline or choice.
         """
         if upstream.periods not in CHOICES:
             raise UserError(f"upstream {upstream.pipeline}: periods {upstream.periods!r}; use {', '.join(CHOICES)}")

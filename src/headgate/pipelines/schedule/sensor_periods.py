@@ -1,7 +1,7 @@
-"""The period that a sensor speaks of, as its key or its fields name it, and the forms in which that is written.
+"""Sensor periods: the period that a sensor's key or fields name, and its written forms.
 
 A key may end in a period: `orders#2026-03-03T07`, or compact, `orders#20260303T07`. Fields may name one too: `date`,
-as text or number, with `hour`. All of them come to the one text form that runs have as their date.
+as text or number, with `hour`. All forms are normalised to the text that runs have as their date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELIMITER: Final = "#"
 _DAY_LENGTH: Final = len("2026-03-03")
 _HOURS: Final = 24
 _LENGTHS: Final = {
-    # By its start alone, because its length is the pipeline's.
+    # By its start alone: the pipeline knows its length.
     Period.CUSTOM: timedelta(seconds=1),
     Period.HOURLY: timedelta(hours=1),
     Period.DAILY: timedelta(days=1),
@@ -29,24 +29,24 @@ _LENGTHS: Final = {
 
 
 @lru_cache(maxsize=8192)
-def period_text(given: str) -> str | None:
-    """Return the text that runs have as their date for a period in any of its forms; None: it is not a period."""
+def period_text(text: str) -> str | None:
+    """Return a period in the form of run dates; None: it is not a period."""
     try:
-        return str(parse(given))
+        return str(parse(text))
     except UserError:
         return None
 
 
 def forms_of(period: str) -> tuple[str, ...]:
-    """Return how a period may be written at the end of a key, the form of runs first."""
+    """Return the written forms of a period at the end of a key, the form of runs first."""
     if "W" in period or len(period) < _DAY_LENGTH:
         return (period,)
-    # Only the day: there may be an offset behind it.
+    # Only the day part: an offset may follow.
     return period, period[:_DAY_LENGTH].replace("-", "") + period[_DAY_LENGTH:]
 
 
 def split_key(key: str) -> tuple[str, str | None]:
-    """Return the key without its period, and the period; None: the key is not of one period."""
+    """Return the key without its period, and the period or None."""
     base, delimiter, end = key.rpartition(DELIMITER)
     period = period_text(end) if delimiter and base else None
     return (key, None) if period is None else (base, period)
@@ -58,9 +58,9 @@ def is_key_of(key: str, wanted: str) -> bool:
 
 
 def period_of_fields(data: Mapping[str, Any]) -> str | None:
-    """Return the period that fields name by `date` and `hour`; None if there is no such date.
+    """Return the period that the fields `date` and `hour` name; None if there is no such date.
 
-    An hour that is none leaves the day. Dates and hours may be numbers, as some stores give them back.
+    An invalid hour leaves the day. Dates and hours may be numbers.
     """
     text = _digits(data.get("date"))
     period = None if text is None else period_text(text)
@@ -73,10 +73,10 @@ def period_of_fields(data: Mapping[str, Any]) -> str | None:
 
 
 @lru_cache(maxsize=8192)
-def may_speak_of(period: str, date: str) -> bool:
-    """Whether what was said of one period can be meant for a run of another: the same, a part of it, or around it."""
-    said, run = parse(period), parse(date)
-    return said.wall < _end(run) and run.wall < _end(said)
+def may_concern(period: str, date: str) -> bool:
+    """Whether the data of one period can concern a run of another: the periods overlap."""
+    sensor, run = parse(period), parse(date)
+    return sensor.wall < _end(run) and run.wall < _end(sensor)
 
 
 def _end(key: PeriodKey) -> datetime:

@@ -1,20 +1,20 @@
-"""SLAs: by when a period has to be evaluated and done, when to warn, and whether that was kept.
+"""SLAs: the deadlines of a period for evaluation and completion, their warnings, and the verdict.
 
-The moments follow from the definition and the period alone, never from when one asks: who schedules a warning, who
-takes it back and who judges have the very same.
+All times follow from the definition and the period alone, never from the time of the call, so that scheduling,
+cancelling and judging agree.
 
 A deadline is "HH:MM", ":MM" or a duration.
 
 - "HH:MM" is on the day of the period, `day_offset` days later, in the zone of the SLA or else of the pipeline. Of a
-  week or month it is the day on which it is due, or its last if data makes it due. Where no offset is given, data that
-  makes a day, week or month due is complete only the day after, so it is that day; and a deadline that would lie
-  before the period can even begin is that of the next day: due at 22:00, to be done by 02:00.
+  week or month it is the day on which it is due, or its last day if data makes it due. Without an offset, data that
+  makes a day, week or month due is complete only the day after, so that day counts; and a deadline before the start
+  of the period moves to the next day: due at 22:00, done by 02:00.
 - ":MM" is in the hour after the one in which the period ends: ":30" of "T07" is 08:30, of "T23" 00:30 the next day,
   and of the quarter "T07:15" 08:30. Of a day or longer that the clock makes due, it is the first after that.
-- A duration, "2h", counts from when the period is due.
+- A duration, "2h", counts from the due time of the period.
 
-A run that is done before the breach has met it, with a margin, warned or not. One that failed, or never began, has
-not, whatever it was cancelled for.
+A run that is done before the breach has met the SLA, with or without a warning. A failed or missing run has not,
+whatever the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.errors import InvalidScheduleError, UserError
 from headgate.pipelines.definition.model import Sla
 from headgate.pipelines.enums import ExpectationVerdict
 from headgate.pipelines.schedule.local_time import moment_on, time_of, wall_of, zone_of
-from headgate.pipelines.schedule.timetables import Beginning, Timetable
+from headgate.pipelines.schedule.timetables import StartCondition, Timetable
 
 _DAY: Final = timedelta(days=1)
 _HOUR: Final = timedelta(hours=1)
@@ -41,30 +41,30 @@ _MINUTE: Final = re.compile(r":([0-5][0-9])")
 
 
 class SlaMoments(Struct, frozen=True):
-    """When something has to be done by, and when a warning is due if it is not; None: there is no warning."""
+    """The breach time, and the warning time; None: there is no warning."""
 
     breach_at: datetime
     warning_at: datetime | None = None
 
     def is_warning_due(self, done_at: datetime | None, now: datetime) -> bool:
-        """Whether to warn now. After the breach nobody is warned of it any more."""
+        """Whether to warn now. There is no warning after the breach."""
         if self.warning_at is None or not self.warning_at <= now < self.breach_at:
             return False
         return done_at is None or done_at > now
 
 
 class SlaVerdict(Struct, frozen=True):
-    """How it came out. OPEN: it is not done, and there is still time."""
+    """The verdict. OPEN: not done, and not yet breached."""
 
     verdict: ExpectationVerdict
-    # How long before the breach it was done, or how long after (negative); None: it is not done.
+    # Seconds before the breach at which it was done, negative if after; None: it is not done.
     margin_seconds: float | None = None
-    # Whether the time of the warning came before it was done.
+    # Whether the warning time passed before it was done.
     warned: bool = False
 
 
 class _Deadline(Struct, frozen=True):
-    """A deadline, read: one of three forms."""
+    """A parsed deadline in one of three forms."""
 
     at: time | None = None
     minute: int | None = None
@@ -72,7 +72,7 @@ class _Deadline(Struct, frozen=True):
 
 
 def completion_moments(timetable: Timetable, date: str) -> SlaMoments | None:
-    """Return by when a period has to be done; None: its SLA says nothing. Raises `InvalidScheduleError`."""
+    """Return the completion deadline of a period; None: there is none. Raises `InvalidScheduleError`."""
     sla = timetable.pipeline.sla
     if sla is None or sla.deadline is None:
         return None
@@ -81,7 +81,7 @@ def completion_moments(timetable: Timetable, date: str) -> SlaMoments | None:
 
 
 def evaluation_moments(timetable: Timetable, date: str) -> SlaMoments | None:
-    """Return by when a period has to be found ready; None: its SLA says nothing. Raises `InvalidScheduleError`."""
+    """Return the readiness deadline of a period; None: there is none. Raises `InvalidScheduleError`."""
     sla = timetable.pipeline.sla
     if sla is None or sla.evaluation_deadline is None:
         return None
@@ -89,7 +89,7 @@ def evaluation_moments(timetable: Timetable, date: str) -> SlaMoments | None:
 
 
 def relative_moments(sla: Sla | None, since: datetime) -> SlaMoments | None:
-    """Return by when a period has to be done whose first sensor arrived at `since`; None: its SLA says nothing."""
+    """Return the deadline of a period whose first sensor arrived at `since`; None: there is none."""
     if sla is None or sla.max_duration is None:
         return None
     breach_at = since + timedelta(seconds=sla.max_duration)
@@ -99,7 +99,7 @@ def relative_moments(sla: Sla | None, since: datetime) -> SlaMoments | None:
 
 
 def trigger_deadline(timetable: Timetable, date: str) -> datetime | None:
-    """Return from when on a sensor is too late to begin a period by itself, in the zone of the schedule; None: never.
+    """Return when a sensor is too late to start a period, in the zone of the schedule; None: never.
 
     Raises `InvalidScheduleError`.
     """
@@ -110,7 +110,7 @@ def trigger_deadline(timetable: Timetable, date: str) -> datetime | None:
 
 
 def schedule_deadline(timetable: Timetable, date: str) -> datetime | None:
-    """Return by when the schedule wants a period looked at, in its own zone; None: it does not say.
+    """Return the deadline of the schedule for the start of a period, in its own zone; None: there is none.
 
     Raises `InvalidScheduleError`.
     """
@@ -121,16 +121,16 @@ def schedule_deadline(timetable: Timetable, date: str) -> datetime | None:
 
 
 def reach(text: str) -> timedelta:
-    """Return how long after a period can be done its deadline lies at most, without a `day_offset`."""
+    """Return the longest time from the readiness of a period to its deadline, without a `day_offset`."""
     deadline = _read(text, "deadline")
     if deadline.seconds is not None:
         return timedelta(seconds=deadline.seconds)
-    # The rest of the day it is due on, the next, one more for zones that are far apart, and a clock change.
+    # The rest of the due day, the next day, one more for distant zones, and a clock change.
     return 2 * _HOUR if deadline.minute is not None else 3 * _DAY + _HOUR
 
 
 def check_sla(sla: Sla) -> None:
-    """Raise `InvalidScheduleError` for a deadline or a zone that is not understood."""
+    """Raise `InvalidScheduleError` for an invalid deadline or zone."""
     for name in ("deadline", "evaluation_deadline"):
         if (text := getattr(sla, name)) is not None:
             _read(text, f"sla.{name}")
@@ -139,7 +139,7 @@ def check_sla(sla: Sla) -> None:
 
 
 def judge(moments: SlaMoments, done_at: datetime | None, now: datetime) -> SlaVerdict:
-    """Return how it came out. Once it is MET or MISSED it stays so, whenever one asks again."""
+    """Return the verdict. MET and MISSED are final."""
     done_at = None if done_at is None or done_at > now else done_at
     margin_seconds = None if done_at is None else (moments.breach_at - done_at).total_seconds()
     is_met = done_at is not None and done_at < moments.breach_at
@@ -167,8 +167,8 @@ def _breach(timetable: Timetable, date: str, deadline: _Deadline, zone: ZoneInfo
     ready_at = timetable.ready_at(date)
     if deadline.seconds is not None:
         return ready_at + timedelta(seconds=deadline.seconds)
-    # What data makes due can be over the moment that its period is; what the clock makes due has only begun.
-    earliest = ready_at if timetable.beginning is Beginning.DATA else ready_at + _TICK
+    # A period that data makes due can be done at its end; one that the clock makes due has only started.
+    earliest = ready_at if timetable.start_condition is StartCondition.DATA else ready_at + _TICK
     if deadline.minute is not None:
         return _minute_breach(timetable, date, deadline.minute, earliest)
     at = deadline.at or time()
@@ -176,14 +176,14 @@ def _breach(timetable: Timetable, date: str, deadline: _Deadline, zone: ZoneInfo
     if offset is not None:
         return moment_on(day + offset * _DAY, at, zone)
     is_whole_days = timetable.periods.length >= _DAY
-    day += _DAY if timetable.beginning is Beginning.DATA and is_whole_days else timedelta(0)
+    day += _DAY if timetable.start_condition is StartCondition.DATA and is_whole_days else timedelta(0)
     while (breach_at := moment_on(day, at, zone)) < earliest:
         day += _DAY
     return breach_at
 
 
 def _minute_breach(timetable: Timetable, date: str, minute: int, earliest: datetime) -> datetime:
-    is_by_clock = timetable.beginning is not Beginning.DATA and timetable.periods.length >= _DAY
+    is_by_clock = timetable.start_condition is not StartCondition.DATA and timetable.periods.length >= _DAY
     if is_by_clock:
         hour = _hour_of(earliest, timetable.zone)
     else:
@@ -195,7 +195,7 @@ def _minute_breach(timetable: Timetable, date: str, minute: int, earliest: datet
 
 
 def _hour_of(moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return when the hour on the wall began in which a moment lies."""
+    """Return the start of the local hour that contains a time."""
     wall = wall_of(moment, zone)
     return moment - timedelta(minutes=wall.minute, seconds=wall.second, microseconds=wall.microsecond)
 
@@ -204,7 +204,7 @@ def _base_day(timetable: Timetable, date: str) -> Day:
     days = timetable.periods.days(date)
     if len(days) == 1:
         return days[0]
-    if timetable.beginning is Beginning.DATA:
+    if timetable.start_condition is StartCondition.DATA:
         return days[-1]
     return wall_of(timetable.ready_at(date), timetable.zone).date()
 

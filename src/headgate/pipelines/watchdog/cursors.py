@@ -20,7 +20,7 @@ from headgate.errors import ConflictError
 from headgate.pipelines.definition.model import Pipeline, Schedule
 from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
 from headgate.pipelines.row_codec import row, struct_of
-from headgate.pipelines.schedule.timetables import beginning_of, schedule_id_of
+from headgate.pipelines.schedule.timetables import schedule_id_of, start_condition_of
 from headgate.store.catalogue.tables import CURSOR, PIPELINES
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Put
@@ -199,7 +199,7 @@ def fingerprint_of(pipeline: Pipeline, schedule: Schedule) -> str:
     Deadlines and calendars are not included: they change future expectations only.
     """
     fields = [
-        beginning_of(schedule).name, schedule.cron, schedule.timezone, schedule.after,
+        start_condition_of(schedule).name, schedule.cron, schedule.timezone, schedule.after,
         pipeline.period, pipeline.every, pipeline.timezone,
     ]  # fmt: skip
     text = msgspec.json.encode(fields, enc_hook=float)

@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, RunStatus
 from headgate.pipelines.runs.rows import Order, RunLog
 from headgate.pipelines.schedule import sla
-from headgate.pipelines.schedule.timetables import Beginning, DueSlot, Timetable
+from headgate.pipelines.schedule.timetables import DueSlot, StartCondition, Timetable
 
 # How long after its slot a period must have started, if the schedule names no deadline.
 GRACE_SECONDS: Final = 300.0
@@ -286,7 +286,7 @@ def _schedule_due_at(timetable: Timetable, slot: DueSlot) -> datetime | None:
     if deadline is not None:
         return deadline
     # Data that never arrives is no missed schedule, and a pipeline without schedules misses none.
-    if timetable.beginning is Beginning.DATA or not timetable.pipeline.schedules:
+    if timetable.start_condition is StartCondition.DATA or not timetable.pipeline.schedules:
         return None
     return slot.at + timedelta(seconds=GRACE_SECONDS)
 

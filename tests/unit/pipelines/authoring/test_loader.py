@@ -19,7 +19,7 @@ from headgate.pipelines.definition.model import Exclusions, Pipeline, Readiness,
 from headgate.pipelines.definition.problems import InvalidPipelineError, errors_of
 from headgate.pipelines.definition.serialization import decode, digest, encode
 from headgate.pipelines.definition.source_map import documents
-from headgate.pipelines.schedule.dependencies import circles
+from headgate.pipelines.schedule.dependencies import cycles
 from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors, problems_of, real_triggers
 
@@ -468,8 +468,8 @@ def test_circles__a_chain_longer_than_pythons_stack__is_walked_and_has_none() ->
         return Pipeline(id=f"p{number}", readiness=Readiness(rules=(rule,)))
 
     chain = [waits(number, number + 1) for number in range(5_000)]
-    assert circles(chain) == []
-    (circle,) = circles([*chain, waits(5_000, 0)])
+    assert cycles(chain) == []
+    (circle,) = cycles([*chain, waits(5_000, 0)])
     assert (len(circle), circle[:2]) == (5_001, ("p0", "p1"))
 
 

@@ -290,4 +290,4 @@ def test_gate__cannot_be_asked__is_unknown_and_the_rest_goes_on(store: Store, cl
     rules = compile_rules([Rule(dataset="urn:dp:a"), Rule(key="orders")])
     results = evaluate(rules, reader.gather(SILVER, SLOT, rules.needs, clock.now()), clock.now()).results
     assert [result.verdict for result in results] == [Verdict.UNKNOWN, Verdict.PASS]
-    assert results[0].reason == "urn:dp:a: the gate could not be asked: busy"
+    assert results[0].reason == "urn:dp:a: the gate could not be read: busy"

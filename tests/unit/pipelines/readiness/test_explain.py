@@ -273,7 +273,7 @@ def test_why__ready_or_error__said_so() -> None:
     failed = replace(there, traits={"fresh": TraitFact(status=TraitStatus.ERROR, reason="HTTP 404")})
     standing, sentence = told(evaluation=evaluated(pipeline, failed))
     assert standing is PeriodState.ERROR
-    assert sentence.startswith("has not started: it could not be found out: trait fresh is ERROR: HTTP 404")
+    assert sentence.startswith("has not started: the evaluation failed: trait fresh is ERROR: HTTP 404")
 
 
 def test_tree__everything_known__line_by_line() -> None:
@@ -328,7 +328,7 @@ def test_tree__everything_known__line_by_line() -> None:
             Due(due_at_ms=at(6, 30), schedule='cron "0 5 * * *", after 06:30'),
         ),
         (Schedule(after="06:00"), Due(due_at_ms=at(6), schedule="after 06:00")),
-        (Schedule(cron="0 6 * * SUN"), Due(unscheduled='no moment of cron "0 6 * * SUN" is for 2026-03-03')),
+        (Schedule(cron="0 6 * * SUN"), Due(unscheduled='no time of cron "0 6 * * SUN" is for 2026-03-03')),
         (Schedule(sensor=SensorTrigger(key="orders")), Due(awaited="sensor orders")),
         (
             Schedule(upstream=(Upstream(pipeline="bronze"),), event="order.closed"),
@@ -352,7 +352,7 @@ def test_due__dormant_unknown_or_without_schedules__says_so() -> None:
     included = Schedule(name="daily", cron="0 6 * * *", include=Inclusions(dates=("2026-03-04",)))
     assert due(included).excluded == "2026-03-03: not one of the days that are included"
     assert due(Schedule(name="am", cron="0 6 * * *")) == Due(unscheduled="it has no schedule daily; it has am")
-    assert due() == Due(awaited="a marker or a person to begin it: it has no schedules")
+    assert due() == Due(awaited="a marker or an operator to start it: it has no schedules")
 
 
 def test_due__an_hour__is_due_once_it_is_over() -> None:

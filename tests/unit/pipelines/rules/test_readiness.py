@@ -118,7 +118,7 @@ def test_rule_on_a_trait__that_could_not_be_found_out__is_an_error() -> None:
     evaluation = evaluate(compile_readiness(pipeline.readiness), replace(KNOWN, traits=results), NOW)
     verdict = readiness_of(evaluation, results, pipeline)
     assert (verdict.result, verdict.category) == (ERROR, FailureCategory.PERMANENT)
-    assert verdict.reason == "it could not be found out: HTTP 404"
+    assert verdict.reason == "the evaluation failed: HTTP 404"
     # Where another rule is enough, nobody has to know.
     either = replace(pipeline, readiness=replace(pipeline.readiness, mode="ANY"))
     enough = evaluate(compile_readiness(either.readiness), replace(KNOWN, traits=results), NOW)

@@ -177,7 +177,7 @@ def test_exists__is_told_for_certain() -> None:
 
 def test_missing__known_of_another_period__says_which() -> None:
     known = Facts(strays={"refunds": "2026-03-02"})
-    assert judged(ABSENT, known) == (FAIL, "refunds is missing: what is known of it is of 2026-03-02")
+    assert judged(ABSENT, known) == (FAIL, "refunds is missing: its data is of 2026-03-02")
 
 
 def test_field__a_path__is_followed_unless_a_field_is_called_so() -> None:

@@ -168,7 +168,7 @@ def test_renew__once_it_ran_out__never_brings_it_back(rig: Rig, is_taken: bool) 
     rig.clock.advance(HOUR)
     other = rig.lock("exec-2") if is_taken else None
 
-    with pytest.raises(StaleClaimError, match="exec-2" if is_taken else "nobody"):
+    with pytest.raises(StaleClaimError, match="exec-2" if is_taken else "no one"):
         rig.locks.renew(lock, HOUR)
 
     assert rig.locks.find(KEY) == other

@@ -21,6 +21,7 @@ from headgate.pipelines.definition.model import RetryPolicy
 from headgate.pipelines.enums import TRANSITIONS, Cause, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.rows import HISTORY_MAX, Run, RunLog, Slot, run_of
+from headgate.pipelines.runs.run_log import updated
 from headgate.pipelines.runs.store import RunStart
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists

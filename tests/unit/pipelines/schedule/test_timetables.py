@@ -19,14 +19,14 @@ from headgate.pipelines.definition.model import (
     Upstream,
 )
 from headgate.pipelines.enums import CatchUp
+from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.timetables import (
-    Beginning,
     DueSlot,
+    StartCondition,
     Timetable,
-    beginning_of,
     catch_up,
-    due_slots,
     schedule_id_of,
+    start_condition_of,
     timetables,
 )
 
@@ -44,6 +44,17 @@ SCHEDULES = [
     Schedule(cron="0 6 * * *", exclude=Exclusions(weekends=True)),
     Schedule(cron="0 6 * * *", include=Inclusions(business_days=(1, -1))),
 ]
+
+
+def due_slots(pipeline: Pipeline, calendars: Calendars, after: datetime, until: datetime) -> list[DueSlot]:
+    """Return the slots of all schedules in order of time, without excluded ones."""
+    slots = [
+        slot
+        for schedule in pipeline.schedules
+        for slot in Timetable(pipeline, schedule, calendars).slots(after, until)
+        if slot.excluded is None
+    ]
+    return sorted(slots, key=lambda slot: (slot.at, slot.schedule_id))
 
 
 def at(text: str) -> datetime:
@@ -294,12 +305,12 @@ def test_due_slots__data_or_no_schedule__is_never_due_by_the_clock() -> None:
     assert found(pipeline(Schedule(event="e")), *window) == []
 
 
-def test_due_slots__more_than_the_limit__are_the_first_so_that_one_can_go_on_from_there() -> None:
+def test_due_slots__continued_from_the_last_one__are_the_same() -> None:
     definition = pipeline(Schedule(cron="5 * * * *"), period=Period.HOURLY)
     start, end = at("2026-03-01T00:00:00Z"), at("2026-03-03T00:00:00Z")
 
-    first = due_slots(definition, {}, start, end, limit=30)
-    rest = due_slots(definition, {}, first[-1].at, end, limit=30)
+    first = due_slots(definition, {}, start, end)[:30]
+    rest = due_slots(definition, {}, first[-1].at, end)
 
     assert len(first) == 30
     assert [*first, *rest] == due_slots(definition, {}, start, end)
@@ -320,16 +331,16 @@ def test_due_slots__steps_ranges_and_weekdays__are_understood() -> None:
 @pytest.mark.parametrize(
     ("schedule", "named", "beginning"),
     [
-        (Schedule(name="n", cron="@daily"), "n", Beginning.CRON),
-        (Schedule(cron="@daily", sensor=SensorTrigger(key="s")), "cron", Beginning.CRON),
-        (Schedule(sensor=SensorTrigger(key="s")), "stream", Beginning.DATA),
-        (Schedule(after="06:00"), "daily", Beginning.WINDOW),
+        (Schedule(name="n", cron="@daily"), "n", StartCondition.CRON),
+        (Schedule(cron="@daily", sensor=SensorTrigger(key="s")), "cron", StartCondition.CRON),
+        (Schedule(sensor=SensorTrigger(key="s")), "stream", StartCondition.DATA),
+        (Schedule(after="06:00"), "daily", StartCondition.WINDOW),
     ],
 )
 def test_schedule_id_of__without_a_name__goes_by_what_begins_it(
-    schedule: Schedule, named: str, beginning: Beginning
+    schedule: Schedule, named: str, beginning: StartCondition
 ) -> None:
-    assert (schedule_id_of(schedule), beginning_of(schedule)) == (named, beginning)
+    assert (schedule_id_of(schedule), start_condition_of(schedule)) == (named, beginning)
 
 
 def test_timetables__no_schedule__is_one_called_daily() -> None:
