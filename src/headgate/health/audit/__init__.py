@@ -1,1 +1,1 @@
-"""Audit: say here what this part is for."""
+"""Audit: a tamper-evident log of changes in hash chains, its verification, and encrypted fields."""

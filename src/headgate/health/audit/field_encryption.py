@@ -1,7 +1,7 @@
-"""Secret fields: who is on call for an incident and where they were told, encrypted in rows and masked in answers.
+"""Field encryption: on-call and notification fields of incidents, encrypted in rows and masked in answers.
 
-A value is bound to its table, row and field: moved elsewhere, it does not open. Values from before fields were
-encrypted are read as they are, and encrypted when their row is next written or resealed.
+A value is bound to its table, row and field: moved elsewhere, it cannot be decrypted. Values from before encryption
+are read as plain text, and encrypted when their row is next written or resealed.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ _ROWS_AT_ONCE: Final = 200
 
 
 class FieldSealer:
-    """Seals and opens the secret fields of incident rows. Rows are not changed in place."""
+    """Encrypts and decrypts the secret fields of incident rows. Rows are not changed in place."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
 
     def seal(self, row: Mapping[str, Any]) -> Item:
-        """Return a row as it is to be kept. Sealing twice is the same as once."""
+        """Return a row with its secret fields encrypted. Idempotent."""
         return {**row, **{name: self._sealed(row, name) for name in _given(row)}}
 
     def open(self, row: Mapping[str, Any]) -> Item:
-        """Return a row with its secret fields readable. Raises `CorruptionError` for one that was tampered with."""
+        """Return a row with its secret fields decrypted. Raises `CorruptionError` for a tampered one."""
         return {**row, **{name: self._opened(row, name) for name in _given(row)}}
 
     def view(self, row: Mapping[str, Any], *, is_allowed: bool) -> Item:
-        """Return a row as someone may see it: open, or with the secret fields masked."""
+        """Return a row for a reader: decrypted, or with the secret fields masked."""
         opened = self.open(row)
         return opened if is_allowed else {**opened, **{name: mask(opened[name]) for name in _given(opened)}}
 
     def reseal(self, row: Mapping[str, Any]) -> Item | None:
-        """Return the fields to be written for a row to be under the active key, or None if there are none."""
+        """Return the fields to write so that a row is under the active key, or None if there are none."""
         active = f"{_SEALED}{self._keyring.keys(Purpose.FIELD)[-1].id}."
         old = [name for name in _given(row) if not (isinstance(row[name], str) and row[name].startswith(active))]
         opened = self.open(row)
         return {name: self._encrypted(opened, name) for name in old} or None
 
     def reseal_all(self, store: Store) -> int:
-        """Put every incident under the active key, and return how many were changed. Harmless to repeat.
+        """Re-encrypt every incident under the active key, and return how many changed. Idempotent.
 
-        Rows that someone changes meanwhile are sealed under the active key by that change, if it knows the key.
+        A concurrent change encrypts its row under the active key itself.
         """
         changed = 0
         for row in _incidents(store):
@@ -77,7 +77,7 @@ class FieldSealer:
             try:
                 self._decrypted(row, name, value)
             except SignatureError:
-                # Someone's own text that looks like it: a value from outside is never taken for sealed.
+                # Text that looks encrypted: input is never treated as encrypted.
                 return self._encrypted(row, name)
             return value
         return self._encrypted(row, name)
@@ -90,7 +90,7 @@ class FieldSealer:
             return msgspec.json.decode(self._decrypted(row, name, value))
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CorruptionError(
-                f"incident {row.get('PK')}: its {name} cannot be opened ({exc}); restore the row or the keyring"
+                f"incident {row.get('PK')}: {name} cannot be decrypted ({exc}); restore the row or the keyring"
             ) from exc
 
     def _decrypted(self, row: Mapping[str, Any], name: str, value: str) -> bytes:
@@ -101,7 +101,7 @@ class FieldSealer:
 
 
 def mask(value: Any) -> Any:  # noqa: ANN401 - of the same shape as what is masked
-    """Return a value without what it says: that it is there, and for a map which parts it has, is all that remains."""
+    """Return a masked value: that it exists, and for a map its keys, is all that remains."""
     if value is None:
         return None
     return dict.fromkeys(value, MASK) if isinstance(value, Mapping) else MASK

@@ -1,7 +1,7 @@
-"""Audit chains: how entries follow from each other, and how their head is sealed. Decides only; no I/O.
+"""Audit hash chains: how an entry follows from the one before, and how the head is sealed. No I/O.
 
-Each entry names the hash of the one before it, so that none can be altered, left out or moved without every later hash
-changing; the head names the last hash and is sealed with a key that the store does not hold.
+Each entry has the hash of the one before it, so that altering, removing or moving one changes every later hash; the
+head has the last hash and is sealed with a key that the store does not hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, dump_ordered
 
 CHAINS: Final = 16
-# What the first entry of a chain follows.
+# The previous hash of the first entry of a chain.
 NOTHING: Final = "0" * 64
 TEXT_MAX: Final = 2000
 ENTITY_MAX: Final = 1024
@@ -33,7 +33,7 @@ _KEYS: Final = ("PK", "SK")
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One entry as it is kept."""
+    """An entry as it is stored."""
 
     id: str
     chain: int
@@ -53,7 +53,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True):
-    """Where a chain ends. `sequence` is also how many entries it has."""
+    """The end of a chain. `sequence` is also the number of entries."""
 
     chain: int
     sequence: int = 0
@@ -62,12 +62,12 @@ class Head(Struct, frozen=True):
 
 
 def chain_of(entity: str) -> int:
-    """Return the chain that holds everything about an entity. It never changes."""
+    """Return the chain of an entity. It never changes."""
     return int.from_bytes(hashlib.sha256(entity.encode()).digest()[:4]) % CHAINS
 
 
 def record_of(entry: AuditEntry, head: Head, entry_id: str, now_ms: int) -> Record:
-    """Return the entry that follows `head`. Its moment is never before that of the one it follows."""
+    """Return the entry that follows `head`. Its timestamp is never before that of the previous entry."""
     unhashed = Record(
         id=entry_id,
         chain=head.chain,
@@ -81,7 +81,7 @@ def record_of(entry: AuditEntry, head: Head, entry_id: str, now_ms: int) -> Reco
 
 
 def hash_of(record: Record) -> str:
-    """Return what the hash of an entry must be: over everything it says, the hash before it included."""
+    """Return the hash of an entry: over all its fields, the previous hash included."""
     said = msgspec.to_builtins(record)
     del said["hash"]
     return hashlib.sha256(dump_ordered(said)).hexdigest()
@@ -93,13 +93,13 @@ def following(record: Record) -> Head:
 
 
 def entry_write(record: Record) -> Put:
-    """Return the write of an entry, which only a place that is free takes."""
+    """Return the write of an entry, conditional on a free position."""
     key = AUDIT_ENTRY.key(chain=record.chain, sequence=record.sequence)
     return Put(AUDIT, {**AUDIT.key_attributes(key), **msgspec.to_builtins(record)}, absent())
 
 
 def head_write(before: Head, after: Head, keyring: Keyring) -> Put:
-    """Return the write that moves a head, if it is still where it was."""
+    """Return the write that moves a head, conditional on its old position."""
     row = {
         **AUDIT.key_attributes(head_key(after.chain)),
         **msgspec.to_builtins(after),
@@ -110,12 +110,12 @@ def head_write(before: Head, after: Head, keyring: Keyring) -> Put:
 
 
 def head_key(chain: int) -> Key:
-    """Return where the head of a chain is kept."""
+    """Return the key of a chain's head."""
     return AUDIT_HEAD.key(chain=chain)
 
 
 def head_of(row: Item | None, chain: int, keyring: Keyring) -> Head:
-    """Return the head that a row holds. Raises `CorruptionError` if it is not as it was sealed."""
+    """Return the head of a row. Raises `CorruptionError` if its seal is invalid."""
     if row is None:
         return Head(chain)
     try:
@@ -123,44 +123,42 @@ def head_of(row: Item | None, chain: int, keyring: Keyring) -> Head:
         head = typed_decode.convert({name: row.get(name) for name in Head.__struct_fields__}, Head)
     except (SignatureError, msgspec.ValidationError) as exc:
         raise CorruptionError(
-            f"audit chain {chain}: its head was altered ({exc}); nothing more is added to it until "
-            "someone has looked at it: 'headgate audit verify' says what is wrong"
+            f"audit chain {chain}: its head was altered ({exc}); the chain accepts no entries until it is "
+            "reopened: run 'headgate audit verify'"
         ) from exc
     if sealed != dump_ordered(msgspec.to_builtins(head)) or row.get("version") != head.sequence:
         raise CorruptionError(
-            f"audit chain {chain}: its head says {head.sequence} entries, which is not what was sealed; "
-            "'headgate audit verify' says what is wrong"
+            f"audit chain {chain}: its head has {head.sequence} entries, which is not what was sealed; "
+            "run 'headgate audit verify'"
         )
     return head
 
 
 def read_record(row: Item) -> Record:
-    """Return the entry that a row holds. Raises `CorruptionError` if it is not one."""
+    """Return the entry of a row. Raises `CorruptionError` for an invalid row."""
     try:
         return typed_decode.convert({name: value for name, value in row.items() if name not in _KEYS}, _Strict)
     except msgspec.ValidationError as exc:
-        raise CorruptionError(f"audit entry {row.get('PK')} {row.get('SK')}: not as it was written ({exc})") from exc
+        raise CorruptionError(f"audit entry {row.get('PK')} {row.get('SK')}: invalid ({exc})") from exc
 
 
 def check_entry(entry: AuditEntry) -> None:
-    """Refuse an entry that says too little or too much. Raises `InvalidPayloadError`."""
+    """Raise `InvalidPayloadError` for an entry with missing or too long fields."""
     for name in ("actor", "action", "entity"):
         text = getattr(entry, name)
         if not text or len(text.encode()) > ENTITY_MAX:
-            raise InvalidPayloadError(
-                f"{name} {text[:40]!r}: a change is audited with a {name} of 1 to {ENTITY_MAX} bytes"
-            )
+            raise InvalidPayloadError(f"{name} {text[:40]!r}: an audit entry needs {name} of 1 to {ENTITY_MAX} bytes")
     for name, text in (("reason", entry.reason), ("ticket", entry.ticket or ""), ("digest", entry.digest)):
         if len(text) > TEXT_MAX:
-            raise InvalidPayloadError(f"{name} of {entry.action}: {len(text)} characters; at most {TEXT_MAX} are kept")
+            raise InvalidPayloadError(f"{name} of {entry.action}: {len(text)} characters; at most {TEXT_MAX}")
     if len(entry.changed) > CHANGED_MAX:
         raise InvalidPayloadError(f"{entry.action}: {len(entry.changed)} changed fields; name at most {CHANGED_MAX}")
 
 
 class _Strict(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry in a row that holds nothing else."""
+    """An entry in a row without other attributes."""
 
 
 def _context(chain: int) -> str:
-    # The key of fields, not that of tokens: heads of quiet chains must be readable after any number of rotations.
+    # The key for fields, not the one for tokens: heads of idle chains must be readable after any number of rotations.
     return f"{AUDIT.name}#AUDIT#{chain}#HEAD"

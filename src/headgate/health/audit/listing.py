@@ -1,4 +1,4 @@
-"""Audit listing: the entries of all chains in one order, the newest first, a page at a time. Reads only."""
+"""Audit listing: the entries of all chains in one order, newest first, in pages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LAST: Final = 10**12 - 1
 
 
 class Entries(Struct, frozen=True):
-    """Some entries, and the cursor to the next ones if there are more."""
+    """A page of entries, and the cursor of the next page."""
 
     entries: list[Record]
     cursor: str | None = None
 
 
 class _Place(Struct, frozen=True, array_like=True):
-    """Where a page ended: the highest entry of each chain that was not shown yet; 0 if all were."""
+    """The end of a page: the highest entry of each chain that was not returned yet; 0 if all were."""
 
     question: str
     below: tuple[int, ...]
@@ -39,7 +39,7 @@ class _Place(Struct, frozen=True, array_like=True):
 def entries_of(
     store: Store, entity: str, *, since: str | None, until: str | None, limit: int, cursor: str | None
 ) -> Entries:
-    """Return the entries about one entity, the newest first. An index: it may lag."""
+    """Return the entries of one entity, newest first. Reads an index that may lag."""
     sort = None
     if since is not None and until is not None:
         sort = Sort(Range.BETWEEN, since, until)
@@ -68,7 +68,7 @@ def last_row(store: Store, chain: int, highest: int = _LAST) -> Item | None:
 
 
 class Merge:
-    """Goes through all chains together. Within a chain later entries have later moments, so merging gives the order."""
+    """Merges all chains. Within a chain later entries have later timestamps, so merging gives the order."""
 
     def __init__(self, store: Store, keyring: Keyring) -> None:
         self._store = store
@@ -77,9 +77,9 @@ class Merge:
     def page(
         self, *, since: str | None, until: str | None, limit: int, cursor: str | None, actor: str | None = None
     ) -> Entries:
-        """Return the entries of all chains, the newest first. Raises `CursorError`.
+        """Return the entries of all chains, newest first. Raises `CursorError`.
 
-        Who asks for one actor's leaves out the others afterwards; the cursor is good for that question alone.
+        The caller filters by actor; a cursor is valid for the same filter only.
         """
         question = _question(since, until, actor)
         below = self._resumed(question, cursor) if cursor is not None else self._start(until)
@@ -96,7 +96,7 @@ class Merge:
         return Entries(rows, self._keyring.sign(Purpose.CURSOR, place))
 
     def _read(self, below: Sequence[int], limit: int) -> list[tuple[bool, list[Record]]]:
-        """Return for each chain whether there is more, and its highest entries that were not shown yet."""
+        """Return for each chain whether there is more, and its highest entries that were not returned yet."""
         wanted = [chain for chain in range(CHAINS) if below[chain]]
         pages = self._store.query_many([_downwards(chain, below[chain], limit) for chain in wanted])
         found: list[tuple[bool, list[Record]]] = [(False, [])] * CHAINS
@@ -108,12 +108,12 @@ class Merge:
         return [_LAST if until is None else self._until(chain, until) for chain in range(CHAINS)]
 
     def _until(self, chain: int, until: str) -> int:
-        """Return the last entry of a chain that is not after `until`, by halving."""
+        """Return the last entry of a chain that is not after `until`, by binary search."""
         last = last_row(self._store, chain)
         low, high = 0, 0 if last is None else read_record(last).sequence
         while low < high:
             middle = (low + high + 1) // 2
-            # Where entries are gone, the nearest one before the gap speaks for it.
+            # For missing entries, the nearest one before the gap is used.
             row = last_row(self._store, chain, middle)
             found = None if row is None else read_record(row)
             if found is None or found.at <= until:
@@ -128,7 +128,7 @@ class Merge:
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if place.question != question or len(place.below) != CHAINS:
-            raise CursorError("cursor belongs to another question; give it back with the same since and until")
+            raise CursorError("cursor belongs to another query; use it with the same since and until")
         return place.below
 
 
@@ -161,7 +161,7 @@ def _downwards(chain: int, highest: int, limit: int) -> Query:
 
 def _checked(limit: int) -> int:
     if not 1 <= limit <= QUERY_LIMIT_MAX:
-        raise InvalidPayloadError(f"limit {limit}: ask for 1 to {QUERY_LIMIT_MAX} entries")
+        raise InvalidPayloadError(f"limit {limit}: give 1 to {QUERY_LIMIT_MAX}")
     return limit
 
 

@@ -1,4 +1,4 @@
-"""Audit: who changed what and why, committed with the change itself and kept so that tampering shows."""
+"""Audit log: commits each change together with an entry about it, in tamper-evident hash chains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headgate.store.model.conditions import absent, equals
 from headgate.store.model.requests import Write
 from headgate.store.port import Store
 
-# Each time another process was faster; within this one they queue.
+# Conflicts with other processes; threads of one process queue.
 ATTEMPTS_MAX: Final = 32
 
 __all__ = [
@@ -55,8 +55,7 @@ __all__ = [
 class Audit:
     """Commits changes with an entry about them. Safe to use from many threads.
 
-    A chain whose head is not as it was sealed takes no more entries, and so no more changes: going on would seal the
-    forgery.
+    A chain whose head has an invalid seal accepts no entries, and so no changes: continuing would seal the forgery.
     """
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, keyring: Keyring) -> None:
@@ -65,14 +64,14 @@ class Audit:
         self._ids = ids
         self._keyring = keyring
         self._locks = [threading.RLock() for _ in range(CHAINS)]
-        # As this process last saw them: saves a read for each commit, and shows a chain that was set back.
+        # Last seen heads: they save a read for each commit, and reveal a chain that was rolled back.
         self._heads: dict[int, Head] = {}
 
     def commit(self, writes: Sequence[Write], entry: AuditEntry) -> None:
         """Apply `writes` together with an audit entry, or neither. There is room for 98 writes.
 
-        Raises the `ConflictError` of the caller's own writes, numbered as they were given; `StoreBusyError` if other
-        processes were faster again and again; `CorruptionError` if the chain was tampered with.
+        Raises the `ConflictError` of the caller's own writes, with their indexes; `StoreBusyError` after too many
+        conflicts with other processes; `CorruptionError` if the chain was tampered with.
         """
         check_entry(entry)
         chain = chain_of(entry.entity)
@@ -81,8 +80,8 @@ class Audit:
                 if self._committed(writes, entry, self._head(chain)):
                     return
         raise StoreBusyError(
-            f"audit chain {chain}: other processes were faster {ATTEMPTS_MAX} times; {entry.action} of {entry.entity} "
-            "was not done, try it again"
+            f"audit chain {chain}: {ATTEMPTS_MAX} conflicts with other processes; {entry.action} of {entry.entity} "
+            "was not done, try again"
         )
 
     def ls(
@@ -95,9 +94,9 @@ class Audit:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Entries:
-        """Return entries, the newest first, of one entity or of all. Both ends of the time are included.
+        """Return entries, newest first, of one entity or of all. Both ends of the period are included.
 
-        With an `actor`, the page is what remains of a page of all. For one entity an index is asked, which may lag.
+        With an `actor`, a page is filtered from a page of all. For one entity an index is read, which may lag.
         """
         earliest = None if since is None else moment(since, field="since")
         latest = None if until is None else moment(until, field="until")
@@ -111,27 +110,26 @@ class Audit:
         return Entries([each for each in page.entries if actor is None or each.actor == actor], page.cursor)
 
     def verify(self, anchors: Sequence[Head] = ()) -> Report:
-        """Look at every entry, and return what is wrong: see `audit_verifying` for what can be seen and what cannot.
+        """Check every entry, and return the problems: see `verify` for what can be detected.
 
-        `anchors` are heads that `heads` returned earlier. Those that this process saw are among them by themselves.
+        `anchors` are heads that `heads` returned earlier. The heads that this process saw are checked as well.
         """
         return Verifier(self._store, self._keyring).verify([*anchors, *self._heads.values()])
 
     def heads(self) -> list[Head]:
-        """Return where each chain ends, to be kept elsewhere and given to `verify` later. Raises `CorruptionError`."""
+        """Return the head of each chain, to be stored elsewhere for a later `verify`. Raises `CorruptionError`."""
         rows = self._store.get_many(AUDIT, [head_key(chain) for chain in range(CHAINS)], consistent=True)
         heads = [head_of(row, chain, self._keyring) for chain, row in enumerate(rows)]
         return [head for head in heads if head.sequence]
 
     def reopen(self, chain: int, *, actor: str, reason: str) -> Head:
-        """Let a chain that was tampered with take entries again, once someone has looked at it.
+        """Let a tampered chain accept entries again, after an investigation.
 
-        The first of them says that and why. What is wrong with entries stays wrong; a head that was is sealed anew, and
-        returned.
-        Raises `ConflictError` if someone else is at it.
+        The first new entry records the reopening and its reason. Faulty entries stay; a faulty head is sealed again and
+        returned. Raises `ConflictError` for a concurrent reopening.
         """
         if not 0 <= chain < CHAINS:
-            raise NotFoundError(f"audit chain {chain}: there are chains 0 to {CHAINS - 1}")
+            raise NotFoundError(f"audit chain {chain}: the chains are 0 to {CHAINS - 1}")
         entry = AuditEntry(actor, "audit.reopen", f"audit chain {chain}", None, None, reason=reason)
         check_entry(entry)
         with self._locks[chain]:
@@ -145,10 +143,10 @@ class Audit:
             return head
 
     def _end(self, chain: int) -> Head:
-        """Return the end of a chain by its entries and by what this process knows, whatever its head says."""
+        """Return the end of a chain by its entries and the last seen head, whatever its stored head is."""
         known = self._heads.get(chain, Head(chain))
         last = last_row(self._store, chain)
-        # What the row says of itself may be forged; where it lies is where nothing more can be put.
+        # The content of the row may be forged; its position is where nothing more can be written.
         found = Head(chain) if last is None else Head(chain, int(last["SK"]), str(last.get("hash", "")))
         return known if found.sequence < known.sequence else found
 
@@ -159,13 +157,13 @@ class Audit:
         return head
 
     def _committed(self, writes: Sequence[Write], entry: AuditEntry, head: Head) -> bool:
-        """Try once. Returns whether it is done; if not, the head that won is known now."""
+        """Try once. Return whether it was committed; if not, the winning head is known now."""
         record = record_of(entry, head, self._ids.make("aud"), int(self._clock.seconds() * 1000))
         own = [entry_write(record), head_write(head, following(record), self._keyring)]
         try:
             self._store.transact([*writes, *own])
         except OutcomeUnknownError:
-            # The caller must read. A head that is older than the store's costs the next commit one more attempt.
+            # The caller must read. A head older than the store's costs the next commit one more attempt.
             raise
         except ConflictError as exc:
             return self._settled(exc, record, len(writes))
@@ -173,7 +171,7 @@ class Audit:
         return True
 
     def _settled(self, conflict: ConflictError, record: Record, count: int) -> bool:
-        """Return whether the transaction was applied after all. Raises what the caller is to know."""
+        """Return whether the transaction was applied after all. Raises the caller's own error."""
         place = count + 1
         if place in conflict.failures:
             head = self._seen(head_of(conflict.failures[place], record.chain, self._keyring))
@@ -181,23 +179,23 @@ class Audit:
                 return True
         theirs = {index: item for index, item in conflict.failures.items() if index < count}
         if theirs:
-            # Theirs come first, so what the error says of the first one is said of theirs already.
+            # The caller's writes come first, so the indexes in the error are correct.
             conflict.failures = theirs
             raise conflict
         if place not in conflict.failures:
             raise CorruptionError(
-                f"audit chain {record.chain}: there is an entry {record.sequence} after its end, so its head was set "
-                "back; 'headgate audit verify' says what is wrong"
+                f"audit chain {record.chain}: there is an entry {record.sequence} after its end, so the head was "
+                "rolled back; run 'headgate audit verify'"
             ) from conflict
         return False
 
     def _seen(self, head: Head) -> Head:
-        """Remember a head. Raises `CorruptionError` if it is older than one that was seen before."""
+        """Store a last seen head. Raises `CorruptionError` if it is older than one seen before."""
         known = self._heads.get(head.chain)
         if known is not None and head.sequence < known.sequence:
             raise CorruptionError(
                 f"audit chain {head.chain}: it had {known.sequence} entries and now has {head.sequence}; "
-                "it was set back; 'headgate audit verify' says what is wrong"
+                "it was rolled back; run 'headgate audit verify'"
             )
         self._heads[head.chain] = head
         return head

@@ -1,10 +1,9 @@
-"""Audit verifying: whether every chain is whole, and where it is not.
+"""Audit verification: checks that every chain is complete and unaltered, and reports where it is not.
 
-What is seen with the store and the keyring alone: an entry that was altered, moved, swapped or removed; a chain cut
-off at its end; a head that was altered, removed, or set back while later entries stayed. What is not: a chain set back
-as a whole, head and entries together, to an earlier state that was good, or one that is gone altogether, and whatever
-someone does who has the keyring. The former is seen against anchors: heads kept where those who can write the store
-cannot.
+The store and the keyring alone reveal: an entry that was altered, moved, swapped or removed; a chain cut off at its
+end; a head that was altered, removed, or rolled back while later entries stayed. They do not reveal a chain rolled back
+as a whole, head and entries together, to an earlier valid state, one that is gone altogether, or forgeries made with
+the keyring. A rollback is detected against anchors: heads stored out of reach of those who can write the store.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SORT: Final = re.compile(r"[0-9]{12}")
 
 
 class Fault(enum.StrEnum):
-    """What can be wrong with a chain."""
+    """The kinds of faults of a chain."""
 
     HEAD_ALTERED = "head_altered"
     HEAD_MISSING = "head_missing"
@@ -43,7 +42,7 @@ class Fault(enum.StrEnum):
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong. `sequence` is the entry where it shows."""
+    """A fault of a chain. `sequence` is the entry where it shows."""
 
     fault: Fault
     chain: int
@@ -52,7 +51,7 @@ class Problem(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What was looked at, and what is wrong with it."""
+    """The numbers of checked chains and entries, and their problems."""
 
     chains: int
     entries: int
@@ -60,19 +59,19 @@ class Report(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 class Verifier:
-    """Reads chains from their first entry to their last. Entries that are added meanwhile are no problem."""
+    """Reads chains from the first entry to the last. Entries may be added meanwhile."""
 
     def __init__(self, store: Store, keyring: Keyring) -> None:
         self._store = store
         self._keyring = keyring
 
     def verify(self, anchors: Sequence[Head] = ()) -> Report:
-        """Look at every entry of every chain, and whether what `anchors` say of earlier days is still so."""
+        """Check every entry of every chain, and compare the chains with `anchors`."""
         walks = [self._walk(chain, [anchor for anchor in anchors if anchor.chain == chain]) for chain in range(CHAINS)]
         used = [walk for walk in walks if walk.count or walk.problems]
         return Report(len(used), sum(walk.count for walk in used), [each for walk in used for each in walk.problems])
@@ -84,7 +83,7 @@ class Verifier:
         watched = {mark.sequence for mark in marks}
         for row in self._rows(chain):
             walk.take(row, watched)
-        # Read again: what was added meanwhile has moved it.
+        # Read again: entries added meanwhile have moved it.
         after = self._head(chain, walk) if walk.last > (before.sequence if before else 0) else before
         if before is not None and after is not None:
             walk.end(before, after)
@@ -119,7 +118,7 @@ class Verifier:
 
 
 class _Walk:
-    """One way through a chain: what was expected next, and what was found instead."""
+    """One pass through a chain, comparing each entry with the expected next one."""
 
     def __init__(self, chain: int) -> None:
         self.chain = chain
@@ -128,7 +127,7 @@ class _Walk:
         self.problems: list[Problem] = []
         self._hash = NOTHING
         self._at = ""
-        # The hashes at the places that heads and anchors speak of.
+        # The hashes at the positions of heads and anchors.
         self._hashes: dict[int, str] = {0: NOTHING}
 
     def report(self, fault: Fault, sequence: int, fact: str) -> None:
@@ -137,12 +136,12 @@ class _Walk:
             self.problems.append(problem)
 
     def take(self, row: Item, watched: set[int]) -> None:
-        """Look at the next entry."""
+        """Check the next entry."""
         self.count += 1
         place = _place(row)
         if place > self.last + 1:
             gone = f"entry {self.last + 1}" if place == self.last + 2 else f"entries {self.last + 1} to {place - 1}"
-            self.report(Fault.ENTRY_MISSING, self.last + 1, f"{gone} of chain {self.chain}: not there any more")
+            self.report(Fault.ENTRY_MISSING, self.last + 1, f"{gone} of chain {self.chain}: missing")
         try:
             record = read_record(row)
         except CorruptionError as exc:
@@ -157,38 +156,38 @@ class _Walk:
     def _check(self, record: Record, place: int, *, is_next: bool) -> None:
         named = f"entry {place} of chain {self.chain}"
         if record.hash != hash_of(record) or record.sequence != place or record.chain != self.chain:
-            self.report(Fault.ENTRY_ALTERED, place, f"{named}: it is not what was written")
+            self.report(Fault.ENTRY_ALTERED, place, f"{named}: altered")
         if is_next and self._hash and record.previous != self._hash:
-            self.report(Fault.LINK_BROKEN, place, f"{named}: it does not follow the entry before it")
+            self.report(Fault.LINK_BROKEN, place, f"{named}: does not follow the entry before it")
         if record.at < self._at:
-            self.report(Fault.TIME_REVERSED, place, f"{named}: its moment {record.at} is before the one before it")
+            self.report(Fault.TIME_REVERSED, place, f"{named}: its time {record.at} is before that of the entry before")
 
     def end(self, before: Head, after: Head) -> None:
-        """Compare what was found with the head as it was before and after."""
+        """Compare the entries with the head before and after the pass."""
         if before.sequence == 0 and after.sequence == 0 and self.last:
-            self.report(Fault.HEAD_MISSING, 0, f"chain {self.chain}: it has {self.count} entries and no head")
+            self.report(Fault.HEAD_MISSING, 0, f"chain {self.chain}: {self.count} entries and no head")
             return
         if self.last < before.sequence:
             fact = f"chain {self.chain}: it ends at entry {self.last}; its head says {before.sequence}"
             self.report(Fault.CUT_OFF, self.last + 1, fact)
         elif self._hashes.get(before.sequence) not in (None, before.hash):
-            fact = f"entry {before.sequence} of chain {self.chain}: it is not the one that the head was sealed with"
+            fact = f"entry {before.sequence} of chain {self.chain}: not the one that the head was sealed with"
             self.report(Fault.LINK_BROKEN, before.sequence, fact)
         if self.last > after.sequence:
             fact = f"chain {self.chain}: there are entries up to {self.last}; its head says {after.sequence}"
             self.report(Fault.AFTER_HEAD, after.sequence + 1, fact)
         elif self.last == after.sequence and self._hash not in ("", after.hash):
-            fact = f"entry {after.sequence} of chain {self.chain}: it is not the one that the head was sealed with"
+            fact = f"entry {after.sequence} of chain {self.chain}: not the one that the head was sealed with"
             self.report(Fault.LINK_BROKEN, after.sequence, fact)
 
     def compare(self, anchor: Head) -> None:
-        """Compare what was found with what the chain was at an earlier time."""
+        """Compare the entries with an earlier head of the chain."""
         if self._hashes.get(anchor.sequence) != anchor.hash:
-            fact = f"chain {self.chain}: once its entry {anchor.sequence} was another one; it was set back or rewritten"
+            fact = f"chain {self.chain}: entry {anchor.sequence} differs from its anchor; rolled back or rewritten"
             self.report(Fault.SET_BACK, anchor.sequence, fact)
 
 
 def _place(row: Item) -> int:
-    """Return where a row lies, or 0 if no entry can lie there."""
+    """Return the position of a row, or 0 for an invalid key."""
     text = str(row["SK"])
     return int(text) if _SORT.fullmatch(text) else 0

@@ -1,1 +1,1 @@
-"""Evidence: say here what this part is for."""
+"""Evidence: results of checks on single records, sampled, cached, pinned by incidents and archived."""

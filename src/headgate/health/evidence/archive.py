@@ -1,20 +1,17 @@
-"""The archive of evidence: everything that was stored, in blobs, to be found again by its id alone.
+"""Evidence archive: all stored evidence in blobs, found by id alone.
 
-How it comes there. Every transaction that stores evidence also puts one small compressed row with the same content
-into a spool, so that what is stored is certain to be archived, whenever the archiver next runs and however long it
-was away: spooled rows do not expire. `Archiver.archive` moves them into blobs some time later, many at once. Writing a
-blob for each batch at once would cost a hundred syncs or S3 requests a second, a further index or a stream a further
-write for each row; the spool costs a fraction of one.
+Spool. Every transaction that stores evidence also writes one compressed row with the same content to a spool, whose
+rows do not expire. So all stored evidence is archived, however late the archiver runs. `Archiver.archive` moves spooled
+rows into blobs in large groups. A blob for each batch would cost a hundred syncs or S3 requests a second, and a further
+index or stream one more write for each row; the spool costs a fraction of one.
 
-Where it is. The id is a ULID, and the hour it speaks of names the shelf: `evidence/2026/01/15/09/`. That hour need not
-be true, and nobody takes it for the time of the evidence; it only has to be the same whenever it is asked. A blob
-holds lines of JSON in the order of their ids, and its name says the first and the last of them, so that a reader lists
-one shelf and opens the one or two blobs that may hold the id. No pointer is kept for each.
+Layout. The hour in the id's ULID names the folder: `evidence/2026/01/15/09/`. That hour need not be the time of the
+evidence; it only has to be stable. A blob holds JSON lines ordered by id, and its name has the first and the last id,
+so that a reader lists one folder and opens one or two blobs. There is no pointer for each id. The name also has the day
+of writing, from which retention computes the age.
 
-A name also says on which day the blob was written, which is what its age is told by.
-
-A blob is written before its rows leave the spool. A crash in between, or two archivers at once, leave evidence in two
-blobs, which say the same.
+A blob is written before its rows leave the spool. A crash in between, or two archivers, leave evidence in two blobs
+with the same content.
 """
 
 from __future__ import annotations
@@ -49,31 +46,31 @@ from headgate.store.port import Store
 SHELVES: Final = "evidence/"
 SPOOL: Final = "EVIDENCE-SPOOL"
 DAMAGED: Final = f"{SPOOL}#damaged"
-# So that no partition of DynamoDB takes all of them. Changing it strands what is spooled.
+# Shards of the spool, so that no DynamoDB partition takes all writes. Changing it strands spooled rows.
 SPOOL_SHARDS: Final = 8
-# What one blob holds at most. Reading one piece means reading the blob it is in.
+# The size limit of a blob. Reading one item means reading its blob.
 BLOB_LINES_MAX: Final = 5_000
-# What the archiver holds in memory at once, in lines and in bytes that are still compressed.
+# The memory limits of the archiver, in lines and in compressed bytes.
 ROUND_LINES_MAX: Final = 20_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
-# The spool is emptied once its oldest row has waited for so long: blobs are few then, and the spool is still small.
+# The spool is archived once its oldest row is this old: then blobs are few, and the spool is still small.
 WAIT_SECONDS: Final = 600.0
 _PAGE: Final = 100
 _NAME: Final = re.compile(r"evidence/(.{13})/([0-9A-Z]{26})-([0-9A-Z]{26})-([0-9]{8})-([0-9a-f]{16})")
-# The last hour of the year 9999: a ULID may speak of later ones, and a calendar may not.
+# The last hour of the year 9999: a ULID may encode later times, which a calendar cannot.
 _LAST_SHELF_MS: Final = 253_402_300_799_000
 _log = structlog.get_logger(__name__)
 
 
 class Line(NamedTuple):
-    """One piece of evidence as JSON."""
+    """One item of evidence as JSON."""
 
     evidence_id: str
     body: bytes
 
 
 class Found(Struct, frozen=True):
-    """What the archive has of some ids, and why others could not be looked for."""
+    """The archived evidence of some ids, and why others could not be read."""
 
     lines: dict[str, bytes]
     unreadable: dict[str, str]
@@ -86,7 +83,7 @@ class Archive:
         self._blobs = blobs
 
     def write(self, lines: Iterable[Line], now_ms: int) -> int:
-        """Store lines, and return how many blobs it took. The same lines again on the same day are the same blobs."""
+        """Store lines, and return the number of blobs. The same lines on the same day give the same blobs."""
         shelves: dict[str, dict[str, bytes]] = defaultdict(dict)
         for line in lines:
             shelves[_shelf(line.evidence_id)][line.evidence_id] = line.body
@@ -102,7 +99,7 @@ class Archive:
         return written
 
     def read(self, ids: Sequence[str]) -> Found:
-        """Return what there is of `ids`, and the ids that may be in a part that cannot be read, with the reason."""
+        """Return the evidence of `ids`, and the ids that may be in an unreadable blob, with the reason."""
         shelves: dict[str, set[str]] = defaultdict(set)
         for each in ids:
             if is_evidence_id(each):
@@ -114,10 +111,9 @@ class Archive:
         return Found(lines, {each: why for each, why in unreadable.items() if each not in lines})
 
     def purge(self, before_ms: int, *, limit: int = 1_000) -> int:
-        """Delete up to `limit` blobs that were written before a day, and return how many.
+        """Delete up to `limit` blobs that were written before a day, and return their count.
 
-        It looks no further than the shelf of that day: what is on a later one was put there since, or has an id that
-        speaks of the future, and then stays.
+        Folders after that day are not listed: their blobs are newer, or have ids with a time in the future, which stay.
         """
         last_shelf, before, deleted = _shelf_at(before_ms), _day(before_ms), 0
         for name in self._blobs.list(SHELVES):
@@ -138,7 +134,7 @@ class Archive:
         for name in names:
             parts = _NAME.fullmatch(name)
             if parts is None:
-                continue  # Nobody here wrote it.
+                continue  # Not a blob of the archive.
             first, last = parts.group(2, 3)
             here = {each for each in wanted if each not in lines and first <= each.removeprefix(PREFIX) <= last}
             if not here:
@@ -153,11 +149,11 @@ class Archive:
         try:
             if _digest(content) != name.rpartition("-")[2]:
                 raise CorruptionError(
-                    f"archive {name}: its content does not match its digest; restore it from a backup"
+                    f"archive {name}: the content does not match its digest; restore it from a backup"
                 )
             return gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as exc:
-            raise CorruptionError(f"archive {name}: it is damaged ({exc}); restore it from a backup") from exc
+            raise CorruptionError(f"archive {name}: corrupt ({exc}); restore it from a backup") from exc
 
 
 class Archiver:
@@ -170,9 +166,9 @@ class Archiver:
         self._stats = stats
 
     def archive(self, *, wait_seconds: float = WAIT_SECONDS, stop: Callable[[], bool] = lambda: False) -> int:
-        """Empty the spool if it is time to, and return how many pieces went into the archive.
+        """Archive the spool if it is due, and return how many items were archived.
 
-        To be called every minute or so, by one process of a fleet if that can be had. `stop` is asked between rounds.
+        Call it about every minute, preferably in one process of a fleet. `stop` is checked between rounds.
         """
         done = 0
         if self.oldest_waits_seconds() < wait_seconds:
@@ -189,7 +185,7 @@ class Archiver:
         return done
 
     def oldest_waits_seconds(self) -> float:
-        """Return how long the oldest row has been waiting in the spool (long: nobody archives), or -1 if none is."""
+        """Return the age of the oldest spooled row in seconds (high: the archiver does not run), or -1 if none is."""
         oldest = [row["at_ms"] for page in self._pages(1) for row in page]
         return max(0.0, self._clock.seconds() - min(oldest) / 1000) if oldest else -1.0
 
@@ -197,8 +193,8 @@ class Archiver:
         try:
             return list(spooled_lines(row))
         except CorruptionError as exc:
-            # Put aside as it is, for someone to look at: the others need not wait for it.
-            _log.critical("spooled evidence cannot be read", spool=_key(row), error=str(exc))
+            # Moved aside for inspection, so that the other rows are not blocked.
+            _log.critical("corrupt spooled evidence skipped", spool=_key(row), error=str(exc))
             aside = CONTROL.key_attributes(Key(DAMAGED, str(_key(row).sort)))
             self._store.put(CONTROL, {**row, **aside})
             return []
@@ -216,15 +212,15 @@ class Archiver:
         return rows
 
     def _pages(self, limit: int) -> Iterator[list[Item]]:
-        """Go through the first rows of each shard."""
+        """Yield the first rows of each shard."""
         for shard in range(SPOOL_SHARDS):
             query = Query(table=CONTROL, partition=f"{SPOOL}#{shard}", limit=limit, consistent=True)
             yield self._store.query(query).items
 
 
 def spool_put(unique: str, lines: Sequence[Line], now_ms: int) -> Put:
-    """Return the write that puts evidence into the spool. `unique` is a ULID of its own."""
-    # Level 1: rows of a few kilobytes gain little from more, and this is on the way of everything that is stored.
+    """Return the write of a spool row. `unique` is its own ULID."""
+    # Level 1: rows of a few kilobytes gain little from more, and every stored batch pays for it.
     body = zlib.compress(b"\n".join(line.body for line in lines), 1)
     shard = ord(unique[-1]) % SPOOL_SHARDS
     attributes = CONTROL.key_attributes(Key(f"{SPOOL}#{shard}", unique))
@@ -232,12 +228,12 @@ def spool_put(unique: str, lines: Sequence[Line], now_ms: int) -> Put:
 
 
 def spooled_lines(row: Item) -> Iterator[Line]:
-    """Go through the evidence of a row of the spool. Raises `CorruptionError` if the row is damaged."""
+    """Yield the evidence of a spool row. Raises `CorruptionError` if the row is corrupt."""
     try:
         for body in zlib.decompress(row["body"]).split(b"\n"):
             yield Line(typed_decode.from_json(body, _Identified).evidence_id, body)
     except (zlib.error, msgspec.DecodeError) as exc:
-        raise CorruptionError(f"spooled evidence {_key(row)}: it is damaged ({exc}); restore a backup") from exc
+        raise CorruptionError(f"spooled evidence {_key(row)}: corrupt ({exc}); restore a backup") from exc
 
 
 class _Identified(Struct):
@@ -265,7 +261,7 @@ def _digest(content: bytes) -> str:
 
 
 def _picked(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
-    """Go through the lines of those that are wanted. Only lines that name one of them are decoded."""
+    """Yield the lines of the wanted ids. Only lines that contain one of them are decoded."""
     needles = [each.encode() for each in wanted]
     for body in content.split(b"\n"):
         if any(needle in body for needle in needles):

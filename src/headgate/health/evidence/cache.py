@@ -1,9 +1,8 @@
-"""The evidence cache: recent proof of what passed and failed, sampled, bounded, pinned by incidents, and archived.
+"""Evidence cache: recent results of checks, sampled, bounded, pinned by incidents, and archived.
 
-A row lives for 24 hours, longer while an incident pins it, and everything that was stored can be read by its id from
-the archive afterwards. `sampling` says what is kept, `evidence_limits` what gives way when there is too much,
-`evidence_writes` how it is written, `evidence_archive` how it is found again, `evidence_pins` how incidents hold on
-to it, `evidence_contrast` what a failure is compared with.
+A row lives for 24 hours, longer while an incident pins it; afterwards it is read by id from the archive. `sampling`
+decides what is stored, `limits` what is shed under load, `writes` how it is written, `archive` how it is found later,
+`pins` how incidents keep it, and `contrast` which success a failure is compared with.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 LIMIT_MAX: Final = 1000
-# As long as incidents speak of it, and a little longer.
+# The retention of incidents, and a little more.
 ARCHIVE_SECONDS: Final = 400 * 86_400
 
 __all__ = [
@@ -42,7 +41,7 @@ __all__ = [
 
 
 class Found(Struct, frozen=True):
-    """Evidence by id. `unreadable` are ids that may be in a part of the archive that cannot be read, and why."""
+    """Evidence by id. `unreadable` are ids that may be in an unreadable part of the archive, and why."""
 
     evidence: dict[str, Evidence]
     missing: tuple[str, ...] = ()
@@ -50,7 +49,7 @@ class Found(Struct, frozen=True):
 
 
 class EvidencePage(Struct, frozen=True):
-    """Some evidence of a dataset. `shed` is how much of it this server turned away since it started."""
+    """A page of evidence of a dataset. `shed` is how much of it this server has shed since it started."""
 
     evidence: list[Evidence]
     cursor: str | None = None
@@ -87,10 +86,10 @@ class EvidenceCache:
         self._contrasts = Contrasts(store, lambda each: self.get_many([each]).evidence.get(each))
 
     def put(self, evidence: Evidence) -> Put:
-        """Take one piece of evidence.
+        """Store one item of evidence.
 
-        Raises `AlreadyExistsError` if its id has another content (the first stays), and what is wrong with it if it
-        is not valid; what the sample leaves out is not looked at.
+        Raises `AlreadyExistsError` if its id has other content (the first stays), and a validation error for an
+        invalid item; items that are sampled out are not validated.
         """
         [answer] = self.put_many([evidence])
         if answer.error is not None:
@@ -98,7 +97,7 @@ class EvidenceCache:
         return answer
 
     def put_many(self, offered: Sequence[Evidence]) -> list[Put]:
-        """Take many pieces of evidence, and say of each what became of it, in their order.
+        """Store many items of evidence, and return the outcome of each in order.
 
         If the store fails, some may be stored: offer them again, and those are duplicates.
         """
@@ -138,11 +137,11 @@ class EvidenceCache:
         offered: Evidence | Callable[[], Evidence] | None = None,
         signature: str = "",
     ) -> Admission:
-        """Decide on evidence before the rest of it is decoded; `put_admitted` then takes what is to be kept.
+        """Decide on evidence before it is fully decoded; `put_admitted` then stores what is kept.
 
-        `evidence_id` is the one it will have (`new_id` makes one). `offered` is remembered of a PASS, and stored with
-        the first FAIL after it: the evidence, or better what decodes it then, such as a partial with the bytes of the
-        message, that keeps nothing else alive. Raises `InvalidIdError` without an id, and `InvalidPayloadError` for an
+        `evidence_id` is its future id (`new_id` makes one). `offered` is remembered for a PASS and stored with the next
+        first FAIL: the evidence, or a function that decodes it then, such as a partial with the bytes of the message,
+        so that nothing else stays in memory. Raises `InvalidIdError` without an id, and `InvalidPayloadError` for an
         unknown result.
         """
         offers = Offers((evidence_id,), (result,), (dataset_urn,), (offered,), {0: signature})
@@ -152,13 +151,13 @@ class EvidenceCache:
         return found
 
     def admit_many(self, offers: Offers) -> dict[int, Admission | UserError]:
-        """Decide on many as `admit` does, in their order.
+        """Decide on many items as `admit` does, in order.
 
-        Return by their places what is decided on those that are not sampled out, or why they are refused. Raises
+        Return by index the decisions on items that are not sampled out, or the errors of invalid ones. Raises
         `InvalidIdError` if one has no id.
         """
         if "" in offers.evidence_ids:
-            raise InvalidIdError("evidence_id is empty; ask new_id() for one before asking whether it is kept")
+            raise InvalidIdError("evidence_id is empty; get one from new_id() first")
         with self._lock:
             found = self._sampler.admit_many(offers, self._ticks_ms())
             self.stats.offered += len(offers.evidence_ids)
@@ -167,7 +166,7 @@ class EvidenceCache:
         return found
 
     def put_admitted(self, admitted: Sequence[tuple[Evidence, Admission]]) -> list[Put]:
-        """Store what `admit` said is kept, and what was good before it. Raises as `put_many`."""
+        """Store admitted items, and the last good item before each first failure. Raises as `put_many`."""
         kept = [
             (Kept(each.evidence_id or self.new_id(), each, is_good_on_record=admission.is_good_on_record), admission)
             for each, admission in admitted
@@ -176,29 +175,29 @@ class EvidenceCache:
         return [each.answered for each, _ in kept]
 
     def count_refused(self) -> None:
-        """Count a piece that was admitted and is not valid, so that `put_admitted` never sees it."""
+        """Count an admitted item that is invalid and not passed to `put_admitted`."""
         with self._lock:
             self.stats.refused += 1
 
     def new_id(self) -> str:
-        """Return an id for evidence that has none."""
+        """Return a new evidence id."""
         return f"{PREFIX}{self._ids.ulid()}"
 
     def get(self, evidence_id: str, *, include_archived: bool = True) -> Evidence | None:
-        """Return a piece of evidence, or None. Raises `CorruptionError` if it may be where the archive is damaged."""
+        """Return an item of evidence, or None. Raises `CorruptionError` if it may be in a corrupt blob."""
         row = self._store.get(EVIDENCE_CACHE, Key(evidence_id)) if is_evidence_id(evidence_id) else None
         if row is not None:
             return evidence_of(row)
         found = self.get_many([evidence_id], include_archived=include_archived)
         if evidence_id in found.unreadable:
-            raise CorruptionError(f"evidence {evidence_id}: it may be there, but: {found.unreadable[evidence_id]}")
+            raise CorruptionError(f"evidence {evidence_id}: may be unreadable: {found.unreadable[evidence_id]}")
         return found.evidence.get(evidence_id)
 
     def get_many(self, evidence_ids: Sequence[str], *, include_archived: bool = True) -> Found:
-        """Return what there is of some ids: rows first, then the archive. What has not the form of an id is missing."""
+        """Return the evidence of some ids: from rows, then from the archive. Invalid ids count as missing."""
         wanted = [each for each in dict.fromkeys(evidence_ids) if is_evidence_id(each)]
         found = self._rows(wanted, consistent=False)
-        # An id that someone has just been given may not have come to every replica yet.
+        # Consistent: an id that was just returned may not be on every replica yet.
         found |= self._rows([each for each in wanted if each not in found], consistent=True)
         unreadable: dict[str, str] = {}
         if include_archived and len(found) < len(wanted):
@@ -217,9 +216,9 @@ class EvidenceCache:
         *,
         result: Result | None = None,
     ) -> EvidencePage:
-        """Return evidence of a dataset that is still here, the newest first. An index: it may lag by a moment.
+        """Return the rows of a dataset, newest first. Reads an index that may lag briefly.
 
-        With a `result` a page may be short, and even empty, though there is a cursor: go on with it.
+        With a `result`, a page may be short or empty although its cursor is set.
         """
         query = Query(
             table=EVIDENCE_CACHE,
@@ -240,31 +239,31 @@ class EvidenceCache:
         return EvidencePage(found, cursor, self.shed_of(urn))
 
     def shed_of(self, urn: str) -> int:
-        """Return how much evidence of a dataset this server turned away because there was too much."""
+        """Return how much evidence of a dataset this server has shed over the limits."""
         with self._lock:
             here = self._sampler.shed_of(urn)
         return here + self._intake_shed_count(urn)
 
     def shed_by_dataset(self) -> dict[str, int]:
-        """Return how much was turned away in this process, of each dataset of which anything was."""
+        """Return how much this process has shed, by dataset."""
         with self._lock:
             return self._sampler.shed_by_dataset()
 
     def first_bad_and_last_good(
         self, urn: str, *, since: str | None = None, until: str | None = None, signature: str | None = None
     ) -> Contrast:
-        """Return the first failure since a moment (such as the start of a breach), and the last success before it.
+        """Return the first failure since a time (such as the start of a breach), and the last success before it.
 
-        With a `signature`, the first failure that has it as one of its reasons. The last success may be older than
-        what is kept here: then it comes from the archive. Without a failure it is the last one there is.
+        With a `signature`, the first failure with that reason. An old success comes from the archive. Without a
+        failure, the latest success is returned.
         """
         return self._contrasts.find(urn, since, until, signature)
 
     def pin_writes(self, evidence_ids: Sequence[str], incident_id: str, now_ms: int) -> list[Write]:
-        """Return the writes that pin evidence to an incident, for its own transaction.
+        """Return the writes that pin evidence to an incident, for the incident's transaction.
 
-        What is gone comes back from the archive; what is there no more either is left out. A write conflicts only if
-        another incident pins the same evidence at the same moment while it expires: then ask again for the writes.
+        Expired evidence is restored from the archive; missing evidence is left out. A write conflicts only if another
+        incident pins the same evidence while it expires: then call it again.
         """
         return self._pins.writes(evidence_ids, incident_id, now_ms)
 
@@ -276,23 +275,23 @@ class EvidenceCache:
         *,
         taken_until: str | None = None,
     ) -> None:
-        """Let evidence go, as `Pins.unpin` says."""
+        """Unpin evidence: see `Pins.unpin`."""
         self._pins.unpin(evidence_ids, incident_id, keep_seconds, taken_until=taken_until)
 
     def archive(self, *, wait_seconds: float = WAIT_SECONDS, stop: Callable[[], bool] = lambda: False) -> int:
-        """Move what is spooled into the archive if it is time to, and return how much. Call it every minute or so."""
+        """Archive the spool if it is due, and return how many items were archived. Call it about every minute."""
         return self._archiver.archive(wait_seconds=wait_seconds, stop=stop)
 
     def purge_archive(self, *, kept_seconds: float = ARCHIVE_SECONDS, limit: int = 1_000) -> int:
-        """Delete up to `limit` blobs of the archive that are older than it is kept, and return how many."""
+        """Delete up to `limit` expired blobs of the archive, and return their count."""
         return self._archive.purge(int(1000 * (self._clock.seconds() - kept_seconds)), limit=limit)
 
     def oldest_waits_seconds(self) -> float:
-        """Return how long evidence has waited for the archive (long: nobody calls `archive`), or -1 if none does."""
+        """Return the age of the oldest spooled row in seconds (high: `archive` is not called), or -1 if none is."""
         return self._archiver.oldest_waits_seconds()
 
     def _take_in(self, admitted: Sequence[tuple[Kept, Admission]]) -> None:
-        """Store what was admitted, each after what was good before it, and give each its answer."""
+        """Store admitted items, each after the last good one before it, and set their outcomes."""
         kept: list[Kept] = []
         for each, admission in admitted:
             good = None if admission.last_good is None else _decoded(admission.last_good)
@@ -334,11 +333,11 @@ class EvidenceCache:
             try:
                 found[each] = archived_evidence(line)
             except msgspec.DecodeError as exc:
-                unreadable[each] = f"its line in the archive is not evidence: {exc}"
+                unreadable[each] = f"invalid line in the archive: {exc}"
         return found, unreadable
 
     def _ticks_ms(self) -> int:
-        # What sampling and limits measure is how long ago something was, whatever anyone does to the wall clock.
+        # Monotonic: sampling and limits measure durations, whatever happens to the wall clock.
         return int(self._clock.monotonic() * 1000)
 
 
@@ -348,7 +347,7 @@ _SHED: Final = Put(Decision.SHED)
 
 
 def _decoded(last_good: object) -> Evidence | None:
-    """Return what was remembered as good, or None if it was not valid: nobody has looked at it before."""
+    """Return the remembered last good item, or None if it is invalid: it is validated here for the first time."""
     try:
         found = last_good() if callable(last_good) else last_good
     except UserError:

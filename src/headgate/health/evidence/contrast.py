@@ -1,7 +1,7 @@
-"""Contrast: the first failure of a dataset since a moment, beside the last success before it.
+"""Evidence contrast: the first failure of a dataset since a time, and the last success before it.
 
-The last success may be long ago, as for a dataset that is made once a day, and its row gone. So each dataset has a row
-LAST-GOOD that names the newest evidence known to be good, which the archive still has.
+The row of the last success may have expired, as for a dataset that is produced once a day. So each dataset has a row
+LAST-GOOD with the id of its newest success, which the archive still has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.store.port import Store
 
 LAST_GOOD: Final = "LAST-GOOD"
 INDEX: Final = "dataset-time-index"
-# As long as incidents are kept, and a little longer.
+# The retention of incidents, and a little more.
 _KEPT_SECONDS: Final = 400 * 86_400
 _PAGE: Final = 200
 _PAGES_MAX: Final = 25
@@ -34,7 +34,7 @@ _EARLIEST: Final = "1970-01-01T00:00:00.000Z"
 
 
 class Contrast(Struct, frozen=True):
-    """The first failure since a moment, and the last success before it. Incomplete: there was too much to look at."""
+    """The first failure since a time, and the last success before it. Incomplete: the scan limit was reached."""
 
     first_bad: Evidence | None
     last_good: Evidence | None
@@ -42,16 +42,16 @@ class Contrast(Struct, frozen=True):
 
 
 class Contrasts:
-    """Finds what failed first and what was good last. `read` returns evidence by its id, from wherever it is."""
+    """Finds first failures and last successes. `read` returns evidence by id, from the rows or the archive."""
 
     def __init__(self, store: Store, read: Callable[[str], Evidence | None]) -> None:
         self._store = store
         self._read = read
 
     def find(self, urn: str, since: str | None, until: str | None, signature: str | None) -> Contrast:
-        """Return the first failure between two moments, with this signature if one is given, and what was good before.
+        """Return the first failure between two times, with this signature if one is given, and the last success before.
 
-        An index: it may lag by a moment.
+        Reads an index that may lag briefly.
         """
         dataset_urn(urn)
         rising = Query(table=EVIDENCE_CACHE, index=INDEX, partition=urn, sort=between(since, until), limit=_PAGE)
@@ -64,14 +64,14 @@ class Contrasts:
         return Contrast(bad, good, is_complete and (is_whole or good is not None))
 
     def record(self, kept: Sequence[Kept], now_ms: int) -> None:
-        """Let the rows LAST-GOOD name what was just stored, where it is newer than what they name."""
+        """Update the LAST-GOOD rows with stored successes that are newer."""
         newest: dict[str, Item] = {}
         for row in (each.row for each in kept if each.is_good_on_record and each.answered.stored):
             best = newest.setdefault(row["dataset_urn"], row)
             if row["created_at"] > best["created_at"]:
                 newest[row["dataset_urn"]] = row
         if newest:
-            # Whoever is refused here has been overtaken by a newer one, which is what is wanted.
+            # A conflict means that a newer success is there already.
             self._store.transact_many([[_put(row, now_ms)] for row in newest.values()])
 
     def _on_record(self, urn: str, before: str | None) -> Evidence | None:
@@ -81,7 +81,7 @@ class Contrasts:
         return self._read(row["evidence_id"])
 
     def _first(self, query: Query, accept: Callable[[Evidence], bool]) -> tuple[Evidence | None, bool]:
-        """Return the first that is accepted, and whether all were looked at that had to be."""
+        """Return the first accepted item, and whether all candidates were scanned."""
         cursor = None
         for page in pages(self._store, query):
             for each in map(evidence_of, page.items):
@@ -92,7 +92,7 @@ class Contrasts:
 
 
 def pages(store: Store, query: Query) -> Iterator[Page]:
-    """Go through the pages of a query, a bounded number of them."""
+    """Yield the pages of a query, up to a limit."""
     for _ in range(_PAGES_MAX):
         page = store.query(query)
         yield page
@@ -102,7 +102,7 @@ def pages(store: Store, query: Query) -> Iterator[Page]:
 
 
 def between(since: str | None, until: str | None) -> Sort:
-    """Return the range of two moments, both included. Raises `InvalidPayloadError` if it is none."""
+    """Return the sort range of two times, both included. Raises `InvalidPayloadError` if it is empty."""
     low = moment(since, field="since") if since else _EARLIEST
     if not until:
         return Sort(Range.AT_LEAST, low)
@@ -116,7 +116,7 @@ def _put(row: Item, now_ms: int) -> Write:
     item = {
         **CONTROL.key_attributes(_key(row["dataset_urn"])),
         "evidence_id": row["evidence_id"],
-        # One that claims to be of the future must not stand for ever.
+        # An item with a time in the future must not stay the last success for ever.
         "created_at": min(row["created_at"], instant(now_ms)),
         TTL: now_ms // 1000 + _KEPT_SECONDS,
     }

@@ -1,11 +1,10 @@
-"""Limits: how much evidence is kept when more comes than is worth keeping, and who gives way first.
+"""Evidence limits: how much evidence is stored under load, and what is shed first.
 
-The limits are of one process: several that share a store keep that many times as much. What passes a check gives way
-first, then further samples of failures that have some already, then everything. Nothing is turned away uncounted.
+The limits are per process. PASS results are shed first, then further samples of failures that have some already, then
+everything. All shed evidence is counted.
 
-The limit of a dataset is also what keeps the index of datasets by time from becoming hot: an index partition of
-DynamoDB takes 1,000 writes a second, and half of that is the most that is written for one dataset. So its key is the
-dataset's name as it stands, and whoever queries it needs to know of no buckets.
+The limit of a dataset also protects the index of datasets by time: an index partition of DynamoDB takes 1,000 writes a
+second, and one dataset writes at most half of that. So its key is the plain dataset URN, without write sharding.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from headgate.errors import SettingsError
 
 MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
-# Reasons may hold ids, and then no two are alike: beyond so many in a minute they count as one.
+# Failure reasons may contain ids and be all distinct: beyond this many in a minute they count as one.
 SIGNATURES_MAX: Final = 100
 _OTHERS: Final = "\x00"
-# How full it may be for what passes, and for further samples of a failure, to be kept still.
+# The fill levels up to which PASS results, and further samples of a failure, are still stored.
 _PASS_SHARE: Final = 0.5
 _REPEATED_SHARE: Final = 0.9
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much is kept and for how long. `samples_enough` is from how many samples in a minute a failure has some."""
+    """Limits and retention. `samples_enough` is the number of samples in a minute from which a failure has enough."""
 
     hot_seconds: int = 86_400
     per_signature_per_minute: int = 1_000
@@ -40,11 +39,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise SettingsError(f"limit of evidence {name} is {getattr(self, name)}; it is at least 1")
+                raise SettingsError(f"limit of evidence {name} is {getattr(self, name)}; give at least 1")
 
 
 class Stats(Struct):
-    """What became of the evidence offered to this process, counted since it started."""
+    """Outcomes of the evidence offered to this process since it started."""
 
     offered: int = 0
     stored: int = 0
@@ -53,7 +52,7 @@ class Stats(Struct):
     refused: int = 0
     shed_pass: int = 0
     shed_fail: int = 0
-    # Kept beyond the sample: the last good before a failure, the first after it, and one now and then.
+    # Stored beyond the sample: the last good before a failure, the first after it, and a periodic one.
     kept_last_good: int = 0
     kept_recovered: int = 0
     kept_refreshed: int = 0
@@ -61,12 +60,12 @@ class Stats(Struct):
 
     @property
     def shed(self) -> int:
-        """How much was turned away because there was too much."""
+        """How much was shed."""
         return self.shed_pass + self.shed_fail
 
 
 class DatasetMeter:
-    """What was kept of one dataset in this minute, and turned away since the process started."""
+    """What was stored of one dataset in this minute, and shed since the process started."""
 
     __slots__ = ("kept", "minute", "shed", "signatures")
 
@@ -77,7 +76,7 @@ class DatasetMeter:
         self.signatures: dict[str, int] = {}
 
     def turn(self, minute: int) -> None:
-        """Begin another minute, if it is another."""
+        """Start a new minute if it has begun."""
         if minute != self.minute:
             self.minute = minute
             self.kept = 0
@@ -85,23 +84,23 @@ class DatasetMeter:
 
 
 class Meter:
-    """Counts what is kept against the limits. Not for several threads at once; whoever has it holds a lock."""
+    """Counts stored evidence against the limits. Not thread-safe: the owner holds a lock."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._minute = -1
         self._kept = 0
-        # Rows that may still be there: how many were kept in each hour of the time that rows are kept.
+        # Rows that may still exist: the number stored in each hour of the retention time.
         self._hours: deque[list[int]] = deque()
         self._rows = 0
 
     def takes_pass(self, dataset: DatasetMeter, ticks_ms: int) -> bool:
-        """Whether there is room for what passed, and if so count it."""
+        """Whether there is room for a PASS; if so, count it."""
         full = self._fullness(dataset, ticks_ms)
         return self._settled(dataset, ticks_ms, is_taken=full < _PASS_SHARE)
 
     def takes_fail(self, dataset: DatasetMeter, signature: str, ticks_ms: int) -> bool:
-        """Whether there is room for a failure of this signature, and if so count it."""
+        """Whether there is room for a failure of this signature; if so, count it."""
         full = self._fullness(dataset, ticks_ms)
         counts = dataset.signatures
         if signature not in counts and len(counts) >= SIGNATURES_MAX:
@@ -114,7 +113,7 @@ class Meter:
         return self._settled(dataset, ticks_ms, is_taken=is_taken)
 
     def count(self, dataset: DatasetMeter, ticks_ms: int) -> None:
-        """Count one that is kept."""
+        """Count a stored item."""
         dataset.kept += 1
         self._kept += 1
         self._rows += 1
@@ -131,7 +130,7 @@ class Meter:
         return is_taken
 
     def _fullness(self, dataset: DatasetMeter, ticks_ms: int) -> float:
-        """Return how much of the tightest limit is used, 1 being all of it."""
+        """Return the fill level of the tightest limit, from 0 to 1."""
         minute, limits = ticks_ms // MINUTE_MS, self._limits
         if minute != self._minute:
             self._minute = minute

@@ -1,8 +1,7 @@
-"""Pins: incidents hold on to evidence, which then does not expire until the last of them lets go.
+"""Evidence pins: an incident pins evidence, which does not expire until the last pin is removed.
 
-Each pin is an attribute of its own, `pin#{incident_id}`, so that two incidents can take hold of the same evidence at
-once without either losing. `pin_mark` changes with every pin, which is how whoever lets go notices that another has
-just taken hold.
+Each pin is an attribute of its own, `pin#{incident_id}`, so that two incidents can pin the same evidence concurrently.
+`pin_mark` changes with every pin, so that a concurrent unpin gets a conflict.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 KEEP_SECONDS: Final = 30 * 86_400
-# A row that expires sooner than this may be gone when the caller's transaction comes to it.
+# A row that expires sooner than this may be gone when the caller's transaction commits.
 _NEARLY_OVER_SECONDS: Final = 600
 _ATTEMPTS: Final = 8
 _log = structlog.get_logger(__name__)
 
 
 class Pins:
-    """Takes hold of evidence and lets it go."""
+    """Pins and unpins evidence."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, archive: Archive) -> None:
         self._store = store
@@ -43,10 +42,10 @@ class Pins:
         self._archive = archive
 
     def writes(self, evidence_ids: Sequence[str], incident_id: str, now_ms: int) -> list[Write]:
-        """Return the writes that pin evidence to an incident, for the incident's own transaction.
+        """Return the writes that pin evidence to an incident, for the incident's transaction.
 
-        What is gone comes back from the archive; what is there no more either is left out. A write conflicts only if
-        the same evidence is pinned at the same moment while it expires or after: then ask again for the writes.
+        Expired evidence is restored from the archive; missing evidence is left out. A write conflicts only if the same
+        evidence is pinned concurrently while it expires or after: then call it again.
         """
         wanted = [each for each in dict.fromkeys(evidence_ids) if is_evidence_id(each)]
         rows = self._rows(wanted)
@@ -70,9 +69,9 @@ class Pins:
         *,
         taken_until: str | None = None,
     ) -> None:
-        """Let evidence go. What no other incident holds expires after `keep_seconds`. Once more changes nothing.
+        """Remove the pins of an incident. Evidence without pins expires after `keep_seconds`. Idempotent.
 
-        With `taken_until`, what was taken hold of after that moment is kept: the incident has broken out again.
+        With `taken_until`, pins after that time stay: the incident has reopened.
         """
         wanted = [each for each in dict.fromkeys(evidence_ids) if is_evidence_id(each)]
         for each, row in self._rows(wanted).items():
@@ -92,7 +91,7 @@ class Pins:
                 row = exc.current
             else:
                 return
-        raise StoreBusyError(f"evidence {evidence_id}: incidents keep taking hold of it and letting go; try again")
+        raise StoreBusyError(f"evidence {evidence_id}: too many concurrent pins and unpins; try again")
 
     def _rows(self, evidence_ids: Sequence[str]) -> dict[str, Item]:
         keys = [Key(each) for each in evidence_ids]
@@ -102,9 +101,9 @@ class Pins:
 
 def _pinning(row: Item, pins: Item, now_ms: int) -> list[Write]:
     ttl = row.get(TTL)
-    # Also where it is held already: whoever lets go for an earlier end of the incident must notice.
+    # Also if it is pinned already: an unpin for an earlier resolution must get a conflict.
     if ttl is None or ttl > now_ms / 1000 + _NEARLY_OVER_SECONDS:
         return [Update(EVIDENCE_CACHE, Key(row["evidence_id"]), set=pins, remove=(TTL,))]
     kept = {name: value for name, value in row.items() if name != TTL}
-    # Whole, so that it does not matter whether it expires meanwhile; unless another incident has just pinned it.
+    # The whole row, in case it expires meanwhile; unless another incident has just pinned it.
     return [Put(EVIDENCE_CACHE, {**kept, **pins}, any_of(absent(), equals(TTL, ttl)))]

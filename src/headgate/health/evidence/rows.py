@@ -1,7 +1,7 @@
-"""Evidence: the proof of one check of one record, as it is given, kept and answered.
+"""Evidence rows: the result of one check of one record, its validation, and its row and JSON forms.
 
-A row has the attributes of the seed under their own names, nested as there. Beside them it may carry `ttl`, and an
-attribute `pin#{incident_id}` for each incident that holds on to it (see `evidence_pins`).
+A row has the attribute names of the public table layout, nested as there. It may also have `ttl`, and an attribute
+`pin#{incident_id}` for each incident that pins it (see `pins`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ PREFIX: Final = "evd-"
 PIN: Final = "pin#"
 PIN_MARK: Final = "pin_mark"
 TTL: Final = "ttl"
-# So that a hundred of them are a transaction, and none ever spills into a blob.
+# So that a hundred fit one transaction, and none spills into a blob.
 EVIDENCE_BYTES_MAX: Final = 16 * 1024
 _SHOWN_MAX: Final = 40
 
 Word = Annotated[str, Meta(max_length=256)]
 Code = Annotated[str, Meta(min_length=1, max_length=512)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-# As Kafka counts them, and messages hold them.
+# Kafka offsets and partitions.
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-# 32 and 16 hex digits by the standard. Others are taken too: an id that cannot be followed is no reason to lose proof.
+# The standard says 32 and 16 hex digits. Others are accepted: an unusable trace id is no reason to lose evidence.
 TraceId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z._-]{1,64}\Z")]
 
 
 class Result(enum.StrEnum):
-    """What a check said. WARN: it holds, but someone should look. SKIP: it was not made."""
+    """The result of a check. WARN: it passed with a concern. SKIP: it was not run."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -54,12 +54,12 @@ _RESULTS: Final[Mapping[str, Result]] = {
     "WARNING": Result.WARN,
     **dict.fromkeys(("SKIPPED", "NOT_EVALUATED"), Result.SKIP),
 }
-# From the worst to the best: what a whole check says whose parts say these.
+# From worst to best: the result of a whole check is the worst of its gates.
 _WORST_FIRST: Final = (Result.FAIL, Result.WARN, Result.PASS, Result.SKIP)
 
 
 class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Who produced the record, and how sure that is."""
+    """The producer of the record, and the confidence in that."""
 
     producer_id: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Word | None = None
@@ -67,7 +67,7 @@ class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Source(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Where the record was found."""
+    """Where the record was read."""
 
     topic: Word | None = None
     partition: Partition | None = None
@@ -76,7 +76,7 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one gate of the check said. `details` is text, or JSON as text."""
+    """The result of one gate of the check. `details` is text, or JSON as text."""
 
     gate: Code
     result: Result
@@ -85,7 +85,7 @@ class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Validation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the check said, and why."""
+    """The result of the check, and its reasons."""
 
     result: Result
     failed_gates: Annotated[tuple[Code, ...], Meta(max_length=32)] = ()
@@ -94,21 +94,21 @@ class Validation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class Fingerprints(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What identifies schema and content without showing them."""
+    """Hashes that identify schema and content without revealing them."""
 
     schema_fingerprint: Word | None = None
     payload_hash: Word | None = None
 
 
 class Otel(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The trace in which the record was checked."""
+    """The trace of the check."""
 
     trace_id: TraceId | None = None
     span_id: TraceId | None = None
 
 
 class Correlation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The run in which the record was made."""
+    """The run that produced the record."""
 
     run_id: Word | None = None
     dag_id: Word | None = None
@@ -116,9 +116,9 @@ class Correlation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One piece of evidence. Without an id it is given one, without `created_at` it is of now.
+    """An item of evidence. It gets an id if it has none, and the current time if it has no `created_at`.
 
-    `payload_ref` says where the record itself lies. It is kept as given, and nothing here ever follows it.
+    `payload_ref` is the location of the record. It is stored as given and never followed.
     """
 
     evidence_id: str = ""
@@ -132,13 +132,13 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     correlation: Correlation | None = None
     payload_ref: Annotated[str, Meta(max_length=2048)] | None = None
     payload_size_bytes: Count | None = None
-    # Set on answers alone: the incidents that hold on to it, and whether it came from the archive.
+    # Set on answers only: the incidents that pin it, and whether it came from the archive.
     pinned_by: tuple[str, ...] = ()
     archived: bool = False
 
     @property
     def signature(self) -> str:
-        """What went wrong, in the words that failures are counted by: the first reason, or else the first gate."""
+        """The failure signature: the first reason, or else the first failed gate."""
         said = self.validation
         if said.reason_codes:
             return said.reason_codes[0]
@@ -153,7 +153,7 @@ _read: Final = msgspec.json.Decoder().decode
 
 
 def result(given: str) -> Result:
-    """Return the result that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the result of a word. Raises `InvalidPayloadError`."""
     found = _RESULTS.get(given) or _RESULTS.get(given.strip().upper().replace("-", "_"))
     if found is None:
         names = ", ".join(each.value for each in Result)
@@ -162,7 +162,7 @@ def result(given: str) -> Result:
 
 
 def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
-    """Return XX as one line of JSON. Raises as that does."""
+    """Return evidence as one line of JSON. Raises `InvalidIdError` or `InvalidPayloadError`, naming the field."""
     evidence_id(made_id)
     dataset_urn(evidence.dataset_urn)
     given = evidence.created_at
@@ -171,24 +171,24 @@ def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
         line = _encode(
             msgspec.structs.replace(evidence, evidence_id=made_id, created_at=created_at, pinned_by=(), archived=False)
         )
-        # What Python code builds is not checked as it is built, and may come from anywhere.
+        # A struct built in Python is not validated on construction.
         _decode(line)
     except (msgspec.ValidationError, UnicodeEncodeError, TypeError) as exc:
         raise InvalidPayloadError(f"evidence {made_id}: {exc}") from exc
     size = len(line)
     if size > EVIDENCE_BYTES_MAX:
         raise InvalidPayloadError(
-            f"evidence {made_id}: {size} bytes, at most {EVIDENCE_BYTES_MAX}; keep what is large behind payload_ref"
+            f"evidence {made_id}: {size} bytes, at most {EVIDENCE_BYTES_MAX}; store large content behind payload_ref"
         )
     return line
 
 
 def evidence_of(row: Mapping[str, Any]) -> Evidence:
-    """Return the evidence that a row holds. Raises `CorruptionError` if it holds none."""
+    """Return the evidence of a row. Raises `CorruptionError` for an invalid row."""
     try:
         found = typed_decode.convert(row, Evidence)
     except msgspec.ValidationError as exc:
-        raise CorruptionError(f"evidence {row.get('evidence_id')!r}: its row is not evidence: {exc}") from exc
+        raise CorruptionError(f"evidence {row.get('evidence_id')!r}: invalid row: {exc}") from exc
     if PIN_MARK not in row:
         return found
     pins = tuple(sorted(name.removeprefix(PIN) for name in row if name.startswith(PIN)))
@@ -196,26 +196,26 @@ def evidence_of(row: Mapping[str, Any]) -> Evidence:
 
 
 def content_of(row: Mapping[str, Any]) -> Item:
-    """Return what a row says, without how long it is kept and for whom."""
+    """Return the content of a row, without its ttl and pins."""
     return {name: value for name, value in row.items() if name not in (TTL, PIN_MARK) and not name.startswith(PIN)}
 
 
 def archived_evidence(line: bytes) -> Evidence:
-    """Return the evidence of a line. Raises `msgspec.DecodeError` if the line is damaged."""
+    """Return the evidence of an archived line. Raises `msgspec.DecodeError` if the line is corrupt."""
     return msgspec.structs.replace(_decode(line), archived=True)
 
 
 def row_of_line(line: bytes) -> Item:
-    """Return the row that a line was made of."""
+    """Return the row of a line."""
     row: Item = _read(line)
     return row
 
 
 def from_outside(given: Mapping[str, Any]) -> Evidence:
-    """Return evidence as a neighbour gives it: in this store's own form, or in that of the evidence bus.
+    """Return evidence in this store's form, given in that form or in the form of the evidence bus.
 
-    The bus says `timestamp` for `created_at` and `producer.id` for `producer_id`, gives the results of single gates
-    and a bare `trace_id`. What is not known is left out. Raises `InvalidPayloadError` or `InvalidIdError`.
+    The bus has `timestamp` for `created_at`, `producer.id` for `producer_id`, results of single gates, and a bare
+    `trace_id`. Missing values are left out. Raises `InvalidPayloadError` or `InvalidIdError`.
     """
     shaped = {
         "evidence_id": given.get("evidence_id") or "",
@@ -237,7 +237,7 @@ def from_outside(given: Mapping[str, Any]) -> Evidence:
 
 
 def checked(given: Mapping[str, Any]) -> Evidence:
-    """Return evidence of which each part is in this store's own form, and the moment in the one form.
+    """Return evidence with all parts in this store's form and a canonical timestamp.
 
     Raises `InvalidPayloadError` or `InvalidIdError`.
     """
@@ -254,12 +254,12 @@ def checked(given: Mapping[str, Any]) -> Evidence:
 def _map(given: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
     found = given.get(field)
     if found is not None and not isinstance(found, Mapping):
-        raise InvalidPayloadError(f"evidence: {field} is {type(found).__name__}; it is an object")
+        raise InvalidPayloadError(f"evidence: {field} is {type(found).__name__}; give an object")
     return found
 
 
 def _part(given: Mapping[str, Any] | None, kind: type[T]) -> dict[str, Any] | None:
-    """Return what a part may have and has, or None."""
+    """Return the known fields of a part, or None."""
     if given is None:
         return None
     return {name: given[name] for name in kind.__struct_fields__ if given.get(name) is not None} or None
@@ -284,7 +284,7 @@ def _otel(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def validation_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a check said in this store's own form. Raises `InvalidPayloadError`."""
+    """Return a validation in this store's form. Raises `InvalidPayloadError`."""
     if given is None:
         raise InvalidPayloadError("evidence: validation is missing; give at least its result")
     gates = [_gate(gate) for gate in _sequence(given, "gates")]
@@ -303,7 +303,7 @@ def validation_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _gate(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise InvalidPayloadError(f"evidence: validation.gates holds {type(given).__name__}; each is an object")
+        raise InvalidPayloadError(f"evidence: validation.gates holds {type(given).__name__}; give objects")
     part = _part(given, Gate) or {}
     part["result"] = result(str(given.get("result", "")))
     details = part.get("details")
@@ -326,7 +326,7 @@ def _as_json(details: object) -> str:
 def _sequence(given: Mapping[str, Any], field: str) -> list[Any]:
     found = given.get(field) or []
     if not isinstance(found, list | tuple):
-        raise InvalidPayloadError(f"evidence: validation.{field} is {type(found).__name__}; it is a list")
+        raise InvalidPayloadError(f"evidence: validation.{field} is {type(found).__name__}; give a list")
     return list(found)
 
 

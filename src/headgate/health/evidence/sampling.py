@@ -1,18 +1,18 @@
-"""Sampling: which evidence is kept. Every process and every retry decides alike, by a hash of the id.
+"""Evidence sampling: decides which evidence is stored, by a hash of its id, the same in every process and retry.
 
-Beyond the sample of each result these are kept:
+Beyond the sample of each result, these are stored:
 
-- the last PASS of a dataset before its first FAIL, so that there is something to compare the failure with. It is held
-  in memory until then. What a crash or another process may take with it is bounded: a PASS of each dataset is also
-  kept every `refresh_seconds`, and the row LAST-GOOD of the dataset names it. So the last good on record is never
-  more than that older than the true one (while PASSes come, and as long as there is room for them).
-- the first few PASSes once a dataset has had no FAIL for `quiet_seconds`, as proof of recovery.
+- the last PASS of a dataset before its first FAIL, as the comparison for the failure. It stays in memory until then.
+  To bound what a crash or another process can lose, one PASS of each dataset is stored every `refresh_seconds`, and
+  the dataset's row LAST-GOOD names it. So the recorded last success is at most that much older than the true one
+  (while PASS results arrive and the limits have room).
+- the first few PASS results once a dataset has had no FAIL for `quiet_seconds`, as proof of recovery.
 
-A FAIL is a first one if there was none of its dataset for `quiet_seconds`: where a few in a hundred fail all the time,
-not every failure is a new story.
+A FAIL is a first one if its dataset had none for `quiet_seconds`: where a few percent fail all the time, a failure is
+not a new event.
 
-The hash is CRC-32 and a multiplication: equal everywhere, a third of a microsecond, and even over ids that count up,
-which differ in their last characters alone. It chooses a sample; it keeps no secret and needs to withstand no one.
+The hash is CRC-32 and a multiplication: portable, a third of a microsecond, and uniform over sequential ids, which
+differ in their last characters only. It is not a cryptographic hash and need not be.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from headgate.errors import InvalidPayloadError, UserError
 from headgate.health.evidence.limits import DatasetMeter, Limits, Meter, Stats
 from headgate.health.evidence.rows import Result, result
 
-# So that the sample is another one than that of other programs which hash the same ids the same way.
+# A salt, so that the sample is independent of other programs that hash the same ids alike.
 _SALT: Final = 0x48474154
-# CRC-32 alone is linear: ids that differ in a digit here and there would be kept or left out together.
+# CRC-32 alone is linear: ids that differ in single digits would be sampled together.
 _MIX: Final = 0x9E3779B1
 _WHOLE: Final = 2**32
 _LAST: Final = _WHOLE - 1
 _NEVER_MS: Final = 2**63
-# How soon one that is due but finds no room is tried again.
+# The retry interval of a periodic item that found no room.
 _AGAIN_MS: Final = 1_000
 DATASETS_MAX: Final = 50_000
-# How many batches are kept whole for what passed in them. By then most of their datasets have passed again.
+# How many batches stay in memory for their last PASS. By then most of their datasets have passed again.
 BATCHES_WHOLE: Final = 4
 
 Rate = Annotated[float, Meta(ge=0, le=1)]
 
 
 class ResultRates(Struct, frozen=True, kw_only=True):
-    """How much is kept of each result, from 0 to 1."""
+    """The sampling rate of each result, from 0 to 1."""
 
     passed: Rate = 0.01
     failed: Rate = 1.0
@@ -56,11 +56,11 @@ class ResultRates(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             rate = getattr(self, name)
             if not 0 <= rate <= 1:
-                raise InvalidPayloadError(f"sampling rate {name} is {rate}; it is from 0 to 1")
+                raise InvalidPayloadError(f"sampling rate {name} is {rate}; give 0 to 1")
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """How much is kept of each result, in general and of single datasets, and what is kept besides."""
+    """Sampling rates, the default ones and those of single datasets, and what is stored besides."""
 
     usual: ResultRates = ResultRates()
     datasets: Mapping[str, ResultRates] = {}
@@ -70,12 +70,12 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 class Admission(NamedTuple):
-    """Whether something offered is to be kept. `last_good` is what was offered before, and is to be kept with it."""
+    """The decision to store an item. `last_good` is an earlier item to be stored with it."""
 
     is_kept: bool
     is_shed: bool = False
     last_good: Any = None
-    # Whether it is the newest that is known to be good, and is to be on record as such.
+    # Whether it is the newest known success, to be recorded in LAST-GOOD.
     is_good_on_record: bool = False
 
 
@@ -86,11 +86,11 @@ SHED: Final = Admission(is_kept=False, is_shed=True)
 
 
 class Offers(NamedTuple):
-    """What is to be known of many pieces of evidence to decide on them. The columns are of one length.
+    """The columns that the decision on many items needs, all of one length.
 
-    There are thousands at a time, and to make an object of each would take longer than to decide on it. `offered` is
-    what is remembered of a PASS. It may keep much else alive, such as the message of a whole batch, if `packed` says
-    how to make of one what does not. `signatures` are of those that did not pass, by their places.
+    There are thousands at a time, and an object for each would cost more than its decision. `offered` is remembered for
+    a PASS; if it keeps a large object alive, such as a whole batch message, `packed` returns a compact copy.
+    `signatures` are those of failures, by index.
     """
 
     evidence_ids: Sequence[str]
@@ -102,14 +102,14 @@ class Offers(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """What passed last of each dataset of a batch, as it came, and how it is packed."""
+    """The last PASS of each dataset in a batch, unpacked, and the function that packs it."""
 
     passed: dict[_Dataset, Any]
     packed: Callable[[Any], object]
 
 
 class _Dataset:
-    """What is remembered of a dataset to decide on what comes next."""
+    """The sampling state of a dataset."""
 
     __slots__ = (
         "below", "due_ms", "failed_ms", "given_out", "last_good", "meter", "pass_below", "recovered_left", "refresh_ms",
@@ -119,20 +119,20 @@ class _Dataset:
         self.pass_below = pass_below
         self.below = below
         self.last_good: Any = None
-        # What was given out last as the last good, in case it cannot be stored.
+        # The last good item that was handed out, in case it cannot be stored.
         self.given_out: Any = None
         self.failed_ms = -_NEVER_MS
         self.recovered_left = 0
-        # From when on a PASS is kept whatever its hash says: it is time for one, or it is the first after a FAIL.
+        # From when on a PASS is stored whatever its hash: the periodic one is due, or it is the first after a FAIL.
         self.due_ms = 0
         self.refresh_ms = 0
         self.meter = DatasetMeter()
 
 
 class Sampler:
-    """Decides on evidence one by one. Not for several threads at once; whoever has it holds a lock.
+    """Decides on evidence item by item. Not thread-safe: the owner holds a lock.
 
-    `ticks_ms` are milliseconds of a clock that nobody sets.
+    `ticks_ms` are milliseconds of a monotonic clock.
     """
 
     def __init__(self, rates: Rates, limits: Limits, stats: Stats) -> None:
@@ -140,23 +140,23 @@ class Sampler:
         self._stats = stats
         self._meter = Meter(limits)
         self._datasets: dict[str, _Dataset] = {}
-        # The same for almost all of them, so that a dataset takes little memory.
+        # Shared by almost all datasets, so that a dataset takes little memory.
         self._below = _below(rates.usual)
         self._refresh_ms = round(1000 * rates.refresh_seconds)
         self._quiet_ms = round(1000 * rates.quiet_seconds)
         self._whole: deque[_Batch] = deque()
 
     def admit_many(self, offers: Offers, ticks_ms: int) -> dict[int, Admission | UserError]:
-        """Decide on many as `admit` does, in their order.
+        """Decide on many items as `admit` does, in order.
 
-        Return by their places what is decided on those that are not sampled out, or what `admit` raises of them.
+        Return by index the decisions on items that are not sampled out, or the errors that `admit` raises.
         """
         found: dict[int, Admission | UserError] = {}
         passed: dict[_Dataset, Any] = {}
         if offers.packed is not None:
             self._keep_whole(_Batch(passed, offers.packed))
         datasets = self._datasets
-        # From 0 to 2^32, by the id alone. An id may be anything still: only what is kept is checked.
+        # From 0 to 2^32, by the id alone. The id is validated later, if the item is stored.
         hashes = [crc32(each.encode("utf-8", "surrogatepass"), _SALT) * _MIX & _LAST for each in offers.evidence_ids]
         columns = zip(hashes, offers.results, offers.dataset_urns, offers.offered, strict=True)
         for place, (hashed, said, dataset_urn, offered) in enumerate(columns):
@@ -164,7 +164,7 @@ class Sampler:
                 if said == "PASS" or result(said) is Result.PASS:
                     dataset = datasets.get(dataset_urn) or self._met(dataset_urn)
                     passed[dataset] = dataset.last_good = offered
-                    # All but one in a hundred come this way, and no further.
+                    # All but one in a hundred end here.
                     if hashed >= dataset.pass_below and ticks_ms < dataset.due_ms:
                         continue
                     admission = self._passed(dataset, ticks_ms)
@@ -181,7 +181,7 @@ class Sampler:
     def admit(
         self, evidence_id: str, said: str, dataset_urn: str, ticks_ms: int, offered: object = None, signature: str = ""
     ) -> Admission:
-        """Decide on one piece of evidence. `offered` is what is remembered of a PASS, and given back at a FAIL."""
+        """Decide on one item. `offered` is remembered for a PASS, and returned with a FAIL."""
         offers = Offers((evidence_id,), (said,), (dataset_urn,), (offered,), {0: signature})
         admission = self.admit_many(offers, ticks_ms).get(0, SAMPLED_OUT)
         if isinstance(admission, UserError):
@@ -189,7 +189,7 @@ class Sampler:
         return admission
 
     def give_back(self, dataset_urn: str) -> None:
-        """Take back what was to be on record and could not be stored: the next PASS is due, the next FAIL first."""
+        """Undo the decision on an item that could not be stored: the next PASS is due, the next FAIL is a first one."""
         dataset = self._datasets.get(dataset_urn)
         if dataset is not None:
             dataset.failed_ms = -_NEVER_MS
@@ -198,12 +198,12 @@ class Sampler:
                 dataset.last_good = dataset.given_out
 
     def shed_of(self, dataset_urn: str) -> int:
-        """Return how much evidence of a dataset was turned away because there was too much."""
+        """Return how much evidence of a dataset was shed."""
         dataset = self._datasets.get(dataset_urn)
         return 0 if dataset is None else dataset.meter.shed
 
     def shed_by_dataset(self) -> dict[str, int]:
-        """Return how much was turned away of each dataset of which anything was."""
+        """Return how much was shed, by dataset."""
         return {urn: dataset.meter.shed for urn, dataset in self._datasets.items() if dataset.meter.shed}
 
     def _passed(self, dataset: _Dataset, ticks_ms: int) -> Admission:
@@ -211,7 +211,7 @@ class Sampler:
         is_recovery = dataset.recovered_left > 0 and ticks_ms >= dataset.failed_ms + self._quiet_ms
         if not self._meter.takes_pass(dataset.meter, ticks_ms):
             self._stats.shed_pass += 1
-            # Not at once again: a PASS that is due must not make all that follow it dear.
+            # Retried after an interval: a due PASS must not slow down all that follow.
             dataset.due_ms = max(dataset.due_ms, ticks_ms + _AGAIN_MS)
             return SHED
         if is_recovery:
@@ -239,7 +239,7 @@ class Sampler:
         if not self._meter.takes_fail(dataset.meter, signature, ticks_ms):
             self._stats.shed_fail += 1
             if not is_first:
-                # The next one after a first one is the first still: what came before it is not on record yet.
+                # The next FAIL is still a first one: the success before it is not recorded yet.
                 dataset.failed_ms = ticks_ms
             return SHED
         dataset.failed_ms = ticks_ms
@@ -262,15 +262,15 @@ class Sampler:
         return SHED
 
     def _last_good(self, dataset: _Dataset) -> Any:  # noqa: ANN401 - as it was offered, or as it is packed
-        """Return what passed last, such that it keeps no batch alive."""
+        """Return the last PASS, packed if it would keep a batch alive."""
         for batch in self._whole:
             if dataset in batch.passed and batch.passed[dataset] is dataset.last_good:
                 return batch.packed(dataset.last_good)
         return dataset.last_good
 
     def _keep_whole(self, batch: _Batch) -> None:
-        """Keep a batch as it came, and of the one that has been kept longest only what is still the last good."""
-        # To pack each piece as it comes would take longer than to decide on it, and nearly all for nothing.
+        """Keep a batch unpacked, and pack what is still a last PASS in the oldest one."""
+        # Packing each item on arrival would cost more than its decision, and nearly all for nothing.
         self._whole.append(batch)
         if len(self._whole) > BATCHES_WHOLE:
             passed, packed = self._whole.popleft()
@@ -284,7 +284,7 @@ class Sampler:
 
     def _met(self, dataset_urn: str) -> _Dataset:
         if len(self._datasets) >= DATASETS_MAX:
-            # The one met first: it costs a dataset what is remembered of it, as a restart would.
+            # An arbitrary one: its dataset loses its sampling state, as at a restart.
             del self._datasets[next(iter(self._datasets))]
         own = self._rates.datasets.get(dataset_urn)
         below = self._below if own is None else _below(own)
@@ -292,7 +292,7 @@ class Sampler:
 
 
 def _below(rates: ResultRates) -> dict[Result, int]:
-    """Return for each result below which place of the hash it is kept."""
+    """Return the hash threshold of each result below which an item is stored."""
     shares = {
         Result.PASS: rates.passed,
         Result.FAIL: rates.failed,

@@ -1,8 +1,7 @@
-"""Writes of evidence: what is to be kept is checked, told from what is there already, and written in groups.
+"""Evidence writes: validates admitted evidence, detects duplicates, and writes it in groups.
 
-A group is one transaction: its rows, each only if its id is not taken, and one row of the spool from which the archive
-is filled (`evidence_archive`). So what is stored is certain to be archived, and a batch that is offered again after a
-failure changes nothing: what was stored is a duplicate then.
+A group is one transaction: its rows, each conditional on a free id, and one spool row for the archive. So all stored
+evidence is archived, and offering a batch again after a failure changes nothing: its stored items are duplicates.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from headgate.store.model.values import Item, TrustedItem
 from headgate.store.port import Store
 from headgate.store.resilience.rate_limiter import Priority, prioritised
 
-# A transaction takes a hundred writes and 4 MB, and one of the writes is the row of the spool.
+# A transaction takes 100 writes and 4 MB; one of the writes is the spool row.
 GROUP_ROWS: Final = 90
 GROUP_BYTES: Final = 256 * 1024
 _ROUNDS: Final = 5
 
 
 class Decision(enum.StrEnum):
-    """What became of a piece of evidence. REFUSED: it is not valid, or its id has another content already."""
+    """The outcome of an item. REFUSED: it is invalid, or its id has other content already."""
 
     STORED = "STORED"
     SAMPLED_OUT = "SAMPLED_OUT"
@@ -43,7 +42,7 @@ class Decision(enum.StrEnum):
 
 
 class Put(Struct, frozen=True):
-    """What became of a piece of evidence, and until when it is kept here (None: not at all, or while it is pinned)."""
+    """The outcome of an item, and when its row expires (None: no row, or pinned)."""
 
     decision: Decision
     evidence_id: str = ""
@@ -52,12 +51,12 @@ class Put(Struct, frozen=True):
 
     @property
     def stored(self) -> bool:
-        """Whether it can be read here now."""
+        """Whether its row exists now."""
         return self.decision in (Decision.STORED, Decision.DUPLICATE)
 
 
 class Kept:
-    """A piece of evidence on its way into the store, with its row and its answer once it has them."""
+    """An item to be stored, with its row and its outcome once it has them."""
 
     __slots__ = ("answer", "evidence", "evidence_id", "is_good_on_record", "line", "row")
 
@@ -72,13 +71,13 @@ class Kept:
 
     @property
     def answered(self) -> Put:
-        """What became of it."""
-        assert self.answer is not None, "everything that is kept was answered or has raised"
+        """Its outcome."""
+        assert self.answer is not None, "every item has an outcome or has raised"
         return self.answer
 
 
 class EvidenceWrites:
-    """Writes evidence that is to be kept."""
+    """Writes admitted evidence."""
 
     def __init__(self, store: Store, ids: IdMaker, *, hot_seconds: int) -> None:
         self._store = store
@@ -86,7 +85,7 @@ class EvidenceWrites:
         self._hot_seconds = hot_seconds
 
     def store(self, kept: Sequence[Kept], now_ms: int) -> None:
-        """Write what is kept, and give each its answer. If it raises, some may be stored."""
+        """Write items and set their outcomes. If it raises, some may be stored."""
         ttl = now_ms // 1000 + self._hot_seconds
         groups = _grouped(_distinct(_shaped(kept, now_ms)))
         for _ in range(_ROUNDS):
@@ -98,7 +97,7 @@ class EvidenceWrites:
             raise OutcomeUnknownError(f"evidence {first}: its row keeps changing; offer it again")
 
     def _write(self, groups: list[list[Kept]], ttl: int, now_ms: int) -> list[list[Kept]]:
-        """Store each group in a transaction of its own, and return what is left of those that were refused."""
+        """Store each group in its own transaction, and return the items of failed ones that are left to store."""
         transactions: list[list[writes.Write]] = []
         for group in groups:
             rows = [writes.Put(EVIDENCE_CACHE, _stored(each, ttl), absent(), quiet=True) for each in group]
@@ -106,7 +105,7 @@ class EvidenceWrites:
             transactions.append([*rows, spool_put(self._ids.ulid(), lines, now_ms)])
         expires_at = instant(1000 * ttl)
         left = []
-        # Where the store asks for less, this is what is let go first.
+        # The lowest priority: it is shed first when the store throttles.
         with prioritised(Priority.EVIDENCE):
             outcomes = self._store.transact_many(transactions)
         for group, outcome in zip(groups, outcomes, strict=True):
@@ -123,27 +122,27 @@ class EvidenceWrites:
 
 
 def _shaped(kept: Sequence[Kept], now_ms: int) -> Iterator[Kept]:
-    """Give each its row, and go through those that are valid."""
+    """Set the row of each item, and yield the valid ones."""
     for each in kept:
         try:
             each.line = evidence_rows.line_of(each.evidence, each.evidence_id, now_ms)
         except UserError as exc:
             each.answer = Put(Decision.REFUSED, each.evidence_id, error=exc)
             continue
-        # As it will be read again: with lists, and without what only Python knows.
+        # As it will be read back: with lists, and without Python-only fields.
         each.row = evidence_rows.row_of_line(each.line)
         yield each
 
 
 def _stored(kept: Kept, ttl: int) -> Item:
-    """Return the row as the store keeps it."""
-    # It was checked and made anew by its codec a moment ago. Only a store says which text beyond ASCII it can keep.
+    """Return the row in the form that the store returns."""
+    # Just validated and encoded. Only non-ASCII text is left for the store to check.
     made = TrustedItem if kept.line.isascii() else dict
     return made(kept.row, **{TTL: ttl})
 
 
 def _distinct(kept: Iterator[Kept]) -> Iterator[Kept]:
-    """Go through those whose id has not come before, and answer the others."""
+    """Yield items whose id is new in this batch, and set the outcome of the others."""
     first: dict[str, Kept] = {}
     for each in kept:
         before = first.setdefault(each.evidence_id, each)
@@ -166,23 +165,23 @@ def _grouped(kept: Iterator[Kept]) -> list[list[Kept]]:
 
 
 def _settle(group: Sequence[Kept], conflict: ConflictError) -> None:
-    """Answer those of a refused group that are there already."""
+    """Set the outcome of items of a failed group that are stored already."""
     for place, current in conflict.failures.items():
         if current is not None and place < len(group):
             group[place].answer = _compared(group[place], current)
 
 
 def _compared(kept: Kept, current: Item) -> Put:
-    """Return the answer to evidence whose id is taken."""
+    """Return the outcome of an item whose id is taken."""
     before, now = evidence_rows.content_of(current), dict(kept.row)
     if not kept.evidence.created_at:
-        # It was not given, and only says when it was offered.
+        # It was generated at the time of the offer, not given.
         before.pop("created_at", None), now.pop("created_at", None)
     if before == now:
         ttl = current.get(TTL)
         return Put(Decision.DUPLICATE, kept.evidence_id, None if ttl is None else instant(1000 * ttl))
     error = AlreadyExistsError(
-        f"evidence {kept.evidence_id}: it is stored already with another content; the first stays, use another id",
+        f"evidence {kept.evidence_id}: already stored with other content; the first stays, use another id",
         current=current,
     )
     return Put(Decision.REFUSED, kept.evidence_id, error=error)

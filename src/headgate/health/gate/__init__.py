@@ -1,1 +1,1 @@
-"""Gate: say here what this part is for."""
+"""Gate: decides whether a dataset may be read or published now, with overrides and feature flags."""

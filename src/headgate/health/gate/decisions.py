@@ -1,4 +1,4 @@
-"""May a dataset be read or published now: decided from what is known of it, with every reason given."""
+"""Gate decisions: a pure function from the facts about a dataset to a ruling with all its reasons."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
 from headgate.health.model.timestamps import instant, milliseconds
 
-# How long a caller may go by an answer before it asks again.
+# How long a caller may cache a ruling.
 ANSWER_SECONDS: Final = 30
-# A signal that nobody has renewed for so long says nothing any more, whatever it said.
+# A signal that was not updated for this long counts as unknown.
 AGE_SECONDS_MAX: Final = 86_400.0
 AGE_SECONDS_LONGEST: Final = 366 * 86_400
 
 
 class Verb(enum.StrEnum):
-    """What someone wants to do with a dataset. PUBLISH: let its readers have what was written."""
+    """The intended use of a dataset. PUBLISH: make written data available to readers."""
 
     READ = "read"
     PUBLISH = "publish"
 
 
 class Ruling(enum.StrEnum):
-    """What the gate says, from best to worst."""
+    """The ruling, from best to worst."""
 
     ALLOW = "allow"
     WARN = "warn"
@@ -39,7 +39,7 @@ class Ruling(enum.StrEnum):
 
 
 class OnUnknown(enum.StrEnum):
-    """What is said of a dataset whose state is not known. ASK leaves it to the caller: the ruling is UNKNOWN."""
+    """The ruling for a dataset of unknown state. ASK leaves it to the caller: the ruling is UNKNOWN."""
 
     ALLOW = "allow"
     WARN = "warn"
@@ -48,7 +48,7 @@ class OnUnknown(enum.StrEnum):
 
 
 class Code(enum.StrEnum):
-    """Why."""
+    """The kind of a reason."""
 
     SIGNAL_CRITICAL = "SIGNAL_CRITICAL"
     SIGNAL_WARNING = "SIGNAL_WARNING"
@@ -63,7 +63,7 @@ class Code(enum.StrEnum):
 
 
 class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fact that the ruling rests on, and what it alone would make of it."""
+    """One fact behind a ruling, and the ruling that it alone would give."""
 
     code: Code
     ruling: Ruling
@@ -75,7 +75,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Someone's word that a dataset may be used although it is not well, until a moment."""
+    """A person's permission to use an unhealthy dataset until a time."""
 
     override_id: str
     dataset_urn: str
@@ -84,13 +84,13 @@ class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     created_at: str
     expires_at: str
-    # Whom it is for; without one it is for all.
+    # The principal it applies to; None for all.
     principal: str | None = None
     ticket: str | None = None
 
 
 class DatasetRuling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the gate says of one dataset. `until` is when that changes by itself, if it does."""
+    """The ruling on one dataset. `until` is when it changes by itself, if it does."""
 
     dataset_urn: str
     ruling: Ruling
@@ -101,7 +101,7 @@ class DatasetRuling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GateQuestion(Struct, frozen=True, kw_only=True):
-    """What someone asks of the gate. Raises `InvalidPayloadError` for an age that is none."""
+    """A request to the gate. Raises `InvalidPayloadError` for an invalid age."""
 
     principal: str
     verb: Verb = Verb.READ
@@ -109,7 +109,7 @@ class GateQuestion(Struct, frozen=True, kw_only=True):
     age_seconds_max: float = AGE_SECONDS_MAX
 
     def __post_init__(self) -> None:
-        # Written so that NaN, which compares false with everything, is refused too.
+        # Phrased so that NaN, which compares false, is rejected as well.
         if not 0 < self.age_seconds_max <= AGE_SECONDS_LONGEST:
             raise InvalidPayloadError(
                 f"max_age {self.age_seconds_max}: give a time of up to {AGE_SECONDS_LONGEST:,} seconds"
@@ -117,7 +117,7 @@ class GateQuestion(Struct, frozen=True, kw_only=True):
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """What is known of a dataset."""
+    """The facts about a dataset."""
 
     dataset_urn: str
     dataset: Dataset | None
@@ -135,7 +135,7 @@ def worst(rulings: Sequence[Ruling]) -> Ruling:
 
 
 def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRuling:
-    """Return what the gate says of a dataset."""
+    """Return the ruling on a dataset."""
     reasons = [*_of_dataset(known, question), *_of_signals(known, question, now_ms), *_of_incidents(known, question)]
     ruling = worst([each.ruling for each in reasons])
     override = _override(known.overrides, question, now_ms) if ruling in (Ruling.BLOCK, Ruling.UNKNOWN) else None
@@ -164,17 +164,17 @@ def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRu
 def _of_dataset(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
     urn, dataset = known.dataset_urn, known.dataset
     if dataset is None:
-        message = f"{urn} is not registered; register it, or mend the name"
+        message = f"{urn} is not registered; register it, or correct the name"
         return [_reason(Code.DATASET_NOT_FOUND, _unknown(question), urn, message)]
     if dataset.status is DatasetStatus.DELETED:
-        message = f"{urn} was deleted on {dataset.updated_at}; read what took its place"
+        message = f"{urn} was deleted on {dataset.updated_at}; use its replacement"
         return [_reason(Code.DATASET_DELETED, Ruling.BLOCK, urn, message, since=dataset.updated_at)]
     found = []
     if dataset.status is DatasetStatus.DEPRECATED:
-        message = f"{urn} is deprecated; ask {dataset.owner_team} what takes its place"
+        message = f"{urn} is deprecated; ask {dataset.owner_team} for its replacement"
         found.append(_reason(Code.DATASET_DEPRECATED, Ruling.WARN, urn, message, since=dataset.updated_at))
     if not known.signals:
-        message = f"nothing is known of the health of {urn}: no signal was ever reported"
+        message = f"{urn} has no health signals yet"
         found.append(_reason(Code.NO_SIGNALS, _unknown(question), urn, message))
     return found
 
@@ -182,14 +182,14 @@ def _of_dataset(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
 def _of_signals(known: DatasetFacts, question: GateQuestion, now_ms: int) -> list[Reason]:
     oldest = instant(max(0, now_ms - int(question.age_seconds_max * 1000)))
     found = [_of_signal(signal, question) for signal in known.signals]
-    # One that is not renewed any more says nothing of today, whatever it said.
+    # A signal without recent updates describes the past, whatever its state.
     found += [_outdated(signal, question) for signal in known.signals if signal.last_updated < oldest]
     return [each for each in found if each is not None]
 
 
 def _outdated(signal: Signal, question: GateQuestion) -> Reason:
-    said = f"was last evaluated at {signal.last_updated}; see whether its engine still runs"
-    message = f"{signal.signal_type} of {signal.dataset_urn} {said}"
+    evaluated = f"was last evaluated at {signal.last_updated}; check that its engine still runs"
+    message = f"{signal.signal_type} of {signal.dataset_urn} {evaluated}"
     return _told(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
 
 
@@ -197,7 +197,7 @@ def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:
     named, value = f"{signal.signal_type} of {signal.dataset_urn}", signal.value
     since = value.breach_start or signal.state_changed_at
     if value.state is SignalState.CRITICAL:
-        # To publish is what mends a dataset that is late.
+        # Publishing is what repairs a late dataset.
         is_cure = question.verb is Verb.PUBLISH and signal.signal_type == FRESHNESS
         message = f"{named} is CRITICAL since {since}: {value.failure_signature}"
         return _told(Code.SIGNAL_CRITICAL, Ruling.WARN if is_cure else Ruling.BLOCK, signal, message, since)
@@ -214,7 +214,7 @@ def _of_incidents(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
     unwell = {each.value.incident_id for each in known.signals if each.state is not SignalState.OK}
     found = []
     for incident in known.incidents:
-        # One whose signals are all well again is about to end by itself; one that people opened is as they say.
+        # An incident whose signals are all OK resolves soon; one that a person opened stays until it is resolved.
         is_ending = bool(incident.links) and incident.incident_id not in unwell
         blocks = incident.severity is Severity.SEV_1 and not is_ending and question.verb is Verb.READ
         ruling = Ruling.BLOCK if blocks else Ruling.WARN

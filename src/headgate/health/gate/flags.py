@@ -1,4 +1,4 @@
-"""Flags: switches that people throw and programs look at every few seconds, such as the one that stops a fleet."""
+"""Flags: audited switches that people set and programs poll, such as the one that stops a fleet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Flag(Struct, frozen=True, kw_only=True):
-    """A switch, who threw it last, and why."""
+    """A switch, with the author and reason of its last change."""
 
     name: str
     is_on: bool
@@ -46,7 +46,7 @@ class Flag(Struct, frozen=True, kw_only=True):
 
 
 class Flags:
-    """Keeps flags; each change is in the audit. Safe to use from many processes."""
+    """Stores flags, and audits each change. Safe to use from many processes."""
 
     def __init__(self, store: Store, clock: Clock, audit: AuditLog) -> None:
         self._store = store
@@ -54,10 +54,10 @@ class Flags:
         self._audit = audit
 
     def get(self, name: str) -> Flag:
-        """Return a flag as it stands now. Raises `NotFoundError` for one that nobody has ever set."""
+        """Return a flag from the store. Raises `NotFoundError` for one that was never set."""
         found = self._find(name)
         if found is None:
-            raise NotFoundError(f"flag {name}: nobody has ever set it; what that means is for its reader to say")
+            raise NotFoundError(f"flag {name}: never set; its reader decides on the default")
         return found
 
     def ls(self) -> list[Flag]:
@@ -66,11 +66,10 @@ class Flags:
         return [typed_decode.convert(row, Flag) for row in page.items]
 
     def put(self, name: str, *, is_on: bool, actor: str, reason: str, expected_version: int = ANY_VERSION) -> Flag:
-        """Set a flag. As it is already, nothing changes.
+        """Set a flag. Repeating it changes nothing.
 
-        `expected_version` 0: it must not be there; -1: whatever there is. Raises `InvalidIdError` for what cannot be a
-        name, `InvalidPayloadError` without a reason, `VersionConflictError`, and `StoreBusyError` if others were
-        faster again and again.
+        `expected_version` 0: it must not exist; -1: any version. Raises `InvalidIdError` for an invalid name,
+        `InvalidPayloadError` without a reason, `VersionConflictError`, and `StoreBusyError` after too many conflicts.
         """
         if not reason.strip() or len(reason) > REASON_MAX:
             raise InvalidPayloadError(f"flag {name[:80]}: reason is missing, or longer than {REASON_MAX}")
@@ -98,7 +97,7 @@ class Flags:
             except ConflictError:
                 continue
             return flag
-        raise StoreBusyError(f"flag {name}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"flag {name}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
     def _find(self, name: str) -> Flag | None:
         row = self._store.get(CONTROL, _key(name), consistent=True)

@@ -1,4 +1,4 @@
-"""The gate: may this be read or published now, why, since when, until when, and who may say otherwise."""
+"""Gate: answers whether datasets may be read or published now, with reasons, times and the people to ask."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _QUERIES: Final = 3
 
 
 class GateAnswer(Struct, frozen=True, kw_only=True):
-    """What the gate says of everything that was asked about: the worst of what it says of each."""
+    """The ruling on all requested datasets: the worst of the single rulings."""
 
     decision: Ruling
     verb: Verb
@@ -51,29 +51,29 @@ class GateAnswer(Struct, frozen=True, kw_only=True):
     override_id: str | None
     overridable_by: tuple[str, ...]
     ttl_seconds: int = ANSWER_SECONDS
-    # False if something was answered from memory because the store could not be asked.
+    # False if a part came from the cache because the store was unavailable.
     complete: bool = True
 
 
 class Gatekeeper:
-    """Answers questions at the gate, each with one call to the store, and one more if there are open incidents."""
+    """Answers gate requests with one store call each, and one more if there are open incidents."""
 
     def __init__(
         self, store: Store, clock: Clock, *, find: Callable[[str], Dataset | None], sealer: Sealer | None = None
     ) -> None:
-        """Take the store, and `find`, which says what the registry knows of a dataset."""
+        """Take the store, and `find`, which returns a dataset from the registry."""
         self._store = store
         self._clock = clock
         self._find = find
         self._sealer = sealer if sealer is not None else Unsealed()
 
     def check(self, dataset_urns: Sequence[str], question: GateQuestion) -> GateAnswer:
-        """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
+        """Return whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
         if not 1 <= len(dataset_urns) <= DATASETS_MAX:
-            raise InvalidPayloadError(f"datasets: {len(dataset_urns)} given; ask about 1 to {DATASETS_MAX} at once")
+            raise InvalidPayloadError(f"datasets: {len(dataset_urns)} given; give 1 to {DATASETS_MAX}")
         names = [urns.dataset_urn(each) for each in dict.fromkeys(dataset_urns)]
         found = [self._find(name) for name in names]
-        # A name without a version stands for the dataset that is registered, and its signals are kept there.
+        # A URN without a version stands for the registered dataset, which has the signals.
         kept = [name if each is None else each.dataset_urn for name, each in zip(names, found, strict=True)]
         pages = self._store.query_many([query for urn in kept for query in _queries(urn)])
         named = [row["incident_id"] for page in pages[1::_QUERIES] for row in page.items]

@@ -1,4 +1,4 @@
-"""Overrides of the gate: granted by someone for a reason and a time, noted in the audit, and taken back."""
+"""Gate overrides: audited, temporary permissions to use an unhealthy dataset, and their revocation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Overrides:
         *,
         registered: Callable[[str], str] = lambda urn: urn,
     ) -> None:
-        """Take what overrides are kept with, and what says under which name a dataset is registered."""
+        """Take the store, and `registered`, which returns the URN a dataset is registered under."""
         self._registered = registered
         self._store = store
         self._clock = clock
@@ -58,9 +58,9 @@ class Overrides:
         principal: str | None = None,
         ticket: str | None = None,
     ) -> Override:
-        """Let a dataset be used although it is not well, by one principal or all, for some seconds.
+        """Allow an unhealthy dataset to be used, by one principal or all, for some seconds.
 
-        Raises `InvalidIdError` for what is no dataset, and `InvalidPayloadError` without a reason or for too long.
+        Raises `InvalidIdError` for an invalid dataset, and `InvalidPayloadError` without a reason or for too long.
         """
         dataset_urn = self._registered(urns.dataset_urn(dataset_urn))
         if not reason.strip() or len(reason) > REASON_MAX:
@@ -81,7 +81,7 @@ class Overrides:
             principal=principal,
             ticket=ticket,
         )
-        # A second longer than it is good for: who looks just then is told that it has run out.
+        # The row outlives the override by a second, so that a reader sees it expired instead of missing.
         row: Item = {
             **msgspec.to_builtins(override),
             "PK": f"OVERRIDE#{dataset_urn}",
@@ -92,17 +92,17 @@ class Overrides:
         return override
 
     def revoke(self, dataset_urn: str, override_id: str, *, actor: str, reason: str = "") -> None:
-        """Take an override back. Raises `NotFoundError` if there is none."""
+        """Revoke an override. Raises `NotFoundError` if there is none."""
         dataset_urn = self._registered(urns.dataset_urn(dataset_urn))
         key = Key(f"OVERRIDE#{dataset_urn}", override_id)
         row = self._store.get(CONTROL, key, consistent=True)
         if row is None:
-            raise NotFoundError(f"override {override_id} of {dataset_urn}: there is none, or it has run out")
+            raise NotFoundError(f"override {override_id} of {dataset_urn}: not found, or expired")
         entry = self._entry(override_of(row), "gate.revoke", actor, reason)
         self._audit.commit([Delete(CONTROL, key, exists())], entry)
 
     def ls(self, dataset_urn: str) -> list[Override]:
-        """Return the overrides of a dataset that are in force."""
+        """Return the active overrides of a dataset."""
         now = instant(int(self._clock.seconds() * 1000))
         found = self._store.query(overrides_query(self._registered(urns.dataset_urn(dataset_urn)))).items
         return [each for each in map(override_of, found) if each.expires_at > now]
@@ -121,10 +121,10 @@ class Overrides:
 
 
 def overrides_query(dataset_urn: str) -> Query:
-    """Return the question for the overrides of a dataset, those that were granted last first."""
+    """Return the query for the overrides of a dataset, last granted first."""
     return Query(table=CONTROL, partition=f"OVERRIDE#{dataset_urn}", limit=OF_A_DATASET_MAX, descending=True)
 
 
 def override_of(row: Mapping[str, Any]) -> Override:
-    """Return the override that a row stands for."""
+    """Return the override of a row."""
     return typed_decode.convert({name: value for name, value in row.items() if name in _FIELDS}, Override)

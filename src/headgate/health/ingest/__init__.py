@@ -1,1 +1,1 @@
-"""Ingest: say here what this part is for."""
+"""Ingest: OpenLineage events and dbt artifacts, translated into signals, evidence and lineage."""

@@ -1,4 +1,4 @@
-"""Checks that producers report, and the one signal that the checks of a dataset come to."""
+"""Data quality checks that producers report, and the signal that the checks of a dataset add up to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CODE_LENGTH: Final = 100
 _FIELD_LENGTH: Final = 150
 _NOT_CODE: Final = re.compile(r"[^A-Z0-9_]+")
 _NOT_FIELD: Final = re.compile(r"[\s#\x00-\x1f\x7f]+")
-# The worst first. One that could not be evaluated says less than one that was.
+# Worst first. A check that was not evaluated ranks below one that was.
 _WORST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.OK, SignalState.UNKNOWN)
 
 
 class Check(Struct, frozen=True):
-    """A check: what it looked for, in which column, and how that went."""
+    """A check: its name, its column, and its result."""
 
     code: str
     field: str
@@ -34,7 +34,7 @@ class Check(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """What checks of one dataset come to. The score is the share of those evaluated that passed."""
+    """The combined result of the checks of one dataset. The score is the share of evaluated checks that passed."""
 
     state: SignalState
     score: float
@@ -44,7 +44,7 @@ class CheckResult(Struct, frozen=True):
 
 
 def check(code: str, field: str | None, state: SignalState) -> Check:
-    """Return a check in the form in which it can be a failure's signature."""
+    """Return the name of a check in the form of a failure signature."""
     word = _NOT_CODE.sub("_", code.strip().upper()).strip("_")[:_CODE_LENGTH]
     place = _NOT_FIELD.sub("_", (field or "").strip())[:_FIELD_LENGTH]
     return Check(word or "CHECK", place or WHOLE_DATASET, state)
@@ -55,7 +55,7 @@ def of_assertion(given: Assertion) -> Check:
 
 
 def of_test(given: Test) -> Check:
-    """Return the check of a run's test. A status that is not known is not held against the dataset."""
+    """Return the check of a run's test. An unknown status does not count against the dataset."""
     status = given.status.strip().lower()
     state = {"pass": SignalState.OK, "fail": _failed(given.severity)}.get(status, SignalState.UNKNOWN)
     column = (given.params or {}).get("column")
@@ -63,11 +63,11 @@ def of_test(given: Test) -> Check:
 
 
 def verdict(checks: Sequence[Check]) -> CheckResult:
-    """Return what some checks (one at least) come to."""
+    """Return the combined result of at least one check."""
     worst = next(state for state in _WORST if any(each.state is state for each in checks))
     passed = sum(each.state is SignalState.OK for each in checks)
     failed = sum(each.state.is_breach for each in checks)
-    # Of several that failed alike the first by name, so that the order of a report does not make another failure.
+    # Of several failed alike, the first by name, so that the order of a report does not change the signature.
     worst_first = sorted((_WORST.index(each.state), each.signature) for each in checks if each.state.is_breach)
     signatures = tuple(dict.fromkeys(signature for _, signature in worst_first))
     return CheckResult(

@@ -1,8 +1,7 @@
-"""dbt: its artifacts become effects. Needs the files alone: no hook, no package, no query.
+"""dbt ingestion: translates dbt artifacts into effects. It needs the files only: no hook, no package, no query.
 
-Everything follows from an artifact and the id of the invocation that wrote it, so that sending it twice changes
-nothing the second time. States are those of the severity table: pass is OK, warn WARNING, fail and error CRITICAL,
-skipped, no-op and "runtime error" UNKNOWN.
+All effects derive from an artifact and its invocation id, so that a repeated upload changes nothing. The states follow
+the severity table: pass is OK, warn WARNING, fail and error CRITICAL, skipped, no-op and "runtime error" UNKNOWN.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ _PERIOD_SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
 
 
 class Ingested(Struct, frozen=True):
-    """What an artifact comes to, and which invocation wrote it."""
+    """The effects of an artifact, and its invocation."""
 
     invocation_id: str
     effects: tuple[Effect, ...]
 
 
 class Dbt:
-    """A project of dbt, as its manifest tells. `namespace` is that under which OpenLineage names its tables."""
+    """A dbt project, from its manifest. `namespace` is the OpenLineage namespace of its tables."""
 
     def __init__(self, manifest: DbtManifest, names: NameResolver, *, namespace: str = "") -> None:
         self._manifest = manifest
@@ -77,13 +76,13 @@ class Dbt:
         self._discovered: dict[str, DatasetDiscovered] = {}
 
     def lineage(self) -> Ingested:
-        """Return which model reads and writes what, and which exposures read models."""
+        """Return the lineage of models and exposures."""
         specs: list[Effect] = [self._model(node) for node in self._manifest.nodes.values() if _is_job(node)]
         specs += [self._exposure(exposure) for exposure in self._manifest.exposures.values()]
         return Ingested(self._manifest.invocation_id, (*self._discovered.values(), *specs))
 
     def run_results(self, results: RunResults) -> Ingested:
-        """Return the quality of each model by its tests, and evidence for models that failed."""
+        """Return the quality signal of each model from its tests, and evidence for failed models."""
         checks: dict[str, list[openlineage_checks.Check]] = {}
         effects: list[Effect] = []
         for result in results.results:
@@ -93,20 +92,20 @@ class Dbt:
             if node.resource_type in _JOBS:
                 effects += self._failure(node, result, results)
             elif (urn := self._tested(node)) is None:
-                effects.append(IngestWarning(result.unique_id, "the test is of no one model"))
+                effects.append(IngestWarning(result.unique_id, "the test belongs to no single model"))
             else:
                 checks.setdefault(urn, []).append(_check(node, result))
         effects += [_quality(urn, found, results.at) for urn, found in sorted(checks.items())]
         return Ingested(results.invocation_id, (*self._discovered.values(), *effects))
 
     def sources(self, sources: Sources) -> Ingested:
-        """Return how fresh each source is."""
+        """Return the freshness signal of each source."""
         effects: list[Effect] = []
         for result in sources.results:
             node = self._manifest.sources.get(result.unique_id)
             urn = None if node is None else self._urn(node)
             if urn is None:
-                effects.append(IngestWarning(result.unique_id, "the manifest has no such source"))
+                effects.append(IngestWarning(result.unique_id, "the source is not in the manifest"))
             else:
                 effects.append(_freshness(urn, result, sources.at))
         return Ingested(sources.invocation_id, (*self._discovered.values(), *effects))
@@ -114,7 +113,7 @@ class Dbt:
     # Names.
 
     def _urn(self, node: Node) -> str | None:
-        """Return the dataset that a node is kept in, or None if it is kept in none."""
+        """Return the dataset of a node, or None if it has no table."""
         if node.unique_id not in self._found:
             name = _table(node)
             self._found[node.unique_id] = None if name is None else self._named(node, name)
@@ -137,7 +136,7 @@ class Dbt:
         return urn
 
     def _tested(self, node: Node) -> str | None:
-        """Return the dataset that a test is of: the one it is attached to, or else the only one it looks at."""
+        """Return the dataset of a test: the node it is attached to, or else the only one it depends on."""
         if node.attached_node is not None and (attached := self._node(node.attached_node)) is not None:
             return self._urn(attached)
         urns = set(self._tables(self._parents(node.unique_id, node)))
@@ -153,7 +152,7 @@ class Dbt:
         return found
 
     def _tables(self, unique_ids: list[str]) -> Iterator[str]:
-        """Go through the datasets of some nodes. What is kept nowhere stands for what it is made of."""
+        """Yield the datasets of some nodes. A node without a table stands for the nodes it depends on."""
         seen: set[str] = set()
         waiting = list(unique_ids)
         while waiting:
@@ -218,7 +217,7 @@ class Dbt:
 
 
 def spec_of(update: SpecUpdate) -> LineageSpec | None:
-    """Return the spec of a model or exposure, under an id that follows from its content."""
+    """Return the spec of a model or exposure, under an id derived from its content."""
     return openlineage_runs.spec_of(openlineage_runs.folded(None, update))
 
 
@@ -231,7 +230,7 @@ def _is_ephemeral(node: Node) -> bool:
 
 
 def _table(node: Node) -> str | None:
-    """Return the name of the table that a node is kept in, as OpenLineage writes it: without quotes."""
+    """Return the table name of a node in OpenLineage form, without quotes."""
     if node.resource_type not in _TABLES or _is_ephemeral(node):
         return None
     if node.relation_name:
@@ -242,7 +241,7 @@ def _table(node: Node) -> str | None:
 
 
 def _owner(node: Node) -> tuple[str | None, str | None]:
-    """Return the team and the address that a node's meta gives as its owner."""
+    """Return the team and the address of a node's owner, from its meta."""
     meta = {**((node.config.meta if node.config else None) or {}), **(node.meta or {})}
     owner = meta.get("owner")
     if isinstance(owner, dict):
@@ -264,7 +263,7 @@ def _check(node: Node, result: NodeResult) -> openlineage_checks.Check:
 
 
 def _state(status: str) -> SignalState:
-    """Return the state that a status stands for. One that is not known yet could not be evaluated by us."""
+    """Return the state of a dbt status; UNKNOWN for an unknown status."""
     try:
         return vocabulary.signal_state(status)
     except InvalidPayloadError:
@@ -308,7 +307,7 @@ def _freshness(urn: str, result: Freshness, at: str) -> SignalEffect:
 
 
 def _limit_seconds(result: Freshness) -> int | None:
-    """Return the age from which on a source is too late, or else late."""
+    """Return the age from which a source is an error, or else a warning."""
     limits = () if result.criteria is None else (result.criteria.error_after, result.criteria.warn_after)
     return next((seconds for limit in limits if (seconds := _seconds(limit)) is not None), None)
 

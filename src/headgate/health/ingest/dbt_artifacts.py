@@ -1,4 +1,4 @@
-"""Artifacts of dbt as its command line writes them: run_results.json, sources.json and manifest.json."""
+"""dbt artifacts: the parts of run_results.json, sources.json and manifest.json that ingestion reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.health.model import timestamps as moments
 RUN_RESULTS_VERSIONS: Final = (4, 5, 6)
 SOURCES_VERSIONS: Final = (3,)
 MANIFEST_VERSIONS: Final = (10, 11, 12)
-# Manifests of large projects have tens of megabytes; most of that is code, which is skipped and not kept.
+# Manifests of large projects have tens of megabytes; most of that is code, which is skipped.
 ARTIFACT_BYTES_MAX: Final = 100_000_000
 NODES_MAX: Final = 50_000
 _VERSION: Final = re.compile(r"https?://schemas\.getdbt\.com/dbt/([a-z-]+)/v(\d+)\.json")
@@ -26,7 +26,7 @@ _A = TypeVar("_A", bound="Artifact")
 
 
 class Metadata(Struct, frozen=True):
-    """Which invocation of dbt wrote an artifact, and in which form."""
+    """The invocation that wrote an artifact, and the schema version."""
 
     dbt_schema_version: str
     generated_at: str
@@ -37,7 +37,7 @@ class Metadata(Struct, frozen=True):
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
-    """What all artifacts have in common."""
+    """The common part of all artifacts."""
 
     metadata: Metadata
 
@@ -47,12 +47,12 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     @property
     def invocation_id(self) -> str:
-        """What names the invocation: its id, or for those that have none the moment."""
+        """The invocation id, or the timestamp for artifacts without one."""
         return self.metadata.invocation_id or self.at
 
 
 class NodeResult(Struct, frozen=True):
-    """How a node went."""
+    """The result of a node."""
 
     unique_id: str
     status: str
@@ -61,27 +61,27 @@ class NodeResult(Struct, frozen=True):
 
 
 class RunResults(Artifact, frozen=True, kw_only=True):
-    """run_results.json: how models, tests and others went."""
+    """run_results.json: results of models, tests and other nodes."""
 
     results: list[NodeResult]
 
 
 class Limit(Struct, frozen=True):
-    """How old data may be."""
+    """A maximum age of data."""
 
     count: int | None = None
     period: str | None = None
 
 
 class Criteria(Struct, frozen=True):
-    """From which age on a source is late, and too late."""
+    """The ages from which a source is a warning or an error."""
 
     warn_after: Limit | None = None
     error_after: Limit | None = None
 
 
 class Freshness(Struct, frozen=True):
-    """How fresh a source is, or why that is not known."""
+    """The freshness of a source, or why it is unknown."""
 
     unique_id: str
     status: str
@@ -93,32 +93,32 @@ class Freshness(Struct, frozen=True):
 
 
 class Sources(Artifact, frozen=True, kw_only=True):
-    """sources.json: how fresh sources are."""
+    """sources.json: freshness of sources."""
 
     results: list[Freshness]
 
 
 class TestMetadata(Struct, frozen=True):
-    """What a generic test looks for."""
+    """The definition of a generic test."""
 
     name: str | None = None
 
 
 class DependsOn(Struct, frozen=True):
-    """On which nodes a node depends."""
+    """The dependencies of a node."""
 
     nodes: list[str] | None = None
 
 
 class Owner(Struct, frozen=True):
-    """Who owns an exposure."""
+    """The owner of an exposure."""
 
     name: str | None = None
     email: str | list[str] | None = None
 
 
 class Config(Struct, frozen=True):
-    """How a node is built."""
+    """The config of a node."""
 
     materialized: str | None = None
     meta: dict[str, Any] | None = None
@@ -146,7 +146,7 @@ class Node(Struct, frozen=True):
 
 
 class Exposure(Struct, frozen=True):
-    """What is made of models outside dbt: a dashboard, a notebook, an application."""
+    """A consumer of models outside dbt: a dashboard, a notebook, an application."""
 
     unique_id: str
     name: str
@@ -157,7 +157,7 @@ class Exposure(Struct, frozen=True):
 
 
 class DbtManifest(Artifact, frozen=True, kw_only=True):
-    """manifest.json: all that a project consists of."""
+    """manifest.json: all nodes of a project."""
 
     nodes: dict[str, Node]
     sources: dict[str, Node] = {}
@@ -166,21 +166,21 @@ class DbtManifest(Artifact, frozen=True, kw_only=True):
 
 
 def run_results(body: bytes) -> RunResults:
-    """Return what run_results.json says. Raises `InvalidPayloadError` and `PayloadTooLargeError`."""
+    """Return a decoded run_results.json. Raises `InvalidPayloadError` and `PayloadTooLargeError`."""
     return _read(body, RunResults, "run-results", RUN_RESULTS_VERSIONS)
 
 
 def sources(body: bytes) -> Sources:
-    """Return what sources.json says. Raises as `run_results` does."""
+    """Return a decoded sources.json. Raises as `run_results` does."""
     return _read(body, Sources, "sources", SOURCES_VERSIONS)
 
 
 def manifest(body: bytes) -> DbtManifest:
-    """Return what manifest.json says. Raises as `run_results` does."""
+    """Return a decoded manifest.json. Raises as `run_results` does."""
     found = _read(body, DbtManifest, "manifest", MANIFEST_VERSIONS)
     count = len(found.nodes) + len(found.sources) + len(found.exposures)
     if count > NODES_MAX:
-        raise PayloadTooLargeError(f"dbt manifest: {count:,} nodes, and {NODES_MAX:,} are accepted")
+        raise PayloadTooLargeError(f"dbt manifest: {count:,} nodes, at most {NODES_MAX:,}")
     return found
 
 
@@ -190,9 +190,9 @@ class _Head(Struct, frozen=True):
 
 def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> _A:
     if len(body) > ARTIFACT_BYTES_MAX:
-        raise PayloadTooLargeError(f"dbt {name}: {len(body):,} bytes, and {ARTIFACT_BYTES_MAX:,} are accepted")
+        raise PayloadTooLargeError(f"dbt {name}: {len(body):,} bytes, at most {ARTIFACT_BYTES_MAX:,}")
     try:
-        # The version first: what is wrong in a form that is not known is of no interest.
+        # The version first: errors in an unknown schema are meaningless.
         _check_version(typed_decode.from_json(body, _Head).metadata.dbt_schema_version, name, versions)
         found = typed_decode.from_json(body, kind)
     except _ERRORS as exc:
@@ -204,10 +204,10 @@ def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> 
 def _check_version(given: str, name: str, versions: Collection[int]) -> None:
     found = _VERSION.fullmatch(given)
     if found is None:
-        raise InvalidPayloadError(f"dbt {name}: dbt_schema_version {given[:80]!r} is not one of dbt's")
+        raise InvalidPayloadError(f"dbt {name}: dbt_schema_version {given[:80]!r} is not a dbt schema")
     if found[1] != name:
-        raise InvalidPayloadError(f"dbt {name}: this is an artifact of the kind {found[1]}; send it as that")
+        raise InvalidPayloadError(f"dbt {name}: this is a {found[1]} artifact; send it as that")
     if int(found[2]) not in versions:
         known = ", ".join(f"v{version}" for version in versions)
         remedy = "upgrade Headgate" if int(found[2]) > max(versions) else "upgrade dbt"
-        raise InvalidPayloadError(f"dbt {name}: its form is v{found[2]}, and {known} are understood; {remedy}")
+        raise InvalidPayloadError(f"dbt {name}: schema v{found[2]} is not supported, only {known}; {remedy}")

@@ -1,4 +1,4 @@
-"""Draining: the accepted OpenLineage events of a shard are carried out, in order by job."""
+"""OpenLineage drain: processes the accepted events of a shard, in order for each job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# An event that was put aside is kept for so long, and so is what a run has said since its last event.
+# The retention of failed events, and of the state of a run since its last event.
 DEAD_SECONDS: Final = 30 * 24 * 3600
 RUN_SECONDS: Final = 30 * 24 * 3600
 ATTEMPTS_MAX: Final = 5
@@ -45,7 +45,7 @@ _FOLD_ATTEMPTS: Final = 10
 
 
 class DrainResult(Struct, frozen=True):
-    """What a drain came to: events carried out, put aside, and left for another time."""
+    """The outcome of a drain: events processed, failed, and postponed."""
 
     done: int = 0
     dead: int = 0
@@ -53,7 +53,7 @@ class DrainResult(Struct, frozen=True):
 
 
 class Handlers(Struct, frozen=True, kw_only=True):
-    """How effects are carried out. Each may be called twice with the same effect."""
+    """The effect handlers. Each must be idempotent."""
 
     names: NameResolver
     configs: Configs
@@ -67,7 +67,7 @@ class Handlers(Struct, frozen=True, kw_only=True):
 
 
 class Shard:
-    """One pass over the events of a shard, of which whoever makes it has the lease until `until_ms`."""
+    """One pass over the events of a shard, under a lease until `until_ms`."""
 
     def __init__(self, store: Store, clock: Clock, handlers: Handlers, until_ms: int) -> None:
         self.done = self.dead = self.deferred = 0
@@ -75,7 +75,7 @@ class Shard:
         self._clock = clock
         self._handlers = handlers
         self._until_ms = until_ms
-        # Jobs of which an event has to wait, and with it those after it.
+        # Jobs with a postponed event; their later events wait as well.
         self._waiting: set[str] = set()
 
     @property
@@ -86,7 +86,7 @@ class Shard:
         return self._now_ms() < self._until_ms
 
     def carry_out(self, items: Iterable[Item]) -> None:
-        """Carry out some events, the next ones in the order of the shard. Raises the `FatalError` of a handler."""
+        """Process the next events of the shard. Raises the `FatalError` of a handler."""
         finished: list[Key] = []
         try:
             for item in items:
@@ -95,7 +95,7 @@ class Shard:
                 elif self._is_done(item):
                     finished.append(CONTROL.key_of(item))
         finally:
-            # What was carried out and is not deleted is carried out again, which does no harm.
+            # An event that was processed and not deleted is processed again, which is harmless.
             if finished:
                 self._store.batch_write([Delete(CONTROL, key) for key in finished])
 
@@ -104,7 +104,7 @@ class Shard:
         self.deferred += 1
 
     def _is_done(self, item: Item) -> bool:
-        """Carry out one event, and say whether its row can go."""
+        """Process one event, and return whether its row can be deleted."""
         try:
             self._perform(item)
         except UserError as exc:
@@ -147,7 +147,7 @@ class Shard:
                 self._handlers.oddity(effect)
 
     def _fold(self, update: SpecUpdate) -> RunLineage:
-        """Add what an event says to what others of its run have said, and return all of it."""
+        """Merge an event into the state of its run, and return that."""
         if update.run_id is None:
             return openlineage_runs.folded(None, update)
         key = Key(f"OLRUN#{update.producer_id}", f"RUN#{update.run_id}")
@@ -169,7 +169,7 @@ class Shard:
             except ConflictError:
                 continue
             return run
-        raise StoreBusyError(f"run {update.run_id} of {update.producer_id}: others keep adding to it; try again")
+        raise StoreBusyError(f"run {update.run_id} of {update.producer_id}: too many conflicting writes; try again")
 
     def _again_or_aside(self, item: Item, error: HeadgateError) -> None:
         attempts = item["attempts"] + 1
@@ -180,7 +180,7 @@ class Shard:
         try:
             self._store.update(CONTROL, CONTROL.key_of(item), set={"attempts": attempts})
         except ConflictError:
-            # The lease ran out, and someone else has dealt with it.
+            # The lease expired, and another process handled the event.
             return
 
     def _put_aside(self, item: Item, error: HeadgateError) -> None:
@@ -200,7 +200,7 @@ class Shard:
 
 
 def _of_datasets(effect: EvidenceEffect, run: RunLineage | None) -> list[EvidenceEffect]:
-    """Return the evidence for each dataset it is about: where none is named, for all that the run writes."""
+    """Return the evidence for each dataset it is about; if it names none, for every output of the run."""
     if effect.dataset_urn is not None:
         return [effect]
     writes = () if run is None else run.writes

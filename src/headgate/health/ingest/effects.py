@@ -1,6 +1,6 @@
-"""Effects: what an event of OpenLineage or an artifact of dbt comes to, as plain values that someone then carries out.
+"""Ingest effects: the plain values that an OpenLineage event or a dbt artifact is translated into.
 
-Each can be carried out twice without harm: signals have their window, lineage its moment, evidence an id of its own.
+Each is idempotent: signals have their window, lineage its timestamp, evidence an id of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ULID_LENGTH: Final = 26
 
 
 class RunState(enum.StrEnum):
-    """What an event says of a run."""
+    """The state of a run in an event."""
 
     START = "START"
     RUNNING = "RUNNING"
@@ -31,7 +31,7 @@ class RunState(enum.StrEnum):
 
 
 class DatasetDiscovered(Struct, frozen=True, kw_only=True):
-    """A dataset that someone spoke of under a name that nobody has registered."""
+    """A dataset that an event names and that is not registered."""
 
     dataset_urn: str
     namespace: str
@@ -42,7 +42,7 @@ class DatasetDiscovered(Struct, frozen=True, kw_only=True):
 
 
 class AliasEffect(Struct, frozen=True, kw_only=True):
-    """Another name of a dataset, and who says so."""
+    """An alias of a dataset, and its source."""
 
     namespace: str
     name: str
@@ -51,7 +51,7 @@ class AliasEffect(Struct, frozen=True, kw_only=True):
 
 
 class LifecycleEffect(Struct, frozen=True, kw_only=True):
-    """What happened to a dataset as a whole: DROP, RENAME (from `previous_urn`), TRUNCATE and the like."""
+    """A lifecycle change of a dataset: DROP, RENAME (from `previous_urn`), TRUNCATE and the like."""
 
     dataset_urn: str
     change: str
@@ -60,7 +60,7 @@ class LifecycleEffect(Struct, frozen=True, kw_only=True):
 
 
 class SpecUpdate(Struct, frozen=True, kw_only=True):
-    """What an event says a producer reads and writes. With a run, it adds to what others of that run have said."""
+    """What an event says a producer reads and writes. With a run, it is merged with the run's other events."""
 
     producer_id: str
     producer_name: str
@@ -78,7 +78,7 @@ class SpecUpdate(Struct, frozen=True, kw_only=True):
 
 
 class SignalEffect(Struct, frozen=True, kw_only=True):
-    """How a signal of a dataset was at a moment."""
+    """The value of a signal at a time."""
 
     dataset_urn: str
     signal_type: str
@@ -95,7 +95,7 @@ class SignalEffect(Struct, frozen=True, kw_only=True):
     evidence_ids: tuple[str, ...] = ()
 
     def update(self) -> SignalUpdate:
-        """Return the effect as an update of the signal, whatever version that has: the order of windows decides."""
+        """Return the signal update, without a version check: the order of windows decides."""
         producer = None
         if self.producer_id is not None:
             producer = Producer(producer_id=self.producer_id, version=self.producer_version, confidence=Confidence.HIGH)
@@ -117,7 +117,7 @@ class SignalEffect(Struct, frozen=True, kw_only=True):
 
 
 class EvidenceEffect(Struct, frozen=True, kw_only=True):
-    """Proof of a failure. Without a dataset it is about all that the run writes."""
+    """Evidence of a failure. Without a dataset it is about every output of the run."""
 
     evidence_id: str
     dataset_urn: str | None
@@ -135,7 +135,7 @@ class EvidenceEffect(Struct, frozen=True, kw_only=True):
 
 
 class IngestWarning(Struct, frozen=True):
-    """A part of what was sent that could not be used, and why. The rest was."""
+    """A part of the input that was ignored, and why."""
 
     where: str
     reason: str
@@ -147,7 +147,7 @@ Effect = (
 
 
 def evidence_id(at_ms: int, *parts: str) -> str:
-    """Return the id of the evidence that these parts name: the same each time, and by its moment a ULID like others."""
+    """Return a deterministic evidence id for these parts: a ULID with the given timestamp."""
     named = "\x00".join(parts).encode(errors="surrogatepass")
     number = at_ms << (8 * _RANDOM_BYTES) | int.from_bytes(hashlib.blake2b(named, digest_size=_RANDOM_BYTES).digest())
     text = "".join(_BASE32[number >> (5 * place) & 31] for place in reversed(range(_ULID_LENGTH)))

@@ -1,4 +1,4 @@
-"""Events of OpenLineage (spec 2-0-2) as they are sent: of a run, of a job, or of a dataset."""
+"""OpenLineage events (spec 2-0-2): run, job and dataset events, and their validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RawFacets = dict[str, Raw]
 
 
 class EventKind(enum.StrEnum):
-    """What an event is about."""
+    """The kind of an event."""
 
     RUN = "RunEvent"
     JOB = "JobEvent"
@@ -78,15 +78,15 @@ class Event(Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> RunState:
-        """What the event says of its run. Types that later versions add say nothing that is known here."""
+        """The state of the run. Unknown types of later spec versions map to none."""
         given = (self.eventType or "").upper()
         return RunState(given) if given in RunState.__members__ else RunState.OTHER
 
     @property
     def order_key(self) -> str:
-        """What events must share to be kept in order: their job, or their dataset."""
+        """The ordering key of events: their job, or their dataset."""
         about = self.job or self.dataset
-        assert about is not None, "an event that was read is about something"
+        assert about is not None, "a parsed event has a job or a dataset"
         return f"{len(about.namespace)}:{about.namespace}{about.name}"
 
 
@@ -95,14 +95,14 @@ _decode_batch: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 def parse(body: bytes) -> Event:
-    """Return the event of a JSON document, with its moment in the one form.
+    """Return the event of a JSON document, with a canonical timestamp.
 
-    Raises `PayloadTooLargeError`, and `InvalidPayloadError` for what is no event; what facets hold is not looked at.
+    Raises `PayloadTooLargeError`, and `InvalidPayloadError` for an invalid event; facets are not validated here.
     """
     if len(body) > EVENT_BYTES_MAX:
         raise PayloadTooLargeError(
-            f"OpenLineage event: {len(body):,} bytes, and {EVENT_BYTES_MAX:,} are accepted; "
-            "turn off facets that nobody reads, such as the logical plan of Spark"
+            f"OpenLineage event: {len(body):,} bytes, at most {EVENT_BYTES_MAX:,}; "
+            "disable unused facets, such as the logical plan of Spark"
         )
     try:
         event = _decode_event(body)
@@ -113,31 +113,30 @@ def parse(body: bytes) -> Event:
 
 
 def split(body: bytes) -> list[bytes]:
-    """Return the events of a batch, each still to be read. Raises as `parse` does for what is no list of them."""
+    """Return the events of a batch, not parsed yet. Raises as `parse` does for an invalid batch."""
     if len(body) > BATCH_BYTES_MAX:
-        raise PayloadTooLargeError(f"OpenLineage batch: {len(body):,} bytes, and {BATCH_BYTES_MAX:,} are accepted")
+        raise PayloadTooLargeError(f"OpenLineage batch: {len(body):,} bytes, at most {BATCH_BYTES_MAX:,}")
     try:
         events = _decode_batch(body)
     except _ERRORS as exc:
         raise InvalidPayloadError(f"OpenLineage batch: {str(exc)[:300]}; send a JSON array of events") from exc
     if len(events) > BATCH_EVENTS_MAX:
-        raise PayloadTooLargeError(f"OpenLineage batch: {len(events):,} events, and {BATCH_EVENTS_MAX:,} are accepted")
+        raise PayloadTooLargeError(f"OpenLineage batch: {len(events):,} events, at most {BATCH_EVENTS_MAX:,}")
     return [bytes(event) for event in events]
 
 
 def _check(event: Event) -> None:
     about = event.job or event.dataset
     if about is None or (event.run is not None and event.job is None):
-        raise InvalidPayloadError("OpenLineage event: it has no job (and run), nor a dataset; send one of them")
+        raise InvalidPayloadError("OpenLineage event: neither a job nor a dataset; send one of them")
     if event.dataset is not None and event.job is not None:
-        raise InvalidPayloadError("OpenLineage event: it has a dataset and a job; an event is about one of them")
+        raise InvalidPayloadError("OpenLineage event: both a dataset and a job; send one of them")
     if event.run is not None and not 1 <= len(event.run.runId.strip()) <= RUN_ID_LENGTH_MAX:
-        raise InvalidPayloadError(f"OpenLineage event: runId {event.run.runId[:60]!r} is not the id of a run")
+        raise InvalidPayloadError(f"OpenLineage event: runId {event.run.runId[:60]!r} is not a run id")
     datasets = [*(event.inputs or ()), *(event.outputs or ())]
     if len(datasets) > DATASETS_MAX:
         raise PayloadTooLargeError(
-            f"OpenLineage event: {len(datasets):,} datasets, and {DATASETS_MAX:,} are accepted; "
-            "name tables rather than files"
+            f"OpenLineage event: {len(datasets):,} datasets, at most {DATASETS_MAX:,}; name tables rather than files"
         )
     for each in (about, *datasets):
         openlineage_names.check(each.namespace, each.name)

@@ -1,4 +1,4 @@
-"""Facets of OpenLineage that are understood. All others, and those that are not as they should be, are left alone."""
+"""OpenLineage facets that ingestion reads. Unknown and invalid facets are ignored with a warning."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headgate.health.ingest.effects import IngestWarning
 
 _F = TypeVar("_F", bound="Facet")
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# An event that is wrong in a thousand places is described by the first few.
+# An event with a thousand errors is described by the first few.
 ODDITIES_MAX: Final = 20
 
 
 class Facet(Struct, frozen=True, kw_only=True):
-    """What all facets have in common. `deleted`: the producer takes it back."""
+    """The common part of all facets. `deleted`: the producer removed it."""
 
     deleted: bool = field(default=False, name="_deleted")
 
 
 class Transformation(Struct, frozen=True):
-    """How an input came into an output."""
+    """How an input contributed to an output."""
 
     type: str | None = None
     subtype: str | None = None
@@ -32,7 +32,7 @@ class Transformation(Struct, frozen=True):
 
 
 class InputField(Struct, frozen=True):
-    """A column that something was made of."""
+    """An input column."""
 
     namespace: str
     name: str
@@ -41,7 +41,7 @@ class InputField(Struct, frozen=True):
 
 
 class ColumnField(Struct, frozen=True):
-    """What a column was made of; how, is said by each input, or by older producers once for all."""
+    """The inputs of a column; newer producers give the transformation for each input, older ones once."""
 
     inputFields: list[InputField] | None = None
     transformationType: str | None = None
@@ -49,7 +49,7 @@ class ColumnField(Struct, frozen=True):
 
 
 class ColumnLineage(Facet, frozen=True, kw_only=True):
-    """What the columns of an output were made of. `dataset`: what all of them depend on."""
+    """The inputs of an output's columns. `dataset`: inputs of all columns, such as a filter."""
 
     fields: dict[str, ColumnField] | None = None
     dataset: list[InputField] | None = None
@@ -74,7 +74,7 @@ class Assertions(Facet, frozen=True, kw_only=True):
 
 
 class Test(Struct, frozen=True):
-    """A check that a run made."""
+    """A test of a run."""
 
     name: str
     status: str
@@ -87,13 +87,13 @@ class Test(Struct, frozen=True):
 
 
 class Tests(Facet, frozen=True, kw_only=True):
-    """Checks that a run made."""
+    """The tests of a run."""
 
     tests: list[Test] | None = None
 
 
 class OutputStatistics(Facet, frozen=True, kw_only=True):
-    """How much a run wrote."""
+    """The amount of data that a run wrote."""
 
     rowCount: int | float | None = None
     size: int | float | None = None
@@ -101,7 +101,7 @@ class OutputStatistics(Facet, frozen=True, kw_only=True):
 
 
 class NominalTime(Facet, frozen=True, kw_only=True):
-    """The time that a run is about."""
+    """The scheduled time of a run."""
 
     nominalStartTime: str | None = None
     nominalEndTime: str | None = None
@@ -121,7 +121,7 @@ class ParentRunId(Struct, frozen=True):
 
 
 class Parent(Facet, frozen=True, kw_only=True):
-    """Of what a run is a part."""
+    """The parent of a run."""
 
     run: ParentRunId | None = None
     job: Named | None = None
@@ -136,20 +136,20 @@ class ErrorMessage(Facet, frozen=True, kw_only=True):
 
 
 class Symlinks(Facet, frozen=True, kw_only=True):
-    """Other names of a dataset."""
+    """Aliases of a dataset."""
 
     identifiers: list[Named] | None = None
 
 
 class Lifecycle(Facet, frozen=True, kw_only=True):
-    """What happened to a dataset as a whole."""
+    """A lifecycle change of a dataset."""
 
     lifecycleStateChange: str
     previousIdentifier: Named | None = None
 
 
 class JobType(Facet, frozen=True, kw_only=True):
-    """What kind of job it is. A STREAMING one may never end."""
+    """The type of a job. A STREAMING one may never end."""
 
     processingType: str | None = None
     integration: str | None = None
@@ -157,13 +157,13 @@ class JobType(Facet, frozen=True, kw_only=True):
 
 
 class SourceCodeLocation(Facet, frozen=True, kw_only=True):
-    """Where the code of a job lies."""
+    """The location of a job's code."""
 
     version: str | None = None
 
 
 class LineageInput(Struct, frozen=True):
-    """A dataset or job that something was made of."""
+    """An input dataset or job."""
 
     type: str | None = None
     namespace: str | None = None
@@ -172,13 +172,13 @@ class LineageInput(Struct, frozen=True):
 
 
 class LineageField(Struct, frozen=True):
-    """What a column was made of."""
+    """The inputs of a column."""
 
     inputs: list[LineageInput] | None = None
 
 
 class LineageTarget(Struct, frozen=True):
-    """A dataset or job, and what it was made of. Empty `inputs` say: of nothing."""
+    """A dataset or job, and its inputs. Empty `inputs`: it has none."""
 
     type: str | None = None
     namespace: str | None = None
@@ -188,21 +188,21 @@ class LineageTarget(Struct, frozen=True):
 
 
 class ExplicitLineage(Facet, frozen=True, kw_only=True):
-    """Lineage of a job or run, said outright: in `entries`, or as it was drafted in `lineage`."""
+    """Explicit lineage of a job or run: in `entries`, or in `lineage` of the draft spec."""
 
     entries: list[LineageTarget] | None = None
     lineage: list[LineageTarget] | None = None
 
 
 class DatasetLineage(Facet, frozen=True, kw_only=True):
-    """Lineage of an output, said outright."""
+    """Explicit lineage of an output."""
 
     inputs: list[LineageInput] | None = None
     fields: dict[str, LineageField] | None = None
 
 
 class Facets:
-    """The facets of a run, job or dataset, decoded when they are asked for. What is wrong with one is noted."""
+    """The facets of a run, job or dataset, decoded on access. Errors are collected as warnings."""
 
     def __init__(self, raw: Mapping[str, Raw] | None, where: str, oddities: list[IngestWarning]) -> None:
         self._raw = raw or {}
@@ -210,7 +210,7 @@ class Facets:
         self._oddities = oddities
 
     def get(self, name: str, kind: type[_F]) -> _F | None:
-        """Return the facet, or None if it is not there, was taken back, or is not as it should be."""
+        """Return the facet, or None if it is missing, deleted or invalid."""
         raw = self._raw.get(name)
         if raw is None or bytes(raw) == b"null":
             return None

@@ -1,7 +1,7 @@
-"""The inbox of OpenLineage events: kept durably before they are answered, carried out afterwards, in order by job.
+"""OpenLineage inbox: stores events before answering, and processes them later, in order for each job.
 
-Producers wait for the answer in the middle of their work, and give up after seconds. So accepting is one write, and
-everything else follows. An event that cannot be carried out is put aside with the reason, and can be sent in again.
+Producers wait for the answer and time out after seconds. So accepting is one write, and processing follows. An event
+that fails goes to the dead letters with its error, and can be retried.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 SHARDS: Final = 8
-# Events can be large: few are held at once.
+# Events can be large: few are held in memory at once.
 PAGE: Final = 20
 DRAIN_EVENTS: Final = 100
 DEDUP_SECONDS: Final = 7 * 24 * 3600
 LEASE_MS: Final = 10_000
-# Nothing new is begun so shortly before the lease ends.
+# No new work starts this close to the end of the lease.
 LEASE_MARGIN_MS: Final = 4_000
 ABOUT_LENGTH_MAX: Final = 300
-# Clients give up after five seconds: what the store refuses until then they are told, and do not guess.
+# Clients time out after five seconds: answer with an error before that.
 ACCEPT_SECONDS_MAX: Final = 4.0
-# What waits for longer shows that events come in faster than they are carried out. More would only fill the store.
+# Older waiting events show a backlog; the inbox rejects more until it shrinks.
 BEHIND_SECONDS_MAX: Final = 900.0
 BEHIND_RETRY_SECONDS: Final = 30.0
 _LEASE: Final = "LEASE"
-# The ids of events begin with a digit; the lease of their shard does not.
+# Event ids start with a digit; the lease row of a shard does not.
 _EVENTS: Final = Sort(Range.LESS_THAN, "A")
 
 
 class Receipt(Struct, frozen=True):
-    """That an event was accepted, and its id. `is_duplicate`: it had been before, under that id."""
+    """The receipt of an accepted event. `is_duplicate`: it was accepted before, under that id."""
 
     event_id: str
     is_duplicate: bool = False
 
 
 class Refusal(Struct, frozen=True):
-    """Why an event of a batch was not accepted, and whether it may be if it is sent again."""
+    """Why an event of a batch was rejected, and whether a retry may succeed."""
 
     index: int
     reason: str
@@ -62,7 +62,7 @@ class Refusal(Struct, frozen=True):
 
 
 class BatchReceipt(Struct, frozen=True):
-    """How many events of a batch were accepted, and which were not."""
+    """The number of accepted events of a batch, and the rejected ones."""
 
     received: int
     accepted: int
@@ -70,7 +70,7 @@ class BatchReceipt(Struct, frozen=True):
 
 
 class DeadEvent(Struct, frozen=True, kw_only=True):
-    """An event that could not be carried out. `about` is its job or dataset."""
+    """A dead letter: an event that failed. `about` is its job or dataset."""
 
     event_id: str
     received_at: str
@@ -81,20 +81,20 @@ class DeadEvent(Struct, frozen=True, kw_only=True):
 
 
 class DeadEvents(Struct, frozen=True):
-    """Some events that were put aside, and the cursor to the next ones if there are more."""
+    """A page of dead letters, and the cursor of the next page."""
 
     events: list[DeadEvent]
     cursor: str | None = None
 
 
 class OpenLineageInbox:
-    """Accepts events and has them carried out. Safe to use from many threads and processes."""
+    """Accepts and processes events. Safe to use from many threads and processes."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, observer: HealthObserver | None = None) -> None:
         self._observer = observer if observer is not None else NullObserver()
-        # How long the oldest event had been waiting when this process last looked for some to carry out.
+        # The age of the oldest event at this process's last drain.
         self.oldest_seconds = 0.0
-        # The shards that are behind, and by how much.
+        # The shards with a backlog, and its age.
         self._behind: dict[int, float] = {}
         self._store = store
         self._clock = clock
@@ -104,10 +104,10 @@ class OpenLineageInbox:
     # Accepting.
 
     def accept(self, body: bytes) -> Receipt:
-        """Keep an event. When this returns it will be carried out, whatever happens.
+        """Store an event durably for processing.
 
-        The same bytes again within a week change nothing. Raises `InvalidPayloadError` and `PayloadTooLargeError` for
-        what is no event, and `ThrottledError` while too much waits.
+        The same bytes within a week change nothing. Raises `InvalidPayloadError` and `PayloadTooLargeError` for an
+        invalid event, and `ThrottledError` during a backlog.
         """
         item, writes = self._acceptance(body)
         try:
@@ -119,7 +119,7 @@ class OpenLineageInbox:
         return Receipt(item["SK"])
 
     def accept_batch(self, body: bytes) -> BatchReceipt:
-        """Keep the events of a batch, each by itself. Raises as `accept` does for what is no batch at all."""
+        """Store the events of a batch independently. Raises as `accept` does for an invalid batch."""
         bodies = openlineage_events.split(body)
         refusals: list[Refusal] = []
         kept: dict[str, tuple[int, list[Write]]] = {}
@@ -139,13 +139,13 @@ class OpenLineageInbox:
         refusals.sort(key=lambda refusal: refusal.index)
         return BatchReceipt(len(bodies), len(bodies) - len(refusals), tuple(refusals))
 
-    # Carrying out.
+    # Processing.
 
     def drain(self, handlers: Handlers, *, limit: int = DRAIN_EVENTS) -> DrainResult:
-        """Carry out up to about `limit` events of each shard that no one else is at; return what that came to.
+        """Process up to about `limit` events of each shard that no other process has leased.
 
-        Events of one job are carried out in the order in which they were accepted; where one has to wait, those after
-        it do. Raises the `FatalError` of a handler: its event stays.
+        Events of one job are processed in the order of acceptance; if one is postponed, the later ones wait. Raises the
+        `FatalError` of a handler: its event stays.
         """
         done = dead = deferred = 0
         for number in self._busy_shards():
@@ -160,15 +160,15 @@ class OpenLineageInbox:
             done, dead, deferred = done + shard.done, dead + shard.dead, deferred + shard.deferred
         return DrainResult(done, dead, deferred)
 
-    # What was put aside.
+    # Dead letters.
 
     def dead(self, *, limit: int = PAGE, cursor: str | None = None) -> DeadEvents:
-        """Return events that could not be carried out, in the order in which they were accepted."""
+        """Return a page of dead letters, in the order of acceptance."""
         page = self._store.query(Query(table=CONTROL, partition=DEAD, limit=limit, cursor=cursor, consistent=True))
         return DeadEvents([_dead_event(item) for item in page.items], page.cursor)
 
     def redrive(self, event_id: str) -> Receipt:
-        """Have an event that was put aside carried out after all that waits now. Raises `NotFoundError`."""
+        """Queue a dead letter again, behind the waiting events. Raises `NotFoundError`."""
         item = self._dead_item(event_id)
         kept = {name: item[name] for name in ("shard", "digest", "order_key", "about", "received_at", "body")}
         key = Key(_shard(item["shard"]), self._ids.ulid())
@@ -178,14 +178,14 @@ class OpenLineageInbox:
         return Receipt(again["SK"])
 
     def discard(self, event_id: str) -> None:
-        """Throw away an event that was put aside. Raises `NotFoundError`."""
+        """Delete a dead letter. Raises `NotFoundError`."""
         item = self._dead_item(event_id)
         self._move(event_id, [Delete(CONTROL, CONTROL.key_of(item), exists())])
 
     def _acceptance(self, body: bytes) -> tuple[Item, list[Write]]:
         event = openlineage_events.parse(body)
         about = event.job or event.dataset
-        assert about is not None, "an event that was read is about something"
+        assert about is not None, "a parsed event has a job or a dataset"
         now_ms = self._now_ms()
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
         order_key = hashlib.blake2b(event.order_key.encode(), digest_size=8).digest()
@@ -246,7 +246,7 @@ class OpenLineageInbox:
                 return
 
     def _lease(self, number: int) -> int | None:
-        """Take a shard and return until when; or None if someone has it."""
+        """Lease a shard and return the end of the lease; None if another process has it."""
         now_ms = self._now_ms()
         item = {"PK": _shard(number), "SK": _LEASE, "owner": self._owner, "expires_ms": now_ms + LEASE_MS}
         free = any_of(absent(), at_most("expires_ms", now_ms))
@@ -260,20 +260,20 @@ class OpenLineageInbox:
         try:
             self._store.delete(CONTROL, Key(_shard(number), _LEASE), condition=equals("owner", self._owner))
         except ConflictError:
-            # The lease ran out, and someone else has it.
+            # The lease expired, and another process has it.
             return
 
     def _dead_item(self, event_id: str) -> Item:
         item = self._store.get(CONTROL, Key(DEAD, event_id or "-"), consistent=True)
         if item is None:
-            raise NotFoundError(f"OpenLineage event {event_id[:64]}: none of this id was put aside")
+            raise NotFoundError(f"OpenLineage event {event_id[:64]}: no dead letter has this id")
         return item
 
     def _move(self, event_id: str, writes: Sequence[Write]) -> None:
         try:
             self._store.transact(writes)
         except ConflictError as exc:
-            raise NotFoundError(f"OpenLineage event {event_id}: someone else has just taken it up") from exc
+            raise NotFoundError(f"OpenLineage event {event_id}: another process has just handled it") from exc
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
@@ -281,7 +281,7 @@ class OpenLineageInbox:
 
 def _behind(name: str, seconds: float) -> ThrottledError:
     error = ThrottledError(
-        f"OpenLineage event of {name[:80]}: such events wait for {seconds:.0f} s now; nothing was kept, send it again"
+        f"OpenLineage event of {name[:80]}: backlog of {seconds:.0f} s; the event was not stored, send it again"
     )
     error.retry_after_seconds = BEHIND_RETRY_SECONDS
     return error

@@ -1,7 +1,7 @@
-"""Names of OpenLineage as names of ours: a namespace and a name become a URN, a column, or a producer.
+"""OpenLineage names: maps a namespace and a name to a dataset URN, a column URN or a producer id.
 
-A name that can be spelt in a URN without loss is: `kafka://broker:9092` reads `kafka+broker@9092`. Any other is made
-legal and gets a digest of the whole, so that no two names ever become one.
+A name that a URN can spell without loss is spelled: `kafka://broker:9092` becomes `kafka+broker@9092`. Any other is
+cleaned and gets a digest of the whole, so that no two names map to one URN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.health.model import urns
 NAME_LENGTH_MAX: Final = 2_048
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+@-]*")
 _COLUMN: Final = re.compile(r"[A-Za-z0-9_$][^\s:#~\x00-\x1f\x7f]*")
-# What stands for '://', ':' and '/' must not stand for itself as well.
+# The replacements of '://', ':' and '/' must not occur themselves.
 _TAKEN: Final = re.compile(r"[~+@]")
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _ILLEGAL_COLUMN: Final = re.compile(r"[\s:#~\x00-\x1f\x7f]+")
@@ -33,14 +33,14 @@ _PRODUCER_LENGTH: Final = 220
 
 
 class NameResolver(Struct, frozen=True):
-    """How a dataset is found: `alias` knows (namespace, name), `topic` what a Kafka topic of a namespace carries."""
+    """Resolves datasets: `alias` by (namespace, name), `topic` by the Kafka topic of a namespace."""
 
     alias: Callable[[str, str], str | None] = lambda _namespace, _name: None
     topic: Callable[[str, str], str | None] = lambda _namespace, _topic: None
 
 
 def known_urn(namespace: str, name: str, names: NameResolver) -> str | None:
-    """Return the dataset that these names are known to stand for, or None."""
+    """Return the known dataset of a name, or None."""
     found = names.alias(namespace, name)
     if found is None and namespace.startswith("kafka://"):
         found = names.topic(namespace, name)
@@ -48,19 +48,19 @@ def known_urn(namespace: str, name: str, names: NameResolver) -> str | None:
 
 
 def made_urn(namespace: str, name: str) -> str:
-    """Return the one URN that these names give if nobody knows them. Raises `InvalidPayloadError` for no names."""
+    """Return the derived URN of an unknown name. Raises `InvalidPayloadError` for an empty name."""
     check(namespace, name)
     domain, title = _spelt(namespace), _spelt(name)
     if domain is None or len(domain) > _NAMESPACE_LENGTH:
         domain = _marked(namespace, namespace, _NAMESPACE_LENGTH)
-    # `urn:dp:topics:v2` would be taken for version 2 of `urn:dp:topics`.
+    # `urn:dp:topics:v2` would read as version 2 of `urn:dp:topics`.
     if title is None or len(title) > _NAME_LENGTH or _LIKE_VERSION.fullmatch(title):
         title = _marked(name, name, _NAME_LENGTH)
     return urns.dataset_urn(f"{urns.PREFIX}{domain}:{title}")
 
 
 def made_column(dataset_urn: str, column: str) -> str | None:
-    """Return the URN of a column, or None for a column without a name."""
+    """Return the URN of a column, or None for an empty name."""
     if not column or len(column) > NAME_LENGTH_MAX:
         return None
     plain = _COLUMN.fullmatch(column) and len(column.encode(errors="replace")) <= _COLUMN_BYTES
@@ -73,9 +73,9 @@ def made_column(dataset_urn: str, column: str) -> str | None:
 
 
 def producer_id(namespace: str, name: str) -> str:
-    """Return the id of a job. Raises `InvalidPayloadError` for one without a name."""
+    """Return the id of a job. Raises `InvalidPayloadError` for an empty name."""
     check(namespace, name)
-    # Only with a namespace that has no dot is it clear where it ends.
+    # The separator is unambiguous only if the namespace has no dot.
     spelt = None if "." in namespace else _spelt(f"{namespace}.{name}")
     if spelt is None or len(spelt) > _PRODUCER_LENGTH:
         spelt = _marked(f"{namespace}.{name}", f"{len(namespace)}:{namespace}{name}", _PRODUCER_LENGTH)
@@ -83,16 +83,14 @@ def producer_id(namespace: str, name: str) -> str:
 
 
 def check(namespace: str, name: str) -> None:
-    """Refuse names that nothing can be called by. Raises `InvalidPayloadError`."""
+    """Raise `InvalidPayloadError` for an empty or too long name."""
     for field, text in (("namespace", namespace), ("name", name)):
         if not text.strip() or len(text) > NAME_LENGTH_MAX:
-            raise InvalidPayloadError(
-                f"OpenLineage {field} {text[:60]!r}: it must not be empty, nor longer than {NAME_LENGTH_MAX} characters"
-            )
+            raise InvalidPayloadError(f"OpenLineage {field} {text[:60]!r}: give 1 to {NAME_LENGTH_MAX} characters")
 
 
 def _spelt(text: str) -> str | None:
-    """Return the text in the characters of a URN, from which it could be read back; or None if it cannot be."""
+    """Return the text in URN characters if that is reversible, else None."""
     if _TAKEN.search(text):
         return None
     spelt = text.replace("://", "+").replace(":", "@").replace("/", "~")

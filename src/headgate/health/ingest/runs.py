@@ -1,7 +1,7 @@
-"""Runs of OpenLineage: what all events of a run together say that its job reads and writes.
+"""OpenLineage runs: merges the events of a run into the lineage of its job.
 
-Events of a run add up, and may come in any order. So a job's lineage is that of its whole run once that is complete,
-and until then what is known of it already with what the run adds.
+Events of a run add up and may arrive in any order. The lineage of a job is that of its whole run once the run is
+complete; until then, the known lineage plus what the run adds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.health.model.enums import Confidence, EntityType
 
 
 class RunLineage(Struct, frozen=True, kw_only=True):
-    """What the events of a run have said so far."""
+    """The merged events of a run."""
 
     producer_id: str
     producer_name: str
@@ -29,7 +29,7 @@ class RunLineage(Struct, frozen=True, kw_only=True):
     at: str
     commit: str | None = None
     is_complete: bool = False
-    # Said of the job itself, not of a run: then no dataset means none.
+    # The event declares the job itself, not a run: then an empty list means none.
     is_declared: bool = False
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class RunLineage(Struct, frozen=True, kw_only=True):
 
 
 def folded(known: RunLineage | None, update: SpecUpdate) -> RunLineage:
-    """Return what is known of a run with one more event, which may have been among the others already."""
+    """Return the state of a run merged with one more event, which may be a repeated one."""
     fresh = RunLineage(
         producer_id=update.producer_id,
         producer_name=update.producer_name,
@@ -69,9 +69,9 @@ def folded(known: RunLineage | None, update: SpecUpdate) -> RunLineage:
 
 
 def spec_of(run: RunLineage) -> LineageSpec | None:
-    """Return the lineage that a run tells of its job, under an id that follows from it. None: it told of no dataset.
+    """Return the lineage spec of a run, under an id derived from its content; None if it names no dataset.
 
-    Where there are too many columns to be kept, those are left out, and the datasets are told.
+    With too many columns, only the datasets are kept.
     """
     if not (run.reads or run.writes or run.is_declared):
         return None
@@ -85,7 +85,7 @@ def spec_of(run: RunLineage) -> LineageSpec | None:
         producer_type=run.producer_type,
         confidence=run.confidence,
         updated_at=run.at,
-        # Empty, not None: the last part of the id is a digest, and no commit.
+        # Empty, not None: the last part of the id is a digest and not a commit.
         commit=run.commit or "",
         dataset_reads=run.reads,
         dataset_writes=run.writes,

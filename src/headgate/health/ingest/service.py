@@ -1,4 +1,4 @@
-"""Ingestion: what OpenLineage events and artifacts of dbt say, carried out on what they are about."""
+"""Ingestion: applies the effects of OpenLineage events and dbt artifacts to registry, signals, evidence and lineage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GATE: Final = "RUN"
 
 
 class DbtReport(Struct, frozen=True, kw_only=True):
-    """What became of an upload of dbt's artifacts."""
+    """The outcome of an upload of dbt artifacts."""
 
     invocation_id: str
     datasets: int
@@ -50,7 +50,7 @@ class DbtReport(Struct, frozen=True, kw_only=True):
 
 
 class Ingestion:
-    """Takes in what others say of datasets. Safe to use from many threads; `drain` from many processes."""
+    """Ingests events and artifacts. Safe to use from many threads; `drain` from many processes."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Ingestion:
         )
 
     def drain(self, *, limit: int = 200) -> DrainResult:
-        """Carry out events that were accepted, and return what that came to."""
+        """Process accepted events, and return the outcome."""
         return self.inbox.drain(self._handlers, limit=limit)
 
     def dbt(
         self, manifest: bytes, *, run_results: bytes | None = None, sources: bytes | None = None, namespace: str = ""
     ) -> DbtReport:
-        """Carry out what dbt's artifacts say; the same ones again change nothing.
+        """Apply dbt artifacts. Repeating the same ones changes nothing.
 
-        Raises `InvalidPayloadError` or `PayloadTooLargeError` for what are none, and what the store raises.
+        Raises `InvalidPayloadError` or `PayloadTooLargeError` for invalid artifacts, and what the store raises.
         """
         project = Dbt(dbt_artifacts.manifest(manifest), self._names, namespace=namespace)
         said = [project.lineage()]
@@ -143,7 +143,7 @@ class Ingestion:
         try:
             self._lineage.update(spec)
         except AlreadyExistsError:
-            # The same run said something else under this id before: the first word stands.
+            # The same run sent other content under this id before: the first one stays.
             return
 
     def _take(self, effect: SignalEffect) -> None:
@@ -174,7 +174,7 @@ class Ingestion:
         )
 
     def _follow(self, effect: LifecycleEffect) -> None:
-        """Note that a dataset was dropped: it is deprecated, and people decide whether it is gone for good."""
+        """Deprecate a dropped dataset; a person decides whether to delete it."""
         found = self._registry.find(effect.dataset_urn)
         if effect.change != _DROPPED or found is None or found.status is not DatasetStatus.ACTIVE:
             return

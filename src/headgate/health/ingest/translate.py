@@ -1,7 +1,7 @@
-"""OpenLineage: one event becomes effects, without anything being looked up but names and promises.
+"""OpenLineage translation: turns one event into effects. It looks up only names and SLOs.
 
-A run's end, `COMPLETE`, makes a volume of what it wrote, its failure evidence of that. Checks are of when they were
-reported: their window ends with the event, and begins with the nominal time of the run if that is earlier.
+A COMPLETE run gives a volume signal of its outputs, a failed one gives evidence. Checks are dated by the event: their
+window ends with it, and starts at the nominal time of the run if that is earlier.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ ROWS_MAX: Final = 2**53 - 1
 LOW_VOLUME: Final = "LOW_VOLUME:row_count"
 RUN_FAILED: Final = "RUN_FAILED"
 RUN_WINDOW: Final = "RUN"
-# Line ends and tabs stay; other control characters have no place in a message.
+# Newlines and tabs stay; other control characters are removed from messages.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def translate(event: Event, names: NameResolver, configs: Configs) -> list[Effect]:
-    """Return what an event that was read comes to: first who is spoken of, then all that is said of them.
+    """Return the effects of a parsed event: first the datasets it names, then the statements about them.
 
-    `configs` tells what is promised of a dataset, or None. Raises `InvalidPayloadError` for names that cannot be ours.
+    `configs` returns the config of a dataset, or None. Raises `InvalidPayloadError` for names that cannot be mapped.
     """
     return _Translation(event, names, configs).effects()
 
@@ -109,10 +109,10 @@ class _Translation:
             said += self._lifecycle(ref)
         return [*self._spoken_of, *said, *self._oddities]
 
-    # Who is spoken of.
+    # Datasets.
 
     def _meet(self, ref: DatasetRef) -> None:
-        """Find the dataset of a reference that may say by which other names it goes."""
+        """Resolve the dataset of a reference, which may list its aliases."""
         place = (ref.namespace, ref.name)
         symlinks = self._dataset_facets(ref).get("symlinks", Symlinks)
         others = [(each.namespace, each.name) for each in (symlinks.identifiers or [] if symlinks else [])]
@@ -168,9 +168,9 @@ class _Translation:
                 self._target(target)
 
     def _columns(self, urn: str, facet: ColumnLineage | None) -> None:
-        """Take over which columns were written and read.
+        """Add the columns that were written and read.
 
-        By which of them each was made, directly or by a filter or join, is not kept: columns are tied to the job.
+        Which input column an output column derives from is not stored: columns are linked to the job.
         """
         if facet is None:
             return
@@ -231,7 +231,7 @@ class _Translation:
         )
 
     def _declared(self) -> RunState:
-        """Return COMPLETE if the event declares what its job reads and writes, for then that is all of it."""
+        """Return COMPLETE if the event declares the lineage of its job, which is then complete."""
         said = self._event.inputs is not None or self._event.outputs is not None or self._reads or self._writes
         return RunState.COMPLETE if said else RunState.OTHER
 
@@ -249,7 +249,7 @@ class _Translation:
     # Signals.
 
     def _quality(self, refs: Iterable[DatasetRef]) -> list[Effect]:
-        """Return a signal for each dataset of which checks are reported."""
+        """Return a signal for each dataset with reported checks."""
         checks: dict[str, list[openlineage_checks.Check]] = {}
         for ref in refs:
             for raw in (ref.inputFacets, ref.outputFacets, ref.facets):
@@ -263,13 +263,13 @@ class _Translation:
         tested = self._tested()
         if tests is not None and tests.tests:
             if tested is None:
-                self._odd("run.facets.test", "the run has not one input: whose tests are they?")
+                self._odd("run.facets.test", "the run has no single input or output to attach its tests to")
             else:
                 checks.setdefault(tested, []).extend(map(openlineage_checks.of_test, tests.tests))
         return [self._quality_signal(urn, found) for urn, found in checks.items()]
 
     def _tested(self) -> str | None:
-        """Return the dataset that a run's tests are of: the only one it reads, or else the only one it writes."""
+        """Return the dataset of a run's tests: its only input, or else its only output."""
         for side in (self._event.inputs, self._event.outputs):
             urns = {self._urn(ref.namespace, ref.name) for ref in side or []}
             if urns:
@@ -288,9 +288,9 @@ class _Translation:
         return [effect for ref in outputs if (effect := self._volume(ref)) is not None]
 
     def _volume(self, ref: DatasetRef) -> SignalEffect | None:
-        """Return the volume of what a run wrote.
+        """Return the volume signal of an output.
 
-        Where nothing is promised, rows are fine, and whether none are is not known.
+        Without a volume SLO, a positive row count is OK, and zero is UNKNOWN.
         """
         where = f"dataset {ref.name}"[:100]
         facet = Facets(ref.outputFacets, where, self._oddities).get("outputStatistics", OutputStatistics)
@@ -350,7 +350,7 @@ class _Translation:
             self._odd("run.facets.nominalTime", exc.message)
             return None
 
-    # Evidence, and what happens to datasets as a whole.
+    # Evidence, and lifecycle changes.
 
     def _failure(self) -> list[Effect]:
         event = self._event
@@ -397,7 +397,7 @@ class _Translation:
         ]
 
     def _previous(self, namespace: str, name: str) -> str:
-        """Return the URN that a dataset had. It is not met by that, so that what is gone is not discovered."""
+        """Return the previous URN of a dataset, without registering it as discovered."""
         known = openlineage_names.known_urn(namespace, name, self._names)
         return known if known is not None else openlineage_names.made_urn(namespace, name)
 

@@ -1,1 +1,1 @@
-"""Lineage: say here what this part is for."""
+"""Lineage: the writers and readers of datasets and columns, the graph of them, and blast radii."""

@@ -1,10 +1,10 @@
-"""Blast radius: what lies downstream of a dataset, and how bad it would be for that if the dataset were.
+"""Blast radius: the datasets and services downstream of a dataset, and the estimated impact of a failure.
 
 The estimated impact is
 
-- HIGH if a dataset of TIER_1 is downstream, or more than ten datasets are;
-- else UNKNOWN if the lineage does not know the dataset, or there was more downstream than was looked at;
-- else MEDIUM if anyone reads the dataset, and LOW if nobody does.
+- HIGH if a TIER_1 dataset is downstream, or more than ten datasets are;
+- else UNKNOWN if the lineage does not know the dataset, or the walk reached its limit;
+- else MEDIUM if the dataset has readers, and LOW if it has none.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headgate.health.model.timestamps import instant
 EDGES_MAX: Final = 10_000
 MANY_DATASETS: Final = 10
 SERVICES_MAX: Final = 100
-# The surest first.
+# Highest confidence first.
 _RANK: Final[Mapping[Confidence, int]] = {Confidence.HIGH: 0, Confidence.MEDIUM: 1, Confidence.LOW: 2}
 
 Tiers = Callable[[Sequence[str]], Mapping[str, Tier]]
 
 
-# There are thousands in an answer, and nothing in them leads back: the garbage collector need not count them.
+# Not tracked by the garbage collector: an answer has thousands, and they contain no cycles.
 class ReachedDataset(Struct, frozen=True, gc=False):
-    """A dataset that is reached over `distance` producers. It is as sure as the least sure edge on the way."""
+    """A dataset reached over `distance` producers, with the lowest confidence of the edges on the path."""
 
     dataset_urn: str
     distance: int
@@ -41,7 +41,7 @@ class ReachedDataset(Struct, frozen=True, gc=False):
 
 
 class ReachedEntity(Struct, frozen=True, gc=False):
-    """A reader (or, upstream, a writer) that is reached over `distance` producers, itself included."""
+    """A reader (upstream: a writer) reached over `distance` producers, itself included."""
 
     entity_id: str
     entity_name: str
@@ -51,12 +51,11 @@ class ReachedEntity(Struct, frozen=True, gc=False):
 
 
 class BlastRadius(Struct, frozen=True, kw_only=True):
-    """What is reached from a dataset, the surest and nearest first. Not `complete`: there is more.
+    """The datasets and entities reached from a dataset, highest confidence and nearest first. `complete`: it is all.
 
-    `as_of` is when the lineage was last read; what others have said since then may be missing.
-
-    `downstream_count` counts those who are reached, `dataset_count` the datasets; of the first, `downstream_services`
-    names a hundred at most. Upstream the same fields speak of what lies there.
+    `as_of` is when the lineage was last read; later changes by other processes may be missing. `downstream_count` is
+    the number of entities, of which `downstream_services` names at most a hundred; `dataset_count` is the number of
+    datasets. An upstream walk uses the same fields.
     """
 
     dataset_urn: str
@@ -73,7 +72,7 @@ class BlastRadius(Struct, frozen=True, kw_only=True):
 
 
 class BlastRadii:
-    """Answers what lies downstream and upstream of a dataset."""
+    """Walks the lineage downstream and upstream of a dataset."""
 
     def __init__(self, graph: LineageGraph, clock: Clock, tiers: Tiers, *, edges_max: int = EDGES_MAX) -> None:
         self._graph = graph
@@ -82,18 +81,18 @@ class BlastRadii:
         self._edges_max = edges_max
 
     def warm(self) -> None:
-        """Read the graph if nobody has yet, so that the first question is as quick as any. Raises as `downstream`."""
+        """Load the graph if it is not loaded, so that the first query is fast. Raises as `downstream`."""
         self._graph.warm()
 
     def downstream(self, urn: str, *, edges_max: int | None = None) -> BlastRadius:
-        """Return what depends on a dataset, as of a second ago. Raises `InvalidIdError` and what the store raises.
+        """Return what depends on a dataset, at most a second old. Raises `InvalidIdError` and what the store raises.
 
-        With `edges_max`, only the nearest is looked at, and whether that is all is told.
+        With `edges_max`, the walk stops after that many edges, nearest first, and `complete` is false.
         """
         return self._reach(urn, edges_max or self._edges_max, is_upstream=False)
 
     def upstream(self, urn: str) -> BlastRadius:
-        """Return what a dataset depends on, as of a second ago. Raises as `downstream` does."""
+        """Return what a dataset depends on, at most a second old. Raises as `downstream` does."""
         return self._reach(urn, self._edges_max, is_upstream=True)
 
     def _reach(self, urn: str, edges_max: int, *, is_upstream: bool) -> BlastRadius:
@@ -125,9 +124,9 @@ class BlastRadii:
 
 
 class _Walk:
-    """Goes from a dataset to those who read it, to what they write, and so on, the nearest first.
+    """A breadth-first walk from a dataset to its readers, to what they write, and so on.
 
-    What is reached twice counts once: at its least distance, and as sure as the surest way of that length.
+    What is reached twice counts once: at its least distance, with the highest confidence of the paths of that length.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class _Walk:
                 self.datasets[urn] = ReachedDataset(urn, distance, confidence)
 
     def _entities_of(self, frontier: Mapping[str, Confidence]) -> dict[str, Confidence]:
-        """Return those who are newly reached from some datasets."""
+        """Return the entities newly reached from some datasets."""
         reached: dict[str, Confidence] = {}
         for urn, confidence in frontier.items():
             nexts = self._links.writers(urn) if self._is_upstream else self._links.readers(urn)
@@ -172,7 +171,7 @@ class _Walk:
         return reached
 
     def _datasets_of(self, entities: Mapping[str, Confidence]) -> dict[str, Confidence]:
-        """Return the datasets that are newly reached from some entities."""
+        """Return the datasets newly reached from some entities."""
         reached: dict[str, Confidence] = {}
         for entity, confidence in entities.items():
             ties = self._links.producers[entity]
@@ -192,7 +191,7 @@ class _Walk:
 
 
 def _surest(known: Confidence | None, so_far: Confidence, edge: Confidence) -> Confidence:
-    """Return how sure something is that one more way leads to."""
+    """Return the confidence after one more path."""
     way = so_far if _RANK[so_far] >= _RANK[edge] else edge
     return way if known is None or _RANK[way] < _RANK[known] else known
 

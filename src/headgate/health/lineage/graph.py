@@ -1,7 +1,7 @@
-"""The graph of datasets and those who write and read them, held in this process and kept up to date.
+"""Lineage graph: the datasets, writers and readers of all producers, in memory and refreshed every second.
 
-Going down a lineage row by row would take a query a step. So each producer has one small row with its datasets, and an
-index lists those rows by when they last changed: a first look reads all of them, every further one what is new.
+Walking the edge tables would take a query for each step. So each producer has one small row with its datasets, and an
+index lists those rows by their last change: the first load reads all of them, a refresh only the new ones.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 REFRESH_SECONDS: Final = 1.0
-# What no look for news can notice (rows that expired, a clock that was far off) a look at everything does.
+# A full reload catches what a refresh cannot see: expired rows, and writers whose clock was far off.
 RELOAD_SECONDS: Final = 3600.0
-# How far the clocks of those who write may be apart, with the lag of the index.
+# The maximum clock difference of writers, plus the lag of the index.
 SKEW_MS: Final = 60_000
 _PAGE: Final = 1000
 _NONE: Final[Mapping[str, Confidence]] = {}
 
 
 class ProducerLinks:
-    """Who reads and writes which dataset, in both directions. Not safe to use from several threads at once."""
+    """The readers and writers of datasets, in both directions. Not thread-safe."""
 
     def __init__(self) -> None:
         self.producers: dict[str, ProducerDatasets] = {}
@@ -37,10 +37,10 @@ class ProducerLinks:
         self._writers: dict[str, dict[str, Confidence]] = {}
 
     def take(self, ties: ProducerDatasets) -> None:
-        """Replace what is known of a producer, unless that is newer."""
+        """Replace the datasets of a producer, unless the known row is newer."""
         known = self.producers.get(ties.producer_id)
         if known is not None:
-            # A producer that was away until its rows expired begins anew at version 1.
+            # A producer whose rows had expired starts again at version 1.
             if known.version >= ties.version and known.expires >= ties.expires:
                 return
             self._drop(known)
@@ -54,12 +54,12 @@ class ProducerLinks:
                     tied[ties.producer_id] = confidence
 
     def has(self, producer_id: str, version: int, ttl: int) -> bool:
-        """Whether this very row was taken before."""
+        """Whether this very row was applied before."""
         known = self.producers.get(producer_id)
         return known is not None and known.version == version and known.ttl == ttl
 
     def knows(self, urn: str) -> bool:
-        """Whether anyone writes or reads the dataset."""
+        """Whether the dataset has a writer or reader."""
         return bool(self._readers.get(urn) or self._writers.get(urn))
 
     def readers(self, urn: str) -> Mapping[str, Confidence]:
@@ -78,7 +78,7 @@ class ProducerLinks:
 
 
 class LineageGraph:
-    """The links as of a second ago, and what this process has said since. Safe to use from many threads."""
+    """The links, at most a second old, with the changes of this process. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LineageGraph:
         self._reload_seconds = reload_seconds
         self._lock = threading.Lock()
         self._links = ProducerLinks()
-        # What was said here since the last look, by producer.
+        # Changes of this process since the last refresh, by producer.
         self._noted: dict[str, ProducerDatasets] = {}
         self._looked_ms = 0
         self._refreshed: float | None = None
@@ -102,28 +102,28 @@ class LineageGraph:
 
     @contextmanager
     def links(self) -> Iterator[ProducerLinks]:
-        """Lend the links, read anew if they are older than a second. Raises what the store raises."""
+        """Lend the links, refreshed if they are older than a second. Raises what the store raises."""
         with self._lock:
             self._refresh()
             while self._noted:
-                # One at a time: others may note more meanwhile.
+                # One at a time: other threads may add more meanwhile.
                 self._links.take(self._noted.popitem()[1])
             yield self._links
 
     def note(self, ties: ProducerDatasets) -> None:
-        """Let whoever asks next see what a producer was just said to have to do with: it is durable.
+        """Add a committed change of a producer, for the next query.
 
-        Nobody waits here: all links may be being read.
+        It does not wait for a reload in progress.
         """
         self._noted[ties.producer_id] = ties
 
     @property
     def as_of_ms(self) -> int:
-        """When the links were last read. What others said after that may be missing."""
+        """When the links were last refreshed. Later changes by other processes may be missing."""
         return self._looked_ms
 
     def warm(self) -> None:
-        """Read the links if nobody has yet, so that the first who asks need not wait for all of them to be read."""
+        """Load the links if they are not loaded, so that the first query need not wait for a full load."""
         if self._refreshed is None:
             with self._lock:
                 self._refresh()
@@ -135,7 +135,7 @@ class LineageGraph:
         is_whole = self._refreshed is None or now - self._reloaded >= self._reload_seconds
         links = ProducerLinks() if is_whole else self._links
         for item in self._rows(None if is_whole else Sort(Range.AT_LEAST, self._looked_ms - SKEW_MS)):
-            # Most rows of the margin were seen a second ago.
+            # Most rows within the margin were applied a second ago.
             if not links.has(item["producer_id"], item["version"], item["ttl"]):
                 links.take(ties_of(item))
         self._links, self._looked_ms, self._refreshed = links, now_ms, now

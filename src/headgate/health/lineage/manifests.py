@@ -1,4 +1,4 @@
-"""Manifests: which edges each producer has, and what a spec changes about them. Decided without looking anywhere."""
+"""Lineage manifests: the edges of a producer, and a pure function that computes the changes of a spec."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.errors import PayloadTooLargeError
 from headgate.health.lineage.specs import EDGES_MAX, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType
 
-# Rows that were confirmed since are written again once a day, so that they do not expire and cost next to nothing.
+# Rows of confirmed edges are rewritten once a day, so that they do not expire, at little cost.
 REFRESH_SECONDS: Final = 24 * 3600
 MANIFEST_EDGES_MAX: Final = 2 * EDGES_MAX
 
 
 class Outcome(enum.StrEnum):
-    """What became of a spec. STALE: a newer complete one was taken before it."""
+    """The outcome of a spec. STALE: a newer complete spec was applied before."""
 
     APPLIED = "APPLIED"
     REFRESHED = "REFRESHED"
@@ -28,19 +28,19 @@ class Outcome(enum.StrEnum):
 
 
 class Mention(Struct, frozen=True, kw_only=True):
-    """The edges that a producer has by one spec. Each edge is in one mention alone."""
+    """The edges that a producer has by one spec. Each edge belongs to one mention only."""
 
     spec_id: str
     at: str
     confidence: Confidence
-    # When the rows of the edges were last written, and when they expire. Seconds since 1970.
+    # When the edge rows were last written, and when they expire, in epoch seconds.
     written: int
     expires: int
     edges: tuple[str, ...]
 
 
 class PendingChange(Struct, frozen=True, kw_only=True):
-    """Rows that are still to be written (`+` and the edge) or deleted (`-`), in this order."""
+    """Edge rows still to be written (`+` and the edge) or deleted (`-`), in order."""
 
     spec_id: str
     at: str
@@ -51,7 +51,7 @@ class PendingChange(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """Every edge of a producer. `complete_at` is the moment of the last complete spec: nothing older counts."""
+    """Every edge of a producer. `complete_at` is the time of the last complete spec: older specs are ignored."""
 
     producer_id: str
     producer_name: str
@@ -60,7 +60,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     complete_at: str = ""
     mentions: tuple[Mention, ...] = ()
     pending: PendingChange | None = None
-    # How many changes of what is pending are done.
+    # How many of the pending changes are done.
     done: int = 0
 
     @property
@@ -73,22 +73,22 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class ManifestPlan(Struct, frozen=True, kw_only=True):
-    """What is to be done. Without a manifest: nothing. `is_mark` : only the moment of the manifest moves."""
+    """The changes of a spec. Without a manifest: none. `is_mark`: only the timestamp of the manifest changes."""
 
     outcome: Outcome
     manifest: Manifest | None = None
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    # Rows to be written: those of new edges, and those that are confirmed anew.
+    # Rows to write: those of new edges, and those due for their daily rewrite.
     puts: tuple[str, ...] = ()
     is_mark: bool = False
 
 
 def decide(current: Manifest | None, spec: LineageSpec, now_seconds: int) -> ManifestPlan:
-    """Return what a checked spec changes. Raises `PayloadTooLargeError` if the producer has too many edges by now.
+    """Return the changes of a checked spec. Raises `PayloadTooLargeError` if the producer has too many edges.
 
-    A complete spec removes the edges that no spec of the same moment or a later one has. One that is not complete
-    removes none. One older than the last complete one changes nothing. Of two of one moment the later call counts.
+    A complete spec removes the edges that no spec of the same or a later time has; a partial one removes none. A spec
+    older than the last complete one changes nothing. Of two specs of one time, the later call wins.
     """
     if current is not None and spec.updated_at < current.complete_at:
         return ManifestPlan(outcome=Outcome.STALE)
@@ -159,8 +159,8 @@ def _plan(
     count = sum(len(mention.edges) for mention in mentions)
     if count > MANIFEST_EDGES_MAX:
         raise PayloadTooLargeError(
-            f"producer {spec.producer_id}: {count:,} edges by now, and {MANIFEST_EDGES_MAX:,} are kept; "
-            "send a complete spec, which removes what is no longer so"
+            f"producer {spec.producer_id}: {count:,} edges in total, at most {MANIFEST_EDGES_MAX:,}; "
+            "send a complete spec, which removes obsolete edges"
         )
     return ManifestPlan(
         outcome=outcome,
@@ -172,7 +172,7 @@ def _plan(
 
 
 def _mention(spec: LineageSpec, edges: frozenset[str], fresh: Mention | None, now: int) -> Mention:
-    """Return the mention of a spec. Rows that were written today stay as they are."""
+    """Return the mention of a spec. Rows written today are not rewritten."""
     expires = now + spec.ttl_seconds
     return Mention(
         spec_id=spec.spec_id,
@@ -193,5 +193,5 @@ def _edges(mentions: Iterable[Mention]) -> frozenset[str]:
 
 
 def confidences(manifest: Manifest) -> Mapping[str, Confidence]:
-    """Return how sure each edge of a producer is."""
+    """Return the confidence of each edge of a producer."""
     return {edge: mention.confidence for mention in manifest.mentions for edge in mention.edges}

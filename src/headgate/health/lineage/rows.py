@@ -1,4 +1,4 @@
-"""Rows of lineage: edges in four tables, and for each producer its specs, its manifest and its part of the graph."""
+"""Rows of lineage: edges in four tables, and for each producer its specs, its manifest and its graph row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headgate.store.model.requests import Delete, Put
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.values import Item
 
-# Partitions of the due-index: manifests of which rows are still to be written, and all producers by last change.
+# Due-index partitions: manifests with pending changes, and all producers by their last change.
 PENDING: Final = "LINEAGE#PENDING"
 GRAPH: Final = "LINEAGE#GRAPH"
 SPEC_TTL_SECONDS: Final = 365 * 24 * 3600
-# The manifest outlives the rows it speaks of, so that none is ever left without one.
+# A manifest outlives its edge rows, so that no row is left without one.
 _MARGIN_SECONDS: Final = 24 * 3600
 
 _SIDES: Final[dict[EdgeKind, tuple[Table, str]]] = {
@@ -32,7 +32,7 @@ _SIDES: Final[dict[EdgeKind, tuple[Table, str]]] = {
 
 
 class LineageEntry(Struct, frozen=True, kw_only=True):
-    """Who writes or reads a dataset or column. `updated_at` is when that was last confirmed, to the day."""
+    """A writer or reader of a dataset or column. `updated_at` is the day it was last confirmed."""
 
     entity_id: str
     entity_name: str
@@ -46,7 +46,7 @@ class LineageEntry(Struct, frozen=True, kw_only=True):
 
 
 class ProducerDatasets(Struct, frozen=True, kw_only=True, gc=False):
-    """What a producer has to do with datasets, each with how sure that is."""
+    """The datasets of a producer, each with its confidence."""
 
     producer_id: str
     producer_name: str
@@ -65,12 +65,12 @@ class ProducerDatasets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def side(kind: EdgeKind) -> tuple[Table, str]:
-    """Return the table of a kind of edge, and what it calls the entity: producer or consumer."""
+    """Return the table of a kind of edge, and its name for the entity: producer or consumer."""
     return _SIDES[kind]
 
 
 def edge_write(manifest: Manifest, pending: PendingChange, change: str) -> Put | Delete:
-    """Return the write that makes one pending change."""
+    """Return the write of one pending change."""
     sign, edge = change[0], change[1:]
     kind, _, target = edge.partition("#")
     table, role = _SIDES[EdgeKind(kind)]
@@ -119,12 +119,12 @@ def spec_item(spec: LineageSpec, now_seconds: int) -> Item:
 
 
 def commit_partition(commit: str) -> str:
-    """Return the partition that names the specs of a commit."""
+    """Return the partition of the specs of a commit."""
     return f"LCOMMIT#{commit}"
 
 
 def commit_item(commit: str, spec: LineageSpec, now_seconds: int) -> Item:
-    """Return the row by which a spec is found from its commit, for as long as the spec is kept."""
+    """Return the row that lists a spec under its commit, with the retention of the spec."""
     ttl = now_seconds + max(SPEC_TTL_SECONDS, spec.ttl_seconds)
     return {"PK": commit_partition(commit), "SK": spec.spec_id, "producer_id": spec.producer_id, "ttl": ttl}
 
@@ -141,7 +141,7 @@ def manifest_key(producer_id: str) -> Key:
 
 
 def manifest_item(manifest: Manifest, now_ms: int) -> Item:
-    """Return the row of a manifest. While rows are still to be written it is in the due-index, from `now_ms` on."""
+    """Return the row of a manifest. With pending changes it is in the due-index, from `now_ms` on."""
     item: Item = {
         **CONTROL.key_attributes(manifest_key(manifest.producer_id)),
         "producer_id": manifest.producer_id,
@@ -172,7 +172,7 @@ def manifest_of(item: Item) -> Manifest:
     )
 
 
-# The graph: datasets alone, one small row a producer, listed by when it last changed.
+# The graph: datasets only, one small row for each producer, listed by its last change.
 
 
 def ties_key(producer_id: str) -> Key:

@@ -1,8 +1,8 @@
-"""Lineage: who writes and reads each dataset and column, kept in step with what each producer last told.
+"""Lineage service: keeps the writers and readers of datasets and columns in step with the specs of producers.
 
-A producer's manifest says which edges it has. A spec that changes few of them is one transaction; for a larger one
-the manifest first says what is going to be done, and then the rows follow in steps, each under the manifest's
-version. Whoever comes next, another spec of the producer or the sweep, finishes what a crash has left.
+A producer's manifest lists its edges. A spec with few changes is one transaction; for a larger one the manifest first
+records the pending changes, and the edge rows follow in steps, each conditional on the manifest's version. After a
+crash, the producer's next spec or the sweep finishes the pending changes.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from headgate.store.port import Store
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
-# What fits into one transaction beside the manifest, the spec, its commit and the producer's part of the graph.
+# The edges that fit one transaction beside the manifest, the spec, its commit row and the graph row.
 STEP_EDGES: Final = 95
-# How long whoever began a large change is left to finish it.
+# The time a large change has before the sweep finishes it.
 SWEEP_AFTER_MS: Final = 30_000
 ATTEMPTS: Final = 20
-# Of each kind of edge, when all that a producer has is asked for at once.
+# The limit for each kind of edge when all edges of a producer are read at once.
 PRODUCER_EDGES_MAX: Final = 10_000
 
 
 class Applied(Struct, frozen=True, kw_only=True):
-    """What became of a spec: how many edges are new and how many are gone."""
+    """The outcome of a spec, with the number of added and removed edges."""
 
     outcome: Outcome
     spec_id: str
@@ -64,21 +64,21 @@ class Applied(Struct, frozen=True, kw_only=True):
 
 
 class Entries(Struct, frozen=True):
-    """Some writers or readers, and the cursor to the next ones if there are more."""
+    """A page of writers or readers, and the cursor of the next page."""
 
     entries: list[LineageEntry]
     cursor: str | None = None
 
 
 class Specs(Struct, frozen=True):
-    """Some specs of a producer or of a commit, and the cursor to the next ones if there are more."""
+    """A page of specs of a producer or a commit, and the cursor of the next page."""
 
     specs: list[LineageSpec]
     cursor: str | None = None
 
 
 class ProducerLineage(Struct, frozen=True, kw_only=True):
-    """What a producer writes and reads. `complete`: nothing was left out for its number."""
+    """What a producer writes and reads. Not `complete`: a limit was reached."""
 
     producer_id: str
     dataset_writes: tuple[str, ...]
@@ -89,7 +89,7 @@ class ProducerLineage(Struct, frozen=True, kw_only=True):
 
 
 class Lineage:
-    """Keeps lineage and answers who writes and reads what. Safe to use from many threads and processes."""
+    """Stores lineage, and lists the writers and readers of datasets. Safe to use from many threads and processes."""
 
     def __init__(self, store: Store, clock: Clock, graph: LineageGraph | None = None) -> None:
         """Take a store. `graph` is this process's copy of the lineage, and sees a new spec once it is durable."""
@@ -97,14 +97,14 @@ class Lineage:
         self._clock = clock
         self._graph = graph
 
-    # Taking specs.
+    # Specs.
 
     def update(self, spec: LineageSpec) -> Applied:
-        """Take over what a producer reads and writes, and return what that changed.
+        """Apply a producer's spec, and return what it changed.
 
-        The same spec again changes nothing, an older one than the last complete one is ignored. Raises as
-        `lineage_specs.checked` does; `AlreadyExistsError` if another content was sent under this id before; and
-        `StoreBusyError` if others keep changing the same producer. After a crash the same call finishes the work.
+        A repeated spec changes nothing; one older than the last complete one is ignored. Raises as `specs.checked`
+        does; `AlreadyExistsError` if the id was used for other content; and `StoreBusyError` after too many conflicts.
+        After a crash, calling it again finishes the work.
         """
         given = checked(spec, self._now_ms())
         for _ in range(ATTEMPTS):
@@ -117,10 +117,10 @@ class Lineage:
                 return Applied(
                     outcome=plan.outcome, spec_id=given.spec_id, added=len(plan.added), removed=len(plan.removed)
                 )
-        raise StoreBusyError(f"producer {given.producer_id}: its lineage keeps being changed by others; try again")
+        raise StoreBusyError(f"producer {given.producer_id}: too many conflicts with other writers; try again")
 
     def sweep(self, *, limit: int = PAGE) -> int:
-        """Finish the changes that someone began and did not finish, and return how many there were."""
+        """Finish interrupted changes, and return their count."""
         due = Sort(Range.AT_MOST, self._now_ms())
         page = self._store.query(Query(table=CONTROL, index="due-index", partition=PENDING, sort=due, limit=limit))
         finished = 0
@@ -131,26 +131,26 @@ class Lineage:
                 finished += 1
         return finished
 
-    # Looking up.
+    # Reads.
 
     def writers(self, urn: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
-        """Return who writes a dataset. Raises `InvalidIdError`."""
+        """Return the writers of a dataset. Raises `InvalidIdError`."""
         return self._entries(EdgeKind.DATASET_WRITE, urns.dataset_urn(urn), limit, cursor)
 
     def readers(self, urn: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
-        """Return who reads a dataset. Raises `InvalidIdError`."""
+        """Return the readers of a dataset. Raises `InvalidIdError`."""
         return self._entries(EdgeKind.DATASET_READ, urns.dataset_urn(urn), limit, cursor)
 
     def column_writers(self, column: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
-        """Return who writes a column. Raises `InvalidIdError`."""
+        """Return the writers of a column. Raises `InvalidIdError`."""
         return self._entries(EdgeKind.COLUMN_WRITE, column_urn(column), limit, cursor)
 
     def column_readers(self, column: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
-        """Return who reads a column. Raises `InvalidIdError`."""
+        """Return the readers of a column. Raises `InvalidIdError`."""
         return self._entries(EdgeKind.COLUMN_READ, column_urn(column), limit, cursor)
 
     def edges_of(self, entity: str, kind: EdgeKind, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
-        """Return one kind of edge of a producer or consumer, by what it leads to. An index: it may lag."""
+        """Return one kind of edge of a producer or consumer, by target. Reads an index that may lag."""
         table, role = side(kind)
         page = self._store.query(
             Query(table=table, index=f"{role}-index", partition=entity_id(entity), limit=limit, cursor=cursor)
@@ -158,7 +158,7 @@ class Lineage:
         return Entries([entry_of(kind, item) for item in page.items], page.cursor)
 
     def by_producer(self, entity: str) -> ProducerLineage:
-        """Return all that an entity writes and reads. An index: it may lag. Raises `InvalidIdError`."""
+        """Return everything that an entity writes and reads. Reads an index that may lag. Raises `InvalidIdError`."""
         found = {kind: self._targets(entity, kind) for kind in EdgeKind}
         return ProducerLineage(
             producer_id=entity,
@@ -170,14 +170,14 @@ class Lineage:
         )
 
     def specs(self, producer_id: str, *, limit: int = PAGE, cursor: str | None = None) -> Specs:
-        """Return the specs that a producer has sent within a year, by id. Its kind (`job:`) may be left out."""
+        """Return a producer's specs of the last year, by id. The kind of the producer (`job:`) may be left out."""
         partition = f"LSPEC#{self._producer(producer_id)}"
         sort = Sort(Range.BEGINS_WITH, "SPEC#")
         page = self._store.query(Query(table=CONTROL, partition=partition, sort=sort, limit=limit, cursor=cursor))
         return Specs([spec_of(item) for item in page.items], page.cursor)
 
     def specs_of_commit(self, commit: str, *, limit: int = PAGE, cursor: str | None = None) -> Specs:
-        """Return the specs that producers have sent of a commit within a year, by id."""
+        """Return the specs of a commit of the last year, by id."""
         page = self._store.query(
             Query(table=CONTROL, partition=commit_partition(commit), limit=limit, cursor=cursor, consistent=True)
         )
@@ -186,12 +186,12 @@ class Lineage:
         return Specs([spec_of(item) for item in found if item is not None], page.cursor)
 
     def spec(self, given: str) -> LineageSpec:
-        """Return a spec. Raises `InvalidIdError` for what is no spec's id, and `NotFoundError`."""
+        """Return a spec. Raises `InvalidIdError` for an invalid id, and `NotFoundError`."""
         candidates = [spec_key(entity, given) for entity in entity_ids(spec_id(given).producer)]
         for item in self._store.get_many(CONTROL, candidates):
             if item is not None:
                 return spec_of(item)
-        raise NotFoundError(f"lineage spec {given}: there is none; it was never sent, or is more than a year old")
+        raise NotFoundError(f"lineage spec {given}: not found; it was never sent, or is more than a year old")
 
     def _entries(self, kind: EdgeKind, target: str, limit: int, cursor: str | None) -> Entries:
         table, _ = side(kind)
@@ -210,27 +210,27 @@ class Lineage:
         return found
 
     def _producer(self, given: str) -> str:
-        """Return the id of the producer that is meant: as it was given, unless only one with a kind is known."""
+        """Return the producer's id: as given, unless only one with a kind exists."""
         candidates = entity_ids(entity_id(given))
         rows = self._store.get_many(CONTROL, [manifest_key(entity) for entity in candidates])
         return next((entity for entity, row in zip(candidates, rows, strict=True) if row is not None), given)
 
-    # Carrying out.
+    # Transactions.
 
     def _settled(self, spec: LineageSpec) -> Manifest | None:
-        """Return the producer's manifest. Raises `AlreadyExistsError` if the spec's id stands for something else."""
+        """Return the producer's manifest. Raises `AlreadyExistsError` if the spec's id has other content."""
         keys = [manifest_key(spec.producer_id), spec_key(spec.producer_id, spec.spec_id)]
         manifest, stored = self._store.get_many(CONTROL, keys, consistent=True)
         if stored is not None and stored["digest"] != spec.digest:
             raise AlreadyExistsError(
-                f"lineage spec {spec.spec_id}: another content was sent under this id at {stored['updated_at']}; "
-                "a spec is for good, send this one under an id of its own",
+                f"lineage spec {spec.spec_id}: other content was sent under this id at {stored['updated_at']}; "
+                "specs are immutable, use another id",
                 current=stored,
             )
         return None if manifest is None else manifest_of(manifest)
 
     def _carry_out(self, current: Manifest | None, plan: ManifestPlan, spec: LineageSpec) -> bool:
-        """Begin a plan, and finish it. Returns False if someone else has changed the producer meanwhile."""
+        """Start and finish a plan. Return False after a conflict with another change of the producer."""
         assert plan.manifest is not None
         now_ms = self._now_ms()
         try:
@@ -253,7 +253,7 @@ class Lineage:
         return True
 
     def _mark(self, manifest: Manifest) -> None:
-        """Note that the last complete spec was confirmed. Nothing else has changed."""
+        """Record that the last complete spec was confirmed, without other changes."""
         self._store.update(
             CONTROL,
             manifest_key(manifest.producer_id),
@@ -262,7 +262,7 @@ class Lineage:
         )
 
     def _finish(self, manifest: Manifest | None) -> None:
-        """Write and delete the rows that a manifest says are to be, unless someone else is quicker."""
+        """Apply the pending changes of a manifest, unless another process does."""
         while manifest is not None and manifest.pending is not None:
             pending = manifest.pending
             batch = pending.changes[manifest.done : manifest.done + STEP_EDGES]
@@ -287,7 +287,7 @@ class Lineage:
 
 
 def _pending(plan: ManifestPlan, spec: LineageSpec) -> PendingChange:
-    """Return the changes of a plan: what is new before what goes, so that no path is cut for a moment."""
+    """Return the changes of a plan: additions before removals, so that no path is interrupted."""
     assert plan.manifest is not None
     mention = next((each for each in plan.manifest.mentions if each.spec_id == spec.spec_id), None)
     return PendingChange(
@@ -301,7 +301,7 @@ def _pending(plan: ManifestPlan, spec: LineageSpec) -> PendingChange:
 
 
 def _intent(current: Manifest | None, manifest: Manifest, spec: LineageSpec, now_ms: int) -> list[Write]:
-    """Return the writes with which a change begins: the spec, the manifest, and the graph if that differs."""
+    """Return the writes that start a change: the spec, the manifest, and the graph row if it differs."""
     same_content: Condition = any_of(absent(), equals("digest", spec.digest))
     unchanged: Condition = absent() if current is None else version_is(current.version)
     writes: list[Write] = [
@@ -318,12 +318,12 @@ def _intent(current: Manifest | None, manifest: Manifest, spec: LineageSpec, now
 
 
 def _step(manifest: Manifest, done: int | None) -> Update:
-    """Return the write that notes how far a change has come; None: to its end."""
+    """Return the write that records the progress of a change; None: it is finished."""
     key: Key = manifest_key(manifest.producer_id)
     values: Item = {"version": manifest.version + 1}
     condition = version_is(manifest.version)
     if done is not None:
         return Update(CONTROL, key, {**values, "done": done}, condition=condition)
     gone: Sequence[str] = ("pending", "due_pk", "due_at_ms")
-    # `done` is set by every manifest that has something pending.
+    # Every manifest with pending changes has `done`.
     return Update(CONTROL, key, values, remove=(*gone, "done"), condition=condition)

@@ -1,4 +1,4 @@
-"""Lineage specs: what one producer reads and writes, as one build or run of it has told."""
+"""Lineage specs: what a producer reads and writes, as one of its builds or runs reported it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headgate.health.model.enums import Confidence, EntityType
 
 TTL_SECONDS: Final = 90 * 24 * 3600
 TTL_SECONDS_MAX: Final = 3650 * 24 * 3600
-# A spec from the future would keep every honest one after it from being taken.
+# A spec with a time in the future would make every later, correct one stale.
 FUTURE_MS_MAX: Final = 10 * 60 * 1000
 EDGES_MAX: Final = 25_000
 ID_BYTES_MAX: Final = 512
 SPEC_ID_BYTES_MAX: Final = 900
-# The sort key of the index by producer is 1,024 bytes long at most.
+# The sort key of the producer index has at most 1,024 bytes.
 COLUMN_BYTES_MAX: Final = 1_000
 NAME_LENGTH_MAX: Final = 256
 
-# Wider than lspec:NAME:(git|tag|branch):HEX on purpose: producers are called `job:orders` too, and sources are many.
+# Wider than lspec:NAME:(git|tag|branch):HEX on purpose: producers are also called `job:orders`, and sources vary.
 _SPEC_ID: Final = re.compile(
     r"lspec:(?P<producer>[^\s#\x00-\x1f\x7f]+):(?P<source>[A-Za-z][\w.-]{0,31}):(?P<commit>[\w.+~@/-]{1,128})"
 )
@@ -37,7 +37,7 @@ _KIND_PREFIXES: Final = ("job:", "service:", "lambda:", "notebook:")
 
 
 class EdgeKind(enum.StrEnum):
-    """What an edge of a producer says: that it writes or reads a dataset or a column."""
+    """The kind of an edge: a producer writes or reads a dataset or a column."""
 
     DATASET_WRITE = "dw"
     DATASET_READ = "dr"
@@ -54,10 +54,9 @@ class SpecId(Struct, frozen=True):
 
 
 class LineageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a producer reads and writes. For good under its id: another content needs another id.
+    """What a producer reads and writes. Immutable under its id.
 
-    A spec that is complete lists all of it, and what it does not list is no longer so. One that is not complete
-    adds to what is known.
+    A complete spec lists every edge, and removes those it does not list. A partial one only adds edges.
     """
 
     spec_id: str
@@ -76,7 +75,7 @@ class LineageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def edges(self) -> frozenset[str]:
-        """Every edge as the manifest keeps it: its kind, `#`, and what it leads to."""
+        """Every edge as in the manifest: its kind, `#`, and its target."""
         sides = (
             (EdgeKind.DATASET_WRITE, self.dataset_writes),
             (EdgeKind.DATASET_READ, self.dataset_reads),
@@ -87,7 +86,7 @@ class LineageSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """What tells two contents apart. When a spec was last confirmed, and how completely, is not of its content."""
+        """A hash of the content, without the time and completeness of its confirmation."""
         content = (
             self.producer_id, self.producer_name, self.producer_type, self.confidence, self.commit,
             self.dataset_reads, self.dataset_writes, self.column_reads, self.column_writes,
@@ -101,8 +100,8 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 def checked(spec: LineageSpec, now_ms: int) -> LineageSpec:
     """Return the spec in canonical form.
 
-    Raises `InvalidIdError` for a name that cannot be one, `InvalidPayloadError` for a moment in the future or an
-    expiry that makes no sense, and `PayloadTooLargeError` for more than `EDGES_MAX` edges.
+    Raises `InvalidIdError` for an invalid name, `InvalidPayloadError` for a time in the future or an invalid expiry,
+    and `PayloadTooLargeError` for more than `EDGES_MAX` edges.
     """
     parts = spec_id(spec.spec_id)
     entity_id(spec.producer_id)
@@ -114,7 +113,7 @@ def checked(spec: LineageSpec, now_ms: int) -> LineageSpec:
     updated_at = moments.moment(spec.updated_at, field="updated_at")
     if updated_at > moments.instant(now_ms + FUTURE_MS_MAX):
         raise InvalidPayloadError(
-            f"lineage spec {spec.spec_id}: updated_at {updated_at} lies in the future; it is {moments.instant(now_ms)}"
+            f"lineage spec {spec.spec_id}: updated_at {updated_at} is in the future; it is {moments.instant(now_ms)}"
         )
     if not 1 <= spec.ttl_seconds <= TTL_SECONDS_MAX:
         raise InvalidPayloadError(
@@ -157,7 +156,7 @@ def entity_id(given: str) -> str:
 
 
 def column_urn(given: str) -> str:
-    """Return the name of a column that an index can hold. Raises `InvalidIdError`."""
+    """Return a column URN that fits the index. Raises `InvalidIdError`."""
     urns.column(given)
     if len(given.encode()) > COLUMN_BYTES_MAX:
         raise InvalidIdError(f"column {given[:80]!r}: {len(given.encode())} bytes, at most {COLUMN_BYTES_MAX}")
@@ -165,7 +164,7 @@ def column_urn(given: str) -> str:
 
 
 def bare_name(entity: str) -> str:
-    """Return an entity's id without the kind that it may begin with."""
+    """Return an entity's id without its kind prefix."""
     for prefix in _KIND_PREFIXES:
         if entity.startswith(prefix) and len(entity) > len(prefix):
             return entity[len(prefix) :]
@@ -173,7 +172,7 @@ def bare_name(entity: str) -> str:
 
 
 def entity_ids(name: str) -> tuple[str, ...]:
-    """Return the ids that someone who writes this name may mean, the most literal first."""
+    """Return the ids that a given name may mean, the most literal first."""
     return (name, *(f"{prefix}{name}" for prefix in _KIND_PREFIXES if not name.startswith(prefix)))
 
 
@@ -185,6 +184,6 @@ def _check_count(spec: LineageSpec) -> None:
     count = sum(map(len, (spec.dataset_reads, spec.dataset_writes, spec.column_reads, spec.column_writes)))
     if count > EDGES_MAX:
         raise PayloadTooLargeError(
-            f"lineage spec {spec.spec_id}: {count:,} edges, and {EDGES_MAX:,} are accepted; leave out columns, "
+            f"lineage spec {spec.spec_id}: {count:,} edges, at most {EDGES_MAX:,}; leave out columns, "
             "or split the producer"
         )

@@ -1,1 +1,1 @@
-"""Regions: say here what this part is for."""
+"""Regions: one writer region at a time, failover between two, merging of their rows, and table restore."""

@@ -1,7 +1,4 @@
-"""Observers: each looks at both regions now and then, and leaves what it saw with the authority for all to read.
-
-What a process of two regions does all the time: keep its region's lease, look at both, and fail over if it must.
-"""
+"""Region agent: keeps its region's lease, probes both regions, shares the reports, and fails over if necessary."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _log = structlog.get_logger("statestore.regions")
 
 
 class RegionProbe:
-    """One observer, by a name that no other has. `is_well` asks a region how it is, and must not raise."""
+    """A probe under a unique name. `is_well` returns whether a region is healthy, and must not raise."""
 
     def __init__(self, authority: Store, clock: Clock, name: str, is_well: Callable[[str], bool]) -> None:
         self._authority = authority
@@ -33,7 +30,7 @@ class RegionProbe:
         self._is_well = is_well
 
     def look(self, region: str) -> ProbeReport:
-        """Ask a region how it is, and report how many times in a row it was not well."""
+        """Probe a region, and store how many probes in a row have failed."""
         key = Key(_PARTITION, f"{region}#{self._name}")
         row = self._authority.get(CONTROL, key, consistent=True)
         before = 0 if row is None else int(row["failures"])
@@ -56,7 +53,7 @@ class RegionProbe:
 
 
 def read_reports(authority: Store) -> Reports:
-    """Return what all observers said last, by region and observer."""
+    """Return the last reports of all observers, by region and observer."""
     page = authority.query(Query(table=CONTROL, partition=_PARTITION, limit=_REPORTS_MAX, consistent=True))
     found: dict[str, dict[str, ProbeReport]] = {}
     for row in page.items:
@@ -64,13 +61,13 @@ def read_reports(authority: Store) -> Reports:
     return found
 
 
-# Several times a lease, which is a minute.
+# Several times during a lease, which lasts a minute.
 KEEP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 30.0
 
 
 class RegionAgent:
-    """Does what is due each time that it is called. `keeper` is None for an observer that writes nowhere."""
+    """Runs all due duties of a region process. `keeper` is None for an observer outside the regions."""
 
     def __init__(
         self,
@@ -91,7 +88,7 @@ class RegionAgent:
         self._looked_at: float | None = None
 
     def tend(self) -> FailoverDecision | None:
-        """Keep the lease; look at the regions if it is time to, and return what was decided then.
+        """Renew the lease; if a probe is due, probe the regions and return the decision.
 
         Raises what the authority raises; the fence closes by itself when the lease ends.
         """
@@ -104,7 +101,7 @@ class RegionAgent:
         return self.look()
 
     def look(self) -> FailoverDecision:
-        """Look at both regions now, and do what the reports of all observers ask for."""
+        """Probe both regions now, and act on the reports of all observers."""
         for region in self._regions:
             self._observer.look(region)
         return self._failover.look(read_reports(self._authority))

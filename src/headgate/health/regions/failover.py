@@ -1,10 +1,9 @@
-"""Failover: when a quorum of observers agrees that the writer's region is down, another one takes over, once.
+"""Failover: moves the writer to the other region, once, when a quorum of observers agrees that its region is down.
 
-What is to be done is decided by pure functions on a small state, which is kept in the authority beside the lease. A
-latch is set with each failover and released only once the failed region has been well for a while: an outage causes
-one failover, however often it is looked at, and a second region that fails too is a matter for people. Traffic is moved
-by whoever carries out an order; on Route 53 that means inverting a health check or an ARC routing control, because a
-health check that is disabled counts as healthy.
+Pure functions decide on a small state, which the authority stores beside the lease. A failover sets a latch, which is
+released only once the failed region has been healthy for a while: one outage causes one failover, however often it is
+evaluated, and a failure of the second region as well is left to people. Traffic is moved by a callback; on Route 53
+that means inverting a health check or an ARC routing control, because a disabled health check counts as healthy.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _STATE_KEY: Final = Key("REGION#FAILOVER", "STATE")
 
 
 class FailoverPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When to fail over. A report older than `fresh_seconds` says nothing; an outage is `failures` of them in a row.
+    """When to fail over: after `failures` failed probes in a row, ignoring reports older than `fresh_seconds`.
 
     `quorum` observers must agree. After a change of writer nothing moves for `cooldown_seconds`. The latch is released
-    when the failed region has been well for `calm_seconds`.
+    when the failed region has been healthy for `calm_seconds`.
     """
 
     observers: int = 3
@@ -44,7 +43,7 @@ class FailoverPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
-    """What one observer says of one region: how many checks in a row have failed, and when it last looked."""
+    """One observer's report on one region: the failed probes in a row, and the time of the last probe."""
 
     failures: int
     at_ms: int
@@ -55,7 +54,7 @@ Reports = Mapping[str, Mapping[str, ProbeReport]]
 
 
 class RegionVerdict(enum.StrEnum):
-    """What the observers together say of a region. UNSURE: too few of them said anything lately, or they differ."""
+    """The verdict of all observers on a region. UNSURE: too few recent reports, or no agreement."""
 
     UP = "UP"
     DOWN = "DOWN"
@@ -63,7 +62,7 @@ class RegionVerdict(enum.StrEnum):
 
 
 class FailoverPhase(enum.StrEnum):
-    """Where a failover stands."""
+    """The phase of a failover."""
 
     STEADY = "STEADY"
     MOVING = "MOVING"
@@ -77,14 +76,14 @@ class FailoverMove(enum.StrEnum):
 
 
 class FailoverState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered between looks."""
+    """The stored state of failover."""
 
     home: str
     active: str
     phase: FailoverPhase = FailoverPhase.STEADY
     move: FailoverMove | None = None
     target: str | None = None
-    # The region whose outage caused the last failover, until it has been well for long enough.
+    # The region whose outage caused the last failover, until it has been healthy for long enough.
     latched_for: str | None = None
     well_since_ms: int | None = None
     moved_at_ms: int | None = None
@@ -93,7 +92,7 @@ class FailoverState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailoverDecision(msgspec.Struct, frozen=True):
-    """What to remember, which region is to become the writer if any, and why or why not."""
+    """The next state, the region that is to become the writer if any, and the reason."""
 
     state: FailoverState
     move_to: str | None
@@ -101,7 +100,7 @@ class FailoverDecision(msgspec.Struct, frozen=True):
 
 
 def verdict(reports: Mapping[str, ProbeReport], policy: FailoverPolicy, now_ms: int) -> RegionVerdict:
-    """Return what the observers of one region say together."""
+    """Return the verdict of the observers of one region."""
     fresh = [report for report in reports.values() if now_ms - report.at_ms <= 1000 * policy.fresh_seconds]
     if sum(report.failures >= policy.failures for report in fresh) >= policy.quorum:
         return RegionVerdict.DOWN
@@ -111,25 +110,23 @@ def verdict(reports: Mapping[str, ProbeReport], policy: FailoverPolicy, now_ms: 
 def decide(
     state: FailoverState, reports: Reports, standby: str, policy: FailoverPolicy, now_ms: int
 ) -> FailoverDecision:
-    """Return what is to be done, from what the observers say. `standby` is the region that could take over."""
+    """Return the decision from the reports. `standby` is the region that could become the writer."""
     if state.phase is FailoverPhase.MOVING:
         assert state.target is not None
-        return FailoverDecision(state, state.target, f"the move to {state.target} was begun and is carried on")
+        return FailoverDecision(state, state.target, f"continuing the move to {state.target}")
     state = _calmed(state, reports, policy, now_ms)
     found = verdict(reports.get(state.active, {}), policy, now_ms)
     if found is not RegionVerdict.DOWN:
         return FailoverDecision(state, None, f"{state.active} is {found}")
     if state.latched_for is not None:
         return FailoverDecision(
-            state, None, f"{state.active} is DOWN, but so was {state.latched_for}, and it is not well yet: call someone"
+            state, None, f"{state.active} is DOWN, but {state.latched_for} has not recovered yet: a person must decide"
         )
     if _is_cooling(state, policy, now_ms):
-        return FailoverDecision(state, None, f"{state.active} is DOWN, but the writer has moved a moment ago")
+        return FailoverDecision(state, None, f"{state.active} is DOWN, but the writer has just moved")
     other = verdict(reports.get(standby, {}), policy, now_ms)
     if other is not RegionVerdict.UP:
-        return FailoverDecision(
-            state, None, f"{state.active} is DOWN, and {standby} is {other}: there is nowhere to go"
-        )
+        return FailoverDecision(state, None, f"{state.active} is DOWN, and {standby} is {other}: no region to move to")
     moving = msgspec.structs.replace(state, phase=FailoverPhase.MOVING, move=FailoverMove.FAILOVER, target=standby)
     return FailoverDecision(moving, standby, f"{state.active} is DOWN by {policy.quorum} observers, {standby} is UP")
 
@@ -137,19 +134,19 @@ def decide(
 def decide_failback(
     state: FailoverState, reports: Reports, policy: FailoverPolicy, now_ms: int, lag_seconds: float
 ) -> FailoverDecision:
-    """Return whether the writer may go home now. Only people ask for this.
+    """Return the decision to fail back to the home region, on request of a person.
 
-    Raises `IllegalTransitionError`, with what is missing, if it may not.
+    Raises `IllegalTransitionError` with the unmet preconditions.
     """
     state = _calmed(state, reports, policy, now_ms)
     missing = [
         said
         for is_missing, said in (
-            (state.phase is not FailoverPhase.STEADY, f"a move to {state.target} is under way"),
+            (state.phase is not FailoverPhase.STEADY, f"a move to {state.target} is in progress"),
             (state.active == state.home, f"{state.home} is the writer already"),
             (verdict(reports.get(state.home, {}), policy, now_ms) is not RegionVerdict.UP, f"{state.home} is not UP"),
-            (state.latched_for is not None, f"{state.latched_for} has not been well for {policy.calm_seconds:g} s"),
-            (_is_cooling(state, policy, now_ms), "the writer has moved a moment ago"),
+            (state.latched_for is not None, f"{state.latched_for} was not healthy for {policy.calm_seconds:g} s"),
+            (_is_cooling(state, policy, now_ms), "the writer has just moved"),
             (lag_seconds > policy.lag_seconds_max, f"{state.home} is {lag_seconds:g} s behind"),
         )
         if is_missing
@@ -161,7 +158,7 @@ def decide_failback(
 
 
 def arrived(state: FailoverState, now_ms: int) -> FailoverState:
-    """Return the state once the target writes."""
+    """Return the state once the target is the writer."""
     assert state.target is not None
     is_failover = state.move is FailoverMove.FAILOVER
     return msgspec.structs.replace(
@@ -178,7 +175,7 @@ def arrived(state: FailoverState, now_ms: int) -> FailoverState:
 
 
 def _calmed(state: FailoverState, reports: Reports, policy: FailoverPolicy, now_ms: int) -> FailoverState:
-    """Release the latch once the failed region has been well for long enough without a break."""
+    """Release the latch once the failed region has been healthy for long enough without interruption."""
     if state.latched_for is None:
         return state
     if verdict(reports.get(state.latched_for, {}), policy, now_ms) is not RegionVerdict.UP:
@@ -194,7 +191,7 @@ def _is_cooling(state: FailoverState, policy: FailoverPolicy, now_ms: int) -> bo
 
 
 class LeaseKeeper:
-    """Keeps a region's lease while it is to be the writer, and gives it up when the writer is to move."""
+    """Renews a region's lease while the region is the writer, and releases it when the writer is to move."""
 
     def __init__(self, authority: Store, lease: WriterLease, fence: Fence, region: str, home: str) -> None:
         self._authority = authority
@@ -205,9 +202,10 @@ class LeaseKeeper:
         self._held: Lease | None = None
 
     def keep(self) -> bool:
-        """Do what the state asks of this region, and return whether it writes. To be called several times a lease.
+        """Renew or release the lease as the state requires, and return whether this region writes.
 
-        Raises what the authority raises if it cannot be asked; the fence then closes by itself when the lease ends.
+        Call it several times during a lease. Raises what the authority raises; the fence then closes by itself when the
+        lease ends.
         """
         state = read_state(self._authority, self._home)
         if state.phase is not FailoverPhase.STEADY or state.active != self._region:
@@ -226,7 +224,7 @@ class LeaseKeeper:
 
 
 def read_state(authority: Store, home: str) -> FailoverState:
-    """Return what is remembered; at first, that the home region writes."""
+    """Return the stored state; initially, the home region is the writer."""
     row = authority.get(CONTROL, _STATE_KEY, consistent=True)
     if row is None:
         return FailoverState(home=home, active=home)
@@ -234,10 +232,10 @@ def read_state(authority: Store, home: str) -> FailoverState:
 
 
 class Failover:
-    """Looks at the reports, and moves the writer. Any number of these may run: the authority lets one act.
+    """Evaluates the reports and moves the writer. Any number may run: the authority lets one act.
 
-    `move_traffic` is called with the new writer after it has the lease, and again if the process died meanwhile: it
-    must be idempotent. `tell` is called once the move is done, with the state after it.
+    `move_traffic` is called with the new writer once that has the lease, and again after a crash: it must be
+    idempotent. `tell` is called with the new state once the move is done.
     """
 
     def __init__(
@@ -261,21 +259,21 @@ class Failover:
         self._tell = tell
 
     def state(self) -> FailoverState:
-        """Return what is remembered."""
+        """Return the stored state."""
         return read_state(self._authority, self._regions[0])
 
     def look(self, reports: Reports) -> FailoverDecision:
-        """Decide on the reports and do it. To be called every half minute or so."""
+        """Evaluate the reports and act on them. Call it about every half minute."""
         state = self.state()
         return self._do(state, decide(state, reports, self._other(state.active), self._policy, self._now_ms()))
 
     def fail_back(self, reports: Reports, lag_seconds: float) -> FailoverDecision:
-        """Let the home region write again. Raises `IllegalTransitionError` if it may not yet."""
+        """Move the writer back to the home region. Raises `IllegalTransitionError` if that is not allowed yet."""
         state = self.state()
         return self._do(state, decide_failback(state, reports, self._policy, self._now_ms(), lag_seconds))
 
     def drill(self, reports: Reports) -> FailoverDecision:
-        """Return what would be done if the writer's region were down now. Nothing is."""
+        """Return the decision if the writer's region were down now, without acting on it."""
         state = self.state()
         now_ms = self._now_ms()
         down = ProbeReport(self._policy.failures, now_ms)
@@ -283,23 +281,23 @@ class Failover:
         return decide(state, pretended, self._other(state.active), self._policy, now_ms)
 
     def _do(self, before: FailoverState, decision: FailoverDecision) -> FailoverDecision:
-        """Persist the intent, then act. What was begun by whoever died is finished by the next one who looks."""
+        """Persist the intent, then act. After a crash, the next evaluation finishes the move."""
         state = decision.state
         if state != before:
             saved = self._save(state)
             if saved is None:
-                return FailoverDecision(before, None, "another one is at it")
+                return FailoverDecision(before, None, "another process is moving the writer")
             state = saved
         if decision.move_to is None:
             return FailoverDecision(state, None, decision.reason)
         try:
             self._lease.hold(decision.move_to)
         except StoreBusyError as exc:
-            return FailoverDecision(state, None, f"the old lease is still to run out: {exc}")
+            return FailoverDecision(state, None, f"the old lease has not expired yet: {exc}")
         self._move_traffic(decision.move_to)
         after = self._save(arrived(state, self._now_ms()))
         if after is None:
-            return FailoverDecision(state, None, "another one has finished it")
+            return FailoverDecision(state, None, "another process has finished the move")
         self._tell(after)
         return FailoverDecision(after, decision.move_to, decision.reason)
 

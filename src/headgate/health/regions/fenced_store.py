@@ -1,4 +1,4 @@
-"""A store that lets writes through only while its region is the writer. Reads are answered in every region."""
+"""Fenced store: rejects writes unless its region is the writer. Reads pass in every region."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.store.topics import ANYTHING, Topics
 class FencedStore:
     """Implements `headgate.store.port.Store` around another store, and raises what that raises.
 
-    Beyond that every write raises `StoreBusyError` while another region is the writer. A write is one transaction with
-    a check of the epoch, which takes one of the hundred places. Batches have no conditions: the epoch is read before
-    each of them. Checkpoints and what expires are each region's own.
+    In addition, every write raises `StoreBusyError` while another region is the writer. A write is one transaction with
+    a check of the epoch, which takes one of its hundred places. Batches have no conditions: the epoch is read before
+    each of them. Checkpoints and expiry belong to each region.
     """
 
     def __init__(self, store: AnyStore, fence: Fence) -> None:
@@ -30,14 +30,14 @@ class FencedStore:
 
     @property
     def stats(self) -> StoreStats:
-        """What was asked of the store behind this one."""
+        """Statistics of the inner store."""
         return self.store.stats
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         return self.store.get(table, key, consistent=consistent)
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        """Return the item as stored, expired or not, without reading spilled attributes."""
         return self.store.get_raw(table, key)
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
@@ -63,7 +63,7 @@ class FencedStore:
         condition: Condition | None = None,
     ) -> Item:
         self._fence.transact([Update(table, key, set or {}, add or {}, tuple(remove), condition)])
-        # A transaction answers nothing. Someone may have changed or deleted the item since.
+        # A transaction returns nothing. The item may have been changed or deleted since.
         return self.store.get(table, key, consistent=True) or {}
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:

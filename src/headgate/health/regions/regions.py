@@ -1,10 +1,10 @@
-"""Regions: one of them writes at a time, every write says under which epoch, and copies are merged alike everywhere.
+"""Regions: a lease for the one writer region, a fence with its epoch on every write, and merging of rows.
 
-Conditions hold within one region alone: two regions that both write would each win their own race, and replication
-would silently drop one of the two. So a lease makes one region the writer, and each change of writer has an epoch of
-its own. The lease lives in an authority, a store that neither region takes down with it: a table in a third region, or
-one that is consistent across regions. Each region keeps a copy of the epoch beside its data, and every write checks it
-in its own transaction, so that a writer who slept through a change is refused as soon as the region knows of it.
+Conditions hold within one region only: two writing regions would each win their own race, and replication would
+silently drop one of the writes. So a lease makes one region the writer, and each change of writer has its own epoch.
+The lease is in an authority, a store that survives either region: a table in a third region, or one that is
+consistent across regions. Each region stores the epoch beside its data, and every write checks it in its own
+transaction, so that a writer that missed a change is rejected as soon as the region knows the new epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headgate.store.port import Store
 EPOCH: Final = "region_epoch"
 WRITER: Final = "writer_region"
 LEASE_SECONDS: Final = 60.0
-# A region stops so long before its lease ends, by its own clock: clocks of two regions differ by less.
+# A region stops writing this long before its lease ends, to allow for clock skew between regions.
 SKEW_SECONDS: Final = 5.0
 _LEASE_KEY: Final = Key("REGION#WRITER", "LEASE")
 _EPOCH_KEY: Final = Key("REGION#EPOCH", "EPOCH")
@@ -34,7 +34,7 @@ _MERGE_TRIES_MAX: Final = 50
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Which region writes, under which epoch, and until when."""
+    """The writer region, its epoch, and the end of its lease."""
 
     region: str
     epoch: int
@@ -43,7 +43,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class WriterLease:
-    """The lease in the authority. Epochs only grow; a region that goes on holding the lease keeps its epoch."""
+    """The lease in the authority. Epochs only grow; a region that renews its lease keeps its epoch."""
 
     def __init__(self, authority: Store, clock: Clock, *, lease_seconds: float = LEASE_SECONDS) -> None:
         self._authority = authority
@@ -51,12 +51,12 @@ class WriterLease:
         self._lease_ms = round(1000 * lease_seconds)
 
     def read(self) -> Lease | None:
-        """Return the lease as it stands, expired or not; None before the first."""
+        """Return the current lease, expired or not; None before the first."""
         row = self._authority.get(CONTROL, _LEASE_KEY, consistent=True)
         return None if row is None else _lease(row)
 
     def hold(self, region: str) -> Lease:
-        """Take or renew the lease for a region that has it, or that takes it over because nobody does any more.
+        """Renew the lease of a region, or acquire an expired one.
 
         Raises `StoreBusyError` while another region holds it.
         """
@@ -68,7 +68,7 @@ class WriterLease:
         return self._write(found, region, is_renewal=is_renewal)
 
     def release(self, lease: Lease) -> None:
-        """End the lease now, so that another region need not wait. Does nothing if it is no longer this one."""
+        """End the lease now, so that another region need not wait. Does nothing if it is not the current one."""
         row = self._row(Lease(lease.region, lease.epoch, self._now_ms(), lease.version + 1))
         try:
             self._authority.put(CONTROL, row, condition=version_is(lease.version))
@@ -87,7 +87,7 @@ class WriterLease:
                 raise
             held = _lease(exc.current)
             if held.region == region and self._now_ms() < held.expires_ms:
-                # Another process of the same region was faster: the lease is the region's.
+                # Another process of the same region renewed it.
                 return held
             raise _not_the_writer(region, held) from exc
         return lease
@@ -100,7 +100,7 @@ class WriterLease:
 
 
 class Fence:
-    """Lets writes of a region through only while it is the writer, and marks them with its epoch."""
+    """Lets the writes of a region through only while it is the writer, and marks them with its epoch."""
 
     def __init__(self, store: Store, region: str, clock: Clock, *, skew_seconds: float = SKEW_SECONDS) -> None:
         self._store = store
@@ -110,15 +110,15 @@ class Fence:
         self._lease: Lease | None = None
 
     def enter(self, lease: Lease) -> None:
-        """Write under this lease from now on: raise the epoch beside the data, then let writes through.
+        """Open under this lease: raise the epoch beside the data, then let writes through.
 
-        Raises `StoreBusyError` if the region knows of a later epoch.
+        Raises `StoreBusyError` if the region knows a later epoch.
         """
         raise_epoch(self._store, lease.epoch, lease.region)
         self._lease = lease
 
     def leave(self) -> None:
-        """Let no more writes through."""
+        """Close: let no more writes through."""
         self._lease = None
 
     def is_open(self) -> bool:
@@ -131,9 +131,9 @@ class Fence:
         )
 
     def fence_writes(self, writes: Sequence[Write]) -> list[Write]:
-        """Return the writes, marked, and a check that the region is still at this epoch, for one transaction.
+        """Return the marked writes, and a check that the region is still at this epoch, for one transaction.
 
-        The check comes last, so that the places of the caller's writes stay as they are; it takes one of the hundred.
+        The check comes last, so that the caller's writes keep their indexes; it takes one of the hundred places.
         Raises `StoreBusyError` if the region is not the writer.
         """
         lease = self._lease
@@ -143,9 +143,9 @@ class Fence:
         return [*self.marked(writes), fence]
 
     def marked(self, writes: Sequence[Write]) -> list[Write]:
-        """Return the writes, marked with the epoch they are made under. Raises `StoreBusyError` as `fence_writes` does.
+        """Return the writes marked with the current epoch. Raises `StoreBusyError` as `fence_writes` does.
 
-        Entries of the audit are not: they are sealed as they are, and none ever takes the place of another.
+        Audit entries are not marked: they are hashed as they are, and never replaced.
         """
         lease = self._lease
         if lease is None or not self.is_open():
@@ -154,7 +154,7 @@ class Fence:
         return [write if write.table is AUDIT else _marked(write, marks) for write in writes]
 
     def check(self) -> None:
-        """Raise `StoreBusyError` if the region is not the writer, by what it knows itself of the epoch."""
+        """Raise `StoreBusyError` if the region is not the writer, or its stored epoch is later."""
         lease = self._lease
         if lease is None or not self.is_open():
             raise _not_the_writer(self._region, lease)
@@ -162,11 +162,10 @@ class Fence:
             raise self.passed()
 
     def passed(self) -> StoreBusyError:
-        """Let no more writes through, and return the error that says why."""
+        """Close the fence, and return the error."""
         self.leave()
         return StoreBusyError(
-            f"region {self._region}: its epoch has passed and it is not the writer any more; "
-            "write to the region that is"
+            f"region {self._region}: its epoch is over and it is no longer the writer; write to the writer region"
         )
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
@@ -183,7 +182,7 @@ class Fence:
 
 
 def raise_epoch(store: Store, epoch: int, region: str) -> None:
-    """Let a region know of an epoch. Raises `StoreBusyError` if it knows of a later one; knowing it already is fine."""
+    """Store an epoch in a region. Raises `StoreBusyError` if the region knows a later one. Idempotent."""
     row = {**CONTROL.key_attributes(_EPOCH_KEY), "epoch": epoch, "region": region}
     condition = any_of(absent(), less_than("epoch", epoch), all_of(equals("epoch", epoch), equals("region", region)))
     try:
@@ -192,12 +191,12 @@ def raise_epoch(store: Store, epoch: int, region: str) -> None:
         known = exc.current or {}
         raise StoreBusyError(
             f"region {region}: epoch {epoch} is over, {known.get('region')} writes under {known.get('epoch')}; "
-            "ask for the lease again"
+            "acquire the lease again"
         ) from exc
 
 
 def known_epoch(store: Store) -> tuple[int, str] | None:
-    """Return the epoch and the writer that a region knows of."""
+    """Return the epoch and the writer that a region has stored."""
     row = store.get(CONTROL, _EPOCH_KEY, consistent=True)
     return None if row is None else (row["epoch"], row["region"])
 
@@ -206,9 +205,9 @@ def known_epoch(store: Store) -> tuple[int, str] | None:
 
 
 def rank(item: Mapping[str, Any]) -> tuple[int, str, int, str, bytes]:
-    """Return what orders copies of one row: the epoch, then the window, the version and the region.
+    """Return the sort key of copies of one row: the epoch, then the window, the version and the region.
 
-    The content comes last, so that even two rows which should not exist side by side are ordered alike everywhere.
+    The content comes last, so that even two conflicting rows are ordered alike everywhere.
     """
     return (
         int(item.get(EPOCH, 0)),
@@ -220,25 +219,25 @@ def rank(item: Mapping[str, Any]) -> tuple[int, str, int, str, bytes]:
 
 
 def merged(left: Item | None, right: Item | None) -> Item | None:
-    """Return the copy that stays. In whatever order and however often copies come, the same one does."""
+    """Return the copy that wins. The result does not depend on the order or number of merges."""
     if left is None or right is None:
         return right if left is None else left
     return left if rank(left) >= rank(right) else right
 
 
 class Replica:
-    """Takes rows of another region into a store, in any order and any number of times.
+    """Merges rows of another region into a store, in any order and any number of times.
 
-    That a row was removed is not taken over: rows go by their expiry, which is part of them.
+    Deletes are not merged: rows disappear by their expiry, which is part of them.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def take(self, table: Table, item: Item) -> bool:
-        """Merge one copy, and return whether it took the place of what was there. Never makes a row older.
+        """Merge one copy, and return whether it replaced the stored row. A row never gets older.
 
-        Raises `StoreIOError` if the row keeps changing under it, which only a writer that should not be one does.
+        Raises `StoreIOError` if the row keeps changing, which only an illegitimate writer causes.
         """
         key = table.key_of(item)
         current = self._store.get(table, key, consistent=True)
@@ -251,10 +250,12 @@ class Replica:
                 current = exc.current
             else:
                 return True
-        raise StoreIOError(f"table {table.name}, item {tuple(key)}: it changes faster than it can be merged; look why")
+        raise StoreIOError(
+            f"table {table.name}, item {tuple(key)}: changes faster than it can be merged; check for a second writer"
+        )
 
     def learn_epoch(self, epoch: int, region: str) -> None:
-        """Take over what another region knows of the epoch, unless this one knows of a later one."""
+        """Store the epoch of another region, unless this one knows a later one."""
         try:
             raise_epoch(self._store, epoch, region)
         except StoreBusyError:
@@ -284,5 +285,5 @@ def _lease(row: Mapping[str, Any]) -> Lease:
 
 
 def _not_the_writer(region: str, lease: Lease | None) -> StoreBusyError:
-    who = "nobody has let it write" if lease is None else f"{lease.region} is, under epoch {lease.epoch}"
-    return StoreBusyError(f"region {region}: it is not the writer ({who}); write to the region that is")
+    who = "there is no writer" if lease is None else f"{lease.region} is, under epoch {lease.epoch}"
+    return StoreBusyError(f"region {region}: not the writer ({who}); write to the writer region")

@@ -1,8 +1,7 @@
-"""Restore: a restored copy of a table is compared with the one in use, and takes its place or mends single items.
+"""Table restore: compares a restored copy of a table with the live one, and swaps it in or repairs single items.
 
-A table is swapped by its physical name in the setting `store.table_names`. Nothing is renamed or copied, so that
-swapping back is as quick. Where only some items are wrong it is better to mend those: a swap loses what was written
-since.
+A swap changes the physical name in the setting `store.table_names`. Nothing is renamed or copied, so that swapping
+back is as fast. If only some items are wrong, repairing them is better: a swap loses all writes since.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 from headgate.store.table_names import TableNames
 
-# How many keys of each kind a report names; it counts them all.
+# How many keys of each kind a report lists; it counts all.
 NAMED_MAX: Final = 1000
 _DIGEST_BYTES: Final = 16
 _DIGEST_MODULUS: Final = 1 << (8 * _DIGEST_BYTES)
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a table holds, in short. The checksum is the same in whatever order the items come."""
+    """The count and checksum of a table. The checksum does not depend on the order of items."""
 
     items: int
     checksum: str
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a restored table differs from the one in use.
+    """How a restored table differs from the live one.
 
-    `missing` are in use and not restored, `extra` restored and not in use, `differing` are both and not alike. The
-    lists name the first ones; the counts are of all.
+    `missing` are live only, `extra` restored only, `differing` in both with other content. The lists have the first
+    keys; the counts are complete.
     """
 
     table: str
@@ -53,7 +52,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alike(self) -> bool:
-        """Whether both hold the same."""
+        """Whether both have the same content."""
         return not (self.missing_count or self.extra_count or self.differing_count)
 
 
@@ -75,7 +74,7 @@ def compare(
 ) -> Difference:
     """Compare two copies of a table, item by item. Takes some 200 bytes of memory for each item of the first.
 
-    `ignoring` names attributes that may differ, such as those that every write changes.
+    `ignoring` lists attributes that may differ, such as those that every write changes.
     """
     left, right = _Tally(), _Tally()
     digests: dict[Key, bytes] = {}
@@ -110,11 +109,11 @@ def compare(
 
 
 class RepairResult(msgspec.Struct, frozen=True):
-    """What became of the items that were to be mended, or in a dry run what would."""
+    """The outcome of a repair, or in a dry run what it would be."""
 
     is_dry_run: bool
     mended: tuple[Key, ...] = ()
-    # As they should be already, not in the restored copy, and changed by someone else just then.
+    # Already correct, not in the restored copy, and changed by another writer meanwhile.
     alike: tuple[Key, ...] = ()
     absent: tuple[Key, ...] = ()
     overtaken: tuple[Key, ...] = ()
@@ -123,10 +122,10 @@ class RepairResult(msgspec.Struct, frozen=True):
 def repair(
     store: Store, table: Table, keys: Sequence[Key], restored: Callable[[Key], Item | None], *, dry_run: bool = False
 ) -> RepairResult:
-    """Put single items back as they were. An item that is not in the restored copy is left as it is.
+    """Restore single items from the copy. An item that is not in the copy stays as it is.
 
-    A mended item has a version above the one that it replaces, so that whoever read that one notices. An item that
-    someone changes between look and write is not touched. Doing it again changes nothing.
+    A repaired item gets a version above the one it replaces, so that concurrent readers get a conflict. An item that
+    changes between read and write is skipped. Idempotent.
     """
     mended: list[Key] = []
     alike: list[Key] = []
@@ -147,9 +146,9 @@ def repair(
 
 
 def swapped(table_names: Mapping[str, str], table: Table, physical: str, *, prefix: str = "") -> dict[str, str]:
-    """Return the setting `store.table_names` with which `table` is `physical`. Raises `SettingsError`.
+    """Return the setting `store.table_names` in which `table` is `physical`. Raises `SettingsError`.
 
-    Giving the name that it has without an override takes the override away: that is the way back.
+    Giving the default name removes the override: that is the way back.
     """
     names = {**table_names, table.name: physical}
     TableNames(prefix, names)
@@ -173,7 +172,7 @@ def _put_back(store: Store, table: Table, wanted: Item, current: Item | None) ->
 
 
 def _as_read(table: Table, current: Item) -> Condition:
-    """Return the condition that an item is as it was read: by its version, or by all that can be compared."""
+    """Return the condition that an item is as read: by its version, or by all comparable attributes."""
     if VERSION in current:
         return version_is(current[VERSION])
     plain = {

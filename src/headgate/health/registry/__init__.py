@@ -1,1 +1,1 @@
-"""Registry: say here what this part is for."""
+"""Registry: datasets with their configs, versions, aliases, change feed, and lookups that survive an outage."""

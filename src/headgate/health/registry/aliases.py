@@ -1,4 +1,4 @@
-"""Names that datasets go by elsewhere: a namespace and a name, as lineage tools have them, to a dataset, and why."""
+"""Dataset aliases: maps a namespace and name, as lineage tools use them, to a dataset URN."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PREFIX: Final = "NAME#"
 
 
 class Alias(Struct, frozen=True, kw_only=True):
-    """A name elsewhere. `dataset_urn` is None once it stands for nothing any more."""
+    """An alias. `dataset_urn` is None once it was removed."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class Alias(Struct, frozen=True, kw_only=True):
 
 
 class AliasIndex:
-    """Looks up and changes what names elsewhere stand for. Safe to use from many threads."""
+    """Reads and writes aliases. Safe to use from many threads."""
 
     def __init__(self, store: Store, clock: Clock, cache: Cache, audit: AuditLog) -> None:
         self._store = store
@@ -51,16 +51,16 @@ class AliasIndex:
         self._audit = audit
 
     def put(self, namespace: str, name: str, urn: str | None, *, why: str, actor: str) -> Alias:
-        """Let a name stand for a dataset, or for None any more. What it stands for already changes nothing.
+        """Point an alias at a dataset, or remove it with None. Repeating it changes nothing.
 
-        Raises `DatasetNotFoundError` if no such dataset is registered, `InvalidPayloadError` for a name that is empty
-        or too long, and `NotFoundError` for one that is to be removed and is not there.
+        Raises `DatasetNotFoundError` if the dataset is not registered, `InvalidPayloadError` for an empty or too long
+        name, and `NotFoundError` for a removal of an alias that does not exist.
         """
         key = _key(namespace, name)
         for _ in range(ATTEMPTS_MAX):
             held = self._read(key)
             if urn is None and (held is None or held.dataset_urn is None):
-                raise NotFoundError(f"name {name!r} of {namespace!r}: it stands for no dataset")
+                raise NotFoundError(f"name {name!r} of {namespace!r}: not an alias of a dataset")
             if held is not None and held.dataset_urn == urn:
                 return held
             alias = Alias(
@@ -73,13 +73,13 @@ class AliasIndex:
                 version=1 if held is None else held.version + 1,
             )
             if self._commit(alias, held):
-                # Versions must not fall, so the row of a removed name stays, and counts on.
+                # The row of a removed alias stays, because cached versions must never decrease.
                 self._cache.wrote(_cache_key(namespace, name), urn, alias.version)
                 return alias
-        raise StoreBusyError(f"name {name!r} of {namespace!r}: others changed it again and again; try once more")
+        raise StoreBusyError(f"name {name!r} of {namespace!r}: too many conflicts with other writers; try again")
 
     def get(self, namespace: str, name: str) -> str | None:
-        """Return the dataset that a name stands for, or None. Answers may be as old as the cache allows."""
+        """Return the dataset of an alias, or None. The answer may be as old as the cache allows."""
         key = _key(namespace, name)
 
         def load() -> Loaded[str] | None:
@@ -89,7 +89,7 @@ class AliasIndex:
         return self._cache.get(_cache_key(namespace, name), load, str).value
 
     def of(self, urn: str) -> list[Alias]:
-        """Return the names that stand for a dataset, by namespace and name."""
+        """Return the aliases of a dataset, by namespace and name."""
         found: list[Alias] = []
         cursor: str | None = None
         while True:
@@ -112,7 +112,7 @@ class AliasIndex:
         return None if item is None else typed_decode.convert(item, Alias)
 
     def _commit(self, alias: Alias, held: Alias | None) -> bool:
-        """Try once. Returns False if someone else was faster."""
+        """Try the write once. Return False after a conflict."""
         fields = msgspec.to_builtins(alias)
         own = {**fields, **DATASET_REGISTRY.key_attributes(_key(alias.namespace, alias.name))}
         unchanged = absent() if held is None else version_is(held.version)
@@ -139,7 +139,7 @@ class AliasIndex:
         except ConflictError as exc:
             if 1 in exc.failures and 0 not in exc.failures:
                 raise DatasetNotFoundError(
-                    f"dataset {alias.dataset_urn}: it is not registered; create it before it is given a name"
+                    f"dataset {alias.dataset_urn}: not registered; create it before its alias"
                 ) from exc
             return False
         return True
@@ -162,5 +162,5 @@ def _key(namespace: str, name: str) -> Key:
 
 
 def _cache_key(namespace: str, name: str) -> cache_keys.Key:
-    # Among the configs of datasets, under a name that no dataset can have: theirs have no '#'. Configs begin at 1.
+    # Shares the cache of dataset configs under a key that no dataset has: URNs have no '#', config versions start at 1.
     return cache_keys.dataset_config(f"#{_digest(namespace, name)}", 0)

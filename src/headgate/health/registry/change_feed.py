@@ -1,12 +1,12 @@
-"""The change feed of the registry: for those who keep a copy of it and ask every so often what is new.
+"""Registry change feed: checkpoints for consumers that keep a copy of the registry and poll for changes.
 
-Why rows of its own: a table's stream keeps a place for each consumer and forgets after a day, and events are numbered
-before they are committed, so that a reader who asks "after this one" can pass by one that commits late. Here a change
-takes the place after the end of its shard, and moves the end, in the transaction that makes it. So once an end is
-seen, all before it can be read, and a checkpoint is no more than a place for each shard.
+The feed has rows of its own, because the table's stream expires after a day and keeps one position per consumer, and
+event ids are assigned before the commit, so that a reader could skip an event that commits late. Here a change takes
+the position after the end of its shard, and moves the end, in the transaction that makes the change. Once a reader
+sees an end, all positions before it are readable; a checkpoint is one position for each shard.
 
-A dataset has one row, which moves to the end with each change. The feed is therefore as long as there are datasets;
-read from its beginning it is a full export that no lagging index can leave anything out of.
+A dataset has one row, which moves to the end with each change. The feed is as long as the number of datasets; read
+from the start, it is a full export that does not depend on an index that may lag.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# Datasets are changed by people, a few in a second at most; when many are discovered at once they queue in 8 places.
+# Datasets change a few times a second at most; a burst of discoveries queues on 8 shards.
 SHARDS: Final = 8
 LIMIT_MAX: Final = 1000
 _FORMAT: Final = "f1"
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """The latest change of a dataset. `changed_fields` are of that change alone, not of those that were passed by."""
+    """The latest change of a dataset. `changed_fields` are those of this change only."""
 
     dataset_urn: str
     config_version: int
@@ -45,7 +45,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Changes(Struct, frozen=True):
-    """Datasets that changed, in the order of their changes for each, and where to go on."""
+    """Changed datasets, each with its latest change, and the next checkpoint."""
 
     changes: list[Change]
     checkpoint: str
@@ -53,31 +53,31 @@ class Changes(Struct, frozen=True):
 
 
 class Feed:
-    """Reads the feed, and says what to write to it."""
+    """Reads the feed, and returns the writes of a change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def next_place(self, urn: str) -> int:
-        """Return the place that the next change of a dataset takes, unless another takes it first."""
+        """Return the position of the next change of a dataset, if no other change takes it first."""
         return self._ends([shard_of(urn)])[0] + 1
 
     def after(self, checkpoint: str | None, limit: int) -> Changes:
-        """Return up to `limit` datasets that changed after a checkpoint; for None, all that there ever were.
+        """Return up to `limit` datasets that changed after a checkpoint; for None, all datasets.
 
-        Raises `CursorError` for what is not a checkpoint.
+        Raises `CursorError` for an invalid checkpoint.
         """
         places = _places(checkpoint)
         limit = max(1, min(limit, LIMIT_MAX))
         ends = self._ends(range(SHARDS))
-        # Up to ends that were read before: a page is no snapshot, and could show a place but not the one before it.
+        # Bounded by ends read before: a page is no snapshot, and could show a position but not the one before it.
         queries = {
             shard: _span(shard, place, end, limit)
             for shard, (place, end) in enumerate(zip(places, ends, strict=True))
             if place < end
         }
         pages = self._store.query_many(list(queries.values()))
-        # By time, as far as shards can be compared at all; within each the order is exact.
+        # Sorted by time across shards; within a shard the order is exact.
         numbered = [_numbered(shard, page) for shard, page in zip(queries, pages, strict=True)]
         merged = list(heapq.merge(*numbered, key=_moment))
         for shard, item in merged[:limit]:
@@ -86,18 +86,18 @@ class Feed:
         return Changes([_change_of(item) for _, item in merged[:limit]], _text(places), has_more)
 
     def _ends(self, shards: Sequence[int]) -> list[int]:
-        """Return the last place that is taken in each shard, 0 if there is none."""
+        """Return the last used position of each shard, 0 if there is none."""
         rows = self._store.get_many(DATASET_REGISTRY, [_end_key(shard) for shard in shards], consistent=True)
         return [0 if row is None else int(row["version"]) for row in rows]
 
 
 def shard_of(urn: str) -> int:
-    """Return the shard of the feed that a dataset's changes are in. It never changes."""
+    """Return the shard of a dataset's changes. It never changes."""
     return hashlib.blake2b(urn.encode(), digest_size=2).digest()[0] % SHARDS
 
 
 def feed_writes(dataset: Dataset, changed: Sequence[str], *, place: int, before: int | None) -> list[Write]:
-    """Return the writes that move a dataset from its place in the feed to a new one."""
+    """Return the writes that move a dataset from its position in the feed to a new one."""
     shard = shard_of(dataset.dataset_urn)
     item = {
         **DATASET_REGISTRY.key_attributes(DATASET_CHANGE.key(shard=shard, sequence=place)),
@@ -109,7 +109,7 @@ def feed_writes(dataset: Dataset, changed: Sequence[str], *, place: int, before:
         "updated_at": dataset.updated_at,
     }
     end = {**DATASET_REGISTRY.key_attributes(_end_key(shard)), "version": place}
-    # Conditional on the end, not on the place being free: places that were moved from are free, and behind readers.
+    # Conditional on the end of the shard, not on a free position: datasets leave free positions behind readers.
     moved = Put(DATASET_REGISTRY, end, version_is(place - 1) if place > 1 else absent())
     writes: list[Write] = [moved, Put(DATASET_REGISTRY, item)]
     if before is not None:
@@ -123,7 +123,7 @@ def _end_key(shard: int) -> Key:
 
 def _span(shard: int, place: int, end: int, limit: int) -> Query:
     sort = Sort(Range.BETWEEN, f"{place + 1:012d}", f"{end:012d}")
-    # Consistent: a place that is not seen because a replica lags would be passed by for good.
+    # Consistent: a position hidden by a lagging replica would be skipped for good.
     return Query(table=DATASET_REGISTRY, partition=_partition(shard), sort=sort, limit=limit, consistent=True)
 
 
@@ -151,7 +151,7 @@ def _change_of(item: Item) -> Change:
 
 
 def _text(places: Sequence[int]) -> str:
-    # Not signed: it names nothing but places, and a wrong one harms only whoever sends it.
+    # Not signed: it holds only positions, and a forged one affects only its sender.
     return ".".join([_FORMAT, *map(str, places)])
 
 
@@ -161,5 +161,5 @@ def _places(checkpoint: str | None) -> list[int]:
     form, *places = checkpoint.split(".")
     is_right = form == _FORMAT and len(places) == SHARDS
     if not is_right or not all(place.isascii() and place.isdigit() and len(place) <= 12 for place in places):
-        raise CursorError(f"checkpoint {checkpoint[:60]!r}: not one of this feed; begin again without one")
+        raise CursorError(f"checkpoint {checkpoint[:60]!r}: not a checkpoint of this feed; start again without one")
     return [int(place) for place in places]

@@ -1,4 +1,4 @@
-"""Changes of a dataset as they are decided on: what may be changed, and everything that one transaction writes."""
+"""Registry changes: the checks of a change, and all writes of its transaction."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from headgate.store.model.values import Item
 
 EVENT_TYPE: Final = "headgate.dataset.config_changed"
 EVENT_SOURCE: Final = "/headgate/health"
-# As `expected_version`: change it whatever its version is.
+# As `expected_version`: no version check.
 UNCHECKED: Final = -1
 _TICKET: Final = re.compile(r"(?=.*\d)[A-Za-z0-9][A-Za-z0-9._/#:@-]{2,127}")
 
 
 class ChangeAuthor(NamedTuple):
-    """Who makes a change, and on what grounds."""
+    """The actor of a change, with ticket and reason."""
 
     actor: str
     action: str
@@ -49,24 +49,24 @@ class ChangeAuthor(NamedTuple):
 
 
 class StoredDataset(NamedTuple):
-    """What the store holds of a dataset, as a change needs it."""
+    """The stored dataset, as a change needs it."""
 
     urn: str
     item: Item | None
     dataset: Dataset | None
-    # Of the name without its version, if it has one.
+    # The versions row of the URN without its version, if it has one.
     versions: Versions | None
 
 
 class DesiredState(NamedTuple):
-    """What a dataset is to be."""
+    """The requested config and status of a dataset."""
 
     spec: DatasetSpec
     status: DatasetStatus
 
 
 class ChangePlan(NamedTuple):
-    """A change that has been decided on: what is written, and what then is."""
+    """The transaction of a change, and the dataset after it."""
 
     dataset: Dataset
     versions: Versions | None
@@ -75,7 +75,7 @@ class ChangePlan(NamedTuple):
 
 
 class ChangeStamp(NamedTuple):
-    """When a change is made, its own id, and the place it takes in the feed."""
+    """The time of a change, its id, and its position in the feed."""
 
     now_ms: int
     change_id: str
@@ -85,7 +85,7 @@ class ChangeStamp(NamedTuple):
 def plan(
     held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, at: ChangeStamp, event_writes: EventWrites
 ) -> ChangePlan:
-    """Return the transaction that makes a dataset what is wanted, if it is still what is held."""
+    """Return the transaction that makes the requested change, conditional on the stored version."""
     now = instant(at.now_ms)
     before = held.dataset
     dataset = Dataset(
@@ -126,42 +126,42 @@ def plan(
 
 
 def flips(before: Dataset | None, status: DatasetStatus) -> bool:
-    """Whether a dataset that takes a status is deleted by that, or no longer deleted."""
+    """Whether a dataset becomes deleted, or is no longer deleted."""
     return before is not None and (before.status is DatasetStatus.DELETED) != (status is DatasetStatus.DELETED)
 
 
 def present(urn: str, current: Dataset | None) -> Dataset:
-    """Return a dataset that is there and in use. Raises `DatasetNotFoundError`."""
+    """Return a dataset that is in use. Raises `DatasetNotFoundError`."""
     if current is None:
-        raise DatasetNotFoundError(f"dataset {urn}: it is not registered; 'headgate dataset ls' lists those that are")
+        raise DatasetNotFoundError(f"dataset {urn}: not registered; 'headgate dataset ls' lists the datasets")
     if current.status is DatasetStatus.DELETED:
         raise DatasetNotFoundError(
             f"dataset {urn}: it was deleted at {current.updated_at} by {current.updated_by}; restore it, "
-            f"or ask for its version {current.config_version}"
+            f"or read its version {current.config_version}"
         )
     return current
 
 
 def is_repeat(current: Dataset, expected_version: int) -> bool:
-    """Whether whoever expected this version may have made the present one: then the same change changes nothing."""
+    """Whether the current version may be the result of this same request: then repeating it changes nothing."""
     return expected_version in (UNCHECKED, current.config_version, current.config_version - 1)
 
 
 def check_version(current: Dataset, expected_version: int) -> None:
-    """Raise `VersionConflictError`, carrying the dataset, if it is not at the version that is expected."""
+    """Raise `VersionConflictError`, carrying the dataset, if it is not at the expected version."""
     if expected_version not in (UNCHECKED, current.config_version):
         raise VersionConflictError(
             f"dataset {current.dataset_urn}: it is at version {current.config_version}, not {expected_version}; "
-            "read it again, then decide",
+            "read it again",
             current=written(current),
         )
 
 
 def check_ticket(held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, *, tier_1_needs_ticket: bool) -> None:
-    """Refuse a change that concerns TIER_1, before or after, without an approval ticket.
+    """Reject a change to or from TIER_1 without an approval ticket.
 
-    To register what nobody has registered before changes nothing that anyone relies on, and needs none. Raises
-    `ApprovalRequiredError`, and `InvalidPayloadError` for a ticket that is not needed and is not one.
+    A first registration needs none, because nothing relies on the dataset yet. Raises `ApprovalRequiredError`, and
+    `InvalidPayloadError` for an invalid ticket.
     """
     is_formed = by.ticket is not None and _TICKET.fullmatch(by.ticket) is not None
     is_new = held.dataset is None or held.dataset.status is DatasetStatus.DISCOVERED
@@ -182,7 +182,7 @@ def _unchanged(before: Dataset | None) -> Condition:
 
 
 def _versions_writes(held: StoredDataset, status: DatasetStatus) -> tuple[Versions | None, list[Write]]:
-    """Return what the name without a version stands for once this one has taken a status, and the write of it."""
+    """Return the versions of the URN without a version after a status change, and the write of their row."""
     name, number, versions = alias_name(held.urn), version_of(held.urn), held.versions
     if name is None or number is None or versions is None:
         return None, []

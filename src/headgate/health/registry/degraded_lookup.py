@@ -1,4 +1,4 @@
-"""Look-ups that degrade instead of failing: what an enforcer is told of a dataset when something is missing or down."""
+"""Degraded lookup: answers dataset lookups with stale, last-known or default configs when the store is unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.health.observer import HealthObserver
 from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 
-# What nobody has promised is not soon broken: a day late, and half of the data wrong.
+# Lenient defaults for an unknown dataset: a day of delay, half of the data invalid.
 _log = structlog.get_logger(__name__)
 LENIENT_SLOS: Final = Slos(
     freshness=FreshnessSlo(max_delay_seconds=86_400),
@@ -28,7 +28,7 @@ LENIENT_SLOS: Final = Slos(
 
 
 class FallbackOnMiss(enum.StrEnum):
-    """What to answer for a dataset that is not registered: defaults with a warning, an error, or defaults alone."""
+    """The answer for a dataset that is not registered: defaults with a warning, an error, or defaults alone."""
 
     WARN = "WARN"
     FAIL = "FAIL"
@@ -36,14 +36,14 @@ class FallbackOnMiss(enum.StrEnum):
 
 
 class Lookup(Struct, frozen=True):
-    """An answer. What is not as it should be is said in `warning`, and flagged on the dataset itself."""
+    """An answer. `warning` describes a degraded answer, which the dataset flags as well."""
 
     dataset: Dataset
     warning: str | None = None
 
 
 class LookupStats:
-    """Plain integers, added to without a lock: exact for one thread, close enough for many."""
+    """Counters without a lock: exact for one thread, approximate for many."""
 
     __slots__ = ("default_config_used", "last_known_used", "not_found", "stale_cache_used")
 
@@ -55,7 +55,7 @@ class LookupStats:
 
 
 class Lookups:
-    """Asks the registry, then what is stale, then what was last known, then defaults; and says which it was."""
+    """Tries the registry, then a stale cache entry, then the last-known config, then defaults."""
 
     def __init__(self, finder: DatasetFinder, known: LastKnown, clock: Clock, observer: HealthObserver) -> None:
         self.stats = LookupStats()
@@ -65,15 +65,15 @@ class Lookups:
         self._clock = clock
 
     def find(self, urn: str) -> Dataset | None:
-        """Return a dataset or None, and remember the answer. Raises `TransientError`."""
+        """Return a dataset or None, and save the answer as last known. Raises `TransientError`."""
         found = self._finder.find(urn)
         self._note(urn, found)
         return found
 
     def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
-        """Return those of some datasets that are in use, by the names given, and remember the answers.
+        """Return the datasets in use among these, by the given URNs, and save the answers as last known.
 
-        If the store cannot be asked, what was last known of all of them will do. Raises `TransientError` if it is not.
+        During an outage, last-known configs are returned if there are some for all. Raises `TransientError` otherwise.
         """
         try:
             found = self._finder.find_many(urns)
@@ -88,11 +88,11 @@ class Lookups:
         return found
 
     def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
-        """Return a dataset, or what is to be used instead of it.
+        """Return a dataset, or its replacement.
 
-        That none is registered is an answer, which `fallback_on_miss` decides about. Raises `DatasetNotFoundError` if
-        it says so, and the `TransientError` of the store if that cannot be asked, nothing is known of the dataset and
-        it was once of TIER_1: lenient defaults would wave through what matters most.
+        `fallback_on_miss` decides about an unregistered dataset. Raises `DatasetNotFoundError` for FAIL. Raises the
+        `TransientError` of the store if the dataset has no last-known config and was once of TIER_1: lenient defaults
+        would let through what matters most.
         """
         try:
             found = self.find(urn)
@@ -103,7 +103,7 @@ class Lookups:
         if not found.stale:
             return Lookup(found)
         self.stats.stale_cache_used += 1
-        return Lookup(found, f"dataset {urn}: the store cannot be asked; this is {found.age_seconds:.0f} s old")
+        return Lookup(found, f"dataset {urn}: the store is unavailable; this is {found.age_seconds:.0f} s old")
 
     def _note(self, urn: str, found: Dataset | None) -> None:
         if found is None:
@@ -113,14 +113,14 @@ class Lookups:
 
     def _without_dataset(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
         self.stats.not_found += 1
-        missing = DatasetNotFoundError(f"dataset {urn}: it is not registered; create it first")
+        missing = DatasetNotFoundError(f"dataset {urn}: not registered; create it first")
         self._observer.on_dataset_missing(missing)
         if fallback_on_miss is FallbackOnMiss.FAIL:
             raise missing
         self.stats.default_config_used += 1
-        # Not louder: anyone may ask for names that nobody has registered, as often as they like.
-        _log.debug("using_default_config", dataset_urn=urn, reason="it is not registered")
-        warning = f"dataset {urn}: it is not registered; lenient defaults are used"
+        # Debug level: callers may look up unregistered names as often as they like.
+        _log.debug("using_default_config", dataset_urn=urn, reason="not registered")
+        warning = f"dataset {urn}: not registered; lenient defaults are used"
         return Lookup(default_dataset(urn), None if fallback_on_miss is FallbackOnMiss.PASS else warning)
 
     def _without_store(self, urn: str, error: TransientError) -> Lookup:
@@ -128,20 +128,20 @@ class Lookups:
         if known is not None:
             self.stats.last_known_used += 1
             age_seconds = max(0.0, self._clock.seconds() - known.at_seconds)
-            warning = f"dataset {urn}: neither store nor cache answers; this was last known {age_seconds:.0f} s ago"
+            warning = f"dataset {urn}: store and cache are unavailable; this was last known {age_seconds:.0f} s ago"
             return Lookup(replace(known.dataset, stale=True, age_seconds=age_seconds), warning)
         if self._known.was_tier_1(urn):
             raise error
         self.stats.default_config_used += 1
         _log.warning(
-            "using_default_config", dataset_urn=urn, reason="neither store nor cache answers", error=str(error)
+            "using_default_config", dataset_urn=urn, reason="store and cache are unavailable", error=str(error)
         )
-        warning = f"dataset {urn}: neither store nor cache answers ({error}); lenient defaults are used"
+        warning = f"dataset {urn}: store and cache are unavailable ({error}); lenient defaults are used"
         return Lookup(default_dataset(urn), warning)
 
 
 def default_dataset(urn: str) -> Dataset:
-    """Return what is assumed of a dataset of which nothing is known. Raises `InvalidIdError`."""
+    """Return the default config of an unknown dataset. Raises `InvalidIdError`."""
     return Dataset(
         dataset_urn=dataset_urn(urn), config_version=0, tier=Tier.TIER_3, slos=LENIENT_SLOS, is_fallback=True
     )

@@ -1,4 +1,4 @@
-"""Finding a dataset by either form of its name, with `:vN` or without, through the cache or as it stands now."""
+"""Dataset finder: reads a dataset by its URN with or without `:vN`, through the cache or from the store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headgate.store.port import Store
 
 
 class DatasetFinder:
-    """Reads datasets. A name without a version stands for the highest that is registered; one with it, for none."""
+    """Reads datasets. A URN without a version names its highest registered version."""
 
     def __init__(self, store: Store, cache: Cache) -> None:
         self._store = store
         self._cache = cache
 
     def find(self, urn: str) -> Dataset | None:
-        """Return a dataset that is in use, or None. One that people registered goes before one that was discovered."""
+        """Return a dataset in use, or None. A registered one takes precedence over a discovered one."""
         found = self._cached(urn)
         if _rank(found) == _REGISTERED:
             return found
@@ -32,9 +32,9 @@ class DatasetFinder:
         return _better(found, named)
 
     def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
-        """Return those of some datasets that are in use, by the names given, chosen as `find` does.
+        """Return the datasets in use among these, by the given URNs, chosen as `find` does.
 
-        Three calls to the store at most, whatever is in the cache. Raises `TransientError`.
+        At most three calls to the store, whatever is cached. Raises `TransientError`.
         """
         found = self._latest(urns)
         others = self._other_names([urn for urn in urns if _rank(found.get(urn)) < _REGISTERED])
@@ -47,9 +47,9 @@ class DatasetFinder:
         return best
 
     def now(self, urn: str) -> Dataset | None:
-        """Return a dataset as it stands now: under this name if it is in use, else under the other form of it.
+        """Return a dataset from the store: under this URN if it is in use, else under its other form.
 
-        What was deleted is returned if there is nothing else, under either form as well.
+        A deleted one is returned if there is no other, under either form.
         """
         found = self.held(urn).dataset
         if _rank(found):
@@ -62,7 +62,7 @@ class DatasetFinder:
         return named if _rank(named) or found is None else found
 
     def held(self, urn: str) -> StoredDataset:
-        """Return all that the store holds now of exactly this name, to change it."""
+        """Return everything stored under exactly this URN, for a change."""
         name = alias_name(urn)
         keys = [latest_key(urn)] if name is None else [latest_key(urn), versions_key(name)]
         item, *others = self._store.get_many(DATASET_REGISTRY, keys, consistent=True)
@@ -70,7 +70,7 @@ class DatasetFinder:
         return StoredDataset(urn, item, None if item is None else dataset_of(item), versions)
 
     def wrote(self, dataset: Dataset, versions: Versions | None) -> None:
-        """Let every process see a committed change. The cache takes no older version over a newer one."""
+        """Update the cache after a commit. The cache keeps the newer version."""
         self._cache.wrote(cache_keys.dataset_config(dataset.dataset_urn), dataset, dataset.config_version)
         name = alias_name(dataset.dataset_urn)
         if name is not None and versions is not None:
@@ -92,7 +92,7 @@ class DatasetFinder:
         return {urn: dataset_of(row) for urn, row in zip(urns, rows, strict=True) if row is not None}
 
     def _other_names(self, urns: Sequence[str]) -> dict[str, str]:
-        """Return for datasets that are not registered under their names where to look for them, if anywhere."""
+        """Return the other URNs to try for datasets that are not registered under theirs."""
         others = {urn: name for urn in urns if (name := alias_name(urn)) is not None}
         short = [urn for urn in urns if urn not in others]
         rows = self._store.get_many(DATASET_REGISTRY, [versions_key(urn) for urn in short]) if short else []
@@ -103,7 +103,7 @@ class DatasetFinder:
         return others
 
     def _other_name(self, urn: str) -> str | None:
-        """Return the name under which to look for a dataset that is not registered under this one."""
+        """Return the other URN to try for a dataset that is not registered under this one."""
         name = alias_name(urn)
         if name is not None:
             return name
@@ -127,7 +127,7 @@ def _rank(dataset: Dataset | None) -> int:
 
 
 def _better(own: Dataset | None, other: Dataset | None) -> Dataset | None:
-    """Return which of the datasets under the two forms of a name is meant, or None if neither is in use."""
+    """Return which of the datasets under the two forms of a URN is meant, or None if neither is in use."""
     best = other if _rank(other) > _rank(own) else own
     return best if _rank(best) else None
 
@@ -137,5 +137,5 @@ def _version_name(name: str, version: int | None) -> str | None:
 
 
 def _versions_cache_key(name: str) -> cache_keys.Key:
-    # Versions of configs begin at 1, so that 0 is free for what a name stands for.
+    # Config versions start at 1, so 0 is free for the row of versions.
     return cache_keys.dataset_config(name, 0)

@@ -1,4 +1,4 @@
-"""What this process, or the one before it, last knew of datasets: the answer when neither store nor cache has one."""
+"""Last-known datasets: the configs this process or its predecessor last read, for when store and cache are down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAVED_EVERY_SECONDS: Final = 60.0
 
 
 class LastKnownDataset(Struct, frozen=True, array_like=True):
-    """A dataset, and when the store last said so, in seconds since 1970."""
+    """A dataset, and when it was last read from the store, in epoch seconds."""
 
     dataset: Dataset
     at_seconds: float
@@ -32,10 +32,10 @@ class _Saved(Struct, frozen=True):
 
 
 class LastKnown:
-    """Datasets by the name they were asked for. Safe to use from many threads.
+    """Datasets by requested URN. Safe to use from many threads.
 
-    With a path it outlives the process: a file that is written at most once a minute, and that a reader may lose
-    without harm. Names that were ever of TIER_1 are never forgotten, whatever else is.
+    With a path, they survive the process in a file that is written at most once a minute. Losing it is harmless. URNs
+    that were ever of TIER_1 are kept for good.
     """
 
     def __init__(self, clock: Clock, path: Path | None = None) -> None:
@@ -49,28 +49,28 @@ class LastKnown:
         self._load()
 
     def learn(self, name: str, dataset: Dataset) -> None:
-        """Remember a dataset as the store has just said it is, under the name it was asked for and its own."""
+        """Save a dataset that was just read, under the requested URN and its own."""
         held = self._known.get(name)
         if held is None or held.dataset is not dataset:
             for each in {name, dataset.dataset_urn}:
                 self._put(each, dataset)
 
     def forget(self, name: str) -> None:
-        """Remember nothing of what went by this name: the store has just said that it is gone."""
+        """Drop a dataset that was just found to be missing."""
         if name in self._known:
             with self._lock:
                 self._is_dirty |= self._known.pop(name, None) is not None
 
     def recall(self, name: str) -> LastKnownDataset | None:
-        """Return what was last known under a name, or None."""
+        """Return the last-known dataset of a URN, or None."""
         return self._known.get(name)
 
     def was_tier_1(self, name: str) -> bool:
-        """Whether what goes by this name was ever known to be of TIER_1."""
+        """Whether the dataset of this URN was ever of TIER_1."""
         return name in self._tier_1
 
     def save(self) -> None:
-        """Write what is known to the file, if there is one. A disk that refuses is no reason to fail a read."""
+        """Write the file, if there is one. A disk error does not fail a read."""
         if self._path is None:
             return
         with self._lock:
@@ -88,7 +88,7 @@ class LastKnown:
     def _put(self, name: str, dataset: Dataset) -> None:
         with self._lock:
             held = self._known.get(name)
-            # A version that is only confirmed is not worth a write: its age on disk is then what it was.
+            # A confirmation of the same version is not worth a write; the age on disk stays older.
             self._is_dirty |= held is None or held.dataset.config_version != dataset.config_version
             self._known[name] = LastKnownDataset(dataset, self._clock.seconds())
             self._known.move_to_end(name)
@@ -106,7 +106,7 @@ class LastKnown:
         try:
             saved = typed_decode.from_msgpack(self._path.read_bytes(), _Saved)
         except (OSError, msgspec.DecodeError):
-            # There is none yet, or a crash of the machine left half of one: then nothing is known, as at first.
+            # No file yet, or half of one after a crash: start empty.
             return
         self._known.update(saved.known)
         self._tier_1.update(saved.tier_1)

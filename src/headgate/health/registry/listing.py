@@ -1,13 +1,13 @@
-"""Listings of the registry: which index answers which question, and the pages that come of it.
+"""Dataset listing: which index serves which filter, and its pages.
 
-| asked for | partitions read | what is left to filter |
+| filter | partitions read | filtered row by row |
 |---|---|---|
 | `owner_team` (and anything but DELETED) | owner-index of the team | tier, status, source_type, search |
 | `tier` | tier-index of the tier | status, source_type, search |
-| `status` DELETED | tier-index of what is deleted, of the tier or of each | owner_team, source_type, search |
+| `status` DELETED | tier-index of deleted datasets, of the tier or of each | owner_team, source_type, search |
 | anything else | tier-index of each tier, merged | status, source_type, search |
 
-All are in the order of URNs. Indexes may lag: who must not miss a dataset reads the change feed.
+All are ordered by URN. Indexes may lag: a consumer that must not miss a dataset reads the change feed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LIMIT_MAX: Final = 1000
 
 
 class DatasetFilter(Struct, frozen=True, kw_only=True):
-    """Which datasets: those that match all that is given. Deleted ones only if they are asked for.
+    """Filter of a listing; all given fields must match. Deleted datasets are listed only on request.
 
-    `search` is text that is looked for in the URN, the names, the team and the description, in either case.
+    `search` is a text in the URN, the names, the team or the description, ignoring case.
     """
 
     tier: Tier | None = None
@@ -42,7 +42,7 @@ class DatasetFilter(Struct, frozen=True, kw_only=True):
     search: str | None = None
 
     def admits(self, dataset: Dataset) -> bool:
-        """Whether a dataset is meant."""
+        """Whether a dataset matches."""
         if dataset.status is not self.status and (self.status is not None or dataset.status is DatasetStatus.DELETED):
             return False
         if self.tier not in (None, dataset.tier) or self.owner_team not in (None, dataset.owner_team):
@@ -55,25 +55,25 @@ class DatasetFilter(Struct, frozen=True, kw_only=True):
 
 
 class Datasets(Struct, frozen=True):
-    """Some datasets, and the cursor to the next ones if there may be more."""
+    """A page of datasets, and the cursor of the next page if there may be one."""
 
     datasets: list[Dataset]
     cursor: str | None = None
 
 
 class Listing:
-    """Answers which datasets there are."""
+    """Lists datasets."""
 
     def __init__(self, store: Store, keyring: Keyring) -> None:
         self._pages = MergedPages(store, keyring)
 
     def page(self, wanted: DatasetFilter, *, limit: int, cursor: str | None) -> Datasets:
-        """Return up to `limit` datasets by URN. A page may be short although there are more: the cursor tells.
+        """Return up to `limit` datasets by URN. A page may be short although its cursor is set.
 
-        Raises `QueryLimitError` for a limit that is not allowed, and `CursorError` for a cursor of another question.
+        Raises `QueryLimitError` for an invalid limit, and `CursorError` for a cursor of another query.
         """
         if not 1 <= limit <= LIMIT_MAX:
-            raise QueryLimitError(f"limit is {limit}: ask for 1 to {LIMIT_MAX} datasets at a time")
+            raise QueryLimitError(f"limit is {limit}: give 1 to {LIMIT_MAX}")
         page = self._pages.page(
             partitions(wanted),
             _place,
@@ -83,13 +83,13 @@ class Listing:
             keep=lambda item: wanted.admits(dataset_of(item)),
             question=wanted,
         )
-        # By URN: an index that lags may show a dataset in the partition it has left and in the one it is in.
+        # Deduplicated by URN: a lagging index may show a dataset in its old and its new partition.
         found = {item["PK"]: dataset_of(item) for item in page.items}
         return Datasets(list(found.values()), page.cursor)
 
 
 def partitions(wanted: DatasetFilter) -> list[Partition]:
-    """Return the partitions of indexes that together hold all that is wanted."""
+    """Return the index partitions that together hold all matches."""
     is_deleted = wanted.status is DatasetStatus.DELETED
     if wanted.owner_team and not is_deleted:
         return [Partition(DATASET_REGISTRY, "owner-index", wanted.owner_team)]

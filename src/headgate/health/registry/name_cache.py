@@ -1,4 +1,4 @@
-"""Which name a dataset is registered under, remembered for a moment: thousands of calls a second ask."""
+"""Name cache: the registered URN of a requested one, cached briefly because thousands of calls a second need it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from headgate.clock import Clock
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.urns import dataset_urn
 
-# As long as this process trusts what it has read of a dataset. What was read together is not to be read together again,
-# while everyone waits: some of it is trusted for less.
+# The trust time of a cached answer. Entries that were read together expire apart, so that they are not all reloaded at
+# once while callers wait.
 TRUSTED_SECONDS: Final = 30
 _LESS_SECONDS_MAX: Final = 15
 NAMES_MAX: Final = 65_536
-# No dataset is registered under it.
+# No dataset is registered under the URN.
 _UNKNOWN: Final = "?"
 
 V = TypeVar("V")
 
 
 class TtlCache(Generic[V]):
-    """What was found out of datasets, by the names they were asked for. Safe to use from many threads.
+    """Answers by requested URN, with a time to live. Safe to use from many threads.
 
-    Each is forgotten after a while, and all of it at once when a dataset changed here or another process said so.
+    All are dropped when a dataset changes in this process, or another process reports a change.
     """
 
     def __init__(self, clock: Clock, changes: Callable[[], int]) -> None:
-        """Take `changes`, a number that grows when others change a dataset."""
+        """Take `changes`, a counter of changes by other processes."""
         self._clock = clock
         self._changes = changes
         self._lock = threading.Lock()
         self._seen = -1
         self._values: dict[str, V] = {}
-        # Which names are to be forgotten in which second, and the second for which that was last done.
+        # The URNs that expire in each second, and the last second that was processed.
         self._due: defaultdict[int, list[str]] = defaultdict(list)
         self._done = 0
 
     def at_hand(self) -> dict[str, V]:
-        """Return what is remembered now. Any of it may be gone a moment later."""
+        """Return the current entries. Entries may expire right after."""
         changes = self._changes()
         if changes != self._seen or len(self._values) >= NAMES_MAX:
             self._seen = changes
@@ -52,7 +52,7 @@ class TtlCache(Generic[V]):
         return self._values
 
     def keep(self, at_hand: dict[str, V], found: Mapping[str, V]) -> None:
-        """Remember what was found out since `at_hand` was returned, unless something has changed since."""
+        """Add answers that were loaded after `at_hand` was returned, unless something changed since."""
         with self._lock:
             if at_hand is not self._values:
                 return
@@ -62,7 +62,7 @@ class TtlCache(Generic[V]):
                 self._due[second + TRUSTED_SECONDS - crc32(name.encode()) % _LESS_SECONDS_MAX].append(name)
 
     def forget(self) -> None:
-        """Remember nothing: a dataset was changed."""
+        """Drop everything: a dataset changed."""
         with self._lock:
             self._values = {}
             self._due.clear()
@@ -76,7 +76,7 @@ class TtlCache(Generic[V]):
 
 
 class NameCache:
-    """Names as callers give them, each with the one that is registered or None. Safe to use from many threads."""
+    """Requested URNs with their registered URN, or None. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class NameCache:
         clock: Clock,
         changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Take what finds datasets that are in use, and `changes`, a number that grows when others change them."""
+        """Take functions that find datasets in use, and `changes`, a counter of changes by other processes."""
         self._find = find
         self._find_many = find_many
         self._remembered: TtlCache[str | None] = TtlCache(clock, changes)
         self.forget = self._remembered.forget
 
     def at_hand(self) -> Mapping[str, str | None]:
-        """Return what is remembered now, for those who look up many. What is missing is to be asked of `of_many`."""
+        """Return the current entries, for callers with many lookups; `of_many` loads the missing ones."""
         return self._remembered.at_hand()
 
     def of(self, given: str) -> str | None:
-        """Return the name that a dataset is registered under, or None. Raises `InvalidIdError` and `TransientError`."""
+        """Return the registered URN of a dataset, or None. Raises `InvalidIdError` and `TransientError`."""
         names = self._remembered.at_hand()
         try:
             return names[given]
@@ -107,7 +107,7 @@ class NameCache:
         return name
 
     def of_many(self, given: Iterable[str]) -> dict[str, str | None]:
-        """Return the name that each is registered under, or None, with few calls to the store. Raises as `of` does."""
+        """Return the registered URN of each dataset, or None, with few store calls. Raises as `of` does."""
         names = self._remembered.at_hand()
         known = {name: names.get(name, _UNKNOWN) for name in given}
         asked = {name: dataset_urn(name) for name, registered in known.items() if registered is _UNKNOWN}

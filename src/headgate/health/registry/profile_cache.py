@@ -1,7 +1,7 @@
-"""Standings of datasets by either form of their names, many at a time, and remembered for a moment.
+"""Profile cache: tier and owner of datasets by requested URN, loaded in batches and cached briefly.
 
-Whoever takes over signals asks for those of a whole group, and whoever goes down a lineage, as an incident does that
-opens, for those of all that lies there. To find each by itself would cost a call to the store for each.
+The signal writer needs those of a whole batch, and a lineage walk those of all datasets it reaches; one store call for
+each would be too slow.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headgate.health.registry.name_cache import TtlCache
 
 
 class ProfileCache:
-    """Standings of the datasets that are in use. Safe to use from many threads."""
+    """Profiles of datasets in use. Safe to use from many threads."""
 
     def __init__(
         self, find_many: Callable[[Sequence[str]], Mapping[str, Dataset]], clock: Clock, changes: Callable[[], int]
     ) -> None:
-        """Take `find_many`, which returns those that are in use, and `changes`, which grows when others change them."""
+        """Take `find_many`, which returns datasets in use, and `changes`, a counter of changes by other processes."""
         self._find_many = find_many
         self._remembered: TtlCache[DatasetProfile | None] = TtlCache(clock, changes)
         self.forget = self._remembered.forget

@@ -1,4 +1,4 @@
-"""How datasets look in the registry's table: the present config, archived versions, and what a name stands for."""
+"""Rows of the registry: the current config, archived versions, and the versions known of a URN."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 
 _SPEC_FIELDS: Final = DatasetSpec.__struct_fields__
-# Set on answers alone, or kept in the row by the registry itself.
+# Set on answers only, or kept in the row by the registry itself.
 _NOT_STORED: Final = ("stale", "age_seconds", "is_fallback")
-# What only the present config carries: its place in listings and in the change feed.
+# Attributes of the current config only: its listing and change-feed positions.
 _PRESENT_ONLY: Final = ("latest_tier", "latest_owner_team", "feed_sequence")
 
 
 class Versions(Struct, frozen=True, kw_only=True):
-    """Which `:vN` of a name are known. Those that people registered come first, then discovered ones, then deleted."""
+    """The known `:vN` of a URN: registered ones first, then discovered, then deleted ones."""
 
     registered: tuple[int, ...] = ()
     discovered: tuple[int, ...] = ()
@@ -34,15 +34,15 @@ class Versions(Struct, frozen=True, kw_only=True):
     version: int = 0
 
     def highest(self) -> int | None:
-        """Return the version that the name without one stands for."""
+        """Return the version that the URN without one stands for."""
         return max(self.registered or self.discovered, default=None)
 
     def last(self) -> int | None:
-        """Return the version that the name stood for before all were deleted; as long as one is not, that one."""
+        """Return the version as `meant` does; if all are deleted, the one before the deletion."""
         return max(self.registered or self.discovered or self.deleted, default=None)
 
     def moved(self, number: int, status: DatasetStatus) -> Versions:
-        """Return the versions after one of them has taken a status. The same object if that changes nothing."""
+        """Return the versions after one took a status. The same object if nothing changes."""
         registered, discovered, deleted = (
             {*each} - {number} for each in (self.registered, self.discovered, self.deleted)
         )
@@ -63,7 +63,7 @@ class Versions(Struct, frozen=True, kw_only=True):
 
 
 def latest_key(urn: str) -> Key:
-    """Return the key of a dataset's present config."""
+    """Return the key of a dataset's current config."""
     return DATASET_CONFIG.key(dataset_urn=urn)
 
 
@@ -73,17 +73,17 @@ def version_key(urn: str, version: int) -> Key:
 
 
 def versions_key(name: str) -> Key:
-    """Return the key of what a name without a version stands for."""
+    """Return the key of the versions of a URN."""
     return DATASET_ALIAS.key(dataset_urn=name)
 
 
 def tier_partition(tier: Tier, *, is_deleted: bool) -> str:
-    """Return the partition of the tier-index that lists a dataset. Deleted ones have their own."""
+    """Return the tier-index partition of a dataset. Deleted ones have their own."""
     return f"{DatasetStatus.DELETED}#{tier}" if is_deleted else str(tier)
 
 
 def latest_item(dataset: Dataset, *, change_id: str, feed_sequence: int) -> Item:
-    """Return the row of the present config. `change_id` tells whoever wrote it that it was they."""
+    """Return the row of the current config. Its writer recognises its own write by `change_id`."""
     is_deleted = dataset.status is DatasetStatus.DELETED
     item = {
         **DATASET_REGISTRY.key_attributes(latest_key(dataset.dataset_urn)),
@@ -100,14 +100,14 @@ def latest_item(dataset: Dataset, *, change_id: str, feed_sequence: int) -> Item
 
 
 def archived_item(latest: Item, archived_at: str) -> Item:
-    """Return the row of a version that has been replaced: as it was, out of listings."""
+    """Return the row of a replaced version, without index attributes."""
     key = version_key(latest["dataset_urn"], latest["config_version"])
     kept = {name: value for name, value in latest.items() if name not in _PRESENT_ONLY}
     return {**kept, **DATASET_REGISTRY.key_attributes(key), "archived_at": archived_at}
 
 
 def versions_item(name: str, versions: Versions) -> Item:
-    """Return the row of what a name without a version stands for."""
+    """Return the row of the versions of a URN."""
     highest = versions.highest()
     item = {
         **DATASET_REGISTRY.key_attributes(versions_key(name)),
@@ -120,31 +120,31 @@ def versions_item(name: str, versions: Versions) -> Item:
 
 
 def dataset_of(item: Item) -> Dataset:
-    """Return the dataset that a row holds. Raises `CorruptionError`."""
+    """Return the dataset of a row. Raises `CorruptionError`."""
     found: Dataset = _converted(item, Dataset)
     return found
 
 
 def versions_of(item: Item | None) -> Versions:
-    """Return what a name without a version stands for. Raises `CorruptionError`."""
+    """Return the versions of a row. Raises `CorruptionError`."""
     found: Versions = Versions() if item is None else _converted(item, Versions)
     return found
 
 
 def spec_of(dataset: Dataset) -> DatasetSpec:
-    """Return what people say of a dataset, without since when."""
+    """Return the config of a dataset without its metadata."""
     return DatasetSpec(**{name: getattr(dataset, name) for name in _SPEC_FIELDS})
 
 
 def fields_of(spec: DatasetSpec) -> dict[str, Any]:
-    """Return what people say of a dataset, and its status if it has one, as plain values."""
+    """Return the config of a dataset, and its status if it has one, as plain values."""
     names = (*_SPEC_FIELDS, "status") if isinstance(spec, Dataset) else _SPEC_FIELDS
     plain = written(spec)
     return {name: plain[name] for name in names if name in plain}
 
 
 def written(value: Any) -> Any:  # noqa: ANN401 - any part of a struct
-    """Return a struct as plain values, defaults included: whoever queries the table must find them there."""
+    """Return a struct as plain values including defaults, so that queries on the table find them."""
     if isinstance(value, Struct):
         fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
         return {name: written(held) for name, held in fields if held is not None}
@@ -159,7 +159,7 @@ def checked_spec(spec: DatasetSpec) -> DatasetSpec:
 
 
 def _refuse_unknown(given: Mapping[str, Any], kind: type[Struct], path: str) -> None:
-    """Raise `InvalidPayloadError` for a field that a part of a spec does not have: it would be lost in silence."""
+    """Raise `InvalidPayloadError` for an unknown field of a part: it would be dropped silently."""
     for field in msgspec.structs.fields(kind):
         value = given.get(field.encode_name)
         parts = [each for each in get_args(field.type) if isinstance(each, type) and issubclass(each, Struct)]
@@ -175,9 +175,9 @@ def _refuse_unknown(given: Mapping[str, Any], kind: type[Struct], path: str) -> 
 
 
 def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
-    """Return the spec that someone sent, with a tier in any of its spellings.
+    """Return the spec of a request, with the tier in any spelling.
 
-    Raises `InvalidPayloadError`, naming the field, for a value that is not allowed or a field that there is not.
+    Raises `InvalidPayloadError`, naming the field, for an invalid value or an unknown field.
     """
     unknown = given.keys() - {*_SPEC_FIELDS}
     if unknown:
@@ -197,12 +197,12 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
 
 
 def _check_warnings(spec: DatasetSpec) -> None:
-    """Raise `InvalidPayloadError` if someone is to be warned of a breach only after it."""
+    """Raise `InvalidPayloadError` for a warning threshold behind its breach threshold."""
     freshness = None if spec.slos is None else spec.slos.freshness
     if freshness is not None and (freshness.warning_delay_seconds or 0) > freshness.max_delay_seconds:
         raise InvalidPayloadError(
             f"dataset: slos.freshness: warning_delay_seconds {freshness.warning_delay_seconds:g} is more than "
-            f"max_delay_seconds {freshness.max_delay_seconds:g}; warn before it is too late"
+            f"max_delay_seconds {freshness.max_delay_seconds:g}; the warning must come first"
         )
     kept = None if spec.slos is None else spec.slos.contract_compliance
     if kept is None or kept.warning_compliance_rate is None:
@@ -210,12 +210,12 @@ def _check_warnings(spec: DatasetSpec) -> None:
     if kept.warning_compliance_rate < kept.min_compliance_rate:
         raise InvalidPayloadError(
             f"dataset: slos.contract_compliance: warning_compliance_rate {kept.warning_compliance_rate:g} is less than "
-            f"min_compliance_rate {kept.min_compliance_rate:g}; warn before too little is left"
+            f"min_compliance_rate {kept.min_compliance_rate:g}; the warning must come first"
         )
 
 
 def alias_name(urn: str) -> str | None:
-    """Return the name without a version whose row lists this dataset, or None if it has no version."""
+    """Return the URN without a version whose row lists this dataset, or None if it has no version."""
     number = version_of(urn)
     return None if number is None else urn.removesuffix(f":v{number}")
 
@@ -224,4 +224,4 @@ def _converted(item: Item, shape: type[Any]) -> Any:  # noqa: ANN401 - as the ca
     try:
         return typed_decode.convert(item, shape)
     except msgspec.ValidationError as exc:
-        raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: not as it was written ({exc})") from exc
+        raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: invalid ({exc})") from exc

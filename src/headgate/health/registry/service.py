@@ -1,9 +1,8 @@
-"""The registry of datasets: what is known of each, every version of it, and who changed it.
+"""Dataset registry: registers datasets and changes their configs, with every version and an audit log.
 
-A change archives the present config and puts the new one in its place, with its place in the change feed, the event
-and the audit entry, in one transaction on condition of the version. So versions have no gaps, and no crash leaves half
-of a change. Names with and without `:vN` find each other: what is not registered under one is looked for under the
-other.
+A change archives the current config and writes the new one, its position in the change feed, the event and the audit
+entry in one transaction, conditional on the version. Versions have no gaps, and a crash leaves no partial change. URNs
+with and without `:vN` find each other: a dataset that is not registered under one form is looked up under the other.
 """
 
 from __future__ import annotations
@@ -86,26 +85,26 @@ __all__ = [
     "read_spec",
 ]
 
-# Each time someone else changed the dataset, or another one with a place in the same shard of the feed.
+# Conflicts with other changes of the dataset, or of another one in the same shard of the feed.
 ATTEMPTS_MAX: Final = 64
 EXPORT_CHUNK: Final = 100
 _EVERYTHING: Final = DatasetFilter()
 
 
 class Chunk(Struct, frozen=True):
-    """Part of an export. Once all parts are taken in, `changes` goes on from the last checkpoint."""
+    """A chunk of an export. After the last one, `changes` continues from its checkpoint."""
 
     datasets: list[Dataset]
     checkpoint: str
     has_more: bool = False
 
 
-# Returns what a dataset is to be, or None if it is that already. Raises what stands against it.
+# Returns the requested change, or None if there is nothing to change. Raises if it is not allowed.
 _Decide = Callable[[Dataset | None], DesiredState | None]
 
 
 class Registry:
-    """Datasets: registers, changes, finds and lists them. Safe to use from many threads."""
+    """Registers, changes, finds and lists datasets. Safe to use from many threads."""
 
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
@@ -138,26 +137,26 @@ class Registry:
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock, self._observer)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
-        # Which name each dataset is registered under, and what is said with its signals and downstream of others.
+        # Caches of the registered URN and the profile of each dataset.
         self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
         self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: heard.invalidations)
 
-    # Changing.
+    # Changes.
 
     def create(
         self, urn: str, spec: DatasetSpec, *, actor: str, ticket: str | None = None, reason: str = ""
     ) -> Dataset:
-        """Register a dataset; one that was only discovered, or deleted, is taken over and its versions go on.
+        """Register a dataset. A discovered or deleted one is registered again and its versions continue.
 
         Raises `AlreadyExistsError`, `ApprovalRequiredError` for a deleted one of TIER_1 without a ticket,
-        `InvalidIdError` for what is no URN, and `InvalidPayloadError` naming a field that is wrong.
+        `InvalidIdError` for an invalid URN, and `InvalidPayloadError` naming an invalid field.
         """
         wanted = DesiredState(checked_spec(spec), DatasetStatus.ACTIVE)
 
         def decide(current: Dataset | None) -> DesiredState:
             if current is not None and current.status not in (DatasetStatus.DISCOVERED, DatasetStatus.DELETED):
                 raise AlreadyExistsError(
-                    f"dataset {urn}: it is registered, at version {current.config_version}; update it",
+                    f"dataset {urn}: already registered, at version {current.config_version}; update it",
                     current=written(current),
                 )
             return wanted
@@ -174,10 +173,10 @@ class Registry:
         ticket: str | None = None,
         reason: str = "",
     ) -> Dataset:
-        """Replace what is said of a dataset, all of it. The same update again changes nothing and returns it.
+        """Replace the whole config of a dataset. Repeating the same update changes nothing and returns the dataset.
 
-        `expected_version` -1 replaces whatever there is. A dataset that was only discovered is registered by this.
-        Raises `VersionConflictError`, which carries the present config, `DatasetNotFoundError`, and as `create` does.
+        `expected_version` -1 skips the version check. A discovered dataset becomes registered. Raises
+        `VersionConflictError`, which carries the current config, `DatasetNotFoundError`, and as `create` does.
         """
         asked = checked_spec(spec)
 
@@ -198,7 +197,7 @@ class Registry:
         ticket: str | None = None,
         reason: str = "",
     ) -> Dataset:
-        """Say of a dataset again what was said in an earlier version, as a new version. Its status stays.
+        """Restore the config of an earlier version as a new version. The status stays.
 
         Raises as `update` does, and `DatasetNotFoundError` if there is no such version.
         """
@@ -221,7 +220,7 @@ class Registry:
         ticket: str | None = None,
         reason: str = "",
     ) -> Dataset:
-        """Take a dataset out of use and out of listings; its versions are kept, and `restore` brings it back.
+        """Mark a dataset as deleted and remove it from listings. Its versions stay; `restore` brings it back.
 
         Deleting twice changes nothing. Raises as `update` does.
         """
@@ -237,7 +236,7 @@ class Registry:
         ticket: str | None = None,
         reason: str = "",
     ) -> Dataset:
-        """Say that a dataset should no longer be used. It stays listed and found. Raises as `update` does."""
+        """Mark a dataset as deprecated. It stays listed and found. Raises as `update` does."""
         by = ChangeAuthor(actor, "dataset.deprecate", ticket, reason)
         return self._move(urn, DatasetStatus.DEPRECATED, expected_version, by)
 
@@ -250,21 +249,21 @@ class Registry:
         ticket: str | None = None,
         reason: str = "",
     ) -> Dataset:
-        """Put a deprecated or deleted dataset to use again. Raises as `update` does."""
+        """Make a deprecated or deleted dataset active again. Raises as `update` does."""
         by = ChangeAuthor(actor, "dataset.restore", ticket, reason)
         return self._move(urn, DatasetStatus.ACTIVE, expected_version, by)
 
     def discover(self, urn: str, source: Source | None, actor: str) -> Dataset:
-        """Return the dataset of this name, registered, discovered or deleted; if there is none, note it as discovered.
+        """Return the dataset of this URN in any status; if there is none, add it as discovered.
 
-        Nothing that is known is changed, also if many discover it at once. Raises `InvalidIdError`.
+        An existing dataset is never changed, also under concurrent discovery. Raises `InvalidIdError`.
         """
         known = self._finder.find(dataset_urn(urn))
         if known is not None:
             return known
         present = self._finder.now(urn)
         if present is not None:
-            # Someone else was faster, and what is remembered here is that there is none.
+            # Another process added it, and the cache of this one holds its absence.
             self._wrote(present, None)
             return present
         spec = checked_spec(DatasetSpec(source=source))
@@ -274,44 +273,44 @@ class Registry:
 
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.discover"))
 
-    # Reading.
+    # Reads.
 
     def get(self, urn: str, *, version: int | None = None) -> Dataset:
-        """Return a dataset as it stands now, or as it was in a version; the latest one by its number as well.
+        """Return a dataset from the store, or one of its versions.
 
-        Raises `DatasetNotFoundError`, also for one that was deleted unless a version is asked for.
+        Raises `DatasetNotFoundError`, also for a deleted dataset unless a version is given.
         """
         if version is not None:
             return self._history.version(dataset_urn(urn), version)
         return present(urn, self._finder.now(dataset_urn(urn)))
 
     def find(self, urn: str) -> Dataset | None:
-        """Return a dataset by either form of its name, or None: none is registered, or it was deleted.
+        """Return a dataset by either form of its URN, or None if it is not registered or deleted.
 
-        Answers may be as old as the cache allows. One that is older, because the store cannot be asked, is flagged
-        `stale` with its age. Raises `TransientError` if there is not even that.
+        Answers may be as old as the cache allows. During an outage, an older one is flagged `stale` with its age.
+        Raises `TransientError` if there is none.
         """
         return self._lookups.find(urn)
 
     def ever(self, urn: str) -> Dataset | None:
-        """Return a dataset as `find` does, and also one that was deleted: who still names it must be told so."""
+        """Return a dataset as `find` does, including a deleted one, so that the gate can report the deletion."""
         return self._lookups.find(urn) or self._finder.now(dataset_urn(urn))
 
     def held(self, urn: str) -> Dataset | None:
-        """Return what the store holds now of exactly this name, also if it was deleted."""
+        """Return the dataset stored under exactly this URN, deleted or not."""
         return self._finder.held(urn).dataset
 
     def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss = FallbackOnMiss.WARN) -> Lookup:
-        """Return a dataset, or what to go by instead of it: see `registry_lookup`."""
+        """Return a dataset or its replacement: see `degraded_lookup`."""
         return self._lookups.lookup(urn, fallback_on_miss)
 
     @property
     def stats(self) -> LookupStats:
-        """How often `lookup` had to do with less than the present config."""
+        """Counts of degraded lookups."""
         return self._lookups.stats
 
     def history(self, urn: str, *, limit: int = 50, cursor: str | None = None) -> Versioned:
-        """Return the versions of a dataset, the newest first. Raises `DatasetNotFoundError`."""
+        """Return the versions of a dataset, newest first. Raises `DatasetNotFoundError`."""
         return self._history.page(dataset_urn(urn), limit=limit, cursor=cursor)
 
     def diff(self, urn: str, from_version: int, to_version: int) -> list[FieldChange]:
@@ -320,17 +319,17 @@ class Registry:
         return differences(fields_of(before), fields_of(after))
 
     def ls(self, wanted: DatasetFilter = _EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Datasets:
-        """Return datasets by URN: see `registry_listing`."""
+        """Return a page of datasets by URN: see `listing`."""
         return self._listing.page(wanted, limit=limit, cursor=cursor)
 
     def changes(self, after: str | None = None, *, limit: int = 100) -> Changes:
-        """Return what changed since a checkpoint; for None, everything: see `registry_feed`."""
+        """Return the changes since a checkpoint, or all for None: see `change_feed`."""
         return self._feed.after(after, limit)
 
     def export(self, after: str | None = None, *, limit: int = EXPORT_CHUNK) -> Chunk:
-        """Return the next of all datasets, deleted ones included; or of those changed since a checkpoint.
+        """Return the next chunk of all datasets, deleted ones included, or of those changed since a checkpoint.
 
-        Each is as it stands now. One that changes before the last chunk is read comes again.
+        Each is current. One that changes before the last chunk is read appears again.
         """
         found = self._feed.after(after, limit)
         keys = [latest_key(change.dataset_urn) for change in found.changes]
@@ -338,53 +337,53 @@ class Registry:
         datasets = [dataset_of(item) for item in items if item is not None]
         return Chunk(datasets, found.checkpoint, found.has_more)
 
-    # Names elsewhere.
+    # Aliases.
 
     def alias(self, namespace: str, name: str, urn: str, *, why: str, actor: str) -> Alias:
-        """Let a name that others use stand for a dataset, from now on instead of what it stood for.
+        """Point an alias at a dataset, replacing its former target.
 
         Raises `DatasetNotFoundError` if the dataset is not registered.
         """
         return self._names.put(namespace, name, self.get(urn).dataset_urn, why=why, actor=actor)
 
     def unalias(self, namespace: str, name: str, *, why: str, actor: str) -> Alias:
-        """Let a name stand for nothing any more. Raises `NotFoundError` if it does not stand for a dataset."""
+        """Remove an alias. Raises `NotFoundError` if it does not exist."""
         return self._names.put(namespace, name, None, why=why, actor=actor)
 
     def named(self, namespace: str, name: str) -> str | None:
-        """Return the URN of the dataset that others call so, or None."""
+        """Return the dataset URN of an alias, or None."""
         return self._names.get(namespace, name)
 
     def aliases(self, urn: str) -> list[Alias]:
-        """Return what else a dataset is called, with who said so and why."""
+        """Return the aliases of a dataset, each with its author and reason."""
         return self._names.of(dataset_urn(urn))
 
     def close(self) -> None:
-        """Keep what is known for the next process."""
+        """Save the last-known datasets for the next process."""
         self._known.save()
 
-    # How changes are made.
+    # Transactions.
 
     def _move(self, urn: str, status: DatasetStatus, expected_version: int, by: ChangeAuthor) -> Dataset:
         def decide(current: Dataset | None) -> DesiredState | None:
-            # What is deleted can be restored, and deleted once more; anything else must be in use.
+            # A deleted dataset can be restored or deleted again; other changes need one in use.
             is_deleted = current is not None and current.status is DatasetStatus.DELETED
             if current is None or (is_deleted and status is DatasetStatus.DEPRECATED):
                 current = present(urn, current)
             if status is DatasetStatus.ACTIVE and current.status is DatasetStatus.DISCOVERED:
-                raise IllegalTransitionError(f"dataset {urn}: it was only discovered; create it to register it")
+                raise IllegalTransitionError(f"dataset {urn}: only discovered; create it to register it")
             return _unless_same(current, DesiredState(spec_of(current), status), expected_version)
 
         return self._change(urn, decide, by)
 
     def _change(self, urn: str, decide: _Decide, by: ChangeAuthor) -> Dataset:
-        """Make a change, deciding anew whenever someone else was faster."""
+        """Make a change, and decide again after each conflict."""
         dataset_urn(urn)
         change_id = self._ids.make("cfg")
         for _ in range(ATTEMPTS_MAX):
             held = self._finder.held(urn)
             if held.dataset is not None and held.item is not None and held.item.get("change_id") == change_id:
-                # The transaction before this was applied, and its answer got lost.
+                # An earlier attempt was committed, and its answer was lost.
                 return self._done(held.dataset, held.versions)
             wanted = decide(held.dataset)
             if wanted is None:
@@ -402,7 +401,7 @@ class Registry:
             if self._retirement is not None and flips(held.dataset, done.status):
                 self._retirement.on_status_changed(urn)
             return done
-        raise StoreBusyError(f"dataset {urn}: others changed it {ATTEMPTS_MAX} times while this was tried; try again")
+        raise StoreBusyError(f"dataset {urn}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
     def _done(self, dataset: Dataset, versions: Versions | None) -> Dataset:
         self._wrote(dataset, versions)
@@ -416,7 +415,7 @@ class Registry:
 
 
 def _unless_same(current: Dataset, wanted: DesiredState, expected_version: int) -> DesiredState | None:
-    """Return what is wanted, or None if the dataset is that already. Raises `VersionConflictError`."""
+    """Return the requested change, or None if there is nothing to change. Raises `VersionConflictError`."""
     if wanted == (spec_of(current), current.status) and is_repeat(current, expected_version):
         return None
     check_version(current, expected_version)

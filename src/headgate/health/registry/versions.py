@@ -1,7 +1,4 @@
-"""Differences between two versions of a dataset, field by field.
-
-Versions of a dataset: each as it was, the newest first.
-"""
+"""Dataset versions: reads archived versions, and the field-by-field difference between two configs."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.values import same
 from headgate.store.port import Store
 
-# As many as an audit entry and an event name; there are no configs with more fields than this, only contracts.
+# The limit of fields that an audit entry and an event name; only contracts have more.
 NAMED_MAX: Final = 200
 _PLAIN: Final = re.compile(r"\w[\w-]*")
 
 
 class FieldChange(Struct, frozen=True):
-    """One field that differs. None stands for a field that is not there."""
+    """A field that differs. None stands for a missing field."""
 
     path: str
     before: Any
@@ -33,12 +30,12 @@ class FieldChange(Struct, frozen=True):
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[FieldChange]:
-    """Return the fields in which two configs differ, by dotted path in order. A list is one field."""
+    """Return the fields in which two configs differ, by dotted path. A list is one field."""
     return sorted(_differences(before, after, ""), key=lambda change: change.path)
 
 
 def names(changes: list[FieldChange]) -> tuple[str, ...]:
-    """Return the paths of changes; of more than can be named, the fields that they are in."""
+    """Return the paths of changes; if there are too many, the top-level fields of those changes."""
     if len(changes) <= NAMED_MAX:
         return tuple(change.path for change in changes)
     return tuple(sorted({_PLAIN.findall(change.path)[0] for change in changes}))
@@ -55,7 +52,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
 
 
 def _path(prefix: str, name: str) -> str:
-    """Return the path of a member. A name that itself has dots is quoted, so that paths stay readable one way."""
+    """Return the path of a member. A name with dots is quoted, so that paths are unambiguous."""
     if not _PLAIN.fullmatch(name):
         return f'{prefix}["{name}"]'
     return f"{prefix}.{name}" if prefix else name
@@ -65,20 +62,20 @@ LIMIT_MAX: Final = 1000
 
 
 class Versioned(Struct, frozen=True):
-    """Some versions, and the cursor to older ones if there are more."""
+    """A page of versions, and the cursor of older ones."""
 
     versions: list[Dataset]
     cursor: str | None = None
 
 
 class History:
-    """Reads archived versions, and the present one with them."""
+    """Reads archived versions and the current one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def version(self, urn: str, version: int) -> Dataset:
-        """Return a dataset as it was in a version. Raises `DatasetNotFoundError`."""
+        """Return a version of a dataset. Raises `DatasetNotFoundError`."""
         latest = self._latest(urn)
         if version == latest.config_version:
             return latest
@@ -90,11 +87,11 @@ class History:
         return dataset_of(item)
 
     def page(self, urn: str, *, limit: int, cursor: str | None) -> Versioned:
-        """Return versions, the newest first. Raises `DatasetNotFoundError`, `QueryLimitError` and `CursorError`."""
+        """Return versions, newest first. Raises `DatasetNotFoundError`, `QueryLimitError` and `CursorError`."""
         if not 1 <= limit <= LIMIT_MAX:
-            raise QueryLimitError(f"limit is {limit}: ask for 1 to {LIMIT_MAX} versions at a time")
+            raise QueryLimitError(f"limit is {limit}: give 1 to {LIMIT_MAX}")
         found = [] if cursor is not None else [self._latest(urn)]
-        # The cursor is the oldest version that was given out: versions never move, so that is all there is to know.
+        # The cursor is the oldest version returned: versions never move.
         below = _version(cursor) if cursor is not None else found[0].config_version
         if len(found) < limit and below > 1:
             span = Sort(Range.BETWEEN, _sort(urn, 1), _sort(urn, below - 1))
@@ -113,7 +110,7 @@ class History:
     def _latest(self, urn: str) -> Dataset:
         item = self._store.get(DATASET_REGISTRY, latest_key(urn), consistent=True)
         if item is None:
-            raise DatasetNotFoundError(f"dataset {urn}: it is not registered; 'headgate dataset ls' lists those")
+            raise DatasetNotFoundError(f"dataset {urn}: not registered; 'headgate dataset ls' lists the datasets")
         return dataset_of(item)
 
 
@@ -123,5 +120,5 @@ def _sort(urn: str, version: int) -> str:
 
 def _version(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and 1 <= len(cursor) <= 6):
-        raise CursorError(f"cursor {cursor[:40]!r}: not one of a history; start again without a cursor")
+        raise CursorError(f"cursor {cursor[:40]!r}: not a cursor of a history; start again without one")
     return int(cursor)

@@ -1,1 +1,1 @@
-"""Resolution: say here what this part is for."""
+"""Resolution: rules that map messages of a topic to datasets, and the producers of topics."""

@@ -1,8 +1,8 @@
-"""Conditions of resolution rules: a field of the message, how it is compared, and the dataset if that holds.
+"""Rule conditions: a field of the message, an operator with a value, and the dataset if they match.
 
-A field is a path into the payload (`$.order.items[0].sku`) or a header (`headers.event-type`). What is missing equals
-nothing: the operators that say "not" hold of it, the others do not. Values of different types are never equal, ordered
-or contained in each other; headers are text, and are read as numbers where they are compared with one.
+A field is a path into the payload (`$.order.items[0].sku`) or a header (`headers.event-type`). A missing field matches
+the negated operators and no others. Values of different types are never equal, ordered or contained in each other;
+headers are text, and are parsed as numbers when compared with one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Test = Callable[[Any], bool]
 
 
 class Operator(enum.StrEnum):
-    """How a field is compared."""
+    """The operator of a condition."""
 
     EQUALS = "EQUALS"
     NOT_EQUALS = "NOT_EQUALS"
@@ -52,7 +52,7 @@ class Operator(enum.StrEnum):
 
 
 class Condition(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """If a field compares so, the message belongs to this dataset. EXISTS and NOT_EXISTS take no value."""
+    """A condition: if it matches, the message belongs to this dataset. EXISTS and NOT_EXISTS take no value."""
 
     field: str
     operator: str
@@ -61,12 +61,12 @@ class Condition(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Predicate:
-    """A condition made ready: reading the field and comparing it, as often as there are messages."""
+    """A compiled condition."""
 
     __slots__ = ("_is_number", "_path", "_test", "dataset_urn", "header", "text")
 
     def __init__(self, condition: Condition, *, field: str) -> None:
-        """Raises `InvalidPayloadError` naming the field of the condition that is wrong, and `InvalidIdError`."""
+        """Raises `InvalidPayloadError` naming the invalid field of the condition, and `InvalidIdError`."""
         self.dataset_urn = dataset_urn(condition.dataset_urn)
         operator = _operator(condition.operator, f"{field}.operator")
         self.header, self._path = _source(condition.field, f"{field}.field")
@@ -76,7 +76,7 @@ class Predicate:
         self.text = f"{condition.field} {operator}" + ("" if operator in _VALUELESS else f" {condition.value!r}")
 
     def holds(self, payload: object, headers: Headers) -> bool:
-        """Whether the condition is true of a message. Names of headers are in lower case."""
+        """Whether a message matches. Header names are in lower case."""
         if self.header is not None:
             found = headers.get(self.header, MISSING)
             return self._test(_number(found) if self._is_number else found)
@@ -106,14 +106,14 @@ _NUMERIC: Final = (*_ORDERED, Operator.BETWEEN)
 
 
 def path(text: str, *, field: str) -> tuple[str | int, ...]:
-    """Return the steps of a path such as `$.a.b[0].c`. Raises `InvalidPayloadError` for more than that."""
+    """Return the steps of a path such as `$.a.b[0].c`. Raises `InvalidPayloadError` for other syntax."""
     steps: list[str | int] = []
     at = 1
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None:
             raise InvalidPayloadError(
-                f"{field} {text[:80]!r}: not understood from character {at + 1}; names, ['names'] and [0] are "
+                f"{field} {text[:80]!r}: invalid from character {at + 1}; names, ['names'] and [0] are "
                 "supported, such as $.order.items[0].sku"
             )
         name, index, quoted = found.groups()
@@ -138,13 +138,13 @@ def _source(given: str, field: str) -> tuple[str | None, tuple[str | int, ...]]:
         if given.startswith("$") and len(given) > 1:
             return None, path(given, field=field)
     raise InvalidPayloadError(
-        f"{field} {given[:80]!r}: begin it with $. for the payload or {HEADERS} for a header, "
+        f"{field} {given[:80]!r}: start it with $. for the payload or {HEADERS} for a header, "
         f"and use at most {FIELD_LENGTH_MAX} characters"
     )
 
 
 def _check_value(operator: Operator, value: object, field: str, *, is_header: bool) -> None:
-    """Refuse a value that the operator has no use for."""
+    """Raise `InvalidPayloadError` for a value that the operator cannot use."""
     wrong: str | None = None
     members = value if isinstance(value, list | tuple) else []
     if operator in _VALUELESS:
@@ -211,7 +211,7 @@ def _contains(found: object, value: object) -> bool:
 
 
 def _number(found: object) -> object:
-    """Return the number that a header's text stands for, or what it is."""
+    """Return the number in a header's text, or the text."""
     try:
         return float(found) if isinstance(found, str) else found
     except ValueError:

@@ -1,4 +1,4 @@
-"""Editing and listing resolution rules: each change with the row of all rules and an audit entry, or not at all."""
+"""Rule editor: changes and lists resolution rules; each change commits with the rule-set row and an audit entry."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Registered = Callable[[str], Dataset]
 
 
 class Rules(Struct, frozen=True):
-    """Some rules, and the cursor to the next ones if there are more."""
+    """A page of rules, and the cursor of the next page."""
 
     rules: list[Rule]
     cursor: str | None = None
@@ -75,13 +75,13 @@ class RuleEditor:
         self._registered = registered
 
     def add(self, spec: RuleSpec, *, actor: str, reason: str = "") -> Rule:
-        """Keep a new rule. Raises `AlreadyExistsError`, `InvalidPayloadError`, or `DatasetNotFoundError`."""
+        """Add a rule. Raises `AlreadyExistsError`, `InvalidPayloadError`, or `DatasetNotFoundError`."""
         wanted = self._checked(spec)
 
         def decide(held: Rule | None) -> RuleSpec:
             if held is not None:
                 raise AlreadyExistsError(
-                    f"{_what(wanted.key)}: there is one, at version {held.version}; update it, or choose another name",
+                    f"{_what(wanted.key)}: already exists, at version {held.version}; update it, or use another name",
                     current=msgspec.to_builtins(held),
                 )
             return wanted
@@ -91,7 +91,7 @@ class RuleEditor:
         return made
 
     def update(self, spec: RuleSpec, *, expected_version: int, actor: str, reason: str = "") -> Rule:
-        """Replace a rule. The same update again changes nothing. Raises `VersionConflictError`, `NotFoundError`."""
+        """Replace a rule. Repeating it changes nothing. Raises `VersionConflictError`, `NotFoundError`."""
         wanted = self._checked(spec)
 
         def decide(held: Rule | None) -> RuleSpec:
@@ -109,7 +109,7 @@ class RuleEditor:
     def remove(
         self, topic_pattern: str, name: str, *, actor: str, expected_version: int = UNCHECKED, reason: str = ""
     ) -> None:
-        """Take a rule away. Raises `NotFoundError` and `VersionConflictError`."""
+        """Delete a rule. Raises `NotFoundError` and `VersionConflictError`."""
         key = RuleKey(topic_pattern, name)
 
         def decide(held: Rule | None) -> None:
@@ -118,13 +118,13 @@ class RuleEditor:
         self._change(key, decide, actor, REMOVE, reason)
 
     def get(self, topic_pattern: str, name: str) -> Rule:
-        """Return a rule as it stands now. Raises `NotFoundError`."""
+        """Return a rule from the store. Raises `NotFoundError`."""
         key = RuleKey(topic_pattern, name)
         item = self._store.get(DATASET_RESOLUTION, rule_key(key), consistent=True)
         return _found(key, None if item is None else rule_of(item))
 
     def of_dataset(self, urn: str) -> list[Rule]:
-        """Return the rules that name a dataset, disabled ones included, by pattern and name. An index: it may lag."""
+        """Return the rules of a dataset, disabled ones included, by pattern and name. Reads an index that may lag."""
         keys: set[RuleKey] = set()
         cursor: str | None = None
         while True:
@@ -152,12 +152,12 @@ class RuleEditor:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Rules:
-        """Return rules: of one pattern by name as they stand now, or all by pattern, the enabled ones first.
+        """Return rules: of one pattern by name, read consistently, or all by pattern, enabled ones first.
 
-        Of one pattern with `enabled`, a page is what remains of a page of all.
+        Of one pattern with `enabled`, a page is filtered from a page of all.
         """
         if not 1 <= limit <= LIMIT_MAX:
-            raise QueryLimitError(f"limit is {limit}: ask for 1 to {LIMIT_MAX} rules at a time")
+            raise QueryLimitError(f"limit is {limit}: give 1 to {LIMIT_MAX}")
         if topic_pattern is not None:
             query = Query(
                 table=DATASET_RESOLUTION,
@@ -174,10 +174,10 @@ class RuleEditor:
         return self._partitions(wanted, limit, cursor)
 
     def _partitions(self, partitions: Sequence[str], limit: int, cursor: str | None) -> Rules:
-        """Return rules of one partition after the other. A cursor says which one it is in."""
+        """Return rules of one partition after the other. A cursor has its partition."""
         at, _, inner = (cursor or partitions[0]).partition(":")
         if at not in partitions:
-            raise CursorError("cursor belongs to another question; give it back with the same filters")
+            raise CursorError("cursor belongs to another query; use it with the same filters")
         found: list[Rule] = []
         while True:
             query = Query(
@@ -210,7 +210,7 @@ class RuleEditor:
     def _change(
         self, key: RuleKey, decide: Callable[[Rule | None], RuleSpec | None], actor: str, action: str, reason: str
     ) -> Rule | None:
-        """Make a change, deciding anew whenever someone else was faster. Returns the rule, None if it is gone."""
+        """Make a change, deciding again after each conflict. Return the rule, or None if it was deleted."""
         etag = self._ids.ulid()
         keys = [rule_key(key), RULE_SET.key()]
         is_unknown = False
@@ -220,12 +220,12 @@ class RuleEditor:
             rules = rule_set_of(set_item)
             is_removed = is_unknown and held is None and action == REMOVE
             if is_removed or (held is not None and held.etag == etag):
-                # The transaction before this was applied, and its answer got lost.
+                # An earlier attempt was committed, and its answer was lost.
                 self._book.wrote(rules, key, held)
                 return held
             wanted = decide(held)
             if isinstance(wanted, Rule):
-                # It is that already.
+                # Nothing to change.
                 return wanted
             made = None if wanted is None else self._made(wanted, held, rules, etag, actor)
             after = _following(rules, held, made)
@@ -237,7 +237,7 @@ class RuleEditor:
                 continue
             self._book.wrote(after, key, made)
             return made
-        raise StoreBusyError(f"{_what(key)}: rules were changed {ATTEMPTS_MAX} times while this was tried; try again")
+        raise StoreBusyError(f"{_what(key)}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
     def _made(self, wanted: RuleSpec, held: Rule | None, rules: RuleSet, etag: str, actor: str) -> Rule:
         now = instant(int(self._clock.seconds() * 1000))
@@ -253,7 +253,7 @@ class RuleEditor:
 
 
 def _writes(key: RuleKey, held: Rule | None, made: Rule | None, before: RuleSet, after: RuleSet) -> list[Write]:
-    """Return everything that one change writes."""
+    """Return all writes of one change."""
     unchanged = absent() if held is None else version_is(held.version)
     own: Write = Delete(DATASET_RESOLUTION, rule_key(key), unchanged)
     if made is not None:
@@ -299,14 +299,14 @@ def _spec_of(rule: Rule) -> RuleSpec:
 
 def _found(key: RuleKey, held: Rule | None) -> Rule:
     if held is None:
-        raise NotFoundError(f"{_what(key)}: there is none")
+        raise NotFoundError(f"{_what(key)}: not found")
     return held
 
 
 def _check_version(held: Rule, expected_version: int) -> None:
     if expected_version not in (UNCHECKED, held.version):
         raise VersionConflictError(
-            f"{_what(held.key)}: it is at version {held.version}, not {expected_version}; read it again, then decide",
+            f"{_what(held.key)}: it is at version {held.version}, not {expected_version}; read it again",
             current=msgspec.to_builtins(held),
         )
 

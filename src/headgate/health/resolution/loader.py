@@ -1,8 +1,8 @@
-"""The rules as one process has them: read whole, compiled, and read again when they have changed.
+"""Rule loader: the compiled rules of one process, reloaded when they change.
 
-One row says which version the set of rules has and what the enabled ones add up to. It is asked for through the cache,
-so that a change is noticed as soon as the cache allows. Rules are read from an index, which may lag: only if they add
-up to what the row says are they taken for the whole truth; if not, they are used and soon read again.
+One row has the version of the rule set and a checksum of the enabled rules. It is read through the cache, so that a
+change is noticed as soon as the cache allows. Rules are read from an index, which may lag: if their checksum differs
+from the row's, they are used but soon read again.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 PAGE: Final = 1000
-# How soon rules that do not add up are read again: at first, and at most when they never do.
+# The reload interval while the checksum differs: the first, and the maximum after backoff.
 UNSETTLED_SECONDS: Final = 0.5
 UNSETTLED_SECONDS_MAX: Final = 60.0
 
 
 class RuleSet(Struct, frozen=True, kw_only=True):
-    """What is known of all rules together: how often they were changed, and what the enabled ones add up to."""
+    """The version of the rule set, and the checksum of its enabled rules."""
 
     version: int = 0
     marks: str = "0" * 16
 
 
 class RuleBook:
-    """Gives out the matcher. Safe to use from many threads: one reads the rules anew, the others go on with the old."""
+    """Provides the matcher. Safe to use from many threads: one reloads the rules, the others use the old ones."""
 
     def __init__(self, store: Store, clock: Clock, cache: Cache) -> None:
-        # How often the old rules were used because new ones could not be read.
+        # How often old rules were used because a reload failed.
         self.stale_used = 0
         self._store = store
         self._clock = clock
@@ -51,12 +51,12 @@ class RuleBook:
         self._matcher: Matcher | None = None
         self._retry_at: float | None = None
         self._pause = UNSETTLED_SECONDS
-        # What this process wrote and the index may not show yet, each with the version of the set it made.
+        # Changes of this process that the index may not show yet, each with the version of the set it made.
         self._own: dict[RuleKey, tuple[Rule | None, int]] = {}
         self._own_version = 0
 
     def matcher(self) -> Matcher:
-        """Return the rules in force. Raises `TransientError` if they were never read and cannot be."""
+        """Return the current matcher. Raises `TransientError` if the rules were never loaded and cannot be."""
         held = self._matcher
         try:
             known = self._cache.get(_KEY, self._load_set, RuleSet).value or RuleSet()
@@ -67,7 +67,7 @@ class RuleBook:
             return held
         if held is not None and not self._is_due(held, known):
             return held
-        # Who has just changed a rule must not be answered by the rules before that.
+        # A process that has just changed a rule must not use the rules before that.
         is_needed = held is None or held.version < self._own_version
         if not self._lock.acquire(blocking=is_needed):
             assert held is not None
@@ -81,7 +81,7 @@ class RuleBook:
             self._lock.release()
 
     def wrote(self, known: RuleSet, key: RuleKey, rule: Rule | None) -> None:
-        """Take in a change that this process committed. None: the rule was removed."""
+        """Add a change that this process committed. None: the rule was deleted."""
         with self._lock:
             self._own[key] = (rule, known.version)
             self._own_version = max(self._own_version, known.version)
@@ -94,8 +94,8 @@ class RuleBook:
 
     def _reload(self, known: RuleSet, held: Matcher | None) -> Matcher:
         try:
-            # Read before the rules: a change in between makes them newer than they are taken for, and they are read
-            # again. The other way round it could be missing from rules that are taken to have it.
+            # Read before the rules: a change in between makes the rules newer than their version, and they are read
+            # again. In the other order, it could be missing from rules of a version that includes it.
             latest = self._load_set()
             rules, broken = self._read()
         except TransientError as exc:
@@ -106,7 +106,7 @@ class RuleBook:
             return held
         current = known if latest is None or latest.version < known.version else latest.value
         if f"{marks(rules.values()):016x}" == current.marks:
-            # The index itself shows everything up to here, so that it need not be helped any more.
+            # The index shows everything up to this version, so older changes need not be added.
             self._own = {key: own for key, own in self._own.items() if own[1] > current.version}
         made = Matcher(self._with_own(rules), version=current.version, earlier=held)
         made.broken.update(broken)
@@ -119,7 +119,7 @@ class RuleBook:
         return made
 
     def _read(self) -> tuple[dict[RuleKey, Rule], dict[RuleKey, str]]:
-        """Return every enabled rule, and rows that are none: one bad row must not keep the others from being asked."""
+        """Return every enabled rule, and the invalid rows: one bad row must not disable the other rules."""
         found: dict[RuleKey, Rule] = {}
         broken: dict[RuleKey, str] = {}
         cursor: str | None = None
@@ -154,14 +154,14 @@ class RuleBook:
 
 
 def rule_set_of(item: Item | None) -> RuleSet:
-    """Return what the row of all rules says."""
+    """Return the rule set of its row."""
     return RuleSet() if item is None else typed_decode.convert(item, RuleSet)
 
 
 def rule_set_item(rules: RuleSet) -> Item:
-    """Return the row of all rules."""
+    """Return the row of the rule set."""
     return {**DATASET_RESOLUTION.key_attributes(RULE_SET.key()), **msgspec.to_builtins(rules)}
 
 
-# The cache has a key for each topic pattern; all rules together go by the pattern that matches every topic.
+# The cache has a key for each topic pattern; the rule set uses the pattern that matches every topic.
 _KEY: Final = cache_keys.resolution_rules("*")

@@ -1,7 +1,7 @@
-"""The compiled matcher: which rules are about a topic, in the order in which they are asked.
+"""Rule matcher: finds the rules of a topic, in the order of evaluation.
 
-Rules without wildcards are found by their topic. The others are kept by the longer of what their patterns begin and end
-with, so that a topic is compared only with patterns that share that; and what was found for a topic is remembered, as
+Rules without wildcards are indexed by topic. The others are indexed by the longer of the literal prefix and suffix of
+their pattern, so that a topic is compared only with patterns that share it. The result for a topic is cached, because
 there are many messages and few topics.
 """
 
@@ -17,12 +17,12 @@ MEMO_MAX: Final = 20_000
 
 
 class Matcher:
-    """The rules in force as they were at one moment. Safe to use from many threads; it never changes."""
+    """The rules of one snapshot. Immutable; safe to use from many threads."""
 
     def __init__(self, rules: Iterable[Rule], *, version: int, earlier: Matcher | None = None) -> None:
-        """Compile rules, taking over from an earlier matcher what has not changed.
+        """Compile rules, reusing unchanged ones of an earlier matcher.
 
-        A row that is no rule any more, because someone edited the table by hand, is left out and named in `broken`.
+        A row that is invalid, because someone edited the table by hand, is left out and listed in `broken`.
         """
         held = list(rules)
         self.version = version
@@ -43,12 +43,12 @@ class Matcher:
         self._ending_lengths = sorted({len(text) for text in self._endings})
 
     def about(self, topic: str) -> tuple[CompiledRule, ...]:
-        """Return the rules whose pattern a topic matches, the one to ask first at the beginning."""
+        """Return the rules whose pattern matches a topic, in the order of evaluation."""
         found = self._memo.get(topic)
         if found is None:
             found = tuple(sorted(self._matching(topic), key=lambda rule: rule.order))
             if len(self._memo) >= MEMO_MAX:
-                # Topics that nobody made up are fewer; whoever makes them up is served all the same.
+                # Bounded: callers may make up topics, which are matched without the cache.
                 self._memo.clear()
             self._memo[topic] = found
         return found

@@ -1,8 +1,8 @@
-"""Resolution: which dataset a message belongs to, by its topic, schema, headers and payload.
+"""Resolver: finds the dataset of a message from its topic, schema, headers and payload.
 
-A header may name the dataset itself. Otherwise rules are asked: those for the message's schema before those for any;
-EXACT before CONDITIONAL before WILDCARD; then the lower priority, the more specific pattern, the name. A message that
-no rule knows belongs to `urn:dp:unknown:{topic}` and is flagged, so that nothing is dropped silently.
+A header may name the dataset. Otherwise rules are evaluated: those for the message's schema before those for any;
+EXACT before CONDITIONAL before WILDCARD; then by priority, specificity of the pattern, and name. A message without a
+matching rule belongs to `urn:dp:unknown:{topic}` and is flagged, so that nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNMAPPED_TOPIC: Final = "UNMAPPED_TOPIC"
 TOPIC_LENGTH_MAX: Final = 4096
 _UNKNOWN: Final = "urn:dp:unknown:"
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9._~+@-]")
-# Not v1 alone, which would be taken for the version of a dataset called unknown.
+# Not v1 alone, which would read as the version of a dataset called unknown.
 _LEGAL: Final = re.compile(r"(?!v\d+\Z)[A-Za-z0-9][A-Za-z0-9._~+@-]*")
 
 __all__ = [
@@ -58,9 +58,9 @@ __all__ = [
 
 
 class Resolution(Struct, frozen=True):
-    """Where a message belongs. `rule` is None if a header said so, or if nothing did.
+    """The dataset of a message. `rule` is None if a header named it, or if no rule matched.
 
-    `snapshot` names the rules as they were: equal snapshots give equal answers, unless a rule's time comes or ends.
+    `snapshot` identifies the rules: equal snapshots give equal answers, except for rules with a validity period.
     """
 
     dataset_urn: str
@@ -71,7 +71,7 @@ class Resolution(Struct, frozen=True):
 
 
 class Outcome(enum.StrEnum):
-    """What became of a rule when a message was resolved."""
+    """The outcome of a rule for a message."""
 
     MATCHED = "MATCHED"
     NOT_MATCHED = "NOT_MATCHED"
@@ -79,7 +79,7 @@ class Outcome(enum.StrEnum):
 
 
 class Step(Struct, frozen=True):
-    """One rule that was looked at, or the header for None, and why it did or did not match."""
+    """An evaluated rule, or the header for None, and why it did or did not match."""
 
     rule: RuleKey | None
     outcome: Outcome
@@ -87,7 +87,7 @@ class Step(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """How a message was resolved. Rules whose pattern the topic does not match are only counted."""
+    """How a message was resolved. Rules whose pattern does not match the topic are only counted."""
 
     resolution: Resolution
     steps: list[Step]
@@ -95,7 +95,7 @@ class Explanation(Struct, frozen=True):
 
 
 class Resolver:
-    """Resolves messages, and keeps the rules. Safe to use from many threads."""
+    """Resolves messages, and manages the rules. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Resolver:
         *,
         override_header: str = OVERRIDE_HEADER,
     ) -> None:
-        """Take the parts; `registered` is the registry's `get`, and an empty `override_header` means there is none."""
+        """Take the parts; `registered` is the registry's `get`; an empty `override_header` disables the header."""
         self._clock = clock
         self._override_header = override_header.lower()
         self._book = RuleBook(store, clock, cache)
@@ -121,10 +121,10 @@ class Resolver:
         headers: Mapping[str, str | bytes] | None = None,
         schema_id: str | None = None,
     ) -> Resolution:
-        """Return the dataset of a message. Payloads are decoded JSON; without one, all its fields are missing.
+        """Return the dataset of a message. A payload is decoded JSON; without one, all its fields are missing.
 
-        Raises `InvalidPayloadError` for what is no topic, and `TransientError` if the rules were never read and the
-        store cannot be asked. Rules that were read before go on being used.
+        Raises `InvalidPayloadError` for an invalid topic, and `TransientError` if the rules were never loaded and the
+        store is unavailable. Loaded rules stay in use during an outage.
         """
         return self._resolve(self._book.matcher(), topic, payload, _texts(headers), schema_id)
 
@@ -135,17 +135,17 @@ class Resolver:
         headers: Mapping[str, str | bytes] | None = None,
         schema_id: str | None = None,
     ) -> Explanation:
-        """Resolve a message and say why it came out so: each rule for its topic, in the order they are asked."""
+        """Resolve a message and explain the result: each rule for its topic, in the order of evaluation."""
         matcher = self._book.matcher()
         texts = _texts(headers)
         resolution = self._resolve(matcher, topic, payload, texts, schema_id)
         rules = matcher.about(topic)
         steps = [self._header_step(texts)]
-        # Whoever won, the header or a rule: those after it were not asked.
+        # After the header or a rule matched, the remaining rules are not evaluated.
         is_over = steps[0].outcome is Outcome.MATCHED
         for rule in rules:
             if is_over:
-                steps.append(Step(rule.key, Outcome.NOT_REACHED, "one before it matched"))
+                steps.append(Step(rule.key, Outcome.NOT_REACHED, "an earlier one matched"))
                 continue
             step = _step(rule, payload, texts, schema_id, self._now_ms())
             is_over = step.outcome is Outcome.MATCHED
@@ -153,19 +153,19 @@ class Resolver:
         return Explanation(resolution, steps, len(matcher) - len(rules))
 
     def add(self, spec: RuleSpec, *, actor: str, reason: str = "") -> Rule:
-        """Keep a new rule. Raises `AlreadyExistsError`; `InvalidPayloadError`, `InvalidIdError` or
-        `DatasetNotFoundError`, naming the field that is wrong.
+        """Add a rule. Raises `AlreadyExistsError`; `InvalidPayloadError`, `InvalidIdError` or
+        `DatasetNotFoundError`, naming the invalid field.
         """
         return self._editor.add(spec, actor=actor, reason=reason)
 
     def update(self, spec: RuleSpec, *, expected_version: int, actor: str, reason: str = "") -> Rule:
-        """Replace a rule, all of it. Raises `NotFoundError`, `VersionConflictError`, and as `add` does."""
+        """Replace a whole rule. Raises `NotFoundError`, `VersionConflictError`, and as `add` does."""
         return self._editor.update(spec, expected_version=expected_version, actor=actor, reason=reason)
 
     def remove(
         self, topic_pattern: str, name: str, *, actor: str, expected_version: int = UNCHECKED, reason: str = ""
     ) -> None:
-        """Take a rule away. Raises `NotFoundError` and `VersionConflictError`."""
+        """Delete a rule. Raises `NotFoundError` and `VersionConflictError`."""
         self._editor.remove(topic_pattern, name, actor=actor, expected_version=expected_version, reason=reason)
 
     def get(self, topic_pattern: str, name: str) -> Rule:
@@ -173,7 +173,7 @@ class Resolver:
         return self._editor.get(topic_pattern, name)
 
     def of_dataset(self, urn: str) -> list[Rule]:
-        """Return the rules that name a dataset. An index: it may lag."""
+        """Return the rules of a dataset. Reads an index that may lag."""
         return self._editor.of_dataset(urn)
 
     def ls(
@@ -184,20 +184,20 @@ class Resolver:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Rules:
-        """Return rules, a page at a time."""
+        """Return a page of rules."""
         return self._editor.ls(topic_pattern=topic_pattern, enabled=enabled, limit=limit, cursor=cursor)
 
     def snapshot(self) -> str:
-        """Return what names the rules that are in use now."""
+        """Return the id of the current rule snapshot."""
         return self._book.matcher().snapshot
 
     def broken(self) -> dict[RuleKey, str]:
-        """Return rows that should be rules and are not, which only edits by hand can bring about, and why."""
+        """Return invalid rule rows, which only manual edits of the table cause, with their errors."""
         return dict(self._book.matcher().broken)
 
     @property
     def stale_used(self) -> int:
-        """How often rules were used that may have been out of date, as the store could not be asked."""
+        """How often possibly outdated rules were used because the store was unavailable."""
         return self._book.stale_used
 
     def _resolve(
@@ -218,7 +218,7 @@ class Resolver:
         return Resolution(unknown, rule=None, is_mapped=False, snapshot=matcher.snapshot, warning=UNMAPPED_TOPIC)
 
     def _named(self, headers: Headers) -> str | None:
-        """Return the dataset that a header names. What is no URN names nothing."""
+        """Return the dataset that a header names. An invalid URN is ignored."""
         given = headers.get(self._override_header) if headers and self._override_header else None
         try:
             return None if given is None else dataset_urn(given.strip())
@@ -229,7 +229,7 @@ class Resolver:
         if self._named(headers) is not None:
             return Step(None, Outcome.MATCHED, f"header {self._override_header} names the dataset")
         is_there = self._override_header in headers
-        why = "is not a dataset's URN" if is_there else "is not there"
+        why = "is not a dataset URN" if is_there else "is missing"
         return Step(None, Outcome.NOT_MATCHED, f"header {self._override_header} {why}")
 
     def _now_ms(self) -> int:
@@ -237,7 +237,7 @@ class Resolver:
 
 
 def unknown_urn(topic: str) -> str:
-    """Return a URN for a topic that no rule knows. Different topics have different ones."""
+    """Return the URN for a topic without a matching rule, distinct for each topic."""
     if _LEGAL.fullmatch(topic) and len(_UNKNOWN) + len(topic) <= LENGTH_MAX:
         return f"{_UNKNOWN}{topic}"
     digest = hashlib.blake2b(topic.encode(errors="surrogatepass"), digest_size=8).hexdigest()
@@ -246,24 +246,24 @@ def unknown_urn(topic: str) -> str:
 
 
 def _step(rule: CompiledRule, payload: object, headers: Headers, schema_id: str | None, now_ms: int) -> Step:
-    """Ask one rule, and say what came of it."""
+    """Evaluate one rule and return the outcome."""
     spec = rule.rule
     if spec.schema_id not in (None, schema_id):
         return Step(rule.key, Outcome.NOT_MATCHED, f"it is for schema {spec.schema_id}, not {schema_id}")
     if not rule.in_force(now_ms):
         since, until = spec.effective_from or "ever", spec.effective_until or "ever"
-        return Step(rule.key, Outcome.NOT_MATCHED, f"it is in force from {since} until {until}")
+        return Step(rule.key, Outcome.NOT_MATCHED, f"valid only from {since} until {until}")
     for predicate in rule.predicates:
         if predicate.holds(payload, headers):
             return Step(rule.key, Outcome.MATCHED, f"{predicate.text}: {predicate.dataset_urn}")
     if rule.default is None:
-        return Step(rule.key, Outcome.NOT_MATCHED, "no condition holds, and it has no default")
-    why = "no condition holds, its default" if rule.predicates else f"{spec.resolution_type} {spec.topic_pattern}"
+        return Step(rule.key, Outcome.NOT_MATCHED, "no condition matches, and it has no default")
+    why = "no condition matches, its default" if rule.predicates else f"{spec.resolution_type} {spec.topic_pattern}"
     return Step(rule.key, Outcome.MATCHED, f"{why}: {rule.default}")
 
 
 def _texts(headers: Mapping[str, str | bytes] | None) -> Headers:
-    """Return headers as text under names in lower case. Kafka's are bytes."""
+    """Return headers as text with lower-case names. Kafka headers are bytes."""
     if not headers:
         return _NO_HEADERS
     return {name.lower(): value if isinstance(value, str) else _text(value) for name, value in headers.items()}

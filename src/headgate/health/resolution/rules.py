@@ -1,4 +1,4 @@
-"""Resolution rules: which topics they are about, which dataset they name, when they are in force, and their rows."""
+"""Resolution rules: their topic patterns, datasets and validity periods, with validation and rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ WILDCARDS: Final = re.compile(r"[*?]")
 ENABLED: Final = "ENABLED"
 DISABLED: Final = "DISABLED"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# No spaces and nothing that is not printed; a topic may be longer than Kafka's, as those of other systems are.
+# Printable, without spaces; longer than Kafka topics, for other systems.
 _PATTERN: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,512}")
 
 
 class ResolutionType(enum.StrEnum):
-    """What a rule is. The earlier ones are asked first."""
+    """The type of a rule, in the order of evaluation."""
 
     EXACT = "EXACT"
     CONDITIONAL = "CONDITIONAL"
@@ -42,17 +42,17 @@ class ResolutionType(enum.StrEnum):
 
 
 class RuleKey(Struct, frozen=True, order=True):
-    """What names a rule."""
+    """The key of a rule."""
 
     topic_pattern: str
     name: str
 
 
 class RuleSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people say of a rule. In a pattern `*` stands for any characters, dots included, and `?` for one.
+    """The definition of a rule. In a pattern `*` matches any characters, dots included, and `?` one character.
 
-    EXACT and WILDCARD rules name a dataset; CONDITIONAL ones name one in each condition, and perhaps a default. Of
-    rules of one type the lower priority goes first. With a `schema_id` it is for messages of that schema alone.
+    EXACT and WILDCARD rules name a dataset; CONDITIONAL ones name one in each condition, and optionally a default.
+    Among rules of one type the lower priority goes first. With a `schema_id` it is for messages of that schema only.
     """
 
     topic_pattern: str
@@ -73,7 +73,7 @@ class RuleSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return RuleKey(self.topic_pattern, self.name)
 
     def datasets(self) -> tuple[tuple[str, str], ...]:
-        """Return each dataset that the rule names, with the field that does."""
+        """Return each dataset that the rule names, with its field."""
         named = [("dataset_urn", self.dataset_urn), ("default_dataset_urn", self.default_dataset_urn)]
         named += [
             (f"conditions[{number}].dataset_urn", each.dataset_urn) for number, each in enumerate(self.conditions)
@@ -82,7 +82,7 @@ class RuleSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rule(RuleSpec, frozen=True, kw_only=True, omit_defaults=True):
-    """A rule as it is kept. Each change gives it another `etag`, and is the one that made the set `set_version`."""
+    """A stored rule. Each change gives it a new `etag`; `set_version` is the rule-set version of its last change."""
 
     version: int = 1
     set_version: int = 0
@@ -93,7 +93,7 @@ class Rule(RuleSpec, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CompiledRule:
-    """A rule made ready to be asked. Raises `InvalidPayloadError` or `InvalidIdError`, naming what is wrong with it."""
+    """A compiled rule. Raises `InvalidPayloadError` or `InvalidIdError`, naming the invalid field."""
 
     __slots__ = ("default", "from_ms", "is_timed", "key", "order", "pattern", "predicates", "rule", "until_ms")
 
@@ -110,7 +110,7 @@ class CompiledRule:
         self.from_ms = None if rule.effective_from is None else milliseconds(rule.effective_from)
         self.until_ms = None if rule.effective_until is None else milliseconds(rule.effective_until)
         self.is_timed = self.from_ms is not None or self.until_ms is not None
-        # What is for a schema goes before what is for any; then type, priority, specificity and name.
+        # Rules for a schema before rules for any; then type, priority, specificity and name.
         self.order = (
             rule.schema_id is None,
             list(ResolutionType).index(kind),
@@ -121,12 +121,12 @@ class CompiledRule:
         )
 
     def in_force(self, now_ms: int) -> bool:
-        """Whether the moment is within what the rule is for."""
+        """Whether the time is within the validity period."""
         is_begun = self.from_ms is None or self.from_ms <= now_ms
         return is_begun and (self.until_ms is None or now_ms < self.until_ms)
 
     def dataset(self, message: object, headers: Headers) -> str | None:
-        """Return the dataset of the first condition that holds, or the default, or None."""
+        """Return the dataset of the first matching condition, or the default, or None."""
         for predicate in self.predicates:
             if predicate.holds(message, headers):
                 return predicate.dataset_urn
@@ -134,10 +134,10 @@ class CompiledRule:
 
 
 def glob(pattern: str) -> re.Pattern[str] | None:
-    """Return what a pattern with wildcards matches, or None for a pattern that is a topic.
+    """Return the regular expression of a wildcard pattern, or None for a plain topic.
 
-    The expression takes time in proportion to the topic for each `*`: what lies between two of them is looked for once,
-    and never again at another place.
+    It takes linear time in the topic for each `*`: the literal between two of them is matched at its first position
+    only, without backtracking.
     """
     if not WILDCARDS.search(pattern):
         return None
@@ -150,12 +150,12 @@ def glob(pattern: str) -> re.Pattern[str] | None:
 
 
 def specificity(pattern: str) -> int:
-    """Return how much of a topic a pattern pins down: its characters that are no wildcards."""
+    """Return the specificity of a pattern: its number of literal characters."""
     return len(WILDCARDS.sub("", pattern))
 
 
 def checked(rule: RuleSpec) -> RuleSpec:
-    """Return a rule in its one form. Raises `InvalidPayloadError` or `InvalidIdError`, naming the field."""
+    """Return a rule in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming the field."""
     what = _what(rule)
     kind = _kind(rule)
     if not _PATTERN.fullmatch(rule.topic_pattern):
@@ -189,7 +189,7 @@ def checked(rule: RuleSpec) -> RuleSpec:
 
 
 def read_rule(given: Mapping[str, Any]) -> RuleSpec:
-    """Return the rule that someone sent. Raises `InvalidPayloadError`, naming the field."""
+    """Return the rule of a request. Raises `InvalidPayloadError`, naming the field."""
     unknown = given.keys() - {*RuleSpec.__struct_fields__}
     if unknown:
         raise InvalidPayloadError(
@@ -203,7 +203,7 @@ def read_rule(given: Mapping[str, Any]) -> RuleSpec:
 
 
 def rule_key(key: RuleKey) -> Key:
-    """Return where a rule is kept."""
+    """Return the key of a rule's row."""
     return RESOLUTION_RULE.key(topic_pattern=key.topic_pattern, name=key.name)
 
 
@@ -213,12 +213,12 @@ def rule_item(rule: Rule) -> Item:
     fields["conditions"] = [msgspec.to_builtins(each) for each in rule.conditions] or None
     item = {**DATASET_RESOLUTION.key_attributes(rule_key(rule.key)), **fields}
     item["enabled_pk"] = ENABLED if rule.enabled else DISABLED
-    # An attribute that an index is keyed by cannot be null.
+    # A key attribute of an index cannot be null.
     return {name: value for name, value in item.items() if value is not None or name == "conditions"}
 
 
 def reference_items(rule: Rule) -> list[Item]:
-    """Return the rows by which the datasets of a conditional rule find it; other rules are found by their own."""
+    """Return the rows that list a conditional rule under its datasets; other rules are listed by their own row."""
     if rule.resolution_type != ResolutionType.CONDITIONAL:
         return []
     urns = sorted({urn for _, urn in rule.datasets()})
@@ -237,7 +237,7 @@ def reference_items(rule: Rule) -> list[Item]:
 
 
 def rule_of(item: Item) -> Rule:
-    """Return the rule that a row holds. Raises `CorruptionError`."""
+    """Return the rule of a row. Raises `CorruptionError`."""
     try:
         return typed_decode.convert({name: value for name, value in item.items() if value is not None}, Rule)
     except msgspec.ValidationError as exc:
@@ -245,13 +245,13 @@ def rule_of(item: Item) -> Rule:
 
 
 def mark(rule: Rule) -> int:
-    """Return a number that stands for this rule as it is now; those of a set of rules are combined by exclusive or."""
+    """Return the checksum of a rule; those of a rule set are combined by exclusive or."""
     text = msgspec.json.encode([rule.topic_pattern, rule.name, rule.etag])
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
 def marks(rules: Iterable[Rule]) -> int:
-    """Return the number that stands for a set of rules."""
+    """Return the checksum of a rule set."""
     combined = 0
     for rule in rules:
         combined ^= mark(rule)
@@ -273,7 +273,7 @@ def _kind(rule: RuleSpec) -> ResolutionType:
 
 
 def _check_kind(rule: RuleSpec, kind: ResolutionType, what: str) -> None:
-    """Refuse fields that do not go together."""
+    """Raise `InvalidPayloadError` for fields that do not go together."""
     has_wildcards = WILDCARDS.search(rule.topic_pattern) is not None
     wrong: str | None = None
     if kind is ResolutionType.CONDITIONAL:
@@ -294,7 +294,7 @@ def _check_kind(rule: RuleSpec, kind: ResolutionType, what: str) -> None:
 
 
 def _plain(condition: Condition, field: str) -> Condition:
-    """Return a condition as a row gives it back. Raises `InvalidPayloadError` for a value that JSON cannot hold."""
+    """Return a condition as a row returns it. Raises `InvalidPayloadError` for a value that JSON cannot represent."""
     value = payload.decode(payload.encode(condition.value, what=field), Any, what=field)
     return replace(condition, operator=condition.operator.strip().upper(), value=value)
 

@@ -1,8 +1,8 @@
-"""Regular expressions that cannot explode: a small dialect, refused where matching could take long.
+"""Safe regular expressions: a subset of `re` that excludes catastrophic backtracking.
 
-`re` backtracks, so that a few characters such as `(a+)+$` can cost years. What is accepted here is read first, and the
-ways in which it could be matched against the longest text are counted: each repetition of one element multiplies them
-by how often it may repeat, and the search for a beginning by every place there is. Above a bound it is refused.
+`re` backtracks, so that a short pattern such as `(a+)+$` can take years. A pattern is parsed first, and the number of
+ways to match it against the longest text is computed: each repetition multiplies it by its maximum count, and an
+unanchored search by the number of positions. Above a limit the pattern is rejected.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Final
 from headgate.errors import InvalidPayloadError
 
 PATTERN_LENGTH_MAX: Final = 256
-# Longer text matches no pattern: what routes messages is short.
+# Longer text never matches: routing fields are short.
 TEXT_LENGTH_MAX: Final = 512
-# Two repetitions without end, or one and a search: a few milliseconds at the worst.
+# Two unbounded repetitions, or one and a search: a few milliseconds at worst.
 WAYS_MAX: Final = TEXT_LENGTH_MAX**2
 _COUNTED: Final = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
-# `]` right after the opening is a member and never the end, as in `re`.
+# `]` right after the opening bracket is a member and not the end, as in `re`.
 _CLASS: Final = re.compile(r"\[\^?+\]?+(?:\\.|[^\]\\\[])*\]")
 _ESCAPED: Final = re.compile(r"\\.")
-# Python warns that the meaning of these may change.
+# Python warns that their meaning may change.
 _SET_OPERATION: Final = re.compile(r"--|&&|~~|\|\|")
 _ESCAPES: Final = frozenset("dDwWsSbB.\\/|()[]{}*+?^$-_ :;,#@!%&=<>'\"~`nrt")
 
 
 def compiled(pattern: str, *, field: str) -> re.Pattern[str]:
-    """Return a pattern for `search`. Raises `InvalidPayloadError`, naming the field, for one that is not accepted."""
+    """Return a pattern for `search`. Raises `InvalidPayloadError`, naming the field, for a rejected one."""
     if not 1 <= len(pattern) <= PATTERN_LENGTH_MAX:
-        raise InvalidPayloadError(f"{field}: a regular expression of 1 to {PATTERN_LENGTH_MAX} characters, please")
+        raise InvalidPayloadError(f"{field}: give a regular expression of 1 to {PATTERN_LENGTH_MAX} characters")
     try:
         ways = _Reader(pattern).ways()
         made = re.compile(pattern)
@@ -37,32 +37,32 @@ def compiled(pattern: str, *, field: str) -> re.Pattern[str]:
         raise InvalidPayloadError(f"{field} {pattern[:80]!r}: {exc}") from exc
     if ways > WAYS_MAX:
         raise InvalidPayloadError(
-            f"{field} {pattern[:80]!r}: it could take very long; begin it with ^, and repeat fewer things"
+            f"{field} {pattern[:80]!r}: it could take very long; start it with ^, and use fewer repetitions"
         )
     return made
 
 
 class _Refused(Exception):
-    """Why a pattern is not accepted."""
+    """Why a pattern is rejected."""
 
 
 class _Reader:
-    """Reads a pattern from left to right and counts the ways to match it."""
+    """Parses a pattern from left to right and counts the ways to match it."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._at = 0
 
     def ways(self) -> int:
-        """Return in how many ways the longest text could be tried. Raises `_Refused`."""
+        """Return the number of ways to match the longest text. Raises `_Refused`."""
         ways, _ = self._alternatives(depth=0)
         if self._at < len(self._pattern):
-            raise _Refused(f"a ) too many at character {self._at + 1}")
+            raise _Refused(f"unbalanced ) at character {self._at + 1}")
         is_anchored = self._pattern.startswith("^") and "|" not in self._pattern
         return ways if is_anchored else ways * TEXT_LENGTH_MAX
 
     def _alternatives(self, depth: int) -> tuple[int, bool]:
-        """Read alternatives up to a closing bracket. Returns the ways, and whether it has but one way and length."""
+        """Parse alternatives up to a closing bracket. Return the ways, and whether it has only one way and length."""
         if depth > 10:
             raise _Refused("brackets are nested more than 10 deep")
         ways, is_fixed = self._sequence(depth)
@@ -78,7 +78,7 @@ class _Reader:
             element_ways, element_is_fixed = self._element(depth)
             repeats, is_loop = self._repeats()
             if is_loop and not element_is_fixed:
-                raise _Refused("what is repeated may itself neither repeat nor have alternatives; write it otherwise")
+                raise _Refused("a repeated group may neither repeat nor have alternatives itself")
             ways *= element_ways * repeats
             is_fixed = is_fixed and element_is_fixed and repeats == 1
         return ways, is_fixed
@@ -117,7 +117,7 @@ class _Reader:
         return found
 
     def _repeats(self) -> tuple[int, bool]:
-        """Read what says how often, if anything does. Returns how many choices there are, and if it is a loop."""
+        """Parse an optional quantifier. Return the number of choices, and whether it is unbounded."""
         character = self._peek()
         counted = _COUNTED.match(self._pattern, self._at) if character == "{" else None
         if counted is not None:
@@ -140,7 +140,7 @@ class _Reader:
         if self._peek() == "?":
             self._at += 1
         if self._peek() in ("*", "+", "?"):
-            raise _Refused(f"a repetition of a repetition at character {self._at + 1}")
+            raise _Refused(f"a repeated repetition at character {self._at + 1}")
 
     def _peek(self) -> str:
         return self._pattern[self._at : self._at + 1]

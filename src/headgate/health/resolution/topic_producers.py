@@ -1,4 +1,4 @@
-"""Producers of topics: who sends to a topic, how that is known, how sure it is, and when they were last seen."""
+"""Topic producers: the producers of a topic, with source, confidence and last sighting."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headgate.store.port import Store
 TOPIC_BYTES_MAX: Final = 1024
 ATTEMPTS_MAX: Final = 32
 PAGE: Final = 100
-# Who was not seen for so long sends no more.
+# A producer that was not seen for this long is dropped.
 _KEPT_SECONDS: Final = 90 * 86_400
 
 
 class Source(enum.StrEnum):
-    """How a producer is known. What people say goes before what messages say, and that before what is guessed."""
+    """How a producer is known. A person's statement outranks messages, which outrank guesses."""
 
     INFERRED = "INFERRED"
     HEADER = "HEADER"
@@ -42,7 +42,7 @@ _TRUST: Final = tuple(Source)
 
 
 class TopicProducer(Struct, frozen=True, kw_only=True):
-    """Someone who sends to a topic. `said_at` is the sighting that `source` and `confidence` are of."""
+    """A producer of a topic. `said_at` is the time of the sighting behind `source` and `confidence`."""
 
     topic: str
     producer_id: str
@@ -55,16 +55,16 @@ class TopicProducer(Struct, frozen=True, kw_only=True):
 
 
 class TopicProducerPage(Struct, frozen=True):
-    """Some producers of a topic, by id, and the cursor of the next page if there is one."""
+    """A page of producers of a topic, by id, and the cursor of the next page."""
 
     producers: list[TopicProducer]
     cursor: str | None = None
 
 
 def merged(held: TopicProducer | None, seen: TopicProducer) -> TopicProducer:
-    """Return what is known of a producer after it was seen, the very same if that is no news.
+    """Return a producer after a sighting, the same object if nothing is new.
 
-    A better source is believed, and the later word of the same source; in which order they come makes no difference.
+    A better source wins, and the later of two sightings of the same source; their order of arrival does not matter.
     """
     if held is None:
         return replace(seen, version=1)
@@ -79,7 +79,7 @@ def merged(held: TopicProducer | None, seen: TopicProducer) -> TopicProducer:
 
 
 class TopicProducers:
-    """Keeps who sends to which topic. Safe to use from many processes."""
+    """Stores the producers of topics. Safe to use from many processes."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -88,15 +88,15 @@ class TopicProducers:
     def seen(
         self, topic: str, producer_id: str, *, confidence: Confidence, source: Source, seen_at: str | None = None
     ) -> TopicProducer:
-        """Note that a producer was seen, now or at a moment, and return what is known of it.
+        """Record a sighting of a producer, now or at a time, and return the producer.
 
-        Raises `InvalidPayloadError` or `InvalidIdError` for what cannot be, and `StoreBusyError` if others were faster
-        again and again.
+        Raises `InvalidPayloadError` or `InvalidIdError` for invalid input, and `StoreBusyError` after too many
+        conflicts.
         """
         key, now_ms = _key(topic, producer_id), int(self._clock.seconds() * 1000)
         at = instant(now_ms) if seen_at is None else moment(seen_at, field="seen_at")
         if at > instant(now_ms + FUTURE_MS_MAX):
-            raise InvalidPayloadError(f"seen_at {at} lies in the future; it is {instant(now_ms)}")
+            raise InvalidPayloadError(f"seen_at {at} is in the future; it is {instant(now_ms)}")
         told = TopicProducer(
             topic=topic,
             producer_id=producer_id,
@@ -119,10 +119,10 @@ class TopicProducers:
             except ConflictError:
                 continue
             return made
-        raise StoreBusyError(f"producer {producer_id} of {topic}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"producer {producer_id} of {topic}: {ATTEMPTS_MAX} conflicting writes; try again")
 
     def of(self, topic: str, *, limit: int = PAGE, cursor: str | None = None) -> TopicProducerPage:
-        """Return who sends to a topic. Raises `InvalidPayloadError` for what is no topic."""
+        """Return the producers of a topic. Raises `InvalidPayloadError` for an invalid topic."""
         query = Query(table=CONTROL, partition=_partition(topic), limit=limit, cursor=cursor, consistent=True)
         page = self._store.query(query)
         return TopicProducerPage([_producer(row) for row in page.items], page.cursor)

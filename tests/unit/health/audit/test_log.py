@@ -177,7 +177,7 @@ def test_commit__given_others_who_are_always_faster__gives_up_and_has_written_no
     mine = RacingStore(rig.store)
     mine.rivals = [lambda: rig.add(1)] * 100
 
-    with pytest.raises(StoreBusyError, match="try it again"):
+    with pytest.raises(StoreBusyError, match="was not done, try again"):
         rig.process(mine).commit([probe("a")], said())
 
     assert mine.transactions == 32
@@ -436,7 +436,7 @@ def test_verify__given_removed_head__shows_and_nothing_more_is_committed(rig: Ri
     rig.store.delete(AUDIT, HEAD)
 
     assert rig.faults() == [(Fault.HEAD_MISSING, 0)]
-    with pytest.raises(CorruptionError, match="set back"):
+    with pytest.raises(CorruptionError, match="rolled back"):
         rig.process().commit([], said())
 
 
@@ -448,7 +448,7 @@ def test_verify__given_head_set_back_and_entries_kept__shows_and_nothing_more_is
     rig.store.put(AUDIT, past)
 
     assert rig.faults() == [(Fault.AFTER_HEAD, 3)]
-    with pytest.raises(CorruptionError, match="set back"):
+    with pytest.raises(CorruptionError, match="rolled back"):
         rig.process().commit([], said())
 
 

@@ -232,9 +232,9 @@ def test_sources__one_that_could_not_be_looked_at__is_unknown() -> None:
 @pytest.mark.parametrize(
     ("kind", "version", "message"),
     [
-        ("run-results", 7, "v4, v5, v6 are understood; upgrade Headgate"),
+        ("run-results", 7, "only v4, v5, v6; upgrade Headgate"),
         ("run-results", 3, "upgrade dbt"),
-        ("manifest", 12, "an artifact of the kind manifest"),
+        ("manifest", 12, "this is a manifest artifact"),
     ],
 )
 def test_read__another_form__is_refused_with_what_to_do(kind: str, version: int, message: str) -> None:

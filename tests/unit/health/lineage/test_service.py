@@ -219,7 +219,7 @@ def test_update__another_content_under_a_known_id__is_a_conflict(
     given = spec(clock, "a1", reads=[PAYMENTS])
     kept.update(given)
 
-    with pytest.raises(AlreadyExistsError, match="another content"):
+    with pytest.raises(AlreadyExistsError, match="other content"):
         kept.update(replace(given, dataset_reads=(ORDERS,), updated_at=at(clock, seconds)))
 
     assert known(kept) == ((PAYMENTS,), ())

@@ -130,7 +130,7 @@ def test_lookup__all_is_down_and_nothing_known__defaults_and_flagged(rig: Rig) -
 
     assert found.dataset.is_fallback
     assert found.warning is not None
-    assert "neither store nor cache answers" in found.warning
+    assert "store and cache are unavailable" in found.warning
     assert [(line["event"], line["dataset_urn"]) for line in lines] == [("using_default_config", ORDERS)]
     assert (fresh.stats.default_config_used, fresh.stats.not_found) == (1, 0)
     assert fresh.lookup(ORDERS, FallbackOnMiss.FAIL).dataset.is_fallback, "not to know is not the same as none"

@@ -647,7 +647,7 @@ def test_alias__a_name_elsewhere__stands_for_a_dataset_until_it_is_changed(rig: 
     registry.unalias(space, name, why="gone", actor="joe")
     assert registry.named(space, name) is None
     assert registry.aliases("urn:dp:orders:other") == []
-    with pytest.raises(NotFoundError, match="stands for no dataset"):
+    with pytest.raises(NotFoundError, match="not an alias of a dataset"):
         registry.unalias(space, name, why="gone", actor="joe")
     assert registry.alias(space, name, ORDERS, why="back", actor="joe").version == 4
     assert registry.named(space, name) == ORDERS
@@ -814,7 +814,7 @@ def test_changes__writers_and_a_poller_at_once__nothing_is_missed(rig: Rig) -> N
     "wrong", ["", "f1", "f1.1.2", "f2" + ".0" * SHARDS, "f1" + ".x" * SHARDS, "f1" + ".-1" * SHARDS]
 )
 def test_changes__what_is_no_checkpoint__is_refused(rig: Rig, wrong: str) -> None:
-    with pytest.raises(CursorError, match="begin again without one"):
+    with pytest.raises(CursorError, match="start again without one"):
         rig.registry.changes(wrong)
 
 

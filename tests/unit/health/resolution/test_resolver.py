@@ -287,7 +287,7 @@ def test_read_rule__as_someone_sends_it__is_understood_or_the_field_named() -> N
 
 def test_edit__versions__conflict_repeat_and_removal(world: World) -> None:
     first = world.add("t", A)
-    with pytest.raises(AlreadyExistsError, match="there is one, at version 1"):
+    with pytest.raises(AlreadyExistsError, match="already exists, at version 1"):
         world.add("t", B)
     spec = RuleSpec(topic_pattern="t", dataset_urn=B)
     second = world.resolver.update(spec, expected_version=1, actor="joe")
@@ -305,7 +305,7 @@ def test_edit__versions__conflict_repeat_and_removal(world: World) -> None:
         lambda: world.resolver.update(spec, expected_version=UNCHECKED, actor="joe"),
         lambda: world.resolver.get("t", "default"),
     ):
-        with pytest.raises(NotFoundError, match="rule default of t: there is none"):
+        with pytest.raises(NotFoundError, match="rule default of t: not found"):
             call()
     entries = world.audit.ls("rule default of t").entries
     assert [(each.action, each.before_version, each.after_version) for each in reversed(entries)] == [
@@ -480,12 +480,12 @@ def test_explain__every_rule_of_the_topic__in_order_with_why(world: World) -> No
     assert told.resolution == world.resolver.resolve("raw.x", {"t": "x"})
     assert told.resolution.dataset_urn == C
     assert [(step.rule and step.rule.name, step.outcome, step.why) for step in told.steps] == [
-        (None, Outcome.NOT_MATCHED, "header x-dataset-urn is not there"),
+        (None, Outcome.NOT_MATCHED, "header x-dataset-urn is missing"),
         ("default", Outcome.NOT_MATCHED, "it is for schema s9, not None"),
-        ("later", Outcome.NOT_MATCHED, "it is in force from 2040-01-01T00:00:00.000Z until ever"),
-        ("cond", Outcome.NOT_MATCHED, "no condition holds, and it has no default"),
+        ("later", Outcome.NOT_MATCHED, "valid only from 2040-01-01T00:00:00.000Z until ever"),
+        ("cond", Outcome.NOT_MATCHED, "no condition matches, and it has no default"),
         ("cond2", Outcome.MATCHED, f"$.t EQUALS 'x': {C}"),
-        ("default", Outcome.NOT_REACHED, "one before it matched"),
+        ("default", Outcome.NOT_REACHED, "an earlier one matched"),
     ]
     assert told.others == 1
     by_header = world.resolver.explain("raw.x", headers={"x-dataset-urn": B})
