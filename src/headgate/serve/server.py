@@ -21,7 +21,7 @@ from headgate.serve.http.authentication import cached_caller, caller
 from headgate.serve.http.listener import HttpServer
 from headgate.serve.http.tls import Tls
 from headgate.serve.metrics import CacheCollector, ServerCollector
-from headgate.serve.pages.api_calls import PipelinesAsked
+from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
@@ -253,7 +253,7 @@ class Server:
             ),
             *health_routes(health, components.keys, self._pool),
             *graphql_routes(health, self._pool, watches),
-            *page_routes(health, self._pool, watches, PipelinesAsked(pipelines.service, service.bus)),
+            *page_routes(health, self._pool, watches, PipelineSource(pipelines.service, service.bus)),
             *user_routes(service.app, self._pool),
         ]
 

@@ -1,1 +1,1 @@
-"""Pages: say here what this part is for."""
+"""HTML pages under /ui: views built from API operations, templates and live updates."""

@@ -1,6 +1,6 @@
-"""What pages ask: the operations of the API themselves, so that a page shows what its JSON twin answers to its caller.
+"""API calls of pages: pages call API operations in-process, with the caller's permissions.
 
-Rules, scopes and masks are those of the operations, and there is no other way from a page to what is kept.
+A page therefore shows exactly what its JSON twin returns to the same caller.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from headgate.serve.rest.health.signals import signal_operations
 from headgate.serve.rest.pipelines.pipelines import pipeline_operations
 
 PAGE_SIZE: Final = 100
-# A caller with a narrow scope may have to look through many pages for the few things that it sees.
+# Maximum pages read for a caller with a narrow scope.
 _PAGES_MAX: Final = 10
 
 
 class Section(Struct, frozen=True):
-    """A part of a page. Without `value`, `missing` says why it cannot be shown to this caller, or now."""
+    """A part of a page. Without `value`, `missing` is the reason."""
 
     value: Any = None
     missing: str = ""
 
     def items(self, name: str = "items") -> list[Any]:
-        """Return what it lists, which is nothing if it cannot be shown."""
-        found: list[Any] = [] if self.value is None else self.value[name]
-        return found
+        """Return the listed items; none if the section is missing."""
+        items: list[Any] = [] if self.value is None else self.value[name]
+        return items
 
 
 class Listed(Struct, frozen=True):
-    """Some things of a list. `has_more`: there may be others."""
+    """The first items of a list. `has_more`: there may be others."""
 
     items: list[Any]
     has_more: bool
 
 
-class PipelinesAsked(NamedTuple):
-    """The pipelines of a server, and where their events are told."""
+class PipelineSource(NamedTuple):
+    """The pipelines of a server, and the bus of their events."""
 
     service: PipelineService
     bus: Bus
 
 
 class ApiCatalog:
-    """The operations that pages ask; those of pipelines, where there are any."""
+    """The API operations that pages call, by method and path."""
 
-    def __init__(self, health: HealthService, pipelines: PipelinesAsked | None = None) -> None:
+    def __init__(self, health: HealthService, pipelines: PipelineSource | None = None) -> None:
         self.health = health
         self.pipelines = None if pipelines is None else pipelines.service
         operations: list[Operation] = [
@@ -76,26 +76,25 @@ class ApiCatalog:
         self._operations = {f"{each.method} {each.path}": each for each in operations}
 
     def operation(self, name: str) -> Operation:
-        """Return an operation by its method and path."""
         return self._operations[name]
 
 
 class ApiCaller:
-    """Asks for one caller, who may be nobody known."""
+    """Calls operations for one caller, who may be anonymous."""
 
-    def __init__(self, questions: ApiCatalog, principal: Principal | None) -> None:
-        self.health = questions.health
+    def __init__(self, catalog: ApiCatalog, principal: Principal | None) -> None:
+        self.health = catalog.health
         # None: this server has no pipelines.
-        self.pipelines = questions.pipelines
-        self.now_ms = int(questions.health.clock.seconds() * 1000)
-        self._questions = questions
+        self.pipelines = catalog.pipelines
+        self.now_ms = int(catalog.health.clock.seconds() * 1000)
+        self._catalog = catalog
         self._principal = principal
 
     def may(self, permission: Permission, dataset_urn: str | None = None) -> bool:
-        """Whether the caller may do something."""
+        """Whether the caller has a permission."""
         return self._principal is not None and may(self._principal, permission, dataset_urn)
 
-    def ask(
+    def call(
         self,
         name: str,
         *,
@@ -103,17 +102,17 @@ class ApiCaller:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - JSON of any shape
-        """Return what an operation answers, as plain JSON values. Raises what it raises."""
-        operation, named = self._questions.operation(name), dict(path or {})
-        if "dataset_urn" in named:
-            named["dataset_urn"] = self.health.registered(named["dataset_urn"])
+        """Call an operation, and return its response as plain JSON values. Raises its errors."""
+        operation, parameters = self._catalog.operation(name), dict(path or {})
+        if "dataset_urn" in parameters:
+            parameters["dataset_urn"] = self.health.registered(parameters["dataset_urn"])
         assert operation.rule is not None
-        given = convert(query or {}, operation.query)
+        arguments = convert(query or {}, operation.query)
         sent = None if operation.body is None else typed_decode.convert(body or {}, operation.body)
-        known = operation.rule.admit(self._principal, {"path": named, "query": given, "body": sent})
-        answer = operation.run(Call(named, given, sent, {}, b"", known))
+        principal = operation.rule.admit(self._principal, {"path": parameters, "query": arguments, "body": sent})
+        answer = operation.run(Call(parameters, arguments, sent, {}, b"", principal))
         assert isinstance(answer, Answer)
-        # With every field, so that a template need not ask whether there is one.
+        # With every field, so that templates need no existence checks.
         return msgspec.to_builtins(complete(answer.body))
 
     def section(
@@ -124,36 +123,36 @@ class ApiCaller:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Section:
-        """Return what an operation answers as a part of a page, which can do without it."""
+        """Call an operation for an optional part of a page."""
         try:
-            return Section(self.ask(name, path=path, query=query, body=body))
+            return Section(self.call(name, path=path, query=query, body=body))
         except (ForbiddenError, NotFoundError, TransientError) as exc:
             return Section(missing=exc.message)
 
     def listed(self, name: str, *, most: int, query: Mapping[str, Any] | None = None) -> Listed:
-        """Return the first things of a list that the caller may see, page by page. Raises as `ask` does."""
-        found: list[Any] = []
+        """Return the first visible items of a list, page by page. Raises as `call`."""
+        items: list[Any] = []
         token: str | None = None
         for _ in range(_PAGES_MAX):
             size = {"page_size": PAGE_SIZE, **({} if token is None else {"page_token": token})}
-            page = self.ask(name, query={**(query or {}), **size})
-            found += page["items"]
+            page = self.call(name, query={**(query or {}), **size})
+            items += page["items"]
             token = page["next_page_token"]
-            if token is None or len(found) >= most:
+            if token is None or len(items) >= most:
                 break
-        return Listed(found[:most], token is not None or len(found) > most)
+        return Listed(items[:most], token is not None or len(items) > most)
 
 
-def convert(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - of the given kind
-    """Return a query as an operation takes it. Raises `msgspec.ValidationError`."""
-    return typed_decode.convert(dict(given), kind, strict=False)
+def convert(query: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - an instance of `kind`
+    """Convert query parameters to the struct of an operation. Raises `msgspec.ValidationError`."""
+    return typed_decode.convert(dict(query), kind, strict=False)
 
 
 def twin(path: str, query: Mapping[str, Any] | None = None) -> str:
-    """Return the address of the API that answers what a page shows."""
+    """Return the API URL of a page's JSON twin."""
     return f"{PREFIX}{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
 
 
 def segment(text: str) -> str:
-    """Return a text as one segment of a path."""
+    """Quote a text as one path segment."""
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""The health board: what is wrong now, newest first, and what to do when nothing is there yet."""
+"""Health board: open incidents, signals in breach and pipelines that need attention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGISTER: Final = command("dataset", "register", "urn:dp:orders:created", "--tea
 
 
 class Count(Struct, frozen=True):
-    """How many there are of something that is wrong."""
+    """A count of problems."""
 
     word: str
     of: str
@@ -31,7 +31,7 @@ class Count(Struct, frozen=True):
 
 
 class TierBreaches(Struct, frozen=True):
-    """The signals of a tier that are in breach, those that changed last first."""
+    """Signals in breach of a tier, latest change first."""
 
     tier: str
     signals: list[Any]
@@ -39,34 +39,34 @@ class TierBreaches(Struct, frozen=True):
 
 
 class Board(Struct, frozen=True, kw_only=True):
-    """What the board shows. `missing` says what it does not show, and why."""
+    """View of the board. `missing` lists unavailable parts with the reason."""
 
     incidents: list[Any]
     has_more_incidents: bool
     tiers: tuple[TierBreaches, ...]
     counts: tuple[Count, ...]
     has_datasets: bool
-    # None: there are none, or they may not be seen.
+    # None: there are no pipelines, or they are not visible.
     pipelines: PipelineCounts | None
     missing: tuple[str, ...]
     register: str = REGISTER
 
     @property
-    def is_well(self) -> bool:
-        """Whether nothing is wrong, as far as it could be looked at."""
+    def is_healthy(self) -> bool:
+        """Whether there are no problems among the visible parts."""
         is_quiet = not self.incidents and not any(each.signals for each in self.tiers) and not self.missing
         return is_quiet and (self.pipelines is None or not self.pipelines.listed)
 
 
-def board(asking: ApiCaller) -> Board:
-    """Return the board of a caller. Raises `UnauthenticatedError`, and `ForbiddenError` if it may see no dataset."""
-    has_datasets = bool(asking.listed("GET /datasets", most=1).items)
+def board(api: ApiCaller) -> Board:
+    """Return the board of a caller. Raises `UnauthenticatedError`, and `ForbiddenError` without dataset access."""
+    has_datasets = bool(api.listed("GET /datasets", most=1).items)
     missing: list[str] = []
-    incidents = _listed(asking, missing, "GET /incidents", INCIDENTS_MAX, status=list(OPEN))
+    incidents = _listed(api, missing, "GET /incidents", INCIDENTS_MAX, status=list(OPEN))
     tiers = []
     for tier in Tier:
-        found = _listed(asking, missing, "GET /signals", SIGNALS_MAX, tier=tier.value)
-        # The worst first, and of those that are alike the newest: the order in which someone on call looks.
+        found = _listed(api, missing, "GET /signals", SIGNALS_MAX, tier=tier.value)
+        # Most severe first, then newest.
         worst = sorted(found.items, key=lambda each: each["state"] != SignalState.CRITICAL)
         tiers.append(TierBreaches(tier.value, worst, found.has_more))
     return Board(
@@ -75,25 +75,25 @@ def board(asking: ApiCaller) -> Board:
         tiers=tuple(tiers),
         counts=(*_of_incidents(incidents.items), *_of_signals(tiers)),
         has_datasets=has_datasets,
-        pipelines=_pipelines(asking, missing),
+        pipelines=_pipelines(api, missing),
         missing=tuple(dict.fromkeys(missing)),
     )
 
 
-def _listed(asking: ApiCaller, missing: list[str], name: str, most: int, **query: Any) -> Listed:  # noqa: ANN401
+def _listed(api: ApiCaller, missing: list[str], name: str, most: int, **query: Any) -> Listed:  # noqa: ANN401
     try:
-        return asking.listed(name, most=most, query=query)
+        return api.listed(name, most=most, query=query)
     except (ForbiddenError, TransientError) as exc:
         missing.append(exc.message)
         return Listed([], has_more=False)
 
 
-def _pipelines(asking: ApiCaller, missing: list[str]) -> PipelineCounts | None:
-    # A board of datasets is whole without pipelines that its reader has nothing to do with.
-    if not asking.may(Permission.PIPELINE_READ):
+def _pipelines(api: ApiCaller, missing: list[str]) -> PipelineCounts | None:
+    # Without pipeline permissions the board shows datasets only.
+    if not api.may(Permission.PIPELINE_READ):
         return None
     try:
-        return pipeline_counts(asking)
+        return pipeline_counts(api)
     except TransientError as exc:
         missing.append(exc.message)
         return None

@@ -1,4 +1,4 @@
-"""Pages of datasets: the list, and all that is known of one."""
+"""Dataset pages: the list, and one dataset in full."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHOWN_MAX: Final = 50
 STRIPS_MAX: Final = 20
 VERSIONS_MAX: Final = 10
 FILTERS: Final = ("search", "tier", "owner_team", "status")
-# What someone should look at first.
+# Order of urgency.
 _WORST_FIRST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN, SignalState.OK)
 _RANK: Final[Mapping[str, int]] = {state.value: rank for rank, state in enumerate(_WORST_FIRST)}
 
 
 class Row(Struct, frozen=True):
-    """A dataset of the list, and its worst signal: a state, or nothing if it has none or they may not be seen."""
+    """A dataset and its worst signal state; empty without visible signals."""
 
     dataset: Any
     worst: str
@@ -45,14 +45,14 @@ class DatasetList(Struct, frozen=True, kw_only=True):
 
 
 class SignalRow(Struct, frozen=True):
-    """A signal, and the strip of its states if there is one."""
+    """A signal and its state strip."""
 
     signal: Any
     strip: Strip | None
 
 
 class Downstream(Struct, frozen=True, kw_only=True):
-    """What depends on a dataset. `hidden` counts datasets that are not in the caller's scope."""
+    """Downstream of a dataset. `hidden` counts datasets out of the caller's scope."""
 
     datasets: list[Any]
     entities: list[Any]
@@ -64,7 +64,7 @@ class Downstream(Struct, frozen=True, kw_only=True):
 
 
 class DatasetPage(Struct, frozen=True, kw_only=True):
-    """All that is known of a dataset, each part as far as the caller may see it."""
+    """View of a dataset, with the parts visible to the caller."""
 
     dataset: Any
     promises: list[str]
@@ -82,24 +82,24 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-def dataset_list(asking: ApiCaller, query: Mapping[str, Any]) -> DatasetList:
-    """Return a page of the list. Raises as the operation does."""
-    found = asking.ask("GET /datasets", query={**query, "page_size": LISTED})
+def dataset_list(api: ApiCaller, query: Mapping[str, Any]) -> DatasetList:
+    """Return a page of the list. Raises as the API operation."""
+    found = api.call("GET /datasets", query={**query, "page_size": LISTED})
     datasets = found["items"]
     filters = {name: str(query.get(name, "")) for name in FILTERS}
     names = {"search": "--search", "tier": "--tier", "owner_team": "--team", "status": "--status"}
     return DatasetList(
-        rows=_rows(asking, datasets),
+        rows=_rows(api, datasets),
         next_page_token=found["next_page_token"],
         filters=filters,
         cli=command("dataset", "ls", *options((names[name], value) for name, value in filters.items())),
     )
 
 
-def _rows(asking: ApiCaller, datasets: Sequence[Any]) -> list[Row]:
-    urns = [each["dataset_urn"] for each in datasets if asking.may(Permission.SIGNAL_READ, each["dataset_urn"])]
+def _rows(api: ApiCaller, datasets: Sequence[Any]) -> list[Row]:
+    urns = [each["dataset_urn"] for each in datasets if api.may(Permission.SIGNAL_READ, each["dataset_urn"])]
     try:
-        found = dict(zip(urns, asking.health.signals.of_datasets(urns) if urns else [], strict=True))
+        found = dict(zip(urns, api.health.signals.of_datasets(urns) if urns else [], strict=True))
     except TransientError:
         found = {}
     rows = []
@@ -110,36 +110,36 @@ def _rows(asking: ApiCaller, datasets: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def dataset_page(asking: ApiCaller, urn: str) -> DatasetPage:
-    """Return the page of a dataset. Raises `DatasetNotFoundError`, and as reading the dataset does."""
-    dataset = asking.ask("GET /datasets/{dataset_urn}", path={"dataset_urn": urn})
+def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
+    """Return the page of a dataset. Raises `DatasetNotFoundError`, and as the API operation."""
+    dataset = api.call("GET /datasets/{dataset_urn}", path={"dataset_urn": urn})
     urn = dataset["dataset_urn"]
     path = {"dataset_urn": urn}
-    signals = asking.section("GET /datasets/{dataset_urn}/signals", path=path)
-    incidents = asking.section("GET /incidents", query={"dataset_urn": urn, "page_size": SHOWN_MAX})
-    downstream = asking.section("GET /datasets/{dataset_urn}/downstream", path=path)
+    signals = api.section("GET /datasets/{dataset_urn}/signals", path=path)
+    incidents = api.section("GET /incidents", query={"dataset_urn": urn, "page_size": SHOWN_MAX})
+    downstream = api.section("GET /datasets/{dataset_urn}/downstream", path=path)
     page = {"page_size": SHOWN_MAX}
     return DatasetPage(
         dataset=dataset,
         promises=promises(dataset["slos"] or {}),
         signals=signals,
-        signal_rows=_signal_rows(asking, urn, signals.items("signals")),
-        gate=asking.section("POST /gate", body={"datasets": [urn], "verb": "read"}),
+        signal_rows=_signal_rows(api, urn, signals.items("signals")),
+        gate=api.section("POST /gate", body={"datasets": [urn], "verb": "read"}),
         incidents=incidents,
         opened=[each for each in incidents.items() if each["status"] != IncidentStatus.RESOLVED],
         recent=[each for each in incidents.items() if each["status"] == IncidentStatus.RESOLVED],
-        writers=asking.section("GET /datasets/{dataset_urn}/writers", path=path, query=page),
-        readers=asking.section("GET /datasets/{dataset_urn}/readers", path=path, query=page),
-        downstream=None if downstream.value is None else reached(asking, downstream.value),
+        writers=api.section("GET /datasets/{dataset_urn}/writers", path=path, query=page),
+        readers=api.section("GET /datasets/{dataset_urn}/readers", path=path, query=page),
+        downstream=None if downstream.value is None else reached(api, downstream.value),
         downstream_missing=downstream.missing,
-        versions=asking.section("GET /datasets/{dataset_urn}/versions", path=path, query={"page_size": VERSIONS_MAX}),
+        versions=api.section("GET /datasets/{dataset_urn}/versions", path=path, query={"page_size": VERSIONS_MAX}),
         commands=_commands(urn),
     )
 
 
-def reached(asking: ApiCaller, found: Mapping[str, Any]) -> Downstream:
-    """Return what depends on a dataset, without the datasets that the caller may not see."""
-    seen = [each for each in found["datasets"] if asking.may(Permission.DATASET_READ, each["dataset_urn"])]
+def reached(api: ApiCaller, found: Mapping[str, Any]) -> Downstream:
+    """Return the downstream of a dataset, without datasets out of scope."""
+    seen = [each for each in found["datasets"] if api.may(Permission.DATASET_READ, each["dataset_urn"])]
     return Downstream(
         datasets=seen[:SHOWN_MAX],
         entities=found["entities"][:SHOWN_MAX],
@@ -152,48 +152,48 @@ def reached(asking: ApiCaller, found: Mapping[str, Any]) -> Downstream:
 
 
 def promises(slos: Mapping[str, Any]) -> list[str]:
-    """Return what is promised of a dataset, in words."""
-    said = []
+    """Return the SLOs of a dataset in words."""
+    lines = []
     if fresh := slos.get("freshness"):
         warns = fresh.get("warning_delay_seconds")
-        told = f" (warned of after {span(warns)})" if warns else ""
-        said.append(f"Freshness: at most {span(fresh['max_delay_seconds'])} late{told}")
+        warning = f" (warning after {span(warns)})" if warns else ""
+        lines.append(f"Freshness: at most {span(fresh['max_delay_seconds'])} late{warning}")
     if volume := slos.get("volume"):
         if (least := volume.get("min_events_per_window")) is not None:
-            said.append(f"Volume: at least {number(least)} records a window")
+            lines.append(f"Volume: at least {number(least)} records per window")
         if (most := volume.get("max_deviation_percent")) is not None:
             days = volume.get("baseline_window_days", 7)
-            said.append(f"Volume: within {number(most)} % of the last {days} days")
-    if kept := slos.get("contract_compliance"):
-        said.append(f"Contract: kept by at least {number(100 * kept['min_compliance_rate'])} % of records")
-    return said
+            lines.append(f"Volume: within {number(most)} % of the last {days} days")
+    if contract := slos.get("contract_compliance"):
+        lines.append(f"Contract: at least {number(100 * contract['min_compliance_rate'])} % compliant records")
+    return lines
 
 
-def _signal_rows(asking: ApiCaller, urn: str, signals: Sequence[Any]) -> list[SignalRow]:
-    # The latest trouble first, within each state.
+def _signal_rows(api: ApiCaller, urn: str, signals: Sequence[Any]) -> list[SignalRow]:
+    # Latest change first within each state.
     newest = sorted(signals, key=lambda each: str(each["state_changed_at"]), reverse=True)
     rows = []
     for index, signal in enumerate(sorted(newest, key=lambda each: _RANK[each["state"]])):
-        drawn = _strip(asking, urn, signal) if index < STRIPS_MAX else None
+        drawn = _strip(api, urn, signal) if index < STRIPS_MAX else None
         rows.append(SignalRow(signal, drawn))
     return rows
 
 
-def _strip(asking: ApiCaller, urn: str, signal: Mapping[str, Any]) -> Strip | None:
-    found = asking.section(
+def _strip(api: ApiCaller, urn: str, signal: Mapping[str, Any]) -> Strip | None:
+    found = api.section(
         "GET /datasets/{dataset_urn}/signals/{signal_type}/history",
         path={"dataset_urn": urn, "signal_type": signal["signal_type"]},
-        query={"from": since(asking.now_ms)},
+        query={"from": since(api.now_ms)},
     )
-    return None if found.value is None else strip(found.items("snapshots"), signal, asking.now_ms)
+    return None if found.value is None else strip(found.items("snapshots"), signal, api.now_ms)
 
 
 def _commands(urn: str) -> tuple[tuple[str, str], ...]:
     return (
         ("This page", command("dataset", "show", urn)),
         ("Its signals", command("signal", "show", urn)),
-        ("May it be read?", command("gate", "check", urn)),
-        ("What depends on it", command("lineage", "downstream", urn)),
+        ("Check the gate", command("gate", "check", urn)),
+        ("Show downstream", command("lineage", "downstream", urn)),
         ("Its versions", command("dataset", "versions", urn)),
         ("Its evidence", command("evidence", "ls", urn)),
     )

@@ -1,4 +1,4 @@
-"""Pages of incidents: the list, and the whole story of one."""
+"""Incident pages: the list, and one incident with its context."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headgate.serve.pages.labels import command, options
 
 LISTED: Final = 50
 FILTERS: Final = ("status", "severity", "dataset_urn", "owner_team", "signal_type")
-# Filters of which several may be chosen.
+# Multi-value filters.
 CHOICES: Final = frozenset({"status", "severity"})
 
-# Facts that two good records have in common; of the rest it says nothing that they differ.
+# Facts that are normally equal between records; other facts differ anyway.
 _SUSPECT: Final = frozenset({"Producer", "Producer version", "Schema", "Run"})
 
 
@@ -33,7 +33,7 @@ class IncidentList(Struct, frozen=True, kw_only=True):
 
 
 class Contrasted(Struct, frozen=True):
-    """One fact of the last good and of the first bad record."""
+    """One fact of the last good and the first bad record."""
 
     name: str
     good: str
@@ -41,12 +41,12 @@ class Contrasted(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """Whether it may be why: both are known, and are not the same."""
+        """Whether both values are known and differ: a possible cause."""
         return self.name in _SUSPECT and bool(self.good) and bool(self.bad) and self.good != self.bad
 
 
 class IncidentPage(Struct, frozen=True, kw_only=True):
-    """The story of an incident. Its timeline is told from the newest on."""
+    """View of an incident, with the timeline newest first."""
 
     incident: Any
     context: Any
@@ -57,9 +57,9 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-def incident_list(asking: ApiCaller, query: Mapping[str, Any]) -> IncidentList:
-    """Return a page of the list. Raises as the operation does."""
-    found = asking.ask("GET /incidents", query={**query, "page_size": LISTED})
+def incident_list(api: ApiCaller, query: Mapping[str, Any]) -> IncidentList:
+    """Return a page of the list. Raises as the API operation."""
+    found = api.call("GET /incidents", query={**query, "page_size": LISTED})
     filters = {name: query.get(name, [] if name in CHOICES else "") for name in FILTERS}
     given = (
         ("--status", filters["status"]),
@@ -76,16 +76,16 @@ def incident_list(asking: ApiCaller, query: Mapping[str, Any]) -> IncidentList:
     )
 
 
-def incident_page(asking: ApiCaller, incident_id: str) -> IncidentPage:
-    """Return the page of an incident. Raises `NotFoundError`, and as asking why does."""
-    context = asking.ask("GET /incidents/{incident_id}/context", path={"incident_id": incident_id})
+def incident_page(api: ApiCaller, incident_id: str) -> IncidentPage:
+    """Return the page of an incident. Raises `NotFoundError`, and as the API operation."""
+    context = api.call("GET /incidents/{incident_id}/context", path={"incident_id": incident_id})
     incident, radius = context["incident"], context["blast_radius"]
     return IncidentPage(
         incident=incident,
         context=context,
         timeline=context["timeline"][::-1],
         contrast=contrast(context["last_good"], context["first_bad"]),
-        downstream=None if radius is None else reached(asking, radius),
+        downstream=None if radius is None else reached(api, radius),
         actions=_actions(incident),
         commands=(
             ("This page", command("incident", "why", incident["incident_id"])),
@@ -96,7 +96,7 @@ def incident_page(asking: ApiCaller, incident_id: str) -> IncidentPage:
 
 
 def contrast(good: Mapping[str, Any] | None, bad: Mapping[str, Any] | None) -> list[Contrasted]:
-    """Return the facts of both records side by side; none if there are neither."""
+    """Return the facts of both records side by side; none without records."""
     if good is None and bad is None:
         return []
     left, right = _facts(good), _facts(bad)
@@ -104,7 +104,7 @@ def contrast(good: Mapping[str, Any] | None, bad: Mapping[str, Any] | None) -> l
 
 
 def _facts(evidence: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what tells one record from another."""
+    """Return the comparable facts of a record."""
     if evidence is None:
         return {}
     producer, source = evidence.get("producer") or {}, evidence.get("source") or {}
@@ -127,18 +127,18 @@ def _facts(evidence: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _actions(incident: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return what can be done about an incident as it stands."""
+    """Return the available actions with their commands."""
     name = incident["incident_id"]
     if incident["merged_into"]:
-        return (("It was merged: look at the other", command("incident", "why", incident["merged_into"])),)
+        return (("Show the incident it was merged into", command("incident", "why", incident["merged_into"])),)
     if incident["status"] == IncidentStatus.RESOLVED:
         return (("Reopen", command("incident", "reopen", name, "--reason", "WHY")),)
-    acknowledge = (("Acknowledge, and take it", command("incident", "ack", name, "--assign", "YOU")),)
+    acknowledge = (("Acknowledge and assign to you", command("incident", "ack", name, "--assign", "YOU")),)
     return (
         *(acknowledge if incident["status"] == IncidentStatus.OPEN else ()),
-        ("Hand it over", command("incident", "assign", name, "WHO")),
-        ("Note the cause", command("incident", "note", name, "WHAT IS KNOWN")),
-        ("Remind nobody for a while", command("incident", "snooze", name, "1h")),
-        ("Merge it into another", command("incident", "merge", name, "--into", "OTHER")),
-        ("Resolve", command("incident", "resolve", name, "--cause", "WHAT IT WAS")),
+        ("Assign", command("incident", "assign", name, "WHO")),
+        ("Note the root cause", command("incident", "note", name, "ROOT CAUSE")),
+        ("Snooze", command("incident", "snooze", name, "1h")),
+        ("Merge into another incident", command("incident", "merge", name, "--into", "OTHER")),
+        ("Resolve", command("incident", "resolve", name, "--cause", "ROOT CAUSE")),
     )

@@ -1,4 +1,4 @@
-"""How pages write moments, spans, numbers and commands."""
+"""Labels of pages: times, durations, numbers, states and commands as text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headgate.health.model.timestamps import milliseconds
+from headgate.pipelines.overview.status import PipelineState, SlaState, SlaStatus
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -15,7 +16,7 @@ _DAY: Final = 24 * _HOUR
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"
@@ -29,7 +30,7 @@ def span(seconds: float) -> str:
 
 
 def ago(at: str, now_ms: int) -> str:
-    """Return how long ago a moment was, or in how long it will be."""
+    """Return a time relative to now."""
     seconds = (now_ms - milliseconds(at)) / 1000
     if seconds < 0:
         return f"in {span(-seconds)}"
@@ -37,35 +38,52 @@ def ago(at: str, now_ms: int) -> str:
 
 
 def stamp(at: str) -> str:
-    """Return a moment as people read it, to the second."""
+    """Return a time to the second."""
     return f"{at[:10]} {at[11:19]} UTC"
 
 
 def clock_time(at: str, now: str) -> str:
-    """Return a moment as short as it can be told from others: the time alone if it was today."""
+    """Return a short time: without the date if it is today."""
     return f"{at[11:16]} UTC" if at[:10] == now[:10] else f"{at[:10]} {at[11:16]} UTC"
 
 
 def number(value: float) -> str:
-    """Return a number without digits that say nothing."""
+    """Return a number without insignificant digits."""
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def compact(value: Any, chars_max: int = 200) -> str:  # noqa: ANN401 - whatever JSON holds
-    """Return a value as JSON on one line, as much of it as can be read at a glance."""
+def compact(value: Any, chars_max: int = 200) -> str:  # noqa: ANN401 - any JSON value
+    """Return a value as JSON on one line, truncated."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def command(*words: str) -> str:
-    """Return a command of the program, quoted for a shell."""
+    """Return a headgate command, quoted for a shell."""
     return shlex.join(("headgate", *words))
 
 
 def options(given: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return options of a command, those that have a value; one with several is repeated."""
+    """Return command options that have a value; multiple values repeat the option."""
     words: list[str] = []
     for name, value in given:
         for each in value if isinstance(value, list) else [value]:
             words += [name, str(each)] if each else []
     return words
+
+
+def state_label(state: str) -> str:
+    """Return the label of a pipeline state."""
+    return "healthy" if state == PipelineState.HEALTHY else str(state)
+
+
+def sla_text(sla: SlaStatus) -> str:
+    """Return the margin of a deadline in words."""
+    margin = span(abs(sla.margin_seconds))
+    match sla.state:
+        case SlaState.MET:
+            return f"{margin} before the deadline"
+        case SlaState.BREACHED:
+            return f"{margin} late" if sla.is_done else f"{margin} overdue"
+        case _:
+            return f"{margin} left"

@@ -1,4 +1,4 @@
-"""Changes for pages: a stream that says that something of health or pipelines is no longer as a page shows it."""
+"""Live updates: a stream that notifies pages of changes in health and pipelines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
 _TYPES: Final = "headgate.*"
-# What someone must be allowed to see to be told that it has changed.
+# Permission required to be notified of each kind of change.
 _KINDS: Final[Mapping[str, Permission]] = {
     "signal": Permission.SIGNAL_READ,
     "incident": Permission.INCIDENT_READ,
@@ -29,14 +29,14 @@ _KINDS: Final[Mapping[str, Permission]] = {
 }
 _PIPELINE: Final = "pipeline"
 _RUN: Final = "run"
-# What is committed between a look and the wait for the next commit is seen so much later at most.
-_LOOK_SECONDS: Final = 1.0
-# A page is not drawn anew more often than people can read it.
+# Maximum delay of a commit between a poll and the next wait.
+_POLL_SECONDS: Final = 1.0
+# Minimum time between refreshes of a page.
 _PAUSE_SECONDS: Final = 0.5
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What a page is about: one dataset, one pipeline, all pipelines, or everything."""
+    """Subject of a page: one dataset, one pipeline, all pipelines, or everything."""
 
     dataset_urn: str | None = None
     pipeline_id: str | None = None
@@ -44,7 +44,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 class PageChanges:
-    """Tells pages that they are out of date."""
+    """Notifies pages that they are out of date."""
 
     def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub) -> None:
         self._health = health
@@ -52,37 +52,37 @@ class PageChanges:
         self._watches = watches
 
     async def messages(self, principal: Principal, subject: Subject) -> AsyncIterator[bytes]:
-        """Go through the changes of what a page is about, as far as the caller sees them, from now on.
+        """Yield the changes of a page's subject that the caller may see, from now on.
 
-        It ends after some hours, when the server stops, and when the store cannot be asked: the page comes back.
+        It ends after some hours, on shutdown, and when the store is unavailable: the page reconnects.
         """
         loop = asyncio.get_running_loop()
         tail = LogTail(self._health, _TYPES)
-        ends_at, spoke_at = loop.time() + streams.STREAM_SECONDS_MAX, loop.time()
-        # From here on nothing is missed: a page that was drawn before fetches itself once more.
+        ends_at, sent_at = loop.time() + streams.STREAM_SECONDS_MAX, loop.time()
+        # From here on no change is missed: the page refreshes once on this message.
         yield streams.OPENING + streams.message("ready", {})
         try:
             while not self._watches.is_stopping and loop.time() < ends_at:
                 kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
                 if kinds:
                     yield streams.message("changed", {"kinds": kinds})
-                    spoke_at = loop.time()
-                elif loop.time() - spoke_at >= streams.ALIVE_SECONDS:
+                    sent_at = loop.time()
+                elif loop.time() - sent_at >= streams.ALIVE_SECONDS:
                     yield streams.ALIVE
-                    spoke_at = loop.time()
+                    sent_at = loop.time()
                 await asyncio.sleep(_PAUSE_SECONDS)
-                await self._watches.committed(_LOOK_SECONDS)
+                await self._watches.committed(_POLL_SECONDS)
         except HeadgateError:
             return
 
 
 def changed(events: list[StoredEvent], principal: Principal, subject: Subject) -> set[str]:
-    """Return which kinds of things have changed that someone may see, of what a page is about."""
+    """Return the kinds of visible changes to the subject of a page."""
     found = set()
     for each in events:
         told: Any = each.event.data
         data: dict[str, Any] = told if isinstance(told, dict) else {}
-        # Anyone may emit an event of any type, but not from here.
+        # Users may emit events of any type; only ours have this source.
         if each.source == announcements.SOURCE:
             kind = _of_health(each.type.split(".")[1], data, principal, subject)
         elif each.source == pipeline_events.SOURCE:
@@ -96,12 +96,12 @@ def changed(events: list[StoredEvent], principal: Principal, subject: Subject) -
 
 def _of_health(kind: str, data: Mapping[str, Any], principal: Principal, subject: Subject) -> str | None:
     urn = data.get("dataset_urn", "")
-    is_meant = subject.pipeline_id is None and not subject.is_of_pipelines and subject.dataset_urn in (None, urn)
-    return kind if is_meant and kind in _KINDS and may(principal, _KINDS[kind], urn) else None
+    is_relevant = subject.pipeline_id is None and not subject.is_of_pipelines and subject.dataset_urn in (None, urn)
+    return kind if is_relevant and kind in _KINDS and may(principal, _KINDS[kind], urn) else None
 
 
 def _of_pipelines(data: Mapping[str, Any], principal: Principal, subject: Subject) -> str | None:
-    is_meant = subject.dataset_urn is None and subject.pipeline_id in (None, data.get("pipeline_id"))
-    if not is_meant or not may(principal, Permission.PIPELINE_READ):
+    is_relevant = subject.dataset_urn is None and subject.pipeline_id in (None, data.get("pipeline_id"))
+    if not is_relevant or not may(principal, Permission.PIPELINE_READ):
         return None
     return _RUN if data.get("run_id") else _PIPELINE

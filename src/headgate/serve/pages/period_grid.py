@@ -1,4 +1,4 @@
-"""Periods: how the latest ones of a pipeline came out, as cells along a line and as a grid to choose from."""
+"""Period grid: the latest periods of a pipeline as a strip and as a grid."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from headgate.health.model.timestamps import instant
 from headgate.pipelines.enums import JobEvent, RunStatus
+from headgate.pipelines.overview.status import PipelineStatus
 from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.serve.pages.labels import span, stamp
 
@@ -20,7 +21,7 @@ _WIDTH: Final = 9
 
 
 class Mark(enum.StrEnum):
-    """What is drawn of a period."""
+    """Visual state of a period."""
 
     DONE = "done"
     RUNNING = "running"
@@ -31,7 +32,7 @@ class Mark(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-# Told apart by height and by a sign too: not everyone sees the colours.
+# Distinguished by height and sign, too, for colour-blind users.
 _HEIGHTS: Final[Mapping[Mark, int]] = {
     Mark.DONE: 8,
     Mark.RUNNING: 14,
@@ -53,7 +54,7 @@ _SIGNS: Final[Mapping[Mark, str]] = {
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One period: how it stands, and the run that it stands so by, if one was begun."""
+    """One period, with its run if it has started."""
 
     slot: Slot
     mark: Mark
@@ -62,54 +63,60 @@ class Cell(Struct, frozen=True, kw_only=True):
 
     @property
     def sign(self) -> str:
-        """A sign for how it stands."""
+        """Symbol of the state."""
         return _SIGNS[self.mark]
 
     @property
     def height(self) -> int:
-        """How high it is drawn."""
+        """Height in pixels."""
         return _HEIGHTS[self.mark]
 
 
 class PeriodStrip(Struct, frozen=True):
-    """Cells along a line, the latest period last."""
+    """Cells in a row, latest period last."""
 
     cells: tuple[Cell, ...]
-    # How many there would be room for, so that the strips of a list end below each other.
+    # Number of positions, so that the strips of a list align.
     room: int
     height: int = HEIGHT
     cell_width: int = _WIDTH
 
     @property
     def width(self) -> int:
-        """How wide all of it is."""
+        """Total width."""
         return self.room * _STEP
 
     @property
     def placed(self) -> list[tuple[int, Cell]]:
-        """The cells, each with where it begins."""
+        """The cells with their x positions."""
         first = self.room - len(self.cells)
         return [((first + index) * _STEP, cell) for index, cell in enumerate(self.cells)]
 
     @property
     def text(self) -> str:
-        """The same in words, for those who do not see it."""
+        """Text alternative."""
         counted = Counter(each.mark for each in self.cells)
-        said = ", ".join(f"{counted[each]} {each.value}" for each in Mark if counted[each])
-        last = f"; the latest, {self.cells[-1].title}" if self.cells else ""
-        return f"{said}{last}" if said else "no period was begun yet"
+        counts = ", ".join(f"{counted[each]} {each.value}" for each in Mark if counted[each])
+        last = f"; latest: {self.cells[-1].title}" if self.cells else ""
+        return f"{counts}{last}" if counts else "no period has started yet"
+
+
+def period_strip(status: PipelineStatus, now_ms: int) -> PeriodStrip:
+    """Return the strip of the latest periods of a pipeline."""
+    drawn = cells(status.logs, status.missed, now_ms)[-status.periods :]
+    return PeriodStrip(tuple(drawn), status.periods)
 
 
 def cells(logs: Iterable[RunLog], missed: Sequence[Slot], now_ms: int) -> list[Cell]:
-    """Return a cell for each period that was begun or missed, the latest period last."""
+    """Return a cell for each started or missed period, latest last."""
     drawn = {log.slot: _cell(log, now_ms) for log in logs}
     for slot in missed:
-        drawn.setdefault(slot, Cell(slot=slot, mark=Mark.MISSED, title=f"{slot.date}: missed, nothing has begun"))
+        drawn.setdefault(slot, Cell(slot=slot, mark=Mark.MISSED, title=f"{slot.date}: missed, not started"))
     return sorted(drawn.values(), key=lambda each: (each.slot.date, each.slot.schedule_id))
 
 
 def mark_of(log: RunLog) -> Mark:
-    """Return what is drawn of a period that something was begun or said of."""
+    """Return the visual state of a period."""
     if log.status.is_done:
         return Mark.DONE
     if log.status is RunStatus.CANCELLED:
@@ -122,10 +129,10 @@ def mark_of(log: RunLog) -> Mark:
 
 
 def _cell(log: RunLog, now_ms: int) -> Cell:
-    return Cell(slot=log.slot, mark=mark_of(log), title=f"{log.date}: {_told(log, now_ms)}", run_id=log.run_id)
+    return Cell(slot=log.slot, mark=mark_of(log), title=f"{log.date}: {_title(log, now_ms)}", run_id=log.run_id)
 
 
-def _told(log: RunLog, now_ms: int) -> str:
+def _title(log: RunLog, now_ms: int) -> str:
     attempts = f", attempt {log.attempts}" if log.attempts > 1 else ""
     if log.ended_at_ms is not None and (log.status.is_terminal or log.status.is_done):
         exhausted = " (never became ready)" if log.event is JobEvent.VALIDATION_EXHAUSTED else ""

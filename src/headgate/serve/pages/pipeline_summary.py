@@ -1,4 +1,4 @@
-"""The definition of a pipeline in words: when it is due, what it waits for and starts, and what is promised of it."""
+"""Pipeline summary: a definition in words (schedule, readiness, trigger, retries, SLA)."""
 
 from __future__ import annotations
 
@@ -15,65 +15,67 @@ from headgate.serve.pages.labels import span
 
 _NAMED_MAX: Final = 4
 _VALUE_CHARS_MAX: Final = 80
-# Which field of its configuration says what a trigger starts, the first that is there.
-_STARTED: Final = (
+# Configuration fields that identify the target of a trigger, in order of preference.
+_TARGET_FIELDS: Final = (
     "workflow", "handler", "command", "dag_id", "job_name", "job_id", "function", "state_machine_arn", "cluster_id",
     "application_id", "url",
 )  # fmt: skip
 _PERIODS: Final = {
     "same": "of the same period",
-    "previous": "of the period before",
-    "all": "of all its periods in ours",
+    "previous": "of the previous period",
+    "all": "of all its periods within ours",
 }
 _CATCH_UP: Final = {
-    CatchUp.ALL: "after an outage every one is made up for",
-    CatchUp.LATEST: "after an outage the last one is made up for",
-    CatchUp.NONE: "after an outage none is made up for",
+    CatchUp.ALL: "catches up all missed slots",
+    CatchUp.LATEST: "catches up the last missed slot",
+    CatchUp.NONE: "does not catch up",
 }
 
 
 class Fact(Struct, frozen=True):
-    """One thing that a definition says, in lines."""
+    """One fact of a definition, in lines."""
 
     name: str
     lines: list[str]
 
 
 def definition_facts(pipeline: Pipeline) -> list[Fact]:
-    """Return what a definition says, as far as it says anything."""
+    """Return the facts of a definition; empty ones are omitted."""
     readiness = pipeline.readiness
-    rules = [rule_words(rule) for rule in readiness.rules]
+    rules = [rule_text(rule) for rule in readiness.rules]
     traits = [f"trait {name} ({trait.evaluator})" for name, trait in readiness.traits.items()]
     every = f" of {span(pipeline.every)}" if pipeline.every else ""
-    found = [
-        Fact("Due", [_schedule(each, pipeline) for each in pipeline.schedules] or ["by a marker or by hand"]),
+    facts = [
+        Fact("Schedule", [_schedule(each, pipeline) for each in pipeline.schedules] or ["by marker or manually"]),
         Fact("Period", [f"{pipeline.period.value}{every}, {pipeline.timezone}"]),
         Fact("Waits for", [*_mode(readiness.mode, len(rules)), *rules, *traits]),
-        Fact("Looks", [f"every {span(readiness.interval)}, for {span(readiness.window)}"] if rules or traits else []),
-        Fact("Starts", [] if pipeline.trigger is None else [_trigger(pipeline.trigger)]),
-        Fact("Tries", [f"{pipeline.retry.attempts} times, the first again after {span(pipeline.retry.backoff)}"]),
-        Fact("Promised", [] if pipeline.sla is None else list(_sla(pipeline.sla, pipeline.timezone))),
+        Fact(
+            "Evaluation", [f"every {span(readiness.interval)}, for {span(readiness.window)}"] if rules or traits else []
+        ),
+        Fact("Trigger", [] if pipeline.trigger is None else [_trigger(pipeline.trigger)]),
+        Fact("Retries", [f"{pipeline.retry.attempts} attempts, first backoff {span(pipeline.retry.backoff)}"]),
+        Fact("SLA", [] if pipeline.sla is None else list(_sla(pipeline.sla, pipeline.timezone))),
         Fact("Reads", list(pipeline.reads)),
         Fact("Writes", list(pipeline.writes)),
-        Fact("Not for real", _unreal(pipeline)),
+        Fact("Mode", _modes(pipeline)),
     ]
-    return [each for each in found if each.lines]
+    return [each for each in facts if each.lines]
 
 
-def rule_words(rule: Rule) -> str:
-    """Return what a rule asks for."""
-    said = _asked(rule)
-    named = f"{rule.name}: {said}" if rule.name else said
-    return f"{named} (warns only)" if rule.severity is Severity.WARN else named
+def rule_text(rule: Rule) -> str:
+    """Return a rule in words."""
+    condition = _condition(rule)
+    named = f"{rule.name}: {condition}" if rule.name else condition
+    return f"{named} (warning only)" if rule.severity is Severity.WARN else named
 
 
 def sensor_keys(pipeline: Pipeline) -> list[str]:
-    """Return the keys of the sensors that a pipeline is begun by, waits for, or looks at afterwards."""
-    begun = {schedule.sensor.key for schedule in pipeline.schedules if schedule.sensor is not None}
-    return sorted(begun | needs_of((*pipeline.readiness.rules, *pipeline.post_run.rules)).sensors)
+    """Return the keys of all sensors that a pipeline uses: schedules, readiness and post-run rules."""
+    starting = {schedule.sensor.key for schedule in pipeline.schedules if schedule.sensor is not None}
+    return sorted(starting | needs_of((*pipeline.readiness.rules, *pipeline.post_run.rules)).sensors)
 
 
-def _asked(rule: Rule) -> str:
+def _condition(rule: Rule) -> str:
     if rule.upstream is not None:
         return _upstream(rule.upstream)
     if rule.dataset is not None:
@@ -81,12 +83,12 @@ def _asked(rule: Rule) -> str:
     if rule.trait is not None:
         return f"trait {rule.trait}"
     if rule.not_ is not None:
-        return f"not ({rule_words(rule.not_)})"
+        return f"not ({rule_text(rule.not_)})"
     for rules, joined in ((rule.all, " and "), (rule.any, " or ")):
         if rules is not None:
-            return f"({_joined(map(rule_words, rules), joined)})"
+            return f"({_joined(map(rule_text, rules), joined)})"
     if rule.n_of is not None:
-        return f"{rule.n_of.n} of ({_joined(map(rule_words, rule.n_of.rules), ', ')})"
+        return f"{rule.n_of.n} of ({_joined(map(rule_text, rule.n_of.rules), ', ')})"
     return _compared(rule)
 
 
@@ -102,26 +104,26 @@ def _compared(rule: Rule) -> str:
 
 def _schedule(schedule: Schedule, pipeline: Pipeline) -> str:
     zone = schedule.timezone or pipeline.timezone
-    said: list[str] = []
+    parts: list[str] = []
     if schedule.cron is not None:
-        said.append(f'at "{schedule.cron}" in {zone}, {_CATCH_UP[schedule.catch_up]}')
+        parts.append(f'at "{schedule.cron}" in {zone}, {_CATCH_UP[schedule.catch_up]}')
     if schedule.after is not None:
-        said.append(f"not before {schedule.after} in {zone}")
+        parts.append(f"not before {schedule.after} in {zone}")
     if schedule.sensor is not None:
-        said.append(f"when sensor {schedule.sensor.key} comes")
-    said += [f"when it is done: {_upstream(each)}" for each in schedule.upstream]
+        parts.append(f"when sensor {schedule.sensor.key} arrives")
+    parts += [f"after {_upstream(each)}" for each in schedule.upstream]
     if schedule.event is not None:
-        said.append(f"on event {schedule.event}")
+        parts.append(f"on event {schedule.event}")
     if schedule.deadline is not None:
-        said.append(f"to be looked at by {schedule.deadline}")
-    said += _days(schedule)
-    return f"{schedule_id_of(schedule)}: {'; '.join(said) or f'each period as it begins, in {zone}'}"
+        parts.append(f"evaluated by {schedule.deadline}")
+    parts += _days(schedule)
+    return f"{schedule_id_of(schedule)}: {'; '.join(parts) or f'at the start of each period, in {zone}'}"
 
 
 def _days(schedule: Schedule) -> Iterator[str]:
-    left_out = list(_excluded(schedule.exclude))
-    if left_out:
-        yield f"not on {_joined(left_out, ', ')}"
+    excluded = list(_excluded(schedule.exclude))
+    if excluded:
+        yield f"not on {_joined(excluded, ', ')}"
     if schedule.include.dates:
         yield f"only on {_joined(schedule.include.dates, ', ')}"
     if schedule.include.business_days:
@@ -145,9 +147,9 @@ def _upstream(upstream: Upstream) -> str:
 
 
 def _trigger(trigger: TriggerSpec) -> str:
-    what = next((_value(trigger.config[name]) for name in _STARTED if name in trigger.config), "")
-    asked = "it says itself how it ended" if trigger.callback else f"asked every {span(trigger.check_interval)}"
-    return f"{trigger.type} {what}".strip() + f"; {asked}, for {span(trigger.poll_window)}"
+    what = next((_value(trigger.config[name]) for name in _TARGET_FIELDS if name in trigger.config), "")
+    polling = "callback" if trigger.callback else f"polled every {span(trigger.check_interval)}"
+    return f"{trigger.type} {what}".strip() + f"; {polling}, for {span(trigger.poll_window)}"
 
 
 def _sla(sla: Sla, timezone: str) -> Iterator[str]:
@@ -158,30 +160,30 @@ def _sla(sla: Sla, timezone: str) -> Iterator[str]:
     if sla.evaluation_deadline is not None:
         yield f"ready {_deadline(sla.evaluation_deadline, zone)}"
     if sla.max_duration is not None:
-        yield f"done within {span(sla.max_duration)} of its first sensor or its start"
+        yield f"done within {span(sla.max_duration)} of the first sensor or the start"
     if sla.expected_duration is not None:
         yield f"takes about {span(sla.expected_duration)}"
 
 
 def _deadline(text: str, zone: str) -> str:
     if ":" not in text:
-        return f"within {text} of when it is due"
+        return f"within {text} of the due time"
     return f"by {text} of the hour after ({zone})" if text.startswith(":") else f"by {text} ({zone})"
 
 
-def _unreal(pipeline: Pipeline) -> list[str]:
+def _modes(pipeline: Pipeline) -> list[str]:
     dry = ["dry run: no job is started"] if pipeline.dry_run else []
-    return [*dry, *(["shadow: its rules are told and hold nothing back"] if pipeline.shadow else [])]
+    return [*dry, *(["shadow: rules are evaluated but do not block"] if pipeline.shadow else [])]
 
 
 def _mode(mode: str, rules: int) -> list[str]:
-    return ["one of these"] if mode == "ANY" and rules > 1 else []
+    return ["any of these"] if mode == "ANY" and rules > 1 else []
 
 
 def _joined(parts: Iterable[str], by: str) -> str:
-    found = list(parts)
-    more = [f"{len(found) - _NAMED_MAX} more"] if len(found) > _NAMED_MAX else []
-    return by.join([*found[:_NAMED_MAX], *more])
+    names = list(parts)
+    more = [f"{len(names) - _NAMED_MAX} more"] if len(names) > _NAMED_MAX else []
+    return by.join([*names[:_NAMED_MAX], *more])
 
 
 def _value(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Pages of pipelines: the list, trouble first, and all that someone on call needs to know of one."""
+"""Pipeline pages: the list, those that need attention first, and one pipeline in full."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headgate.health.model.timestamps import instant
 from headgate.pipelines.catalog.store import BadPipeline
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.enums import ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.overview.attention import AttentionList, attention_list, stored
+from headgate.pipelines.overview.status import DefinedPipeline, PipelineState, PipelineStatus, PipelineStatusReader
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
 from headgate.serve.pages.api_calls import ApiCaller, Section
-from headgate.serve.pages.attention import AttentionList, stored, troubles
 from headgate.serve.pages.labels import command, options
-from headgate.serve.pages.pipeline_status import Defined, PipelineRow, PipelineStatusReader, State
 from headgate.serve.pages.pipeline_summary import Fact, definition_facts, sensor_keys
 
 LISTED: Final = 50
-# How many that match a filter are looked for in one page, and in how many parts of the list.
+# Batch size and maximum batches read to fill a filtered page.
 _BATCH: Final = 100
 _BATCHES_MAX: Final = 10
-TROUBLED_MAX: Final = 60
+ATTENTION_MAX: Final = 60
 PERIODS: Final = 60
 SHOWN_MAX: Final = 30
 FILTERS: Final = ("search", "owner", "status")
@@ -37,7 +37,7 @@ APPLY: Final = command("pipeline", "apply", "pipelines", "--reason", "WHY")
 
 
 class PipelineCounts(Struct, frozen=True, kw_only=True):
-    """How many pipelines are in trouble, for the health board. `has_more`: there may be others."""
+    """Counts of pipelines that need attention, for the health board. `has_more`: there may be others."""
 
     failed: int
     late: int
@@ -48,34 +48,34 @@ class PipelineCounts(Struct, frozen=True, kw_only=True):
 
     @property
     def listed(self) -> list[tuple[str, int, str]]:
-        """Each that there is: its state, how many, and in a word what they are."""
-        found = (
-            (State.FAILED, self.failed, "failed"),
-            (State.LATE, self.late, "past their deadline"),
-            (State.STUCK, self.stuck, "stuck"),
-            (State.HELD, self.held, "held"),
-            (State.PAUSED, self.paused, "paused"),
+        """The nonzero counts: state, number and label."""
+        counts = (
+            (PipelineState.FAILED, self.failed, "failed"),
+            (PipelineState.LATE, self.late, "past their deadline"),
+            (PipelineState.STUCK, self.stuck, "stuck"),
+            (PipelineState.HELD, self.held, "held"),
+            (PipelineState.PAUSED, self.paused, "paused"),
         )
-        return [(state.value, number, said) for state, number, said in found if number]
+        return [(state.value, number, label) for state, number, label in counts if number]
 
 
 class PipelineList(Struct, frozen=True, kw_only=True):
-    """A page of the list: what is in trouble, of all pipelines, and then some of the others."""
+    """A page of the list: all pipelines that need attention, then some others."""
 
-    troubled: list[PipelineRow]
-    has_more_trouble: bool
-    rows: list[PipelineRow]
+    troubled: list[PipelineStatus]
+    has_more_attention: bool
+    rows: list[PipelineStatus]
     bad: list[BadPipeline]
     next_page_token: str | None
     filters: Mapping[str, str]
-    states: tuple[str, ...] = tuple(each.value for each in State)
+    states: tuple[str, ...] = tuple(each.value for each in PipelineState)
     cli: str
     begin: str = BEGIN
     apply: str = APPLY
 
 
 class SeenSensor(Struct, frozen=True, kw_only=True):
-    """What is known under a key for a period: a value and when it is from, or why there is none."""
+    """The sensor value for a period, or why there is none."""
 
     key: str
     data: Mapping[str, Any] = {}
@@ -86,9 +86,9 @@ class SeenSensor(Struct, frozen=True, kw_only=True):
 
 
 class PipelinePage(Struct, frozen=True, kw_only=True):
-    """All that someone on call needs to know of a pipeline, told by one of its periods."""
+    """View of a pipeline, focused on one period."""
 
-    row: PipelineRow
+    row: PipelineStatus
     definition: Any
     facts: list[Fact]
     why: Section
@@ -103,28 +103,25 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-# The list.
-
-
-def pipeline_list(asking: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
-    """Return a page of the list. Raises as listing pipelines does, and `NotFoundError` where there are none."""
-    pipelines = served(asking)
+def pipeline_list(api: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
+    """Return a page of the list. Raises as the API operation, and `NotFoundError` without pipelines."""
+    pipelines = served(api)
     filters = {name: str(query.get(name, "")) for name in FILTERS}
     token = query.get("page_token")
-    found, bad, following = _listed(asking, filters, token)
-    seen = troubles(pipelines)
-    standings = PipelineStatusReader(pipelines, seen)
-    # Each page begins where the last has ended; what is wrong stands on the first.
-    read = [] if token else _suspects(pipelines, seen, filters)
+    found, bad, following = _listed(api, filters, token)
+    attention = attention_list(pipelines)
+    reader = PipelineStatusReader(pipelines, attention)
+    # Only the first page shows the pipelines that need attention.
+    read = [] if token else _suspects(pipelines, attention, filters)
     suspects = [each for each in read if _fits(each.pipeline, filters)]
     known = {each.pipeline.id for each in suspects}
-    rows = standings.rows([*suspects, *(each for each in found if each.pipeline.id not in known)])
+    rows = reader.statuses([*suspects, *(each for each in found if each.pipeline.id not in known)])
     wanted = sorted((row for row in rows if filters["status"] in ("", row.state)), key=lambda row: row.urgency)
-    troubled = [row for row in wanted if row.state.is_trouble]
+    troubled = [row for row in wanted if row.state.needs_attention]
     return PipelineList(
         troubled=troubled,
-        has_more_trouble=not token and len(seen.suspects) > TROUBLED_MAX,
-        rows=sorted((row for row in wanted if not row.state.is_trouble), key=lambda row: row.pipeline.id),
+        has_more_attention=not token and len(attention.suspects) > ATTENTION_MAX,
+        rows=sorted((row for row in wanted if not row.state.needs_attention), key=lambda row: row.pipeline.id),
         bad=bad,
         next_page_token=following,
         filters=filters,
@@ -132,53 +129,55 @@ def pipeline_list(asking: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
     )
 
 
-def pipeline_counts(asking: ApiCaller) -> PipelineCounts | None:
-    """Return how many pipelines are in trouble, or None if there are none at all. Raises as listing them does."""
-    if asking.pipelines is None or not asking.ask("GET /pipelines", query={"limit": 1})["pipelines"]:
+def pipeline_counts(api: ApiCaller) -> PipelineCounts | None:
+    """Return the counts, or None if there are no pipelines. Raises as the API operation."""
+    if api.pipelines is None or not api.call("GET /pipelines", query={"limit": 1})["pipelines"]:
         return None
-    seen = troubles(asking.pipelines)
-    suspects = _defined(asking.pipelines, seen.suspects[:TROUBLED_MAX])
-    rows = PipelineStatusReader(asking.pipelines, seen).rows(suspects)
+    attention = attention_list(api.pipelines)
+    suspects = _defined(api.pipelines, attention.suspects[:ATTENTION_MAX])
+    rows = PipelineStatusReader(api.pipelines, attention).statuses(suspects)
     found = Counter(row.state for row in rows)
     return PipelineCounts(
-        failed=found[State.FAILED] + found[State.STOPPED],
-        late=found[State.LATE],
-        stuck=found[State.STUCK],
-        held=found[State.HELD],
-        paused=found[State.PAUSED],
-        has_more=len(seen.suspects) > TROUBLED_MAX,
+        failed=found[PipelineState.FAILED] + found[PipelineState.STOPPED],
+        late=found[PipelineState.LATE],
+        stuck=found[PipelineState.STUCK],
+        held=found[PipelineState.HELD],
+        paused=found[PipelineState.PAUSED],
+        has_more=len(attention.suspects) > ATTENTION_MAX,
     )
 
 
-def served(asking: ApiCaller) -> PipelineService:
+def served(api: ApiCaller) -> PipelineService:
     """Return the pipelines of this server. Raises `NotFoundError` if it has none."""
-    if asking.pipelines is None:
+    if api.pipelines is None:
         raise NotFoundError("this server has no pipelines; start it with 'headgate up --pipelines FOLDER'")
-    return asking.pipelines
+    return api.pipelines
 
 
-def _suspects(pipelines: PipelineService, seen: AttentionList, filters: Mapping[str, str]) -> list[Defined]:
-    also = seen.waiting if filters["status"] == State.WAITING else ()
-    return _defined(pipelines, list(dict.fromkeys((*seen.suspects, *also)))[:TROUBLED_MAX])
+def _suspects(
+    pipelines: PipelineService, attention: AttentionList, filters: Mapping[str, str]
+) -> list[DefinedPipeline]:
+    also = attention.waiting if filters["status"] == PipelineState.WAITING else ()
+    return _defined(pipelines, list(dict.fromkeys((*attention.suspects, *also)))[:ATTENTION_MAX])
 
 
-def _defined(pipelines: PipelineService, ids: Sequence[str]) -> list[Defined]:
-    return [Defined(each.pipeline, each.at) for each in stored(pipelines, ids)]
+def _defined(pipelines: PipelineService, ids: Sequence[str]) -> list[DefinedPipeline]:
+    return [DefinedPipeline(each.pipeline, each.at) for each in stored(pipelines, ids)]
 
 
 def _listed(
-    asking: ApiCaller, filters: Mapping[str, str], token: str | None
-) -> tuple[list[Defined], list[BadPipeline], str | None]:
-    """Return pipelines that match, rows that are no definitions, and where the next page begins."""
-    # Who may ask for one may see all: they are read as they are kept, which is quicker than as they are told.
-    asking.ask("GET /pipelines", query={"limit": 1})
-    definitions = served(asking).definitions
+    api: ApiCaller, filters: Mapping[str, str], token: str | None
+) -> tuple[list[DefinedPipeline], list[BadPipeline], str | None]:
+    """Return matching pipelines, invalid rows, and the cursor of the next page."""
+    # Authorizes via the API; the definitions are then read directly, which is faster.
+    api.call("GET /pipelines", query={"limit": 1})
+    definitions = served(api).definitions
     is_filtered = bool(filters["search"] or filters["owner"])
-    found: list[Defined] = []
+    found: list[DefinedPipeline] = []
     bad: list[BadPipeline] = []
     for _ in range(_BATCHES_MAX if is_filtered else 1):
         page = definitions.ls(limit=_BATCH if is_filtered else LISTED, cursor=token)
-        found += [Defined(each.pipeline, each.at) for each in page.pipelines if _fits(each.pipeline, filters)]
+        found += [DefinedPipeline(each.pipeline, each.at) for each in page.pipelines if _fits(each.pipeline, filters)]
         bad += page.bad
         token = page.cursor
         if token is None or len(found) >= LISTED:
@@ -195,30 +194,27 @@ def _fits(pipeline: Pipeline, filters: Mapping[str, str]) -> bool:
     return filters["owner"] in ("", pipeline.owner) and filters["search"].lower() in text
 
 
-# One of them.
-
-
-def pipeline_page(asking: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) -> PipelinePage:
-    """Return the page of a pipeline, about the period that was chosen or needs someone. Raises `NotFoundError`."""
-    pipelines, path = served(asking), {"id": pipeline_id}
-    shown = asking.ask("GET /pipelines/{id}", path=path)
+def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) -> PipelinePage:
+    """Return the page of a pipeline, for the chosen or most relevant period. Raises `NotFoundError`."""
+    pipelines, path = served(api), {"id": pipeline_id}
+    shown = api.call("GET /pipelines/{id}", path=path)
     pipeline = _pipeline(shown)
-    (row,) = PipelineStatusReader(pipelines, troubles(pipelines)).rows(
-        [Defined(pipeline, shown["at"])], periods=PERIODS
+    (row,) = PipelineStatusReader(pipelines, attention_list(pipelines)).statuses(
+        [DefinedPipeline(pipeline, shown["at"])], periods=PERIODS
     )
     chosen = Slot(pipeline.id, str(query.get("schedule", row.slot.schedule_id)), str(query.get("date", row.slot.date)))
-    expected = asking.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
+    expected = api.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
     return PipelinePage(
         row=row,
         definition=shown,
         facts=definition_facts(pipeline),
-        why=asking.section(
+        why=api.section(
             "GET /pipelines/{id}/why", path=path, query={"date": chosen.date, "schedule": chosen.schedule_id}
         ),
         chosen=chosen,
         is_chosen=chosen != row.slot,
         sensors=_sensors(pipelines, pipeline, chosen.date),
-        events=asking.section("GET /pipelines/{id}/events", path=path, query={"limit": SHOWN_MAX}),
+        events=api.section("GET /pipelines/{id}/events", path=path, query={"limit": SHOWN_MAX}),
         expectations=[each for each in expected.items("expectations") if each["verdict"] == ExpectationVerdict.MISSED],
         upstream=sorted({each.upstream.pipeline for each in upstreams_of(pipeline)}),
         downstream=sorted(pipelines.known.dependents(pipeline.id)),
@@ -228,7 +224,7 @@ def pipeline_page(asking: ApiCaller, pipeline_id: str, query: Mapping[str, Any])
 
 
 def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[SeenSensor]:
-    """Return the sensors that a pipeline goes by, as they hold for a period."""
+    """Return the sensors of a pipeline that apply to a period."""
     keys = sensor_keys(pipeline)
     reading = pipelines.sensors.read(pipeline.id, keys, date)
     found: list[SeenSensor] = []
@@ -236,7 +232,7 @@ def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[
         sensor = reading.sensors.get(key)
         if sensor is None:
             stray = reading.strays.get(key)
-            missing = f"known only of {stray}" if stray else "nobody has said anything"
+            missing = f"only known for {stray}" if stray else "no value received"
             found.append(SeenSensor(key=key, missing=missing))
             continue
         at_ms = sensor.updated_at_ms
@@ -245,39 +241,39 @@ def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[
     return found
 
 
-def _actions(row: PipelineRow, slot: Slot) -> tuple[tuple[str, str], ...]:
-    """Return what can be done about a pipeline and a period as they stand."""
+def _actions(row: PipelineStatus, slot: Slot) -> tuple[tuple[str, str], ...]:
+    """Return the available actions with their commands."""
     name, reason = slot.pipeline_id, ("--reason", "WHY")
     is_stopped = row.control.state is not ControlState.ACTIVE
     steered = (
-        ("Let it go on", command("pipeline", "resume", name, *reason))
+        ("Resume", command("pipeline", "resume", name, *reason))
         if is_stopped
-        else ("Begin nothing for a while", command("pipeline", "pause", name, "--until", "2h", *reason))
+        else ("Pause", command("pipeline", "pause", name, "--until", "2h", *reason))
     )
     return (steered, *_of_period(row, slot, reason))
 
 
-def _of_period(row: PipelineRow, slot: Slot, reason: tuple[str, ...]) -> list[tuple[str, str]]:
+def _of_period(row: PipelineStatus, slot: Slot, reason: tuple[str, ...]) -> list[tuple[str, str]]:
     name, schedule = slot.pipeline_id, schedule_option(row.pipeline, slot)
     log = row.log if row.slot == slot else None
     period = (name, slot.date, *schedule, *reason)
     if log is not None and log.is_live and log.status is not RunStatus.PENDING:
-        return [("End its run and the job", command("run", "cancel", log.run_id, *reason))]
+        return [("Cancel the run and its job", command("run", "cancel", log.run_id, *reason))]
     is_over = log is not None and (log.status.is_done or log.status.is_terminal)
     if is_over:
-        again = ("Do it again", command("run", "rerun", name, "--date", slot.date, *schedule, *reason))
-        return [again, ("Take it for done", command("period", "mark-success", *period))]
+        again = ("Rerun", command("run", "rerun", name, "--date", slot.date, *schedule, *reason))
+        return [again, ("Mark as successful", command("period", "mark-success", *period))]
     held = (
-        ("Let the period go on", command("period", "approve", *period))
+        ("Approve the period", command("period", "approve", *period))
         if log is not None and log.hold is not None
         else ("Hold the period", command("period", "hold", *period))
     )
     return [
-        ("Begin it now", command("run", "start", name, "--date", slot.date, *schedule, *reason)),
+        ("Start now", command("run", "start", name, "--date", slot.date, *schedule, *reason)),
         held,
-        ("Start its job, ready or not", command("period", "force", *period)),
-        ("Do nothing for it", command("period", "skip", *period)),
-        ("Take it for done", command("period", "mark-success", *period)),
+        ("Force the job, regardless of readiness", command("period", "force", *period)),
+        ("Skip the period", command("period", "skip", *period)),
+        ("Mark as successful", command("period", "mark-success", *period)),
     ]
 
 
@@ -288,11 +284,11 @@ def _commands(pipeline: Pipeline, slot: Slot) -> tuple[tuple[str, str], ...]:
         ("Its definition", command("pipeline", "show", name)),
         ("Its periods", command("run", "log", name)),
         ("Its sensors", command("sensor", "ls", name)),
-        ("Try its rules", command("pipeline", "evaluate", name, "--date", slot.date, *schedule)),
-        ("Follow what happens", command("pipeline", "events", name, "--follow")),
+        ("Evaluate the rules", command("pipeline", "evaluate", name, "--date", slot.date, *schedule)),
+        ("Follow events", command("pipeline", "events", name, "--follow")),
     )
 
 
 def schedule_option(pipeline: Pipeline, slot: Slot) -> Sequence[str]:
-    """Return the option that names the schedule of a period, where there are several."""
+    """Return the schedule option, if the pipeline has several schedules."""
     return ("--schedule", slot.schedule_id) if len(pipeline.schedules) > 1 else ()

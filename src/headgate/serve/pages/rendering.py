@@ -1,4 +1,4 @@
-"""Templates of pages: how what a page shows becomes HTML."""
+"""Page templates: the Jinja environment with the filters of pages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
-from headgate.serve.pages import labels as page_words
+from headgate.pipelines.overview.status import PipelineStatus
+from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
+from headgate.serve.pages.period_grid import PeriodStrip, period_strip
 
 
 def environment(path: str, assets: Mapping[str, bytes]) -> Environment:
-    """Return the templates of pages whose assets, as they are now, are served under a path."""
-    made = Environment(
+    """Return the template environment; asset URLs under `path` carry a content hash."""
+    templates = Environment(
         loader=PackageLoader("headgate.serve.pages", "templates"),
-        # Everything that is shown came from users.
+        # All shown values come from users.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -26,30 +28,38 @@ def environment(path: str, assets: Mapping[str, bytes]) -> Environment:
         auto_reload=False,
     )
     versions = {name: hashlib.blake2b(content, digest_size=6).hexdigest() for name, content in assets.items()}
-    made.filters |= {
+    templates.filters |= {
         "ago": _ago,
         "clock_time": _clock_time,
-        "stamp": page_words.stamp,
-        "number": page_words.number,
-        "span": page_words.span,
-        "compact": page_words.compact,
+        "stamp": labels.stamp,
+        "number": labels.number,
+        "span": labels.span,
+        "compact": labels.compact,
         "segment": segment,
+        "state_label": labels.state_label,
+        "sla_text": labels.sla_text,
+        "period_strip": _period_strip,
         "asset": lambda name: f"{path}/{name}?v={versions[name]}",
         "with_token": _with_token,
     }
-    return made
+    return templates
 
 
 @pass_context
 def _ago(context: Context, at: str) -> str:
-    return page_words.ago(at, context["now_ms"])
+    return labels.ago(at, context["now_ms"])
+
+
+@pass_context
+def _period_strip(context: Context, status: PipelineStatus) -> PeriodStrip:
+    return period_strip(status, context["now_ms"])
 
 
 @pass_context
 def _clock_time(context: Context, at: str) -> str:
-    return page_words.clock_time(at, context["now"])
+    return labels.clock_time(at, context["now"])
 
 
 def _with_token(filters: Mapping[str, Any], token: str) -> str:
-    """Return the query of the next page."""
+    """Return the query string of the next page."""
     return urlencode({**{name: value for name, value in filters.items() if value}, "page_token": token}, doseq=True)

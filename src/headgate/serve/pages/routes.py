@@ -1,4 +1,4 @@
-"""Pages under `/ui`: drawn here as HTML, by the same rules as the API, and told when they are out of date."""
+"""Page routes under `/ui`: rendered HTML with the API's authorization, and live updates."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import datasets as page_datasets
 from headgate.serve.pages import incidents as page_incidents
-from headgate.serve.pages import labels as page_words
+from headgate.serve.pages import labels
 from headgate.serve.pages import pipelines as page_pipelines
 from headgate.serve.pages import run as page_runs
-from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog, PipelinesAsked, segment, twin
+from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog, PipelineSource, segment, twin
 from headgate.serve.pages.board import board
 from headgate.serve.pages.live_updates import PageChanges, Subject
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -43,10 +43,10 @@ _INCIDENT: Final = "/incidents/{incident_id:str}"
 _PIPELINE: Final = "/pipelines/{pipeline_id:str}"
 _RUN: Final = "/runs/{run_id:str}"
 _OF_PIPELINES: Final = "pipelines"
-# Sent by the script of a page that wants the inside of it alone.
+# Sent by the page script to request only the page content.
 FRAGMENT: Final = "headgate-fragment"
 _ASSETS: Final[Mapping[str, str]] = {"style.css": "text/css", "live.js": "text/javascript"}
-# Nothing but our own script and style runs on a page, whatever got into it, and nobody frames it.
+# Only our own script and style may run, and the page may not be framed.
 _HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -65,7 +65,7 @@ Drawn = Callable[[ApiCaller], "Page"]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drawn: a template and what it shows; where the same is as JSON, and what tells that it has changed."""
+    """A page: template, view, JSON twin and live-update stream."""
 
     template: str
     title: str
@@ -79,10 +79,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_routes(
-    health: HealthService, pool: WorkPool, watches: WatchHub, pipelines: PipelinesAsked | None = None
+    health: HealthService, pool: WorkPool, watches: WatchHub, pipelines: PipelineSource | None = None
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of the pages. Without `pipelines`, theirs say how to get some."""
-    drawing = _Drawing(ApiCatalog(health, pipelines), pool)
+    """Return the routes of the pages. Without `pipelines`, their pages explain how to enable them."""
+    drawing = _Renderer(ApiCatalog(health, pipelines), pool)
     changes = PageChanges(health, pool, watches)
 
     def route(path: str, draw: Callable[[Request[Any, Any, Any]], Drawn]) -> ControllerRouterHandler:
@@ -112,23 +112,23 @@ def page_routes(
         route(f"{PATH}/pipelines", _pipeline_list),
         route(PATH + _PIPELINE, _pipeline),
         route(PATH + _RUN, _run),
-        # Whatever else begins like a page is answered by one: the framework looks no further than the first words fit.
+        # Catch-all below /ui, so that unknown paths get an error page.
         *(route(f"{PATH}{under}/{{rest:path}}", _nothing) for under in ("", _DATASET, _INCIDENT, _PIPELINE, _RUN)),
         follow,
         *(_asset(name, media_type, drawing.assets[name]) for name, media_type in _ASSETS.items()),
     ]
 
 
-# What each page shows.
+# Views.
 
 
-def _board(asking: ApiCaller) -> Page:
+def _board(api: ApiCaller) -> Page:
     return Page(
         template="board.html",
         title="Health",
-        view=board(asking),
+        view=board(api),
         json=twin("/incidents", {"status": ["OPEN", "ACKNOWLEDGED"]}),
-        cli=page_words.command("incident", "ls"),
+        cli=labels.command("incident", "ls"),
         changes=f"{PATH}/changes",
         section="board",
     )
@@ -137,8 +137,8 @@ def _board(asking: ApiCaller) -> Page:
 def _dataset_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_datasets.FILTERS, frozenset())
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_datasets.dataset_list(asking, query)
+    def draw(api: ApiCaller) -> Page:
+        view = page_datasets.dataset_list(api, query)
         return Page(
             template="datasets.html",
             title="Datasets",
@@ -155,8 +155,8 @@ def _dataset_list(request: Request[Any, Any, Any]) -> Drawn:
 def _dataset(request: Request[Any, Any, Any]) -> Drawn:
     urn: str = request.path_params["dataset_urn"]
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_datasets.dataset_page(asking, urn)
+    def draw(api: ApiCaller) -> Page:
+        view = page_datasets.dataset_page(api, urn)
         name = view.dataset["dataset_urn"]
         return Page(
             template="dataset.html",
@@ -174,8 +174,8 @@ def _dataset(request: Request[Any, Any, Any]) -> Drawn:
 def _incident_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_incidents.FILTERS, page_incidents.CHOICES)
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_incidents.incident_list(asking, query)
+    def draw(api: ApiCaller) -> Page:
+        view = page_incidents.incident_list(api, query)
         return Page(
             template="incidents.html",
             title="Incidents",
@@ -192,8 +192,8 @@ def _incident_list(request: Request[Any, Any, Any]) -> Drawn:
 def _incident(request: Request[Any, Any, Any]) -> Drawn:
     incident_id: str = request.path_params["incident_id"]
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_incidents.incident_page(asking, incident_id)
+    def draw(api: ApiCaller) -> Page:
+        view = page_incidents.incident_page(api, incident_id)
         return Page(
             template="incident.html",
             title=view.incident["title"],
@@ -210,8 +210,8 @@ def _incident(request: Request[Any, Any, Any]) -> Drawn:
 def _pipeline_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_pipelines.FILTERS, frozenset())
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_pipelines.pipeline_list(asking, query)
+    def draw(api: ApiCaller) -> Page:
+        view = page_pipelines.pipeline_list(api, query)
         return Page(
             template="pipelines.html",
             title="Pipelines",
@@ -229,8 +229,8 @@ def _pipeline(request: Request[Any, Any, Any]) -> Drawn:
     pipeline_id: str = request.path_params["pipeline_id"]
     query = _query(request, ("date", "schedule"), frozenset())
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_pipelines.pipeline_page(asking, pipeline_id, query)
+    def draw(api: ApiCaller) -> Page:
+        view = page_pipelines.pipeline_page(api, pipeline_id, query)
         return Page(
             template="pipeline.html",
             title=pipeline_id,
@@ -247,8 +247,8 @@ def _pipeline(request: Request[Any, Any, Any]) -> Drawn:
 def _run(request: Request[Any, Any, Any]) -> Drawn:
     run_id: str = request.path_params["run_id"]
 
-    def draw(asking: ApiCaller) -> Page:
-        view = page_runs.run_page(asking, run_id)
+    def draw(api: ApiCaller) -> Page:
+        view = page_runs.run_page(api, run_id)
         return Page(
             template="run.html",
             title=f"{view.run['pipeline_id']} of {view.run['date']}",
@@ -266,7 +266,7 @@ def _nothing(request: Request[Any, Any, Any]) -> Drawn:
     path = request.scope["path"]
 
     def draw(_asking: ApiCaller) -> Page:
-        raise NotFoundError(f"{path}: there is no such page")
+        raise NotFoundError(f"{path}: no such page")
 
     return draw
 
@@ -287,7 +287,7 @@ def _failed(error: HeadgateError) -> Page:
 
 
 def _query(request: Request[Any, Any, Any], names: Sequence[str], choices: frozenset[str]) -> dict[str, Any]:
-    """Return what a form asks for. Fields that were left empty are not asked, and what it does not know is ignored."""
+    """Return the query of a form, without empty and unknown fields."""
     found: dict[str, Any] = {}
     for name in (*names, "page_token"):
         given = [each for each in request.query_params.getall(name, []) if each.strip()]
@@ -296,11 +296,11 @@ def _query(request: Request[Any, Any, Any], names: Sequence[str], choices: froze
     return found
 
 
-# How they are drawn.
+# Rendering.
 
 
-class _Drawing:
-    """Draws pages in threads of the pool."""
+class _Renderer:
+    """Renders pages in the thread pool."""
 
     def __init__(self, questions: ApiCatalog, pool: WorkPool) -> None:
         self._questions = questions
@@ -310,35 +310,35 @@ class _Drawing:
 
     @functools.cached_property
     def _templates(self) -> Environment:
-        # Made for the first page: most servers are asked by programs long before a person looks.
+        # Created on the first page request: most servers are used by programs only.
         from headgate.serve.pages.rendering import environment
 
         return environment(PATH, self.assets)
 
     async def answer(self, request: Request[Any, Any, Any], draw: Drawn) -> Response[Any]:
-        """Return the answer to a request: a page, also of what went wrong."""
+        """Return the page of a request, or an error page."""
         principal, is_fragment = principal_of(request.scope), FRAGMENT in request.headers
-        asking = ApiCaller(self._questions, principal)
+        api = ApiCaller(self._questions, principal)
 
         def work() -> Response[Any]:
             try:
-                page = draw(asking)
+                page = draw(api)
             except msgspec.ValidationError as exc:
                 page = _failed(InvalidPayloadError(f"query: {exc}"))
             except HeadgateError as exc:
                 page = _failed(exc)
-            return self._response(page, asking, is_fragment=is_fragment)
+            return self._response(page, api, is_fragment=is_fragment)
 
         return await self._pool.run(work)
 
-    def _response(self, page: Page, asking: ApiCaller, *, is_fragment: bool) -> Response[Any]:
+    def _response(self, page: Page, api: ApiCaller, *, is_fragment: bool) -> Response[Any]:
         content = self._templates.get_template(page.template).render(
             layout="fragment.html" if is_fragment else "layout.html",
             page=page,
             view=page.view,
-            now=instant(asking.now_ms),
-            now_ms=asking.now_ms,
-            has_pipelines=asking.pipelines is not None,
+            now=instant(api.now_ms),
+            now_ms=api.now_ms,
+            has_pipelines=api.pipelines is not None,
         )
         headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}
         return Response(content, status_code=page.status, media_type=MediaType.HTML, headers=headers)

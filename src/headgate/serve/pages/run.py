@@ -1,4 +1,4 @@
-"""The page of a run: what it was in for how long, what let it go or holds it, its job, and its other attempts."""
+"""Run page: timeline, readiness evaluation, job and other attempts of a run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHOWN_MAX: Final = 50
 EVENTS_MAX: Final = 200
 WIDTH: Final = 1000
 _BAR_MIN: Final = 4.0
-# Events that a run causes come a little after it has ended.
+# Events of a run may arrive shortly after its end.
 _AFTER_MS: Final = 600_000
 _WORKFLOW, _FAN_OUT = "workflow", "fan-out"
 
 
 class Phase(Struct, frozen=True, kw_only=True):
-    """A time in which a run was in one state. It has no width if it ended in it."""
+    """A period of time in one state. A final state has no width."""
 
     status: str
     since: str
@@ -36,7 +36,7 @@ class Phase(Struct, frozen=True, kw_only=True):
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
-    """All that is known of a run, each part as far as the caller may see it."""
+    """View of a run, with the parts visible to the caller."""
 
     run: Any
     phases: list[Phase]
@@ -56,32 +56,32 @@ class RunPage(Struct, frozen=True, kw_only=True):
     width: int = WIDTH
 
 
-def run_page(asking: ApiCaller, run_id: str) -> RunPage:
-    """Return the page of a run. Raises `NotFoundError`, and as reading the run does."""
-    pipelines = served(asking)
-    run = asking.ask("GET /runs/{run_id}", path={"run_id": run_id})
+def run_page(api: ApiCaller, run_id: str) -> RunPage:
+    """Return the page of a run. Raises `NotFoundError`, and as the API operation."""
+    pipelines = served(api)
+    run = api.call("GET /runs/{run_id}", path={"run_id": run_id})
     slot = Slot(run["pipeline_id"], run["schedule_id"], run["date"])
     path, schedule = {"id": slot.pipeline_id}, {"schedule": slot.schedule_id}
     of_period = {**path, "date": slot.date}
-    log = asking.section("GET /pipelines/{id}/run-logs/{date}", path=of_period, query=schedule)
-    jobs = asking.section("GET /pipelines/{id}/run-logs/{date}/jobs", path=of_period, query=schedule)
-    events = asking.section("GET /pipelines/{id}/events", path=path, query=_time_of(run))
+    log = api.section("GET /pipelines/{id}/run-logs/{date}", path=of_period, query=schedule)
+    jobs = api.section("GET /pipelines/{id}/run-logs/{date}/jobs", path=of_period, query=schedule)
+    events = api.section("GET /pipelines/{id}/events", path=path, query=_time_of(run))
     status = RunStatus(run["status"])
     is_latest = log.value is None or log.value["run_id"] == run["run_id"]
     execution = execution_id_of(MACHINE, run["execution"]) if run["execution"] else ""
-    # As it was when the run began, also if the pipeline is gone since.
+    # The definition at the start of the run, also of a deleted pipeline.
     stored = pipelines.definitions.find(slot.pipeline_id, run["definition_version"] or None)
     option = () if stored is None else schedule_option(stored.pipeline, slot)
     trigger = None if stored is None else stored.pipeline.trigger
     return RunPage(
         run=run,
-        phases=phases(run["transitions"], asking.now_ms, is_open=not status.is_terminal),
+        phases=phases(run["transitions"], api.now_ms, is_open=not status.is_terminal),
         took="" if run["duration_ms"] is None else span(run["duration_ms"] / 1000),
         is_live=not status.is_terminal and not status.is_done,
         is_latest=is_latest,
-        why=asking.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule}),
+        why=api.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule}),
         log=log,
-        evaluation=_evaluation(asking, run),
+        evaluation=_evaluation(api, run),
         jobs=[each for each in jobs.items("entries") if each["run_id"] == run["run_id"]],
         events=[each for each in events.items("events") if each["run_id"] == run["run_id"]],
         events_missing=events.missing,
@@ -93,13 +93,13 @@ def run_page(asking: ApiCaller, run_id: str) -> RunPage:
 
 
 def phases(transitions: Sequence[Mapping[str, Any]], now_ms: int, *, is_open: bool) -> list[Phase]:
-    """Return the states of a run in their order, each as long as it lasted; one that is over has no length."""
+    """Return the phases of a run in order, with their durations; a final state has none."""
     if not transitions:
         return []
     starts = [milliseconds(each["at"]) for each in transitions]
     end_ms = max(now_ms, starts[-1]) if is_open else starts[-1]
     lengths = [stop - start for start, stop in zip(starts, [*starts[1:], end_ms], strict=True)]
-    # What is over in no time is drawn all the same; what took long gives it the room.
+    # Very short phases get a minimum width, taken from long ones.
     shown = len(lengths) if is_open else len(lengths) - 1
     room = WIDTH - shown * _BAR_MIN
     scale = room / max(1, end_ms - starts[0])
@@ -117,7 +117,7 @@ def phases(transitions: Sequence[Mapping[str, Any]], now_ms: int, *, is_open: bo
 
 
 def _lasted(length_ms: int) -> str:
-    # Most of what is quick here is quicker than a second, and that is worth knowing.
+    # Milliseconds for sub-second phases.
     return f"{length_ms} ms" if length_ms < 1_000 else span(length_ms / 1000)
 
 
@@ -126,9 +126,9 @@ def _time_of(run: Mapping[str, Any]) -> dict[str, Any]:
     return {"since": run["created_at"], **until, "limit": EVENTS_MAX}
 
 
-def _evaluation(asking: ApiCaller, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the API shows it
-    """Return the evaluation that let a run go, or the last that was made for it; None if none is kept."""
-    found = asking.section(
+def _evaluation(api: ApiCaller, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of the API
+    """Return the evaluation that released a run, or its last one; None if none is stored."""
+    found = api.section(
         "GET /pipelines/{id}/evaluations",
         path={"id": run["pipeline_id"]},
         query={"date": run["date"], "schedule": run["schedule_id"], "limit": SHOWN_MAX},
@@ -142,12 +142,12 @@ def _actions(run: Mapping[str, Any], status: RunStatus, schedule: Sequence[str])
     reason = ("--reason", "WHY")
     if status.is_terminal or status.is_done:
         name, date = run["pipeline_id"], run["date"]
-        return (("Do the period again", command("run", "rerun", name, "--date", date, *schedule, *reason)),)
-    cancel = ("End it and its job", command("run", "cancel", run["run_id"], *reason))
+        return (("Rerun the period", command("run", "rerun", name, "--date", date, *schedule, *reason)),)
+    cancel = ("Cancel the run and its job", command("run", "cancel", run["run_id"], *reason))
     if status is RunStatus.PENDING:
         period = (run["pipeline_id"], run["date"], *schedule, *reason)
-        return (("Start its job, ready or not", command("period", "force", *period)), cancel)
-    return (cancel, ("Say how its job ended", command("run", "complete", run["run_id"], "success")))
+        return (("Force the job, regardless of readiness", command("period", "force", *period)), cancel)
+    return (cancel, ("Report the end of the job", command("run", "complete", run["run_id"], "success")))
 
 
 def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tuple[str, str], ...]:
@@ -155,7 +155,7 @@ def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tup
     if execution:
         found += [
             ("Its lifecycle", command("asl", "describe", execution)),
-            ("Every step of it", command("asl", "history", execution)),
+            ("Show the execution history", command("asl", "history", execution)),
         ]
     if trigger == _FAN_OUT and run["job_id"]:
         found += [

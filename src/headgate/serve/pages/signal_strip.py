@@ -1,4 +1,4 @@
-"""Strips: the states that a signal was in over the last days, as bars along a line of time."""
+"""Signal strip: states of a signal over the last days, as bars on a time axis."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ DAYS: Final = 7
 WIDTH: Final = 700
 HEIGHT: Final = 24
 _DAY_MS: Final = 86_400_000
-# Told apart by height too: not everyone sees the colours.
+# Distinguished by height, too, for colour-blind users.
 _HEIGHTS: Final[Mapping[str, int]] = {
     SignalState.OK: 6,
     SignalState.UNKNOWN: 11,
     SignalState.WARNING: 16,
     SignalState.CRITICAL: HEIGHT,
 }
-# So that a short trouble in a long week is still seen.
+# Minimum width, so that short states stay visible.
 _BAR_MIN: Final = 3.0
 
 
 class Bar(Struct, frozen=True):
-    """A time in which a signal was in one state."""
+    """A time range in one state."""
 
     state: str
     since: str
@@ -37,7 +37,7 @@ class Bar(Struct, frozen=True):
 
 
 class Strip(Struct, frozen=True):
-    """The bars of a signal, from the oldest to the present one."""
+    """The bars of a signal, oldest first."""
 
     bars: tuple[Bar, ...]
     width: int = WIDTH
@@ -46,18 +46,18 @@ class Strip(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The same in words, for those who do not see it: the latest changes."""
-        said = ", then ".join(f"{each.state} since {each.since[:16].replace('T', ' ')}" for each in self.bars[-5:])
-        return said or "no state is known of this time"
+        """Text alternative: the latest changes."""
+        changes = ", then ".join(f"{each.state} since {each.since[:16].replace('T', ' ')}" for each in self.bars[-5:])
+        return changes or "no known state in this time"
 
 
 def since(now_ms: int) -> str:
-    """Return the moment at which strips begin."""
+    """Return the start time of strips."""
     return instant(now_ms - DAYS * _DAY_MS)
 
 
 def strip(snapshots: Sequence[Mapping[str, Any]], signal: Mapping[str, Any], now_ms: int) -> Strip:
-    """Return the strip of a signal, given its transitions, oldest first, and how it stands."""
+    """Return the strip of a signal from its transitions, oldest first, and its current state."""
     start_ms = now_ms - DAYS * _DAY_MS
     points: list[tuple[int, str]] = []
     for each in snapshots:
@@ -65,7 +65,7 @@ def strip(snapshots: Sequence[Mapping[str, Any]], signal: Mapping[str, Any], now
             continue
         if not points and each["previous_state"] is not None:
             points.append((start_ms, each["previous_state"]))
-        # By the end of its window, as "since" is told: the report itself may have come later.
+        # By the end of its window, as for "since": the update itself may be later.
         points.append((_within(milliseconds(each["window_end"]), start_ms, now_ms), each["state"]))
     if not points:
         points = [(_within(milliseconds(signal["state_changed_at"]), start_ms, now_ms), signal["state"])]
@@ -75,7 +75,7 @@ def strip(snapshots: Sequence[Mapping[str, Any]], signal: Mapping[str, Any], now
 
 
 def _within(at_ms: int, start_ms: int, now_ms: int) -> int:
-    # Windows may end a little in the future, where clocks differ.
+    # Windows may end slightly in the future because of clock skew.
     return min(max(start_ms, at_ms), now_ms)
 
 

@@ -21,14 +21,15 @@ from headgate.durable.model.duration import from_json_type
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.events.names import EventName
+from headgate.pipelines.overview.status import sla_status
 from headgate.pipelines.readiness.evaluation_log import Outlook
 from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.schedule.sla import SlaMoments
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.serve.pages.labels import sla_text
 from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
-from headgate.serve.pages.pipeline_status import sla_standing
 from headgate.serve.pages.pipeline_summary import definition_facts, sensor_keys
 from headgate.serve.pages.run import WIDTH, phases
 from tests.unit.serve.graphql_board import Stream
@@ -115,7 +116,7 @@ EXPECTED: Final = {
     "p-paused": "PAUSED",
     "p-running": "RUNNING",
     "p-waiting": "WAITING",
-    "p-well": "WELL",
+    "p-well": "HEALTHY",
 }
 
 
@@ -178,14 +179,14 @@ def test_list__each_row__says_why_in_a_sentence_with_its_deadline_and_what_is_ne
         "paused the pipeline at 06:",
         "ann looks first",
         "1 h 27 min left 08:00 UTC",
-        "before its time",
+        "before the deadline",
         "in 23 h 27 min",
         "headgate pipeline ls",
     ):
         assert fact in said, fact
     assert 'class="failed" x=' in page
     assert "<title>2026-01-16: FAILED at 2026-01-16 06:32:04 UTC</title>" in page
-    assert 'aria-label="The latest periods: 1 failed; the latest, 2026-01-16: FAILED' in page
+    assert 'aria-label="The latest periods: 1 failed; latest: 2026-01-16: FAILED' in page
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_list__each_row__says_why_in_a_sentence_with_its_deadline_and_what_is_ne
     [
         ("owner=finance%40example.com", ["p-late"]),
         ("search=P-STU", ["p-stuck"]),
-        *((f"status={state.lower()}", [name]) for name, state in EXPECTED.items()),
+        *((f"status={state.lower().replace('healthy', 'well')}", [name]) for name, state in EXPECTED.items()),
         ("status=stopped", []),
         ("search=nothing-like-it", []),
     ],
@@ -213,9 +214,9 @@ def test_list__due_before_it_was_defined__is_nobodys_fault(site: PipelineSite) -
     # Ten in the morning: its slot at six and its deadline at eight have passed.
     site.define("fresh")
 
-    assert site.states() == [("fresh", "WELL")]
+    assert site.states() == [("fresh", "HEALTHY")]
     said = text_of(site.page("/ui/pipelines"))
-    assert "2026-01-15 was due before the pipeline was defined as it is now" in said
+    assert "2026-01-15 was due before the current definition" in said
     assert "is the engine running" not in said
 
 
@@ -238,7 +239,7 @@ def test_list__succeeds_after_a_failure_or_a_miss__is_well_again(site: PipelineS
     site.succeed("p-well")
     site.succeed("p-late")
 
-    assert [state for _, state in site.states()] == ["WELL", "WELL"]
+    assert [state for _, state in site.states()] == ["HEALTHY", "HEALTHY"]
 
 
 def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
@@ -330,8 +331,8 @@ def test_pipeline__that_waits__is_told_whole(troubled: PipelineSite) -> None:
     for fact in (
         "p-waiting of 2026-01-16 has not started: 0 of 1 rules hold",
         "UNKNOWN landed.count : landed is missing",
-        "landed UNKNOWN nobody has said anything",
-        'daily: at "0 6 * * *" in UTC, after an outage the last one is made up for',
+        "landed UNKNOWN no value received",
+        'daily: at "0 6 * * *" in UTC, catches up the last missed slot',
         "landed.count gte 10",
         "http https://jobs.example.org/x",
         "done by 08:00 (UTC)",
@@ -351,7 +352,7 @@ def test_pipeline__another_period_is_chosen__is_about_that_one(troubled: Pipelin
 
     assert "p-failed of 2026-01-10 has not started" in said
     assert "headgate run start p-failed --date 2026-01-10 --reason WHY" in said
-    assert "to the present one" in said
+    assert "to the current period" in said
 
 
 def test_pipeline__in_between_others__links_to_both_and_shows_what_it_goes_by(site: PipelineSite) -> None:
@@ -366,8 +367,8 @@ def test_pipeline__in_between_others__links_to_both_and_shows_what_it_goes_by(si
 
     assert {"/ui/pipelines/bronze", "/ui/pipelines/gold"} <= set(links)
     assert 'landed of 2026-01-15T09 just now by local {"count": 3}' in bronze
-    assert "all hours: bronze of all its periods in ours" in text_of(site.page("/ui/pipelines/silver"))
-    assert "stream: when it is done: silver of the same period" in gold
+    assert "all hours: bronze of all its periods within ours" in text_of(site.page("/ui/pipelines/silver"))
+    assert "stream: after silver of the same period" in gold
     assert "--schedule stream" in gold
 
 
@@ -594,8 +595,8 @@ def test_phases__of_a_run_that_goes_on__reach_until_now() -> None:
     [
         (5, None, ("due", "3 h left")),
         (7, None, ("at risk", "1 h left")),
-        (10, None, ("breached", "2 h and not done")),
-        (10, 6, ("met", "2 h before its time")),
+        (10, None, ("breached", "2 h overdue")),
+        (10, 6, ("met", "2 h before the deadline")),
         (10, 9, ("breached", "1 h late")),
     ],
 )
@@ -604,9 +605,9 @@ def test_sla__of_a_period__is_told_as_it_stands(now_hour: int, succeeded_hour: i
     moments = SlaMoments(day.replace(hour=8), day.replace(hour=7))
     done_ms = None if succeeded_hour is None else int(day.replace(hour=succeeded_hour).timestamp() * 1000)
     log = _log("2026-01-16", RunStatus.RUNNING, succeeded_at_ms=done_ms)
-    found = sla_standing(moments, log, day.replace(hour=now_hour))
+    found = sla_status(moments, log, day.replace(hour=now_hour))
 
-    assert (found.word, found.text) == said
+    assert (found.state, sla_text(found)) == said
 
 
 def test_definition__of_every_kind_of_rule_and_schedule__is_told_in_words() -> None:
@@ -635,15 +636,15 @@ def test_definition__of_every_kind_of_rule_and_schedule__is_told_in_words() -> N
     for fact in (
         'cron: at "0 6 * * 1-5" in Europe/Berlin',
         "not on weekends, holidays of DE",
-        "landed: when sensor orders comes",
+        "landed: when sensor orders arrives",
         "told: on event shop.closed",
         "(a exists and not (b.x equals 1))",
         "1 of (trait fresh, dataset urn:dp:x may be read)",
-        "c.count as in the last 7 periods (warns only)",
-        'command ["make","all"]; it says itself how it ended',
-        "done within 1 h of its first sensor or its start",
+        "c.count as in the last 7 periods (warning only)",
+        'command ["make","all"]; callback',
+        "done within 1 h of the first sensor or the start",
         "ready by 07:00 (UTC)",
-        "done within 2h of when it is due, critical",
+        "done within 2h of the due time, critical",
         "dry run: no job is started",
     ):
         assert fact in said, fact

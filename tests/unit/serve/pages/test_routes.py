@@ -21,7 +21,7 @@ from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.serve.application import build_http
 from headgate.serve.pages import labels as page_words
-from headgate.serve.pages.api_calls import PipelinesAsked
+from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.rest.health.models import SignalUpdateIn
@@ -56,7 +56,7 @@ class Site(HealthApi):
                 self.health,
                 self.pool,
                 WatchHub(self.opened.store, stopping=lambda: self.is_stopping),
-                PipelinesAsked(self.pipelines.service, self.service.bus) if has_pipelines else None,
+                PipelineSource(self.pipelines.service, self.service.bus) if has_pipelines else None,
             ),
             authenticator=Authenticator(self.keys, is_required=is_required),
         )
@@ -269,7 +269,7 @@ def test_page__of_a_name_that_is_none__says_what_is_wrong(empty: Site) -> None:
 def test_board__nothing_registered__tells_the_command_that_begins(empty: Site) -> None:
     said = text_of(empty.page("/ui"))
 
-    assert "Nothing is watched yet" in said
+    assert "No datasets yet" in said
     assert "headgate dataset register urn:dp:orders:created --team orders --freshness 1h" in said
 
 
@@ -277,7 +277,7 @@ def test_board__all_is_well__says_so(site: Site) -> None:
     site.dataset()
     site.signal("OK")
 
-    assert "Nothing is wrong" in text_of(site.page("/ui"))
+    assert "All healthy" in text_of(site.page("/ui"))
 
 
 def test_board__trouble__shows_incidents_newest_first_and_signals_by_tier(site: Site) -> None:
@@ -292,8 +292,8 @@ def test_board__trouble__shows_incidents_newest_first_and_signals_by_tier(site: 
     signals = said[said.index("Signals in breach") :]
     assert signals.index("TIER_2") < signals.index("number-2") < signals.index("TIER_3") < signals.index("number-1")
     assert "2 CRITICAL signals" in said
-    assert "nobody" in said
-    assert "Nothing is wrong" not in said
+    assert "unassigned" in said
+    assert "All healthy" not in said
 
 
 def test_board__a_signal_that_recovers__is_no_longer_on_it(site: Site) -> None:
@@ -314,7 +314,7 @@ def test_dataset__with_trouble__is_told_whole(troubled: Site) -> None:
     said = text_of(page)
 
     for fact in (
-        "May it be read? BLOCK",
+        "Gate BLOCK",
         "SIGNAL_CRITICAL",
         "CRITICAL FRESHNESS",
         SIGNATURE,
@@ -375,7 +375,7 @@ def test_incident__with_evidence__tells_why(troubled: Site) -> None:
     page = troubled.incident_page(incident)
     said = text_of(page)
 
-    for fact in ("SEV_3 OPEN", "nobody is at it", "OK -> CRITICAL", "G4_CONTRACT", "Last good", "First bad", "Impact"):
+    for fact in ("SEV_3 OPEN", "unassigned", "OK -> CRITICAL", "G4_CONTRACT", "Last good", "First bad", "Impact"):
         assert fact in said
     assert f"headgate incident ack {incident} --assign YOU" in said
     assert f"headgate incident why {incident}" in said
@@ -480,12 +480,12 @@ def test_scope__a_role_that_may_read_only_some_parts__is_told_what_is_not_shown(
     said = text_of(troubled.dataset_page(key=key))
 
     assert "BLOCK" in said
-    assert "Not shown. gate: may not signal.read" in said
-    assert "Not shown. gate: may not incident.read" in said
+    assert "Not available. gate: may not signal.read" in said
+    assert "Not available. gate: may not incident.read" in said
     assert "no signals" in text_of(troubled.page("/ui/datasets", key=key))
     board = text_of(troubled.page("/ui", key=key))
     assert "may not incident.read" in board
-    assert "Nothing is wrong" not in board
+    assert "All healthy" not in board
     troubled.incident_page(incident, status=403, key=key)
 
 

@@ -1,4 +1,4 @@
-"""Troubles: which of all pipelines someone may have to look at, found by what is wrong and not by what there is."""
+"""Attention list: finds the pipelines that may need an operator, from problems instead of from all definitions."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.store.catalogue.tables import PIPELINES
 
-# For how long something that was missed is trouble still; longer than the longest weekend.
+# How long a missed expectation stays relevant: longer than the longest weekend.
 MISSED_FOR: Final = timedelta(days=7)
 STUCK_FOR: Final = timedelta(days=1)
-# How far back holds are looked for. A period whose execution waits meanwhile is found however old its hold is.
+# How far back holds are searched. Waiting executions are found regardless of age.
 HELD_FOR: Final = timedelta(days=7)
 MISSED_MAX: Final = 500
-TOLD_MAX: Final = 200
+EVENTS_MAX: Final = 200
 WAITING_MAX: Final = 1_000
 
 
 class AttentionList(Struct, frozen=True, kw_only=True):
-    """What may be wrong, by pipeline. Whether it still is, the periods themselves say."""
+    """Possible problems by pipeline. The periods themselves tell whether they persist."""
 
-    # Periods that something was expected of and did not happen in time, the latest first.
+    # Periods with missed expectations, latest first.
     missed: Mapping[str, Sequence[Slot]]
-    # Runs that did not go on when they were last looked at.
+    # Runs reported as stuck.
     stuck_runs: frozenset[str]
     # Pipelines that are paused, stopped, or failed last.
     controlled: Sequence[str]
-    # Pipelines of which a period waits for something, and where one of them is held.
+    # Pipelines with waiting periods, and with held ones.
     waiting: Sequence[str]
     held: Sequence[str]
     stuck: Sequence[str]
@@ -49,15 +49,15 @@ class AttentionList(Struct, frozen=True, kw_only=True):
 
     @property
     def suspects(self) -> list[str]:
-        """The pipelines to look at first, each once."""
+        """The pipelines to check first, without duplicates."""
         return list(dict.fromkeys((*self.controlled, *self.missed, *self.stuck, *self.held)))
 
 
-def troubles(pipelines: PipelineService) -> AttentionList:
-    """Return what may be wrong with all pipelines: lists as long as that, and one look at the periods they name."""
+def attention_list(pipelines: PipelineService) -> AttentionList:
+    """Read the attention list of all pipelines: cost grows with problems, not with pipelines."""
     missed = _missed(pipelines)
-    stuck = {run_id: slot.pipeline_id for slot, run_id in _told(pipelines, EventName.RUN_STUCK, STUCK_FOR)}
-    held = [slot for slot, _ in _told(pipelines, EventName.RUN_HELD, HELD_FOR)]
+    stuck = {run_id: slot.pipeline_id for slot, run_id in _reported(pipelines, EventName.RUN_STUCK, STUCK_FOR)}
+    held = [slot for slot, _ in _reported(pipelines, EventName.RUN_HELD, HELD_FOR)]
     waiting = [each.slot for each in islice(pipelines.waiters.polled(), WAITING_MAX)]
     slots = list(dict.fromkeys((*(slot for found in missed.values() for slot in found), *waiting, *held)))
     items = pipelines.store.get_many(PIPELINES, [run_log_key(slot) for slot in slots]) if slots else []
@@ -79,14 +79,14 @@ def troubles(pipelines: PipelineService) -> AttentionList:
 
 
 def stored(pipelines: PipelineService, ids: Sequence[str]) -> list[StoredPipeline]:
-    """Return pipelines by id in one call, without those that are gone or cannot be read."""
+    """Return pipelines by id in one call, without deleted and unreadable ones."""
     keys = [config_key(each) for each in ids]
     found: list[StoredPipeline] = []
     for item in pipelines.store.get_many(PIPELINES, keys) if keys else []:
         try:
             read = None if item is None else stored_of(item)
         except CorruptionError:
-            # The list of pipelines names it as one that is no definition.
+            # The pipeline list reports invalid rows.
             continue
         if read is not None and not read.deleted:
             found.append(read)
@@ -102,14 +102,16 @@ def _missed(pipelines: PipelineService) -> dict[str, list[Slot]]:
     return {name: list(slots) for name, slots in found.items()}
 
 
-def _told(pipelines: PipelineService, name: EventName, within: timedelta) -> list[tuple[Slot, str]]:
-    """Return the periods of which something was told lately, each with the run that it was about."""
+def _reported(pipelines: PipelineService, name: EventName, within: timedelta) -> list[tuple[Slot, str]]:
+    """Return the periods and runs of recent events of a type."""
     since_ms = epoch_ms(pipelines.clock) - int(within.total_seconds() * 1000)
-    events = EventLog(pipelines.store, pipelines.clock).tail(first_id(since_ms), type=event_type(name), limit=TOLD_MAX)
+    events = EventLog(pipelines.store, pipelines.clock).tail(
+        first_id(since_ms), type=event_type(name), limit=EVENTS_MAX
+    )
     found: list[tuple[Slot, str]] = []
     for each in events:
         data = each.event.data
-        # Anyone may emit an event of any type, but not from here.
+        # Users may emit events of any type; only ours have this source.
         if each.source == SOURCE and isinstance(data, dict):
             about = (str(data.get(part, "")) for part in ("pipeline_id", "schedule_id", "date"))
             found.append((Slot(*about), str(data.get("run_id", ""))))

@@ -1,4 +1,4 @@
-"""Standings: where many pipelines stand, read in a handful of calls however many periods and runs they have."""
+"""Pipeline status: the current state of many pipelines, read in a fixed number of store calls."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.health.model.timestamps import instant
 from headgate.pipelines.definition.model import Period, Pipeline
 from headgate.pipelines.enums import Cause, ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.overview.attention import AttentionList
 from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation, evaluation_of
 from headgate.pipelines.readiness.explain import Explanation, PeriodSnapshot, PeriodState, why
 from headgate.pipelines.row_codec import struct_of
@@ -25,14 +26,11 @@ from headgate.pipelines.schedule.due_checks import Due, due_of
 from headgate.pipelines.schedule.sla import SlaMoments, completion_moments, judge
 from headgate.pipelines.schedule.timetables import DueSlot, Timetable, timetables
 from headgate.pipelines.service import PipelineService
-from headgate.serve.pages.attention import AttentionList
-from headgate.serve.pages.labels import span
-from headgate.serve.pages.period_grid import PeriodStrip, cells
 from headgate.store.catalogue.tables import EVALUATION, PIPELINES
 from headgate.store.model.requests import Query, Range, Sort
 
 PERIODS: Final = 24
-# How far to look for what is due next: a schedule with few days of its own has many that are none.
+# Search range for the next due slot: a schedule with few days has long gaps.
 _HORIZONS: Final[Mapping[Period, timedelta]] = {
     Period.HOURLY: timedelta(days=4),
     Period.CUSTOM: timedelta(days=4),
@@ -42,96 +40,104 @@ _HORIZONS: Final[Mapping[Period, timedelta]] = {
 }
 
 
-class State(enum.StrEnum):
-    """How a pipeline stands, the most urgent first."""
+class PipelineState(enum.StrEnum):
+    """State of a pipeline, most urgent first."""
 
-    # Failures in a row have opened its breaker.
+    # The circuit breaker is open after consecutive failures.
     STOPPED = "stopped"
     FAILED = "failed"
-    # A deadline has passed, and the period is not done.
+    # A deadline has passed before completion.
     LATE = "late"
     STUCK = "stuck"
     HELD = "held"
     PAUSED = "paused"
     WAITING = "waiting"
     RUNNING = "running"
-    WELL = "well"
+    HEALTHY = "well"
 
     @property
-    def is_trouble(self) -> bool:
-        """Whether someone should look at it before anything else."""
-        return self not in (State.WAITING, State.RUNNING, State.WELL)
+    def needs_attention(self) -> bool:
+        """Whether an operator should check it."""
+        return self not in (PipelineState.WAITING, PipelineState.RUNNING, PipelineState.HEALTHY)
 
 
-_ASKED_FOR: Final = frozenset({Cause.MANUAL, Cause.BACKFILL, Cause.RERUN, Cause.REPLAY})
-MET: Final = "met"
-DUE: Final = "due"
-AT_RISK: Final = "at risk"
-BREACHED: Final = "breached"
-_URGENCY: Final[Mapping[State, int]] = {state: rank for rank, state in enumerate(State)}
+_ON_REQUEST: Final = frozenset({Cause.MANUAL, Cause.BACKFILL, Cause.RERUN, Cause.REPLAY})
+_URGENCY: Final[Mapping[PipelineState, int]] = {state: rank for rank, state in enumerate(PipelineState)}
 
 
-class Defined(Struct, frozen=True):
-    """A pipeline as it is defined, and since when."""
+class SlaState(enum.StrEnum):
+    """State of a deadline."""
+
+    MET = "met"
+    DUE = "due"
+    AT_RISK = "at risk"
+    BREACHED = "breached"
+
+
+class DefinedPipeline(Struct, frozen=True):
+    """A pipeline definition, and the time of its version."""
 
     pipeline: Pipeline
     at: str
 
 
-class SlaStanding(Struct, frozen=True, kw_only=True):
-    """How the deadline of a period stands: a word, how far from it, and the moment."""
+class SlaStatus(Struct, frozen=True, kw_only=True):
+    """Status of a period's deadline. `margin_seconds` is the time left, negative after the deadline."""
 
-    word: str
-    text: str
+    state: SlaState
+    margin_seconds: float
+    is_done: bool
     at: str
 
 
-class PipelineRow(Struct, frozen=True, kw_only=True):
-    """Where a pipeline stands, told by the period of it that someone should look at."""
+class PipelineStatus(Struct, frozen=True, kw_only=True):
+    """Status of a pipeline, based on its most relevant period."""
 
     pipeline: Pipeline
-    state: State
+    state: PipelineState
     slot: Slot
-    # What it waits for or has come to, without its own name, which stands beside it.
+    # Explanation of the state, without the pipeline's name.
     sentence: str
-    strip: PeriodStrip
+    # Up to `periods` latest run logs, and missed periods.
+    periods: int
+    logs: Sequence[RunLog]
+    missed: Sequence[Slot]
     control: Control
-    sla: SlaStanding | None
+    sla: SlaStatus | None
     next_due: str | None
     log: RunLog | None
-    # What else holds of it, beside its state.
-    also: tuple[str, ...] = ()
+    # Further states that apply.
+    also: tuple[PipelineState, ...] = ()
 
     @property
     def urgency(self) -> tuple[int, int, str]:
-        """The order in which someone on call looks: the worst first, and of those alike what matters most."""
+        """Sort key: most urgent state first, then tier."""
         return _URGENCY[self.state], self.pipeline.tier, self.pipeline.id
 
 
 class PipelineStatusReader:
-    """Reads where pipelines stand."""
+    """Reads the status of pipelines."""
 
-    def __init__(self, pipelines: PipelineService, troubles: AttentionList) -> None:
+    def __init__(self, pipelines: PipelineService, attention: AttentionList) -> None:
         self._store = pipelines.store
         self._calendars = pipelines.reader.calendars()
-        self._troubles = troubles
+        self._attention = attention
         self._now = pipelines.clock.now()
 
-    def rows(self, pipelines: Sequence[Defined], *, periods: int = PERIODS) -> list[PipelineRow]:
-        """Return where each of some pipelines stands, in their order: four calls of the store for all of them."""
+    def statuses(self, pipelines: Sequence[DefinedPipeline], *, periods: int = PERIODS) -> list[PipelineStatus]:
+        """Return the status of each pipeline, in order, with four store calls in total."""
         if not pipelines:
             return []
         logs = self._logs(pipelines, periods)
         controls = self._controls(pipelines)
-        looks = [self._look(each, logs[index], controls[index], periods) for index, each in enumerate(pipelines)]
-        evaluations, locks = self._evaluations(looks), self._locks(looks)
+        selected = [self._select(each, logs[index], controls[index], periods) for index, each in enumerate(pipelines)]
+        evaluations, locks = self._evaluations(selected), self._locks(selected)
         return [
-            look.row(self._now, evaluations[index], locks[index], self._troubles) for index, look in enumerate(looks)
+            each.status(self._now, evaluations[index], locks[index], self._attention)
+            for index, each in enumerate(selected)
         ]
 
-    # Reading.
-
-    def _logs(self, pipelines: Sequence[Defined], periods: int) -> list[list[RunLog]]:
+    def _logs(self, pipelines: Sequence[DefinedPipeline], periods: int) -> list[list[RunLog]]:
         queries = [
             Query(
                 table=PIPELINES,
@@ -144,49 +150,47 @@ class PipelineStatusReader:
         ]
         return [[run_log_of(item) for item in page.items] for page in self._store.query_many(queries)]
 
-    def _controls(self, pipelines: Sequence[Defined]) -> list[Control]:
-        found = self._store.get_many(PIPELINES, [control_key(each.pipeline.id) for each in pipelines])
+    def _controls(self, pipelines: Sequence[DefinedPipeline]) -> list[Control]:
+        items = self._store.get_many(PIPELINES, [control_key(each.pipeline.id) for each in pipelines])
         return [
             Control(pipeline_id=each.pipeline.id) if item is None else control_of(item)
-            for each, item in zip(pipelines, found, strict=True)
+            for each, item in zip(pipelines, items, strict=True)
         ]
 
-    def _locks(self, looks: Sequence[_Look]) -> list[Lock | None]:
-        keys = [lock_row_key(evaluation_key(each.slot)) for each in looks]
+    def _locks(self, selected: Sequence[_SelectedPeriod]) -> list[Lock | None]:
+        keys = [lock_row_key(evaluation_key(each.slot)) for each in selected]
         return [None if item is None else struct_of(item, Lock) for item in self._store.get_many(PIPELINES, keys)]
 
-    def _evaluations(self, looks: Sequence[_Look]) -> list[StoredEvaluation | None]:
+    def _evaluations(self, selected: Sequence[_SelectedPeriod]) -> list[StoredEvaluation | None]:
         queries = []
-        for each in looks:
+        for each in selected:
             key = EVALUATION.key(**each.slot._asdict(), evaluation_id=f"{Purpose.READINESS.value}_")
             sort = Sort(Range.BEGINS_WITH, key.sort or "")
             queries.append(Query(table=PIPELINES, partition=key.partition, sort=sort, limit=1, descending=True))
         pages = self._store.query_many(queries)
         return [evaluation_of(page.items[0]) if page.items else None for page in pages]
 
-    # Deciding.
-
-    def _look(self, defined: Defined, logs: list[RunLog], control: Control, periods: int) -> _Look:
+    def _select(self, defined: DefinedPipeline, logs: list[RunLog], control: Control, periods: int) -> _SelectedPeriod:
         pipeline = defined.pipeline
         tables = _timetables(pipeline, self._calendars)
         missed = [
-            slot for slot in self._troubles.missed.get(pipeline.id, ()) if _is_open(slot, self._log(slot, logs), logs)
+            slot for slot in self._attention.missed.get(pipeline.id, ()) if _is_open(slot, self._log(slot, logs), logs)
         ]
         current = [Slot(pipeline.id, table.schedule_id, table.date_of(self._now)) for table in tables]
         failed = _failed(logs, control)
         slot = _slot(failed, missed, logs, current or [Slot(pipeline.id, "", "")])
-        now_ms = int(self._now.timestamp() * 1000)
-        drawn = cells(logs, missed, now_ms)[-periods:]
         log = self._log(slot, logs)
         timetable = next((each for each in tables if each.schedule_id == slot.schedule_id), None)
-        return _Look(
+        return _SelectedPeriod(
             pipeline=pipeline,
             slot=slot,
             log=log,
             control=control,
             timetable=timetable,
             due=_due(pipeline, slot, self._calendars),
-            strip=PeriodStrip(tuple(drawn), periods),
+            periods=periods,
+            logs=logs,
+            missed=missed,
             next_due=_next_due(pipeline, tables, self._now),
             is_failed=failed is not None,
             is_missed=slot in missed,
@@ -194,11 +198,11 @@ class PipelineStatusReader:
         )
 
     def _log(self, slot: Slot, logs: Sequence[RunLog]) -> RunLog | None:
-        return next((log for log in logs if log.slot == slot), None) or self._troubles.logs.get(slot)
+        return next((log for log in logs if log.slot == slot), None) or self._attention.logs.get(slot)
 
 
-class _Look(Struct, frozen=True, kw_only=True):
-    """What is known of a pipeline before its rules are looked at, and which of its periods to look at."""
+class _SelectedPeriod(Struct, frozen=True, kw_only=True):
+    """The most relevant period of a pipeline, and its data except the evaluation."""
 
     pipeline: Pipeline
     slot: Slot
@@ -206,16 +210,18 @@ class _Look(Struct, frozen=True, kw_only=True):
     control: Control
     timetable: Timetable | None
     due: Due
-    strip: PeriodStrip
+    periods: int
+    logs: Sequence[RunLog]
+    missed: Sequence[Slot]
     next_due: str | None
     is_failed: bool
     is_missed: bool
-    # Whether it is done by itself and not because someone asked for it: only then does a deadline mean anything.
+    # Whether it runs by schedule rather than on request: only then its deadline applies.
     is_expected: bool
 
-    def row(
-        self, now: datetime, evaluation: StoredEvaluation | None, lock: Lock | None, troubles: AttentionList
-    ) -> PipelineRow:
+    def status(
+        self, now: datetime, evaluation: StoredEvaluation | None, lock: Lock | None, attention: AttentionList
+    ) -> PipelineStatus:
         explanation = why(
             PeriodSnapshot(
                 pipeline=self.pipeline,
@@ -231,53 +237,57 @@ class _Look(Struct, frozen=True, kw_only=True):
         is_judged = self.is_expected and not self.due.excluded
         sla = _sla(self.timetable, self.slot.date, self.log, now) if is_judged else None
         now_ms = int(now.timestamp() * 1000)
-        state = self._state(explanation.state, sla, now_ms, troubles)
-        return PipelineRow(
+        state = self._state(explanation.state, sla, now_ms, attention)
+        return PipelineStatus(
             pipeline=self.pipeline,
             state=state,
             slot=self.slot,
             sentence=self._sentence(explanation),
-            strip=self.strip,
+            periods=self.periods,
+            logs=self.logs,
+            missed=self.missed,
             control=self.control,
             sla=sla,
             next_due=self.next_due,
             log=self.log,
-            also=tuple(each.value for each in self._also(now_ms) if each is not state),
+            also=tuple(each for each in self._also(now_ms) if each is not state),
         )
 
     def _sentence(self, explanation: Explanation) -> str:
         if explanation.state is PeriodState.UNASKED and self.due.due_at_ms is not None and not self.is_expected:
-            return f"{self.slot.date} was due before the pipeline was defined as it is now; nothing has begun it"
+            return f"{self.slot.date} was due before the current definition; it has not started"
         return explanation.sentence.removeprefix(f"{self.slot.pipeline_id} of ")
 
-    def _also(self, now_ms: int) -> Iterator[State]:
+    def _also(self, now_ms: int) -> Iterator[PipelineState]:
         if self.log is not None and self.log.hold is not None:
-            yield State.HELD
+            yield PipelineState.HELD
         if self.control.state_at(now_ms) is ControlState.PAUSED:
-            yield State.PAUSED
+            yield PipelineState.PAUSED
 
-    def _state(self, standing: PeriodState, sla: SlaStanding | None, now_ms: int, troubles: AttentionList) -> State:
+    def _state(
+        self, standing: PeriodState, sla: SlaStatus | None, now_ms: int, attention: AttentionList
+    ) -> PipelineState:
         log, control = self.log, self.control.state_at(now_ms)
         is_over = log is not None and (log.status.is_done or log.status.is_terminal)
-        is_breached = sla is not None and sla.word == BREACHED and not is_over
-        is_stuck = log is not None and log.is_live and log.run_id in troubles.stuck_runs
+        is_breached = sla is not None and sla.state is SlaState.BREACHED and not is_over
+        is_stuck = log is not None and log.is_live and log.run_id in attention.stuck_runs
         is_unasked = standing is PeriodState.UNASKED and self.due.due_at_ms is not None and self.is_expected
-        found = (
-            (control is ControlState.TRIPPED, State.STOPPED),
-            (self.is_failed, State.FAILED),
-            (self.is_missed or is_breached, State.LATE),
-            # Due, and nothing has asked for it: whoever should has not.
-            (is_stuck or is_unasked, State.STUCK),
-            (standing is PeriodState.HELD, State.HELD),
-            (control is ControlState.PAUSED, State.PAUSED),
-            (log is not None and log.is_live and log.status is RunStatus.PENDING, State.WAITING),
-            (log is not None and log.is_live, State.RUNNING),
+        candidates = (
+            (control is ControlState.TRIPPED, PipelineState.STOPPED),
+            (self.is_failed, PipelineState.FAILED),
+            (self.is_missed or is_breached, PipelineState.LATE),
+            # Due, but never requested: its initiator failed.
+            (is_stuck or is_unasked, PipelineState.STUCK),
+            (standing is PeriodState.HELD, PipelineState.HELD),
+            (control is ControlState.PAUSED, PipelineState.PAUSED),
+            (log is not None and log.is_live and log.status is RunStatus.PENDING, PipelineState.WAITING),
+            (log is not None and log.is_live, PipelineState.RUNNING),
         )
-        return next((state for is_so, state in found if is_so), State.WELL)
+        return next((state for applies, state in candidates if applies), PipelineState.HEALTHY)
 
 
 def _is_open(slot: Slot, log: RunLog | None, logs: Sequence[RunLog]) -> bool:
-    """Whether a period that was missed still matters: it is not over, and no later one of its schedule is done."""
+    """Whether a missed period is still relevant: not finished, and no later period of its schedule is done."""
     if log is not None and (log.status.is_done or log.status.is_terminal):
         return False
     later = (each for each in logs if each.schedule_id == slot.schedule_id and each.date > slot.date)
@@ -285,18 +295,18 @@ def _is_open(slot: Slot, log: RunLog | None, logs: Sequence[RunLog]) -> bool:
 
 
 def _is_expected(log: RunLog | None, timetable: Timetable | None, date: str, defined_at: str) -> bool:
-    """Whether a period is to be done by itself: something other than a person began it, or will."""
+    """Whether a period runs by schedule: it was, or will be, started without a request."""
     if log is not None and log.history:
-        return log.history[0].cause not in _ASKED_FOR
+        return log.history[0].cause not in _ON_REQUEST
     try:
-        # What was due before the pipeline was what it is now is the watchdog's to judge.
+        # Slots before the current definition are judged by the watchdog.
         return timetable is not None and _text(timetable.ready_at(date)) >= defined_at
     except HeadgateError:
         return False
 
 
 def _failed(logs: Sequence[RunLog], control: Control) -> RunLog | None:
-    """Return the period whose failure stands: the one that failed last, unless something has succeeded since."""
+    """Return the last failed period, unless a later run succeeded."""
     failed = [log for log in logs if log.status is RunStatus.FAILED]
     if control.failures_in_a_row:
         named = next((log for log in failed if log.run_id == control.last_failed_run_id), None)
@@ -306,21 +316,21 @@ def _failed(logs: Sequence[RunLog], control: Control) -> RunLog | None:
 
 
 def _slot(failed: RunLog | None, missed: Sequence[Slot], logs: Sequence[RunLog], current: Sequence[Slot]) -> Slot:
-    """Return the period to look at: what went wrong, what is held, what is under way, or else the present one."""
+    """Return the most relevant period: failed, missed, held, running, or else the current one."""
     if failed is not None:
         return failed.slot
     if missed:
         return max(missed, key=lambda slot: slot.date)
-    under_way = [log.slot for log in logs if log.is_live]
+    running = [log.slot for log in logs if log.is_live]
     held = (log.slot for log in logs if log.hold is not None)
-    return next(chain(held, under_way, current))
+    return next(chain(held, running, current))
 
 
 def _timetables(pipeline: Pipeline, calendars: Calendars) -> list[Timetable]:
     try:
         return timetables(pipeline, calendars)
     except HeadgateError:
-        # A zone that this machine does not know, in a row of someone else's: the rest of the page does not hang on it.
+        # A time zone unknown on this machine must not fail the whole list.
         return []
 
 
@@ -328,55 +338,60 @@ def _due(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> Due:
     try:
         return due_of(pipeline, slot, calendars)
     except HeadgateError as exc:
-        # A period of a schedule that was otherwise once, or a calendar that is gone.
+        # The schedule has changed since, or its calendar was deleted.
         return Due(unscheduled=exc.message)
 
 
 def _next_due(pipeline: Pipeline, tables: Sequence[Timetable], now: datetime) -> str | None:
-    """Return when the clock makes the next period due; None: it does not, or not soon."""
+    """Return the next due time by the clock; None if there is none soon."""
     if not pipeline.schedules:
         return None
     until = now + _HORIZONS[pipeline.period]
-    found: list[datetime] = []
+    upcoming: list[datetime] = []
     for table in tables:
         try:
-            found += [slot.at for slot in islice(_open_slots(table, now, until), 1)]
+            upcoming += [slot.at for slot in islice(_open_slots(table, now, until), 1)]
         except HeadgateError:
             continue
-    return _text(min(found)) if found else None
+    return _text(min(upcoming)) if upcoming else None
 
 
 def _open_slots(table: Timetable, after: datetime, until: datetime) -> Iterator[DueSlot]:
     return (slot for slot in table.slots(after, until) if slot.excluded is None)
 
 
-def _sla(table: Timetable | None, date: str, log: RunLog | None, now: datetime) -> SlaStanding | None:
-    """Return how the deadline of a period stands; None: it has none, or none that the clock alone tells."""
+def _sla(table: Timetable | None, date: str, log: RunLog | None, now: datetime) -> SlaStatus | None:
+    """Return the deadline status of a period; None if it has no deadline by the clock."""
     try:
         moments = None if table is None else completion_moments(table, date)
     except HeadgateError:
         moments = None
-    return None if moments is None else sla_standing(moments, log, now)
+    return None if moments is None else sla_status(moments, log, now)
 
 
-def sla_standing(moments: SlaMoments, log: RunLog | None, now: datetime) -> SlaStanding:
-    """Return how a deadline stands, in words."""
+def sla_status(moments: SlaMoments, log: RunLog | None, now: datetime) -> SlaStatus:
+    """Return the status of a deadline."""
     succeeded_at_ms = None if log is None else log.succeeded_at_ms
     done_at = None if succeeded_at_ms is None else datetime.fromtimestamp(succeeded_at_ms / 1000, UTC)
     verdict = judge(moments, done_at, now)
     left_seconds = (moments.breach_at - now).total_seconds()
-    at = _text(moments.breach_at)
-    margin = verdict.margin_seconds
     match verdict.verdict:
         case ExpectationVerdict.MET:
-            return SlaStanding(word=MET, text=f"{span(margin or 0)} before its time", at=at)
+            state = SlaState.MET
         case ExpectationVerdict.MISSED:
-            late_seconds = -left_seconds if margin is None else -margin
-            said = "and not done" if margin is None else "late"
-            return SlaStanding(word=BREACHED, text=f"{span(late_seconds)} {said}", at=at)
+            state = SlaState.BREACHED
         case _:
-            word = AT_RISK if verdict.warned else DUE
-            return SlaStanding(word=word, text=f"{span(left_seconds)} left", at=at)
+            state = SlaState.AT_RISK if verdict.warned else SlaState.DUE
+    # Without a margin a met deadline was met at an unknown time, and a breached one is still open.
+    is_closed = state in (SlaState.MET, SlaState.BREACHED)
+    margin = verdict.margin_seconds if is_closed else None
+    open_margin = 0.0 if state is SlaState.MET else left_seconds
+    return SlaStatus(
+        state=state,
+        margin_seconds=open_margin if margin is None else margin,
+        is_done=margin is not None,
+        at=_text(moments.breach_at),
+    )
 
 
 def _text(moment: datetime) -> str:

@@ -1,0 +1,1 @@
+"""Overview of all pipelines: which need attention, and the current status of each."""
