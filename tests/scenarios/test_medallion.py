@@ -314,7 +314,7 @@ def check_alerts(world: World) -> None:
         (E.POST_RUN_DRIFT, CORRECTED): (1, heard[(E.POST_RUN_DRIFT, CORRECTED)][1]),
         (E.RULE_WARNED, SPARSE): (1, "OPEN"),
     }
-    assert all(alert.told() == ("console",) for alert in troubles)
+    assert all(alert.sent_to() == ("console",) for alert in troubles)
     assert world.all_events("INFRASTRUCTURE") == []
 
 

@@ -25,11 +25,11 @@ from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels.factory import Surroundings, open_channels
+from headgate.notify.channels.factory import ChannelDependencies, open_channels
 from headgate.notify.configuration import NotifyConfig, parse_config
 from headgate.notify.deliverer import Deliverer, register
-from headgate.notify.mutes import Change, Commit, Mutes
-from headgate.notify.notices import NOBODY, Audience, Notice
+from headgate.notify.mutes import AlertAudit, Commit, Mutes
+from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
 from headgate.pipelines.authoring.archetypes import load_archetypes
@@ -297,7 +297,7 @@ def _open_alerts(
 ) -> tuple[Alerts, Mutes, Notifier, Deliverer]:
     settings, store = opened.settings, opened.store
     config = _notify_config(settings)
-    around = Surroundings(
+    around = ChannelDependencies(
         store=store,
         clock=clock,
         ids=service.ids,
@@ -315,9 +315,9 @@ def _open_alerts(
         try:
             pipeline = pipelines.known.find(pipeline_id)
         except TransientError:
-            return NOBODY
+            return NO_AUDIENCE
         if pipeline is None:
-            return NOBODY
+            return NO_AUDIENCE
         alerts = pipeline.alerts
         return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=alerts.channels, mute=alerts.mute)
 
@@ -353,7 +353,7 @@ def _notify_config(settings: Settings) -> NotifyConfig:
         raise SettingsError(f"{file}: not valid TOML: {exc}; fix it there") from exc
 
 
-def audited(change: Change) -> AuditEntry:
+def audited(change: AlertAudit) -> AuditEntry:
     """Return the audit entry of a change to an alert or mute."""
     return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
 

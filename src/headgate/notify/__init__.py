@@ -1,1 +1,1 @@
-"""Alerts: who is told of what, over which channels, how often, and until someone has said that they have seen it."""
+"""Alerts: routes events to channels, with deduplication, grouping, mutes, escalation and acknowledgement."""

@@ -1,4 +1,4 @@
-"""Alert rows: an alert with what became of it on each channel, and the small rows that keep one from being two."""
+"""Alert rows: alerts with their deliveries, and the rows for deduplication, groups and escalations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError
-from headgate.notify.enums import Action, AlertStatus, DeliveryState, Severity
+from headgate.notify.enums import AlertAction, AlertStatus, DeliveryState, Severity
 from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES
 from headgate.store.model.conditions import Condition, absent, version_is
 from headgate.store.model.requests import Put
@@ -21,27 +21,27 @@ S = TypeVar("S", bound=Struct)
 
 PREFIX: Final = "alert"
 RETENTION_SECONDS: Final = 90 * 86_400
-# How long an event that was taken once is known to have been: longer than its deliveries are tried.
+# How long processed events are remembered: longer than their deliveries are retried.
 SEEN_SECONDS: Final = 7 * 86_400
 ESCALATIONS_DUE: Final = "ALERT#ESCALATION"
 GROUPS_DUE: Final = "ALERT#GROUP"
-# How many of a group are named in its message.
+# Members of a group listed in its digest.
 NAMED_MAX: Final = 20
 
 
 class Delivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of telling one channel one thing."""
+    """The delivery of one alert action to one channel."""
 
     state: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
     at_ms: int = 0
     error: str = ""
-    # What the channel calls the message: a thread, an id.
+    # The channel's own id of the message: a thread, a key.
     reference: str = ""
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """One trouble that people are, or were to be, told of. Every change of it moves `version`."""
+    """An alert. Every change increments `version`."""
 
     alert_id: str
     pipeline_id: str
@@ -64,7 +64,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     detail: dict[str, Any] = {}
     channels: tuple[str, ...] = ()
     deliveries: dict[str, Delivery] = {}
-    # Held back, to be told in one message with others of its kind.
+    # The group that holds it back for a digest.
     group: str = ""
     muted_by: str = ""
     acknowledged_by: str = ""
@@ -72,18 +72,18 @@ class Alert(Struct, frozen=True, kw_only=True):
     note: str = ""
     resolved_by: str = ""
     resolved_at_ms: int = 0
-    # How many steps of the escalation were taken.
+    # Number of escalation steps taken.
     escalated: int = 0
-    # What a digest stands for.
+    # Number of alerts that a digest summarises.
     held_count: int = 0
     version: int = 1
 
-    def delivery(self, channel: str, action: Action) -> Delivery | None:
-        """Return what became of telling a channel this, or None if it was never to."""
+    def delivery(self, channel: str, action: AlertAction) -> Delivery | None:
+        """Return the delivery of an action to a channel, or None if there is none."""
         return self.deliveries.get(delivery_name(channel, action))
 
-    def told(self, action: Action = Action.TRIGGER) -> tuple[str, ...]:
-        """Return the channels that were told this, in order of their names."""
+    def sent_to(self, action: AlertAction = AlertAction.TRIGGER) -> tuple[str, ...]:
+        """Return the channels that received this action, sorted by name."""
         suffix = f"#{action}"
         return tuple(
             sorted(
@@ -94,8 +94,8 @@ class Alert(Struct, frozen=True, kw_only=True):
         )
 
 
-class Twin(Struct, frozen=True, kw_only=True):
-    """The latest alert of one trouble. Until `until_ms`, what happens again counts up instead of being told again."""
+class LatestAlert(Struct, frozen=True, kw_only=True):
+    """The latest alert of a dedup key. Until `until_ms`, repeated events are counted instead of sent."""
 
     dedup_key: str
     alert_id: str
@@ -104,8 +104,8 @@ class Twin(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class Group(Struct, frozen=True, kw_only=True):
-    """Alerts of one kind for the same channels within a window."""
+class AlertGroup(Struct, frozen=True, kw_only=True):
+    """Alerts of one kind for the same channels within a time window."""
 
     group_key: str
     event: str
@@ -115,13 +115,13 @@ class Group(Struct, frozen=True, kw_only=True):
     closes_at_ms: int
     count: int = 0
     held_count: int = 0
-    # As many as are named: pipelines with their dates.
+    # Listed members: pipelines with their dates.
     held: tuple[str, ...] = ()
     version: int = 1
 
 
 class Escalation(Struct, frozen=True, kw_only=True):
-    """When an alert that nobody has acknowledged is told to others. `step` is the one that is due."""
+    """The pending escalation of an unacknowledged alert. `step` is the next step."""
 
     alert_id: str
     pipeline_id: str
@@ -131,8 +131,8 @@ class Escalation(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-def delivery_name(channel: str, action: Action) -> str:
-    """Return what a delivery is called within its alert."""
+def delivery_name(channel: str, action: AlertAction) -> str:
+    """Return the key of a delivery within its alert."""
     return f"{channel}#{action}"
 
 
@@ -140,7 +140,7 @@ def alert_key(pipeline_id: str, at_ms: int, alert_id: str) -> Key:
     return ALERT.key(pipeline_id=pipeline_id, at_ms=at_ms, alert_id=alert_id)
 
 
-def twin_key(dedup_key: str) -> Key:
+def latest_alert_key(dedup_key: str) -> Key:
     return Key(f"DEDUP#alert#{dedup_key}", "DEDUP")
 
 
@@ -157,7 +157,7 @@ def escalation_key(alert_id: str) -> Key:
 
 
 def alert_put(alert: Alert, *, replaces: int = 0) -> Put:
-    """Return the write of an alert: a new one, or one in place of the version that was read."""
+    """Return the write of an alert: a new one, or one that replaces a version."""
     item: Item = {
         **msgspec.to_builtins(alert),
         **PIPELINES.key_attributes(alert_key(alert.pipeline_id, alert.at_ms, alert.alert_id)),
@@ -176,27 +176,27 @@ def seen_put(event_id: str, now_ms: int) -> Put:
     return Put(CONTROL, item, absent())
 
 
-def twin_put(twin: Twin, now_ms: int, *, replaces: int = 0) -> Put:
-    kept = {"ttl": now_ms // 1000 + RETENTION_SECONDS}
-    item = {**msgspec.to_builtins(twin), **CONTROL.key_attributes(twin_key(twin.dedup_key)), **kept}
+def latest_alert_put(latest: LatestAlert, now_ms: int, *, replaces: int = 0) -> Put:
+    expiry = {"ttl": now_ms // 1000 + RETENTION_SECONDS}
+    item = {**msgspec.to_builtins(latest), **CONTROL.key_attributes(latest_alert_key(latest.dedup_key)), **expiry}
     return Put(CONTROL, item, _replacing(replaces))
 
 
-def twin_of(item: Mapping[str, Any]) -> Twin:
-    return _struct(item, Twin)
+def latest_alert_of(item: Mapping[str, Any]) -> LatestAlert:
+    return _struct(item, LatestAlert)
 
 
-def group_put(group: Group, *, replaces: int = 0) -> Put:
-    """Return the write of a group. One that holds nothing back is not due: nothing is left to be told."""
+def group_put(group: AlertGroup, *, replaces: int = 0) -> Put:
+    """Return the write of a group. It is due at the end of its window if it holds alerts."""
     due = {"due_pk": GROUPS_DUE, "due_at_ms": group.closes_at_ms} if group.held_count else {}
-    # What is held is told even if everything stood still for a while; the rest may be forgotten.
+    # A group that holds alerts never expires, however long the notifier was down.
     ttl = {} if group.held_count else {"ttl": group.closes_at_ms // 1000 + 3600}
     item = {**msgspec.to_builtins(group), **CONTROL.key_attributes(group_key(group.group_key)), **due, **ttl}
     return Put(CONTROL, item, _replacing(replaces))
 
 
-def group_of(item: Mapping[str, Any]) -> Group:
-    return _struct(item, Group)
+def group_of(item: Mapping[str, Any]) -> AlertGroup:
+    return _struct(item, AlertGroup)
 
 
 def escalation_put(escalation: Escalation, *, replaces: int = 0) -> Put:
@@ -219,4 +219,4 @@ def _struct(item: Mapping[str, Any], kind: type[S]) -> S:
         return typed_decode.convert({name: item[name] for name in names if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
-        raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc
+        raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; check what else writes it") from exc

@@ -1,4 +1,4 @@
-"""Alerts: what was told or is to be, found, acknowledged and resolved. Every change is a compare-and-swap."""
+"""Alerts: reads, acknowledges and resolves alerts. Every change is a compare-and-swap."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headgate.notify.alert_rows import (
     PREFIX,
     Alert,
     Delivery,
-    Twin,
+    LatestAlert,
     alert_key,
     alert_of,
     alert_put,
     delivery_name,
     escalation_key,
-    twin_key,
-    twin_of,
+    latest_alert_key,
+    latest_alert_of,
 )
-from headgate.notify.enums import Action, AlertStatus
-from headgate.notify.mutes import Change, Commit
+from headgate.notify.enums import AlertAction, AlertStatus
+from headgate.notify.mutes import AlertAudit, Commit
 from headgate.store.catalogue.tables import CONTROL, PIPELINES
 from headgate.store.model.conditions import version_is
 from headgate.store.model.requests import Delete, Query, Range, Sort, Write
@@ -37,25 +37,25 @@ from headgate.store.port import Store
 DELIVER: Final = "headgate.alert.deliver"
 SOURCE: Final = "/headgate/notify"
 RACES_MAX: Final = 20
-# Besides the channel's own subscription, who listens to everything.
+# The channel's own subscription, and one that listens to all events.
 _DELIVERIES_MAX: Final = 2
 
 
 class AlertPage(Struct, frozen=True):
-    """Some alerts, the latest first."""
+    """A page of alerts, latest first."""
 
     alerts: list[Alert]
     cursor: str | None = None
 
 
 class DeliveryOrder(Struct, frozen=True, kw_only=True):
-    """What one channel is asked to tell of one alert."""
+    """The order to deliver one alert action to one channel."""
 
     pipeline_id: str
     at_ms: int
     alert_id: str
     channel: str
-    action: Action
+    action: AlertAction
 
 
 def new_alert_id(ulid: str) -> str:
@@ -63,7 +63,7 @@ def new_alert_id(ulid: str) -> str:
 
 
 class Alerts:
-    """The alerts of one store. Safe to use from many processes. `commit` audits what people change."""
+    """The alerts of one store. Safe to use from many processes. `commit` writes changes with their audit entry."""
 
     def __init__(self, store: Store, clock: Clock, bus: Bus, commit: Commit) -> None:
         self._store = store
@@ -84,14 +84,14 @@ class Alerts:
         return found
 
     def find(self, pipeline_id: str, at_ms: int, alert_id: str) -> Alert | None:
-        """Return an alert as it stands, or None."""
+        """Return the current alert, or None."""
         item = self._store.get(PIPELINES, alert_key(pipeline_id, at_ms, alert_id), consistent=True)
         return None if item is None else alert_of(item)
 
     def ls(
         self, pipeline_id: str | None = None, *, since_ms: int = 0, limit: int = 100, cursor: str | None = None
     ) -> AlertPage:
-        """Return alerts of a pipeline, or of all, the latest first."""
+        """Return alerts of a pipeline, or of all, latest first."""
         if pipeline_id is None:
             sort = Sort(Range.AT_LEAST, f"{since_ms:013d}")
             query = Query(table=PIPELINES, index="GSI1", partition="ALERTS", sort=sort, limit=limit)
@@ -101,19 +101,19 @@ class Alerts:
         page = self._store.query(replace(query, cursor=cursor, descending=True))
         return AlertPage([alert_of(item) for item in page.items], page.cursor)
 
-    def twins(self, dedup_keys: Sequence[str]) -> list[Twin | None]:
-        """Return the latest alert of each of these troubles, None where there is none."""
+    def latest_alerts(self, dedup_keys: Sequence[str]) -> list[LatestAlert | None]:
+        """Return the latest alert of each dedup key, None where there is none."""
         if not dedup_keys:
             return []
-        items = self._store.get_many(CONTROL, [twin_key(key) for key in dedup_keys], consistent=True)
-        return [None if item is None else twin_of(item) for item in items]
+        items = self._store.get_many(CONTROL, [latest_alert_key(key) for key in dedup_keys], consistent=True)
+        return [None if item is None else latest_alert_of(item) for item in items]
 
     # Changing.
 
     def acknowledge(self, alert_id: str, *, by: str, note: str = "") -> Alert:
-        """Say that someone is at it: nobody else is told, and channels that know of such things are.
+        """Acknowledge an alert: stop its escalation, and send the acknowledgement to its channels.
 
-        Returns the alert as it stands; one that is acknowledged or over already stays as it is. Raises `NotFoundError`.
+        Returns the current alert; one that is acknowledged or resolved already is left alone. Raises `NotFoundError`.
         """
         if not by.strip():
             raise InvalidPayloadError(f"alert {alert_id}: say who acknowledges it")
@@ -131,11 +131,11 @@ class Alerts:
                 note=note[:1024],
             )
 
-        change = Change(actor=by.strip(), action="alert.acknowledge", entity=alert_id, reason=note)
-        return self._end(alert, acknowledged, Action.ACKNOWLEDGE, change)
+        change = AlertAudit(actor=by.strip(), action="alert.acknowledge", entity=alert_id, reason=note)
+        return self._end(alert, acknowledged, AlertAction.ACKNOWLEDGE, change)
 
     def resolve(self, alert: Alert, *, by: str) -> Alert:
-        """Say that it is over, by whom or what, and tell whoever was told of it. It is resolved once."""
+        """Resolve an alert, and send that to the channels that received it. Idempotent."""
         now_ms = self._now_ms()
 
         def resolved(alert: Alert) -> Alert | None:
@@ -143,19 +143,19 @@ class Alerts:
                 return None
             return replace(alert, status=AlertStatus.RESOLVED, resolved_by=by, resolved_at_ms=now_ms)
 
-        return self._end(alert, resolved, Action.RESOLVE, None)
+        return self._end(alert, resolved, AlertAction.RESOLVE, None)
 
     def change(
         self, alert: Alert, decide: Callable[[Alert], Alert | None], also: Callable[[Alert], Sequence[Write]]
     ) -> Alert:
-        """Apply what `decide` makes of the alert as it stands, None for nothing, with the writes of `also`.
+        """Apply `decide` to the current alert, with the writes of `also`; None from `decide` means no change.
 
-        Raises `StoreBusyError` if others were faster again and again, and `NotFoundError` if it is gone.
+        Raises `StoreBusyError` after too many conflicts, and `NotFoundError` if the alert was deleted.
         """
         return self._change(alert, decide, also, None)
 
-    def order_writes(self, alert: Alert, channels: Sequence[str], action: Action, now_ms: int) -> list[Write]:
-        """Return the writes that have channels told: an event for each, which goes to the channel's subscription."""
+    def order_writes(self, alert: Alert, channels: Sequence[str], action: AlertAction, now_ms: int) -> list[Write]:
+        """Return the writes that order deliveries: one event per channel, for that channel's subscription."""
         writes: list[Write] = []
         for channel in channels:
             order = DeliveryOrder(
@@ -167,7 +167,7 @@ class Alerts:
             )
             name = delivery_name(channel, action)
             event = Event(
-                # A channel that is told again, by an escalation, is told under another id.
+                # The version makes a repeated delivery, such as an escalation, a new event.
                 id=f"{alert.alert_id}#{name}#{alert.version}",
                 type=DELIVER,
                 source=SOURCE,
@@ -178,21 +178,21 @@ class Alerts:
         return writes
 
     def _end(
-        self, alert: Alert, decide: Callable[[Alert], Alert | None], action: Action, change: Change | None
+        self, alert: Alert, decide: Callable[[Alert], Alert | None], action: AlertAction, change: AlertAudit | None
     ) -> Alert:
-        """Acknowledge or resolve, stop the escalation, and tell the channels that were told."""
+        """Acknowledge or resolve, stop the escalation, and notify the channels that received the alert."""
         now_ms = self._now_ms()
 
         def ended(current: Alert) -> Alert | None:
             after = decide(current)
-            return None if after is None else ordered(after, _listeners(after), action)
+            return None if after is None else with_pending(after, _notified_channels(after), action)
 
         def also(after: Alert) -> list[Write]:
-            writes = self.order_writes(after, _listeners(after), action, now_ms)
+            writes = self.order_writes(after, _notified_channels(after), action, now_ms)
             writes.append(Delete(CONTROL, escalation_key(after.alert_id)))
-            twin = self.twins([after.dedup_key])[0] if action is Action.RESOLVE else None
-            if twin is not None and twin.alert_id == after.alert_id:
-                writes.append(Delete(CONTROL, twin_key(after.dedup_key), version_is(twin.version)))
+            latest = self.latest_alerts([after.dedup_key])[0] if action is AlertAction.RESOLVE else None
+            if latest is not None and latest.alert_id == after.alert_id:
+                writes.append(Delete(CONTROL, latest_alert_key(after.dedup_key), version_is(latest.version)))
             return writes
 
         after = self._change(alert, ended, also, change)
@@ -204,12 +204,12 @@ class Alerts:
         alert: Alert,
         decide: Callable[[Alert], Alert | None],
         also: Callable[[Alert], Sequence[Write]],
-        change: Change | None,
+        change: AlertAudit | None,
     ) -> Alert:
         current: Alert | None = alert
         for _ in range(RACES_MAX):
             if current is None:
-                raise NotFoundError(f"alert {alert.alert_id}: it is gone; alerts are kept for 90 days")
+                raise NotFoundError(f"alert {alert.alert_id}: it was deleted; alerts are kept for 90 days")
             decided = decide(current)
             if decided is None:
                 return current
@@ -224,19 +224,19 @@ class Alerts:
                 current = self.find(alert.pipeline_id, alert.at_ms, alert.alert_id)
             else:
                 return after
-        raise StoreBusyError(f"alert {alert.alert_id}: others were faster {RACES_MAX} times; try again")
+        raise StoreBusyError(f"alert {alert.alert_id}: {RACES_MAX} conflicts with other writers; try again")
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
 
 
-def ordered(alert: Alert, channels: Sequence[str], action: Action) -> Alert:
-    """Return the alert with deliveries that are still to be made."""
+def with_pending(alert: Alert, channels: Sequence[str], action: AlertAction) -> Alert:
+    """Return the alert with pending deliveries of an action."""
     more = {delivery_name(channel, action): Delivery() for channel in channels}
     return replace(alert, deliveries={**alert.deliveries, **more})
 
 
-def _listeners(alert: Alert) -> tuple[str, ...]:
-    """Return the channels that were told, or are being, and so are to hear how it goes on."""
-    suffix = f"#{Action.TRIGGER}"
+def _notified_channels(alert: Alert) -> tuple[str, ...]:
+    """Return the channels that received or will receive the alert."""
+    suffix = f"#{AlertAction.TRIGGER}"
     return tuple(sorted(name.removesuffix(suffix) for name in alert.deliveries if name.endswith(suffix)))

@@ -1,7 +1,7 @@
-"""Configuration of alerts: channels, routes, defaults and policy, read and checked before anything runs.
+"""Alert configuration: channels, routes, defaults and policy, validated at start.
 
-Whatever would keep an alert from being told later is refused here: a channel that no route can reach because its name
-is misspelt, a token that is empty, a secret that stands where a reference belongs.
+It rejects everything that would later prevent a delivery: a misspelt channel name, an empty token, a secret in place of
+a reference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Url = Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+[^\s]*$")]
 
 
 class _Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """How one channel is set up. What it does not know it refuses."""
+    """Settings of one channel. Unknown fields are rejected."""
 
     timeout_seconds: _Seconds = 10.0
 
@@ -36,7 +36,7 @@ class ConsoleSpec(_Spec, frozen=True, kw_only=True, tag="console"):
 
 
 class FileSpec(_Spec, frozen=True, kw_only=True, tag="file"):
-    """A JSON object a line."""
+    """A file with one JSON object per line."""
 
     path: Annotated[str, Meta(min_length=1)]
     bytes_max: Annotated[int, Meta(ge=1_000)] = 10_000_000
@@ -44,7 +44,7 @@ class FileSpec(_Spec, frozen=True, kw_only=True, tag="file"):
 
 
 class WebhookSpec(_Spec, frozen=True, kw_only=True, tag="webhook"):
-    """CloudEvents over HTTP. `secret` is the reference of what they are signed with."""
+    """CloudEvents over HTTP. `secret` is the reference of the signing key."""
 
     url: _Url
     secret: str
@@ -59,14 +59,14 @@ class SlackSpec(_Spec, frozen=True, kw_only=True, tag="slack"):
 
 
 class PagerDutySpec(_Spec, frozen=True, kw_only=True, tag="pagerduty"):
-    """A service of PagerDuty. `routing_key` is a reference."""
+    """A PagerDuty service. `routing_key` is a reference."""
 
     routing_key: str
     api_url: _Url = "https://events.pagerduty.com"
 
 
 class EmailSpec(_Spec, frozen=True, kw_only=True, tag="email"):
-    """A mail server and who is written to. `password` is a reference."""
+    """A mail server, the sender and the recipients. `password` is a reference."""
 
     host: Annotated[str, Meta(min_length=1)]
     sender: Annotated[str, Meta(pattern=r"^[^\s@<>,;:\"\\]{1,64}@[A-Za-z0-9.-]{1,253}$")]
@@ -80,7 +80,7 @@ class EmailSpec(_Spec, frozen=True, kw_only=True, tag="email"):
 
 
 class SnsSpec(_Spec, frozen=True, kw_only=True, tag="sns"):
-    """A topic of SNS."""
+    """An SNS topic."""
 
     topic_arn: Annotated[str, Meta(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$")]
 
@@ -89,18 +89,18 @@ ChannelSpec = ConsoleSpec | FileSpec | WebhookSpec | SlackSpec | PagerDutySpec |
 
 
 class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that can be said about alerts. Without any of it, everything is told on the console."""
+    """The settings of alerts. By default, all alerts go to the console."""
 
     channels: dict[_Name, ChannelSpec] = field(default_factory=lambda: {CONSOLE: ConsoleSpec()})
     routes: tuple[Route, ...] = ()
-    # Where events go that no route takes, by the default route of their type. What is missing goes to all channels.
+    # Channels by default route, for events without a matching route. A missing entry means all channels.
     defaults: dict[DefaultRoute, tuple[str, ...]] = {}
     dedup_seconds: Annotated[float, Meta(ge=0, le=604_800)] = DEDUP_SECONDS
     group_after: Annotated[int, Meta(ge=0, le=10_000)] = GROUP_AFTER
     group_seconds: Annotated[float, Meta(ge=1, le=86_400)] = GROUP_SECONDS
     escalation: tuple[EscalationStep, ...] = ()
     escalates_from: Severity = Severity.CRITICAL
-    # Where people see alerts; the id of one follows.
+    # URL prefix of the alert page; the alert id follows.
     link_prefix: str = ""
 
     @property
@@ -114,19 +114,19 @@ class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         )
 
     def default_channels(self) -> dict[DefaultRoute, tuple[str, ...]]:
-        """Return the channels of each default route: those that are named, or all."""
+        """Return the channels of each default route: the configured ones, or all."""
         everyone = tuple(self.channels)[:CHANNELS_MAX]
         return {route: self.defaults.get(route, everyone) for route in DefaultRoute}
 
 
 def parse_config(given: Mapping[str, Any]) -> NotifyConfig:
-    """Return the configuration of a settings table. Raises `SettingsError` with the place and what is allowed there."""
+    """Parse the settings of alerts. Raises `SettingsError` with the field and the allowed values."""
     try:
         config = typed_decode.convert(given, NotifyConfig)
     except msgspec.ValidationError as exc:
         raise SettingsError(f"notify: {_placed(exc)}") from exc
     if not config.channels:
-        raise SettingsError("notify.channels: no channel is configured; leave the section out, or name a channel")
+        raise SettingsError("notify.channels: no channel is configured; omit the section, or name a channel")
     for place, names in _named(config):
         _check_known(place, names, config.channels)
     times = [step.after_seconds for step in config.escalation]
@@ -152,7 +152,7 @@ def _check_known(place: str, names: Sequence[str], channels: Mapping[str, Channe
     if len(names) > CHANNELS_MAX:
         raise SettingsError(f"notify.{place}: {len(names)} channels; at most {CHANNELS_MAX}")
     if not names and not place.startswith("defaults."):
-        raise SettingsError(f"notify.{place}: it names no channel; name one, or mute what nobody wants to hear of")
+        raise SettingsError(f"notify.{place}: it names no channel; name one, or mute these events")
 
 
 def _placed(exc: msgspec.ValidationError) -> str:

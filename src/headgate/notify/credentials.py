@@ -1,8 +1,7 @@
-"""Credentials: tokens and passwords by reference, so that none stands in a setting, a variable or an error.
+"""Credentials: tokens and passwords by reference, so that none is in settings, environment variables or errors.
 
-`file:/run/secrets/slack` is a file with nothing else in it, read anew each time, so that it can be replaced while
-everything runs; `aws-secret:NAME` is a secret of AWS Secrets Manager, and `aws-secret:NAME#key` a member of one that is
-JSON.
+`file:/run/secrets/slack` is a file with nothing else in it; it is read on each use, so that it can be rotated at run
+time. `aws-secret:NAME` is a secret of AWS Secrets Manager, and `aws-secret:NAME#key` a member of a JSON secret.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from headgate.errors import SettingsError, TransientError
 from headgate.settings import Secret
 
 BYTES_MAX: Final = 4_096
-# How long a secret of the cloud may be used after it was replaced there.
+# How long a secret from AWS is cached.
 CACHE_SECONDS: Final = 300.0
 _FILE: Final = "file:"
 _AWS: Final = "aws-secret:"
 _ALLOWED: Final = "write file:/path/of/it, or aws-secret:NAME"
 
-# Returns the text of a secret of the cloud by its name.
+# Returns an AWS secret by name.
 Fetch = Callable[[str], str]
 
 
 class Credential:
-    """A secret by reference. `form` is what it has to look like. Safe to use from many threads.
+    """A secret by reference. `form` is the pattern it must match. Safe to use from many threads.
 
-    Nothing that it raises repeats what it found.
+    Its errors never contain the secret.
     """
 
     def __init__(self, what: str, reference: str, form: re.Pattern[str], clock: Clock, fetch: Fetch) -> None:
@@ -47,22 +46,22 @@ class Credential:
         self._cached: tuple[float, Secret] | None = None
 
     def check(self) -> None:
-        """Raise `SettingsError` if there is none, or it is not of its form: at the start, not at the first alert."""
+        """Raise `SettingsError` if the secret is missing or malformed: at start, not at the first alert."""
         try:
             self.read()
         except TransientError as exc:
             raise SettingsError(str(exc)) from exc
 
     def read(self) -> Secret:
-        """Return the secret as it is now. Raises `TransientError`: whoever mends it need not send anything again."""
+        """Return the current secret. Raises `TransientError`, so that deliveries are retried until it is fixed."""
         cached = self._cached
         if cached is not None and self._clock.monotonic() < cached[0] + CACHE_SECONDS:
             return cached[1]
         is_file = self._reference.startswith(_FILE)
         text = (self._from_file() if is_file else self._from_cloud()).strip()
         if not self._form.fullmatch(text):
-            found = "it is empty" if not text else "what is there does not look like one"
-            raise TransientError(f"{self._what} ({self._reference}): {found}; put the right one there")
+            problem = "it is empty" if not text else "its content is malformed"
+            raise TransientError(f"{self._what} ({self._reference}): {problem}; put the right one there")
         secret = Secret(text)
         if not is_file:
             self._cached = (self._clock.monotonic(), secret)
@@ -79,7 +78,7 @@ class Credential:
             raise TransientError(
                 f"{self._what} ({self._reference}): larger than {BYTES_MAX:,} bytes; it is another file"
             )
-        # Of all encodings the one that cannot fail: an error would quote the text.
+        # Latin-1 decodes any bytes: a decoding error would quote the secret.
         return content.decode("latin-1")
 
     def _from_cloud(self) -> str:

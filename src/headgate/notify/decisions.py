@@ -1,4 +1,4 @@
-"""Decisions on alerts: sent, counted, held, muted or passed over; escalated or let be. Pure; the time is passed in."""
+"""Alert decisions: whether a notice is sent, counted, held, muted or ignored, and escalation steps. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.notify.alert_rows import NAMED_MAX, Alert, Escalation, Group, Twin
+from headgate.notify.alert_rows import NAMED_MAX, Alert, AlertGroup, Escalation, LatestAlert
 from headgate.notify.enums import AlertStatus, Severity
 from headgate.notify.notices import Notice
 
@@ -19,17 +19,17 @@ GROUP_SECONDS: Final = 300.0
 
 
 class EscalationStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is told next if nobody has acknowledged, so long after the alert."""
+    """The channels to notify if an alert is unacknowledged for this long."""
 
     after_seconds: float
     channels: tuple[str, ...]
 
 
 class AlertPolicy(Struct, frozen=True, kw_only=True):
-    """How often people are told.
+    """Deduplication, grouping and escalation of alerts.
 
-    The same trouble again within `dedup_seconds` of being told counts up. Once `group_after` alerts of one kind went to
-    the same channels within `group_seconds`, the rest of that window is told in one message at its end; 0 never groups.
+    A repeated event within `dedup_seconds` is only counted. After `group_after` alerts of one kind for the same
+    channels within `group_seconds`, the rest of that window is sent as one digest at its end; 0 disables grouping.
     """
 
     dedup_seconds: float = DEDUP_SECONDS
@@ -39,10 +39,10 @@ class AlertPolicy(Struct, frozen=True, kw_only=True):
     escalates_from: Severity = Severity.CRITICAL
 
 
-class Fate(enum.StrEnum):
-    """What becomes of a notice."""
+class NoticeOutcome(enum.StrEnum):
+    """The decision on a notice."""
 
-    # Nobody asked to be told.
+    # No channel is subscribed to it.
     PASS = "pass"
     MUTE = "mute"
     COUNT = "count"
@@ -50,32 +50,43 @@ class Fate(enum.StrEnum):
     SEND = "send"
 
 
-def fate(
-    channels: Sequence[str], muted_by: str, twin: Twin | None, group: Group | None, policy: AlertPolicy, now_ms: int
-) -> Fate:
-    """Return what becomes of a notice that would go to these channels."""
+def outcome_of(
+    channels: Sequence[str],
+    muted_by: str,
+    latest: LatestAlert | None,
+    group: AlertGroup | None,
+    policy: AlertPolicy,
+    now_ms: int,
+) -> NoticeOutcome:
+    """Return the decision on a notice for these channels."""
     if not channels:
-        return Fate.PASS
+        return NoticeOutcome.PASS
     if muted_by:
-        return Fate.MUTE
-    if twin is not None and now_ms < twin.until_ms:
-        return Fate.COUNT
+        return NoticeOutcome.MUTE
+    if latest is not None and now_ms < latest.until_ms:
+        return NoticeOutcome.COUNT
     if policy.group_after and group is not None and now_ms < group.closes_at_ms and group.count >= policy.group_after:
-        return Fate.HOLD
-    return Fate.SEND
+        return NoticeOutcome.HOLD
+    return NoticeOutcome.SEND
 
 
 def group_name(notice: Notice, channels: Sequence[str]) -> str:
-    """Return what a notice is grouped by: its kind, how bad it is, and who is told."""
+    """Return the group of a notice: event, severity and channels."""
     return f"{notice.event}|{notice.severity}|{','.join(sorted(channels))}"
 
 
-def joined(
-    group: Group | None, notice: Notice, channels: Sequence[str], policy: AlertPolicy, now_ms: int, *, is_held: bool
-) -> Group:
-    """Return the group with one more in it; a new one if the window of the last is over."""
+def with_notice(
+    group: AlertGroup | None,
+    notice: Notice,
+    channels: Sequence[str],
+    policy: AlertPolicy,
+    now_ms: int,
+    *,
+    is_held: bool,
+) -> AlertGroup:
+    """Return the group with one more notice; a new group if the window has ended."""
     if group is None or (now_ms >= group.closes_at_ms and not group.held_count):
-        group = Group(
+        group = AlertGroup(
             group_key=group_name(notice, channels),
             event=notice.event,
             severity=notice.severity,
@@ -97,7 +108,7 @@ def joined(
 
 
 def first_escalation(alert: Alert, policy: AlertPolicy) -> Escalation | None:
-    """Return when a new alert is told to others, or None if it never is."""
+    """Return the first escalation of a new alert, or None."""
     if not policy.escalation or alert.severity.rank < policy.escalates_from.rank:
         return None
     return Escalation(
@@ -109,30 +120,30 @@ def first_escalation(alert: Alert, policy: AlertPolicy) -> Escalation | None:
     )
 
 
-class Escalated(Struct, frozen=True):
-    """What follows a step that is due: these channels are told, and that is due next."""
+class EscalationResult(Struct, frozen=True):
+    """The channels to notify now, and the next escalation."""
 
     channels: tuple[str, ...] = ()
     next: Escalation | None = None
 
 
-def escalate(alert: Alert, due: Escalation, policy: AlertPolicy, now_ms: int) -> Escalated:
-    """Return what follows an escalation that is in the list. Someone who has acknowledged ends it.
+def escalate(alert: Alert, due: Escalation, policy: AlertPolicy, now_ms: int) -> EscalationResult:
+    """Return the result of a due escalation. An acknowledged alert ends it.
 
-    A step that is not due yet stays as it is. Steps that passed while nobody looked are taken together, so that an
-    alert which is an hour old reaches the last in line at once.
+    A step that is not due is unchanged. Steps missed during a downtime are taken together, so that an old alert reaches
+    the last step at once.
     """
     if alert.status is not AlertStatus.OPEN:
-        return Escalated()
+        return EscalationResult()
     channels: list[str] = []
     step = due.step
     while step < len(policy.escalation) and _due_ms(alert, policy, step) <= now_ms:
         channels += policy.escalation[step].channels
         step += 1
     if step >= len(policy.escalation):
-        return Escalated(tuple(dict.fromkeys(channels)))
+        return EscalationResult(tuple(dict.fromkeys(channels)))
     following = replace(due, step=step, due_at_ms=_due_ms(alert, policy, step), version=due.version + 1)
-    return Escalated(tuple(dict.fromkeys(channels)), following)
+    return EscalationResult(tuple(dict.fromkeys(channels)), following)
 
 
 def _due_ms(alert: Alert, policy: AlertPolicy, step: int) -> int:

@@ -1,7 +1,7 @@
-"""Delivering: tells a channel what it was ordered to tell, writes down how that went, and tells others if it fails.
+"""Alert deliverer: sends alerts to channels, records the result, and reroutes alerts of failing channels.
 
-Every channel has a subscription, a breaker and time-outs of its own, so that one which hangs or fails holds up nothing
-but itself. What fails for good is a dead letter of that subscription and can be redelivered.
+Every channel has its own subscription, circuit breaker and time-outs, so that a slow or failing one affects no other.
+A delivery out of retries is a dead letter of that subscription and can be redelivered.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, ThrottledError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.alert_rows import Alert, Delivery, delivery_name
-from headgate.notify.alerts import DELIVER, Alerts, DeliveryOrder, ordered
-from headgate.notify.enums import INFRASTRUCTURE, Action, AlertStatus, DefaultRoute, DeliveryState, Severity
+from headgate.notify.alerts import DELIVER, Alerts, DeliveryOrder, with_pending
+from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.notify.messages import Channel, NotYetError, line, message_of, trial_message
-from headgate.notify.notices import NEWS, TYPE_PREFIX, Notice, event_type
+from headgate.notify.notices import NEWS_FIELD, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
-from headgate.notify.routes import Route, remaining
+from headgate.notify.routes import Route, fallback_channels
 from headgate.store.resilience.circuit_breaker import Breaker, BreakerLimits, BreakerState
 
 CHANNEL_FAILED: Final = "ALERT_CHANNEL_FAILED"
 CHANNEL_RECOVERED: Final = "ALERT_CHANNEL_RECOVERED"
 SUBSCRIPTION: Final = "headgate.notify"
-# Nine attempts within some two hours.
+# Nine attempts within about two hours.
 RETRY: Final = Retry(attempts=9, first=2.0, factor=4.0, most=1800.0)
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.5, window_seconds=60.0, open_seconds=60.0, probes=1)
-# After so many attempts at one message the others are told that the channel fails.
-TOLD_AFTER: Final = 2
-# A channel that wants fewer messages gets them later, which is nothing to tell of until it takes long.
-THROTTLED_TOLD_AFTER: Final = 5
+# Attempts after which a channel is reported as failing.
+REPORTED_AFTER: Final = 2
+# Throttling only delays messages, so that it is reported later.
+THROTTLED_REPORTED_AFTER: Final = 5
 _TIMEOUT_SECONDS: Final = 180.0
 _SOURCE: Final = "/headgate/notify"
-# What is noted of a delivery that nobody has to make any more.
+# Reference of deliveries that became unnecessary.
 _NOT_NEEDED: Final = "not needed"
 _log = structlog.get_logger("headgate.notify")
 
 
 class Deliverer:
-    """Tells channels. Safe to use from many threads."""
+    """Sends alerts to channels. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -70,22 +70,22 @@ class Deliverer:
         self._breakers = {name: Breaker(f"channel {name}", clock, LIMITS) for name in channels}
 
     def deliver(self, event: Event) -> None:
-        """Carry out an order that came over the bus. Done before, it changes nothing.
+        """Execute a delivery order from the bus. Idempotent.
 
-        Raises `TransientError` for what is to be tried again and `NonRetryable` for what is not, once it is written
-        down and the other channels have been asked to tell it.
+        Raises `TransientError` for a retry and `NonRetryable` for a final failure, after recording it and rerouting the
+        alert.
         """
         order = event.data_as(DeliveryOrder)
         alert = self._alerts.find(order.pipeline_id, order.at_ms, order.alert_id)
         channel = self._channels.get(order.channel)
         if alert is None or channel is None:
-            raise NonRetryable(f"alert {order.alert_id} to {order.channel}: the alert or the channel is gone")
+            raise NonRetryable(f"alert {order.alert_id} to {order.channel}: the alert or the channel no longer exists")
         delivery = alert.delivery(order.channel, order.action)
         if delivery is None or delivery.state is DeliveryState.SENT:
             return
-        if order.action not in channel.actions or _is_moot(alert, order):
-            spared = replace(delivery, state=DeliveryState.SENT, at_ms=self._now_ms(), reference=_NOT_NEEDED)
-            self._record(alert, order, spared)
+        if order.action not in channel.actions or _is_obsolete(alert, order):
+            skipped = replace(delivery, state=DeliveryState.SENT, at_ms=self._now_ms(), reference=_NOT_NEEDED)
+            self._record(alert, order, skipped)
             return
         try:
             reference = self._send(channel, alert, order)
@@ -106,9 +106,9 @@ class Deliverer:
         self._recovered(order.channel)
 
     def send_test(self, name: str) -> str:
-        """Send a message that says it is a test, now, and return what the channel calls it.
+        """Send a test message now, and return the channel's id of it.
 
-        Raises `NotFoundError` if there is no such channel, and what the channel raises if it cannot tell it.
+        Raises `NotFoundError` if the channel does not exist, and errors of the channel.
         """
         if name not in self._channels:
             raise NotFoundError(f"channel {name}: there is none; there are {sorted(self._channels)}")
@@ -116,7 +116,7 @@ class Deliverer:
         return self._channels[name].send(message)
 
     def failing(self) -> tuple[str, ...]:
-        """Return the channels that this process leaves alone for now because they kept failing."""
+        """Return the channels whose circuit breaker is open in this process."""
         return tuple(name for name, each in self._breakers.items() if each.state is not BreakerState.CLOSED)
 
     def _send(self, channel: Channel, alert: Alert, order: DeliveryOrder) -> str:
@@ -129,7 +129,7 @@ class Deliverer:
             breaker.abandoned(ticket)
             raise
         except (ThrottledError, NonRetryable):
-            # It answers, if only that it wants less, or not this one.
+            # The service is up: it throttles, or rejects this message.
             breaker.succeeded(ticket)
             raise
         except TransientError:
@@ -144,15 +144,15 @@ class Deliverer:
     def _record(self, alert: Alert, order: DeliveryOrder, delivery: Delivery) -> Alert:
         name = delivery_name(order.channel, order.action)
 
-        def noted(current: Alert) -> Alert | None:
+        def with_delivery(current: Alert) -> Alert | None:
             if name not in current.deliveries:
                 return None
             return replace(current, deliveries={**current.deliveries, name: delivery})
 
-        return self._alerts.change(alert, noted, lambda _after: ())
+        return self._alerts.change(alert, with_delivery, lambda _after: ())
 
     def _failed(self, alert: Alert, order: DeliveryOrder, error: TransientError | NonRetryable) -> None:
-        """Write down that it went wrong, and let the others know if it looks as if it goes on."""
+        """Record a failed attempt; report the channel and reroute the alert if the failure persists."""
         before = alert.delivery(order.channel, order.action) or Delivery()
         attempts = before.attempts + 1
         is_over = isinstance(error, NonRetryable) or attempts >= RETRY.attempts
@@ -165,14 +165,14 @@ class Deliverer:
         )
         _log.warning("channel_failed", channel=order.channel, alert=alert.alert_id, attempts=attempts, error=str(error))
         alert = self._record(alert, order, failed)
-        told_after = THROTTLED_TOLD_AFTER if isinstance(error, ThrottledError) else TOLD_AFTER
-        if not is_over and attempts < told_after and order.channel not in self.failing():
+        reported_after = THROTTLED_REPORTED_AFTER if isinstance(error, ThrottledError) else REPORTED_AFTER
+        if not is_over and attempts < reported_after and order.channel not in self.failing():
             return
-        self._tell_others(alert, order, line(error))
-        if order.action is Action.TRIGGER:
+        self._report_failure(alert, order, line(error))
+        if order.action is AlertAction.TRIGGER:
             self._reroute(alert, order.channel)
 
-    def _tell_others(self, alert: Alert, order: DeliveryOrder, error: str) -> None:
+    def _report_failure(self, alert: Alert, order: DeliveryOrder, error: str) -> None:
         notice = Notice(
             event=CHANNEL_FAILED,
             event_id=f"{CHANNEL_FAILED}#{order.channel}#{alert.alert_id}",
@@ -183,39 +183,39 @@ class Deliverer:
             text=f"alerts do not reach the channel {order.channel}: {error}",
             dedup_key=failure_key(order.channel),
             at_ms=self._now_ms(),
-            message=f"not told there: {alert.text}",
-            hint="mend the channel, try it with 'headgate alert test', then redeliver its dead letters",
+            message=f"not delivered: {alert.text}",
+            hint="fix the channel, test it with 'headgate alert test', then redeliver its dead letters",
             detail={"channel": order.channel, "error": error, "alert_id": alert.alert_id},
             avoid=tuple({order.channel: None, **dict.fromkeys(self.failing())}),
         )
         self._emit(notice)
 
     def _reroute(self, alert: Alert, failed: str) -> None:
-        """Have another channel tell an alert that no other was asked to."""
-        tried = [name.rpartition("#")[0] for name in alert.deliveries if name.endswith(f"#{Action.TRIGGER}")]
-        channels = remaining(failed, tried, self.failing(), list(self._channels))
+        """Send an alert to the other channels if it has no other working one."""
+        tried = [name.rpartition("#")[0] for name in alert.deliveries if name.endswith(f"#{AlertAction.TRIGGER}")]
+        channels = fallback_channels(failed, tried, self.failing(), list(self._channels))
         if not channels:
             return
         now_ms = self._now_ms()
 
         def rerouted(current: Alert) -> Alert | None:
-            if all(current.delivery(name, Action.TRIGGER) is not None for name in channels):
+            if all(current.delivery(name, AlertAction.TRIGGER) is not None for name in channels):
                 return None
-            return ordered(current, channels, Action.TRIGGER)
+            return with_pending(current, channels, AlertAction.TRIGGER)
 
         self._alerts.change(
-            alert, rerouted, lambda after: self._alerts.order_writes(after, channels, Action.TRIGGER, now_ms)
+            alert, rerouted, lambda after: self._alerts.order_writes(after, channels, AlertAction.TRIGGER, now_ms)
         )
         self._bus.on_committed()
 
     def _recovered(self, channel: str) -> None:
-        """Put an end to the alert about a channel that tells again."""
-        twin = self._alerts.twins([failure_key(channel)])[0]
-        if twin is None:
+        """Resolve the alert about a channel that works again."""
+        latest = self._alerts.latest_alerts([failure_key(channel)])[0]
+        if latest is None:
             return
         notice = Notice(
             event=CHANNEL_RECOVERED,
-            event_id=f"{CHANNEL_RECOVERED}#{channel}#{twin.alert_id}",
+            event_id=f"{CHANNEL_RECOVERED}#{channel}#{latest.alert_id}",
             severity=Severity.INFO,
             route=DefaultRoute.LOG,
             alerts=False,
@@ -235,7 +235,7 @@ class Deliverer:
                 type=event_type(notice.event),
                 source=_SOURCE,
                 subject=INFRASTRUCTURE,
-                # Plain values: subscriptions filter by what is in them.
+                # Plain values: subscription filters match them.
                 data=msgspec.to_builtins(notice),
             )
         )
@@ -245,18 +245,18 @@ class Deliverer:
 
 
 def failure_key(channel: str) -> str:
-    """Return the key of the trouble that a channel fails."""
+    """Return the dedup key of a failing channel."""
     return f"{CHANNEL_FAILED}#{channel}"
 
 
 def register(
     app: App, notifier: Notifier, deliverer: Deliverer, channels: Sequence[str], routes: Sequence[Route]
 ) -> None:
-    """Subscribe the notifier to the events of pipelines, and each channel to its orders."""
-    app.on_event(f"{TYPE_PREFIX}*", name=SUBSCRIPTION, filter=Filter(data={NEWS: True}))(notifier.handle)
+    """Subscribe the notifier to pipeline events, and each channel to its orders."""
+    app.on_event(f"{TYPE_PREFIX}*", name=SUBSCRIPTION, filter=Filter(data={NEWS_FIELD: True}))(notifier.handle)
     types = routed_types(routes)
     if types:
-        app.on_event(*types, name=f"{SUBSCRIPTION}.routed", filter=Filter(data={NEWS: False}))(notifier.handle)
+        app.on_event(*types, name=f"{SUBSCRIPTION}.routed", filter=Filter(data={NEWS_FIELD: False}))(notifier.handle)
     for channel in channels:
         app.on_event(
             DELIVER,
@@ -267,42 +267,28 @@ def register(
         )(deliverer.deliver)
 
 
-def retire_others(bus: Bus, channels: Sequence[str]) -> list[str]:
-    """Retire the subscriptions of channels that are no longer there, and return their names."""
-    ours = {subscription_name(channel) for channel in channels}
-    begins = subscription_name("")
-    gone = [
-        each.subscription.name
-        for each in bus.refresh()
-        if each.retired_at is None and each.subscription.name.startswith(begins) and each.subscription.name not in ours
-    ]
-    for name in gone:
-        bus.retire(name)
-    return gone
-
-
 def subscription_name(channel: str) -> str:
     return f"{SUBSCRIPTION}.channel.{channel}"
 
 
 def routed_types(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return the types of events that routes ask for by name, so that those which nobody is told of are seen too."""
+    """Return the event types that routes name, including those that are not alerts by default."""
     patterns = [pattern for route in routes for pattern in route.events]
     if any("*" in pattern or "?" in pattern or "[" in pattern for pattern in patterns):
         return (f"{TYPE_PREFIX}*",)
     return tuple(dict.fromkeys(event_type(pattern) for pattern in patterns))
 
 
-def _is_moot(alert: Alert, order: DeliveryOrder) -> bool:
-    """Whether a channel need not be told: of what is over before it heard of it, or of the end of what it never heard.
+def _is_obsolete(alert: Alert, order: DeliveryOrder) -> bool:
+    """Whether an order is obsolete: the alert was resolved before it was sent, or the channel never received it.
 
-    Raises `NotYetError` while it is still being told of what has ended: the end must not come first.
+    Raises `NotYetError` while the alert itself is still being sent: its resolution must not arrive first.
     """
-    if order.action is Action.TRIGGER:
+    if order.action is AlertAction.TRIGGER:
         return alert.status is AlertStatus.RESOLVED and alert.severity is not Severity.INFO
-    begun = alert.delivery(order.channel, Action.TRIGGER)
-    if begun is not None and begun.state is DeliveryState.PENDING:
-        raise NotYetError(f"alert {alert.alert_id}: {order.channel} has not been told of it yet")
-    # An attempt that failed may have been heard all the same.
-    is_spared = begun is not None and begun.reference == _NOT_NEEDED and not begun.attempts
-    return begun is None or begun.state is DeliveryState.FAILED or is_spared
+    trigger = alert.delivery(order.channel, AlertAction.TRIGGER)
+    if trigger is not None and trigger.state is DeliveryState.PENDING:
+        raise NotYetError(f"alert {alert.alert_id}: it has not been sent to {order.channel} yet")
+    # A failed attempt may have arrived all the same.
+    is_skipped = trigger is not None and trigger.reference == _NOT_NEEDED and not trigger.attempts
+    return trigger is None or trigger.state is DeliveryState.FAILED or is_skipped

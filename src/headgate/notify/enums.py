@@ -1,16 +1,16 @@
-"""The words of alerts: severities, routes, states and what a channel can be asked to do."""
+"""Alert enums: severities, default routes, states and channel actions."""
 
 from __future__ import annotations
 
 import enum
 from typing import Final
 
-# Whose events these are that are nobody's pipeline: of the watchdog, of a channel, of an alarm.
+# Pipeline id of events without a pipeline: of the watchdog, a channel, an alarm.
 INFRASTRUCTURE: Final = "INFRASTRUCTURE"
 
 
 class Severity(enum.StrEnum):
-    """How bad it is."""
+    """The severity of an alert."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -18,7 +18,7 @@ class Severity(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """A number that is greater the worse it is."""
+        """A number that increases with severity."""
         return _RANKS[self]
 
 
@@ -26,7 +26,7 @@ _RANKS: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 class DefaultRoute(enum.StrEnum):
-    """Where an event goes if nobody has said otherwise: to wake someone, to be seen, or only to be kept."""
+    """Where an event goes without a matching route: page someone, notify, or only log."""
 
     PAGE = "page"
     NOTIFY = "notify"
@@ -34,17 +34,17 @@ class DefaultRoute(enum.StrEnum):
 
 
 class AlertStatus(enum.StrEnum):
-    """Where an alert stands."""
+    """The state of an alert."""
 
     OPEN = "OPEN"
     ACKNOWLEDGED = "ACKNOWLEDGED"
     RESOLVED = "RESOLVED"
-    # Kept and never sent: someone asked not to hear of it.
+    # Stored but not sent, because a mute applies.
     MUTED = "MUTED"
 
 
-class Action(enum.StrEnum):
-    """What a channel is asked to tell."""
+class AlertAction(enum.StrEnum):
+    """The action that is sent to a channel."""
 
     TRIGGER = "trigger"
     ACKNOWLEDGE = "acknowledge"
@@ -52,9 +52,9 @@ class Action(enum.StrEnum):
 
 
 class DeliveryState(enum.StrEnum):
-    """How far the message to one channel has come."""
+    """The state of a delivery."""
 
     PENDING = "PENDING"
     SENT = "SENT"
-    # Given up: it is a dead letter of the channel's subscription, and can be redelivered.
+    # Out of retries: a dead letter of the channel's subscription, which can be redelivered.
     FAILED = "FAILED"

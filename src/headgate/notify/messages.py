@@ -1,4 +1,4 @@
-"""Messages: what a channel is given to tell, and how it is put in words. Pure."""
+"""Alert messages: the text of alerts, and the channel protocol. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
-from headgate.notify.alert_rows import Alert, Group
-from headgate.notify.enums import INFRASTRUCTURE, Action, Severity
+from headgate.notify.alert_rows import Alert, AlertGroup
+from headgate.notify.enums import INFRASTRUCTURE, AlertAction, Severity
 
 LINE_MAX: Final = 500
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-# Shown first, if the detail has them.
+# Details shown first, if present.
 _FACTS: Final = (
     "deadline", "status", "source", "cron", "run_id", "error", "category", "attempts", "rule", "sensor_key", "reason",
 )  # fmt: skip
@@ -22,17 +22,17 @@ _FACTS_MAX: Final = 12
 
 
 class NotYetError(TransientError):
-    """Nothing is wrong with the channel: something else has to be told first."""
+    """Another message must be delivered first. Not a failure of the channel."""
 
     code = "not_yet"
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """One thing to be told over one channel. `message_id` is the same for every attempt at it."""
+    """A message for one channel. `message_id` is the same for every attempt."""
 
     message_id: str
     alert_id: str
-    action: Action
+    action: AlertAction
     event: str
     severity: Severity
     # One line without control characters.
@@ -52,41 +52,41 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All of it, a line for each thing."""
+        """The full text, one fact per line."""
         return "\n".join([self.title, *self.lines])
 
 
 class Channel(Protocol):
-    """Tells people. Each has time-outs of its own, and may be used from many threads."""
+    """Delivers messages. Each channel has its own time-outs and is safe to use from many threads."""
 
     name: str
-    # What it can be asked to tell; it is not asked for the rest.
-    actions: frozenset[Action]
+    # Supported actions; others are skipped.
+    actions: frozenset[AlertAction]
 
     def send(self, message: Message) -> str:
-        """Tell it, and return what the channel calls the message; empty if it has no name for it.
+        """Deliver a message, and return the channel's id of it, or an empty string.
 
-        Raises `NonRetryable` if it will never be taken so, and `TransientError` if it may be later; `NotYetError` if
-        that is not the channel's fault.
+        Raises `NonRetryable` if it will never be accepted, and `TransientError` if a retry may succeed; `NotYetError`
+        if that is not the channel's fault.
         """
 
 
-def message_of(alert: Alert, action: Action, *, link: str = "") -> Message:
-    """Return what is told of an alert."""
+def message_of(alert: Alert, action: AlertAction, *, link: str = "") -> Message:
+    """Return the message of an alert action."""
     lines = [line(alert.message)] if alert.message else []
     lines += _facts(alert)
     match action:
-        case Action.RESOLVE:
+        case AlertAction.RESOLVE:
             title = f"resolved: {alert.text}"
-        case Action.ACKNOWLEDGE:
+        case AlertAction.ACKNOWLEDGE:
             title = f"acknowledged by {alert.acknowledged_by}: {alert.text}"
             lines = [line(alert.note)] if alert.note else []
         case _:
             title = alert.text
             if alert.escalated:
-                lines.append(f"nobody has acknowledged this since {instant(alert.at_ms)}")
+                lines.append(f"unacknowledged since {instant(alert.at_ms)}")
     return Message(
-        # A reminder is another message, not the first one again.
+        # An escalation is a new message, not a retry of the first.
         message_id=f"{alert.alert_id}-{action}" + (f"-{alert.escalated}" if alert.escalated else ""),
         alert_id=alert.alert_id,
         action=action,
@@ -100,30 +100,30 @@ def message_of(alert: Alert, action: Action, *, link: str = "") -> Message:
         schedule_id=alert.schedule_id,
         date=alert.date,
         run_id=alert.run_id,
-        hint="" if action is Action.RESOLVE else line(alert.hint),
+        hint="" if action is AlertAction.RESOLVE else line(alert.hint),
         count=alert.count,
         link=link,
         detail=alert.detail,
     )
 
 
-def digest_text(group: Group) -> str:
-    """Return the one line that stands for all that a group held back."""
+def digest_text(group: AlertGroup) -> str:
+    """Return the title of a digest of held alerts."""
     return f"{group.held_count} more {group.event} in {(group.closes_at_ms - group.opened_at_ms) // 1000} s"
 
 
-def digest_lines(group: Group) -> str:
-    """Return who they are, as far as they are named."""
+def digest_lines(group: AlertGroup) -> str:
+    """Return the members of a digest, as far as they are listed."""
     more = group.held_count - len(group.held)
     return ", ".join(group.held) + (f" and {more} more" if more > 0 else "")
 
 
 def trial_message(channel: str, now_ms: int, *, message_id: str) -> Message:
-    """Return what proves that a channel works."""
+    """Return a test message."""
     return Message(
         message_id=message_id,
         alert_id=message_id,
-        action=Action.TRIGGER,
+        action=AlertAction.TRIGGER,
         event="ALERT_TEST",
         severity=Severity.INFO,
         title=f"This is a test of the channel {channel}. Nothing is wrong.",
@@ -135,7 +135,7 @@ def trial_message(channel: str, now_ms: int, *, message_id: str) -> Message:
 
 
 def line(text: object, limit: int = LINE_MAX) -> str:
-    """Return a text as one line that no terminal, header or log takes for more, cut if it is long."""
+    """Return a text as a single line without control characters, truncated to the limit."""
     plain = _CONTROLS.sub(" ", str(text)).strip()
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 

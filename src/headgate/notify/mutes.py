@@ -1,4 +1,4 @@
-"""Mutes: what nobody wants to hear of until a time. Kept with who asked for it and why, and audited."""
+"""Mutes: suppress matching alerts until a time. Each has an author and a reason, and is audited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
 from headgate.notify.enums import Severity
-from headgate.notify.notices import Audience, Notice, is_like
+from headgate.notify.notices import Audience, Notice, matches
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, exists
 from headgate.store.model.requests import Delete, Put, Query, Write
@@ -21,7 +21,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 PARTITION: Final = "ALERT-MUTES"
-# Nothing is muted for ever: who still means it says so again.
+# Longest mute; an operator who still needs it renews it.
 LONGEST_SECONDS: Final = 90 * 86_400
 MUTES_MAX: Final = 500
 _CACHE_SECONDS: Final = 5.0
@@ -29,9 +29,9 @@ _ATTRIBUTES: Final = ("mute_id", "event", "pipeline", "owner", "severity_max", "
 
 
 class Mute(Struct, frozen=True, kw_only=True):
-    """Silences what fits all of it until a time. Patterns have `*` and `?`.
+    """Suppresses notices that match all patterns until a time. Patterns may contain `*` and `?`.
 
-    What is worse than `severity_max` is told all the same.
+    Notices above `severity_max` are sent all the same.
     """
 
     mute_id: str
@@ -45,8 +45,8 @@ class Mute(Struct, frozen=True, kw_only=True):
     severity_max: Severity = Severity.CRITICAL
 
 
-class Change(Struct, frozen=True, kw_only=True):
-    """What is written down of a mute or an acknowledgement: who did what to which thing, and why."""
+class AlertAudit(Struct, frozen=True, kw_only=True):
+    """The audit entry of a mute or an acknowledgement: actor, action, entity and reason."""
 
     actor: str
     action: str
@@ -54,22 +54,22 @@ class Change(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-# Applies writes together with what is written down about them, or neither.
-Commit = Callable[[Sequence[Write], Change], None]
+# Commits writes together with their audit entry.
+Commit = Callable[[Sequence[Write], AlertAudit], None]
 
 
 def muted_by(notice: Notice, audience: Audience, mutes: Sequence[Mute], now_ms: int) -> str:
-    """Return what silences a notice: the id of a mute, or the pattern of the definition; empty if nothing does."""
+    """Return what mutes a notice: a mute's id, or the pattern of the definition; empty if nothing does."""
     for mute in mutes:
         if (
             mute.until_ms > now_ms
             and notice.severity.rank <= mute.severity_max.rank
-            and is_like(notice.event, mute.event)
-            and is_like(notice.pipeline_id, mute.pipeline)
-            and is_like(audience.owner, mute.owner)
+            and matches(notice.event, mute.event)
+            and matches(notice.pipeline_id, mute.pipeline)
+            and matches(audience.owner, mute.owner)
         ):
             return mute.mute_id
-    return next((f"definition:{each}" for each in audience.mute if is_like(notice.event, each)), "")
+    return next((f"definition:{each}" for each in audience.mute if matches(notice.event, each)), "")
 
 
 class Mutes:
@@ -93,14 +93,14 @@ class Mutes:
         owner: str = "*",
         severity_max: Severity = Severity.CRITICAL,
     ) -> Mute:
-        """Silence what fits until a time. Raises `InvalidPayloadError` for one past, too far, or unexplained."""
+        """Mute matching alerts until a time. Raises `InvalidPayloadError` for an invalid time or a missing reason."""
         now_ms = self._now_ms()
         if not now_ms < until_ms <= now_ms + LONGEST_SECONDS * 1000:
             raise InvalidPayloadError(
-                f"mute until {until_ms}: give a moment after now and within {LONGEST_SECONDS // 86_400} days"
+                f"mute until {until_ms}: give a time after now and within {LONGEST_SECONDS // 86_400} days"
             )
         if not by.strip() or not reason.strip():
-            raise InvalidPayloadError("mute: say who asks for it and why; someone will ask why nobody was told")
+            raise InvalidPayloadError("mute: give your name and a reason; both are recorded in the audit log")
         mute = Mute(
             mute_id=self._ids.make("mute"),
             until_ms=until_ms,
@@ -113,21 +113,21 @@ class Mutes:
             severity_max=severity_max,
         )
         item = {**msgspec.to_builtins(mute), **CONTROL.key_attributes(_key(mute.mute_id)), "ttl": until_ms // 1000 + 1}
-        change = Change(actor=mute.by, action="alert.mute", entity=mute.mute_id, reason=mute.reason)
+        change = AlertAudit(actor=mute.by, action="alert.mute", entity=mute.mute_id, reason=mute.reason)
         self._commit([Put(CONTROL, item, absent())], change)
         self._cached = None
         return mute
 
     def remove(self, mute_id: str, *, by: str, reason: str = "") -> None:
-        """End a mute before its time. Raises `NotFoundError` if there is none."""
+        """End a mute early. Raises `NotFoundError`."""
         if all(mute.mute_id != mute_id for mute in self.ls()):
             raise NotFoundError(f"mute {mute_id}: there is none in force; 'headgate alert mutes' lists them")
-        change = Change(actor=by, action="alert.unmute", entity=mute_id, reason=reason)
+        change = AlertAudit(actor=by, action="alert.unmute", entity=mute_id, reason=reason)
         self._commit([Delete(CONTROL, _key(mute_id), exists())], change)
         self._cached = None
 
     def ls(self) -> tuple[Mute, ...]:
-        """Return the mutes in force, the oldest first."""
+        """Return the active mutes, oldest first."""
         page = self._store.query(Query(table=CONTROL, partition=PARTITION, limit=MUTES_MAX, consistent=True))
         now_ms = self._now_ms()
         found = [
@@ -137,7 +137,7 @@ class Mutes:
         return tuple(mute for mute in found if mute.until_ms > now_ms)
 
     def recent(self) -> tuple[Mute, ...]:
-        """Return the mutes in force as of a few seconds ago at most, and at least what this process asked for."""
+        """Return the active mutes, cached for a few seconds; mutes added by this process are always included."""
         cached = self._cached
         if cached is None or self._clock.monotonic() >= cached[0] + _CACHE_SECONDS:
             cached = self._cached = (self._clock.monotonic(), self.ls())

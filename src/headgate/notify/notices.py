@@ -1,7 +1,7 @@
-"""Notices: what an event on the bus says to whoever is to be told, whichever part of the product it comes from.
+"""Notices: the alert content of a bus event, from any component.
 
-The event carries its own severity, route and keys, so that nothing here has a list of event types that could be
-forgotten: what the emitter's catalogue says is what is done.
+The event carries its own severity, route and keys, so that this package needs no list of event types: the emitter's
+catalogue decides.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import INFRASTRUCTURE, DefaultRoute, Severity
 
 TYPE_PREFIX: Final = "headgate.pipeline."
-# What the bus is asked for by this filter: events that are told by default, or put an end to others.
-NEWS: Final = "is_news"
+# Field by which subscriptions filter: events that are alerts by default, or that resolve others.
+NEWS_FIELD: Final = "is_news"
 _KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to be told. `dedup_key` names the trouble; another notice with it is about the same one.
+    """The alert content of an event. Notices with the same `dedup_key` are about the same problem.
 
-    `resolves` are the keys of troubles that are over with this. `alerts` is whether it is told without a route that
-    asks for it by name.
+    `resolves` are the dedup keys of alerts that this event resolves. `alerts` is whether it is sent without a route
+    that names the event.
     """
 
     event: _KeyText
@@ -47,38 +47,38 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
     resolves: tuple[str, ...] = ()
     detail: dict[str, Any] = {}
-    # Channels that it is not to go to: those that it is about.
+    # Channels to exclude: those that it is about.
     avoid: tuple[str, ...] = ()
 
 
 class Audience(Struct, frozen=True, kw_only=True):
-    """Who a pipeline belongs to, and where its own definition wants its events: asked when there is one to tell."""
+    """The owner of a pipeline, and the channels and mutes of its definition."""
 
     owner: str = ""
     labels: dict[str, str] = {}
     channels: tuple[str, ...] = ()
-    # Patterns of events that nobody is told of.
+    # Patterns of muted events.
     mute: tuple[str, ...] = ()
 
 
-NOBODY: Final = Audience()
+NO_AUDIENCE: Final = Audience()
 
 
 def notice_of(event: Event) -> Notice:
-    """Return what an event on the bus is to tell. Raises `InvalidPayloadError` for one that does not say it."""
+    """Decode the notice of a bus event. Raises `InvalidPayloadError`."""
     try:
         return typed_decode.convert(event.decoded().data, Notice)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
-            f"event {event.id} of {event.type}: it is no notice, {exc}; emit it with its severity, route and keys"
+            f"event {event.id} of {event.type}: it is not a notice, {exc}; emit it with severity, route and keys"
         ) from exc
 
 
 def event_type(name: str) -> str:
-    """Return the type under which an event of a pipeline is on the bus."""
+    """Return the bus event type of a pipeline event."""
     return f"{TYPE_PREFIX}{name.lower()}"
 
 
-def is_like(text: str, pattern: str) -> bool:
-    """Whether a text fits a pattern with `*` and `?`, in which case matters."""
+def matches(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern with `*` and `?`, case-sensitively."""
     return fnmatch.fnmatchcase(text, pattern)

@@ -1,7 +1,7 @@
-"""The notifier: takes notices from the bus, decides what becomes of each, and has the channels told.
+"""Notifier: turns notices from the bus into alerts and delivery orders.
 
-What is decided is written in one transaction with the orders to the channels, and with a mark that the event was taken,
-so that one which is delivered twice is told once.
+The decision, the orders to the channels and the mark of the processed event are one transaction, so that an event
+delivered twice is sent once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headgate.notify.alert_rows import (
     ESCALATIONS_DUE,
     GROUPS_DUE,
     Alert,
+    AlertGroup,
     Escalation,
-    Group,
-    Twin,
+    LatestAlert,
     alert_put,
     escalation_key,
     escalation_of,
@@ -32,16 +32,24 @@ from headgate.notify.alert_rows import (
     group_key,
     group_of,
     group_put,
+    latest_alert_put,
     seen_put,
-    twin_put,
 )
-from headgate.notify.alerts import RACES_MAX, Alerts, new_alert_id, ordered
+from headgate.notify.alerts import RACES_MAX, Alerts, new_alert_id, with_pending
 from headgate.notify.configuration import NotifyConfig
-from headgate.notify.decisions import Escalated, Fate, escalate, fate, first_escalation, group_name, joined
-from headgate.notify.enums import INFRASTRUCTURE, Action, AlertStatus, Severity
+from headgate.notify.decisions import (
+    EscalationResult,
+    NoticeOutcome,
+    escalate,
+    first_escalation,
+    group_name,
+    outcome_of,
+    with_notice,
+)
+from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, Severity
 from headgate.notify.messages import digest_lines, digest_text
 from headgate.notify.mutes import Mutes, muted_by
-from headgate.notify.notices import NOBODY, Audience, Notice, notice_of
+from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, notice_of
 from headgate.notify.routes import channels_for
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import version_is
@@ -52,20 +60,20 @@ _DUE_MAX: Final = 100
 _log = structlog.get_logger("headgate.notify")
 
 
-class _Standing(Struct, frozen=True):
-    """What is known when a notice is decided on."""
+class _NoticeContext(Struct, frozen=True):
+    """The state that a decision on a notice is based on."""
 
     audience: Audience
     channels: tuple[str, ...]
     muted_by: str
-    twin: Twin | None
-    # The alert of the twin, if it is still to be counted on.
+    latest: LatestAlert | None
+    # The latest alert itself, while it may be counted up.
     alert: Alert | None
-    group: Group | None
+    group: AlertGroup | None
 
 
 class Notifier:
-    """Decides who is told of what. Safe to use from many processes."""
+    """Decides which channels receive which notices. Safe to use from many processes."""
 
     def __init__(
         self,
@@ -77,10 +85,10 @@ class Notifier:
         alerts: Alerts,
         mutes: Mutes,
         *,
-        audience_of: Callable[[str], Audience] = lambda _pipeline_id: NOBODY,
+        audience_of: Callable[[str], Audience] = lambda _pipeline_id: NO_AUDIENCE,
         ended_by: Callable[[Notice], str] = lambda _notice: "",
     ) -> None:
-        """Take `ended_by`, which names what has put an end to a trouble by now, or nothing."""
+        """`ended_by` names the event that has already resolved a notice's problem, or returns an empty string."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -94,54 +102,54 @@ class Notifier:
         self._ended_by = ended_by
 
     def handle(self, event: Event) -> None:
-        """Take an event of the bus. Raises `InvalidPayloadError` for one that is no notice."""
+        """Handle a bus event. Raises `InvalidPayloadError` for one that is not a notice."""
         self.take(notice_of(event))
 
-    def take(self, notice: Notice) -> Fate:
-        """Decide on a notice, and write down what becomes of it. The same notice again changes nothing.
+    def take(self, notice: Notice) -> NoticeOutcome:
+        """Decide on a notice and store the result. Idempotent.
 
-        Raises `StoreBusyError` if others were faster again and again.
+        Raises `StoreBusyError` after too many conflicts.
         """
-        for twin in self._alerts.twins(notice.resolves):
-            if twin is not None:
-                self._resolve(twin, notice, notice.event)
+        for latest in self._alerts.latest_alerts(notice.resolves):
+            if latest is not None:
+                self._resolve(latest, notice, notice.event)
         decided = self._decide(notice)
-        # After it was told, also by someone who died then: its end may have been told before it, and is not again.
+        # After the alert was stored, also by a process that died then: its resolution may have come first.
         if ended_by := self._ended_by(notice):
-            for twin in self._alerts.twins([notice.dedup_key]):
-                if twin is not None:
-                    self._resolve(twin, notice, ended_by)
+            for latest in self._alerts.latest_alerts([notice.dedup_key]):
+                if latest is not None:
+                    self._resolve(latest, notice, ended_by)
         return decided
 
-    def _decide(self, notice: Notice) -> Fate:
+    def _decide(self, notice: Notice) -> NoticeOutcome:
         for _ in range(RACES_MAX):
             now_ms = self._now_ms()
-            standing = self._standing(notice, now_ms)
-            decided = fate(
-                standing.channels,
-                standing.muted_by,
-                standing.twin if standing.alert is not None else None,
-                standing.group,
+            context = self._context(notice, now_ms)
+            decided = outcome_of(
+                context.channels,
+                context.muted_by,
+                context.latest if context.alert is not None else None,
+                context.group,
                 self._policy,
                 now_ms,
             )
-            if decided is Fate.PASS:
+            if decided is NoticeOutcome.PASS:
                 return decided
-            writes = [seen_put(notice.event_id, now_ms), *self._writes(decided, notice, standing, now_ms)]
+            writes = [seen_put(notice.event_id, now_ms), *self._writes(decided, notice, context, now_ms)]
             try:
                 self._store.transact(writes)
             except ConflictError as exc:
                 if exc.failures.get(0) is not None:
-                    return Fate.PASS
+                    return NoticeOutcome.PASS
                 continue
             self._bus.on_committed()
             return decided
-        raise StoreBusyError(f"notice {notice.event_id}: others were faster {RACES_MAX} times; try again")
+        raise StoreBusyError(f"notice {notice.event_id}: {RACES_MAX} conflicts with other writers; try again")
 
     def tick(self) -> int:
-        """Tell what is due: groups whose window is over, and alerts that nobody has acknowledged. Returns how many.
+        """Send due digests and escalations, and return their number.
 
-        One that fails does not keep the others: what went wrong is raised as `TransientError` when all were tried.
+        A failure does not stop the others; failures are raised as one `TransientError` at the end.
         """
         work: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
             *((item, lambda item: self._close(group_of(item))) for item in self._due(GROUPS_DUE)),
@@ -153,55 +161,62 @@ class Notifier:
             try:
                 done += act(item)
             except HeadgateError as exc:
-                _log.error("alert_not_told", due=item["PK"], error=str(exc))
+                _log.error("alert_not_sent", due=item["PK"], error=str(exc))
                 failures.append(f"{item['PK']}: {exc}")
         self._bus.on_committed()
         if failures:
-            raise TransientError(f"{len(failures)} of {len(work)} that are due were not told: {'; '.join(failures)}")
+            raise TransientError(f"{len(failures)} of {len(work)} due alerts were not sent: {'; '.join(failures)}")
         return done
 
-    # Deciding on one notice.
+    # Deciding.
 
-    def _standing(self, notice: Notice, now_ms: int) -> _Standing:
+    def _context(self, notice: Notice, now_ms: int) -> _NoticeContext:
         audience = self._audience_of(notice.pipeline_id)
         channels = channels_for(notice, audience, self._config.routes, self._defaults, list(self._config.channels))
         if not channels:
-            return _Standing(audience, (), "", None, None, None)
-        twin = self._alerts.twins([notice.dedup_key])[0]
-        alert = None if twin is None else self._alerts.find(twin.pipeline_id, made_at_ms(twin.alert_id), twin.alert_id)
+            return _NoticeContext(audience, (), "", None, None, None)
+        latest = self._alerts.latest_alerts([notice.dedup_key])[0]
+        alert = (
+            None
+            if latest is None
+            else self._alerts.find(latest.pipeline_id, made_at_ms(latest.alert_id), latest.alert_id)
+        )
         if alert is not None and alert.status is AlertStatus.RESOLVED and alert.severity is not Severity.INFO:
             alert = None
         item = self._store.get(CONTROL, group_key(group_name(notice, channels)), consistent=True)
         group = None if item is None else group_of(item)
-        silenced = muted_by(notice, audience, self._mutes.recent(), now_ms)
-        return _Standing(audience, channels, silenced, twin, alert, group)
+        muting = muted_by(notice, audience, self._mutes.recent(), now_ms)
+        return _NoticeContext(audience, channels, muting, latest, alert, group)
 
-    def _writes(self, decided: Fate, notice: Notice, standing: _Standing, now_ms: int) -> list[Write]:
-        if decided is Fate.COUNT:
-            assert standing.alert is not None, "only what was told before is counted"
-            before = standing.alert
+    def _writes(self, decided: NoticeOutcome, notice: Notice, context: _NoticeContext, now_ms: int) -> list[Write]:
+        if decided is NoticeOutcome.COUNT:
+            assert context.alert is not None, "only what was told before is counted"
+            before = context.alert
             counted = replace(before, count=before.count + 1, last_at_ms=notice.at_ms, version=before.version + 1)
             return [alert_put(counted, replaces=before.version)]
-        alert = self._new(notice, standing, decided)
-        if decided is Fate.MUTE:
+        alert = self._new(notice, context, decided)
+        if decided is NoticeOutcome.MUTE:
             return [alert_put(alert)]
-        is_held = decided is Fate.HOLD
-        group = joined(standing.group, notice, standing.channels, self._policy, now_ms, is_held=is_held)
-        before_twin = 0 if standing.twin is None else standing.twin.version
-        twin = Twin(
+        is_held = decided is NoticeOutcome.HOLD
+        group = with_notice(context.group, notice, context.channels, self._policy, now_ms, is_held=is_held)
+        before_latest = 0 if context.latest is None else context.latest.version
+        latest = LatestAlert(
             dedup_key=notice.dedup_key,
             alert_id=alert.alert_id,
             pipeline_id=alert.pipeline_id,
             until_ms=now_ms + round(self._policy.dedup_seconds * 1000),
-            version=before_twin + 1,
+            version=before_latest + 1,
         )
-        before_group = 0 if standing.group is None else standing.group.version
-        kept: list[Write] = [twin_put(twin, now_ms, replaces=before_twin), group_put(group, replaces=before_group)]
+        before_group = 0 if context.group is None else context.group.version
+        kept: list[Write] = [
+            latest_alert_put(latest, now_ms, replaces=before_latest),
+            group_put(group, replaces=before_group),
+        ]
         if is_held:
             return [alert_put(alert), *kept]
-        return [*self._sending(alert, standing.channels, now_ms), *kept]
+        return [*self._sending(alert, context.channels, now_ms), *kept]
 
-    def _new(self, notice: Notice, standing: _Standing, decided: Fate) -> Alert:
+    def _new(self, notice: Notice, context: _NoticeContext, decided: NoticeOutcome) -> Alert:
         ulid = self._ids.ulid()
         return Alert(
             alert_id=new_alert_id(ulid),
@@ -211,7 +226,7 @@ class Notifier:
             severity=notice.severity,
             text=notice.text,
             dedup_key=notice.dedup_key,
-            # That of the id, so that the row can be found by it.
+            # The time of the id, so that the row can be found by id.
             at_ms=made_at_ms(ulid),
             last_at_ms=notice.at_ms,
             status=_status(notice, decided),
@@ -220,37 +235,37 @@ class Notifier:
             run_id=notice.run_id,
             message=notice.message,
             hint=notice.hint,
-            owner=standing.audience.owner,
-            labels=standing.audience.labels,
+            owner=context.audience.owner,
+            labels=context.audience.labels,
             detail=notice.detail,
-            channels=standing.channels,
-            group=group_name(notice, standing.channels) if decided is Fate.HOLD else "",
-            muted_by=standing.muted_by,
+            channels=context.channels,
+            group=group_name(notice, context.channels) if decided is NoticeOutcome.HOLD else "",
+            muted_by=context.muted_by,
         )
 
     def _sending(self, alert: Alert, channels: Sequence[str], now_ms: int) -> list[Write]:
-        """Return the writes of a new alert that these channels are told, and of when others are."""
-        writes: list[Write] = [alert_put(ordered(alert, channels, Action.TRIGGER))]
+        """Return the writes of a new alert, its orders to these channels, and its escalation."""
+        writes: list[Write] = [alert_put(with_pending(alert, channels, AlertAction.TRIGGER))]
         escalation = first_escalation(alert, self._policy)
         if escalation is not None:
             writes.append(escalation_put(escalation))
-        return [*writes, *self._alerts.order_writes(alert, channels, Action.TRIGGER, now_ms)]
+        return [*writes, *self._alerts.order_writes(alert, channels, AlertAction.TRIGGER, now_ms)]
 
-    def _resolve(self, twin: Twin, notice: Notice, by: str) -> None:
-        alert = self._alerts.find(twin.pipeline_id, made_at_ms(twin.alert_id), twin.alert_id)
-        # What came later than the good news is not over by it.
+    def _resolve(self, latest: LatestAlert, notice: Notice, by: str) -> None:
+        alert = self._alerts.find(latest.pipeline_id, made_at_ms(latest.alert_id), latest.alert_id)
+        # An event after the resolving one is not resolved by it.
         if alert is not None and alert.last_at_ms <= notice.at_ms:
             self._alerts.resolve(alert, by=by)
 
-    # What is due.
+    # Due work.
 
     def _due(self, partition: str) -> list[dict[str, Any]]:
         due = Sort(Range.AT_MOST, self._now_ms())
         query = Query(table=CONTROL, index="due-index", partition=partition, sort=due, limit=_DUE_MAX)
         return self._store.query(query).items
 
-    def _close(self, group: Group) -> bool:
-        """Tell what a group held back, once. Returns whether it was this process that did."""
+    def _close(self, group: AlertGroup) -> bool:
+        """Send the digest of a group, once. Returns whether this process did."""
         now_ms = self._now_ms()
         ulid = self._ids.ulid()
         digest = Alert(
@@ -271,29 +286,29 @@ class Notifier:
         try:
             self._store.transact([gone, *self._sending(digest, group.channels, now_ms)])
         except ConflictError:
-            # Another process was faster, or the group has grown: then it is still in the list.
+            # Another process was faster, or the group has grown and is still listed.
             return False
         return True
 
     def _escalate(self, due: Escalation) -> bool:
-        """Take the steps of an escalation that are due. Returns whether anyone is told."""
+        """Take the due steps of an escalation. Returns whether a channel is notified."""
         now_ms = self._now_ms()
         alert = self._alerts.find(due.pipeline_id, due.at_ms, due.alert_id)
-        follows = Escalated() if alert is None else escalate(alert, due, self._policy, now_ms)
+        follows = EscalationResult() if alert is None else escalate(alert, due, self._policy, now_ms)
         if follows.next is not None:
             row: Write = escalation_put(follows.next, replaces=due.version)
         else:
             row = Delete(CONTROL, escalation_key(due.alert_id), version_is(due.version))
         writes = [row]
         if alert is not None and follows.channels:
-            told = replace(alert, escalated=alert.escalated + 1, version=alert.version + 1)
-            told = ordered(told, follows.channels, Action.TRIGGER)
-            writes.append(alert_put(told, replaces=alert.version))
-            writes += self._alerts.order_writes(told, follows.channels, Action.TRIGGER, now_ms)
+            after = replace(alert, escalated=alert.escalated + 1, version=alert.version + 1)
+            after = with_pending(after, follows.channels, AlertAction.TRIGGER)
+            writes.append(alert_put(after, replaces=alert.version))
+            writes += self._alerts.order_writes(after, follows.channels, AlertAction.TRIGGER, now_ms)
         try:
             self._store.transact(writes)
         except ConflictError:
-            # Acknowledged or told in this moment: whatever is still due is found again.
+            # Acknowledged or escalated concurrently: what is still due is found again.
             return False
         return bool(follows.channels)
 
@@ -301,8 +316,8 @@ class Notifier:
         return int(self._clock.seconds() * 1000)
 
 
-def _status(notice: Notice, decided: Fate) -> AlertStatus:
-    if decided is Fate.MUTE:
+def _status(notice: Notice, decided: NoticeOutcome) -> AlertStatus:
+    if decided is NoticeOutcome.MUTE:
         return AlertStatus.MUTED
-    # Good news is sent and is then over: nobody has to see to it.
+    # An INFO notice is sent and resolved at once: it needs no action.
     return AlertStatus.RESOLVED if notice.severity is Severity.INFO else AlertStatus.OPEN

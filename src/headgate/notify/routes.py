@@ -1,4 +1,4 @@
-"""Routes: which channels an event goes to. Pure; what it decides by is passed in."""
+"""Routes: the channels of a notice. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.notify.enums import DefaultRoute, Severity
-from headgate.notify.notices import Audience, Notice, is_like
+from headgate.notify.notices import Audience, Notice, matches
 
-# One transaction makes all deliveries of an alert.
+# One transaction orders all deliveries of an alert.
 CHANNELS_MAX: Final = 20
 
 
 class Route(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Sends what fits all that is given to some channels. Patterns have `*` and `?`; one of several must fit.
+    """Sends notices that match all criteria to channels. Patterns may contain `*` and `?`; one must match.
 
-    Routes are asked in their order. The first that fits is the last, unless it says `goes_on`. One that names events
-    is also asked for those that are not told by default.
+    Routes are evaluated in order; the first match ends the evaluation unless it has `goes_on`. A route that names
+    events also applies to those that are not alerts by default.
     """
 
     channels: tuple[str, ...]
@@ -31,18 +31,18 @@ class Route(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     goes_on: bool = False
 
 
-def fits(route: Route, notice: Notice, audience: Audience) -> bool:
-    """Whether a route is for this notice."""
+def applies(route: Route, notice: Notice, audience: Audience) -> bool:
+    """Whether a route applies to this notice."""
     if notice.severity.rank < route.severity_min.rank:
         return False
     if not route.events and not notice.alerts:
         return False
     return (
-        _any_like(notice.event, route.events)
-        and _any_like(notice.pipeline_id, route.pipelines)
-        and _any_like(audience.owner, route.owners)
+        _any_match(notice.event, route.events)
+        and _any_match(notice.pipeline_id, route.pipelines)
+        and _any_match(audience.owner, route.owners)
         and all(
-            name in audience.labels and is_like(audience.labels[name], pattern)
+            name in audience.labels and matches(audience.labels[name], pattern)
             for name, pattern in route.labels.items()
         )
     )
@@ -55,15 +55,15 @@ def channels_for(
     defaults: Mapping[DefaultRoute, Sequence[str]],
     known: Collection[str],
 ) -> tuple[str, ...]:
-    """Return the channels that a notice goes to, each once: by the routes that fit, or by default.
+    """Return the distinct channels of a notice: by matching routes, or by default.
 
-    The channels that the pipeline's own definition names are always among them. A name that no channel has is passed
-    over: a definition is not allowed to keep an alert from the others.
+    Channels of the pipeline's own definition are always added. Unknown names are skipped, so that a definition cannot
+    prevent delivery to the others.
     """
     wanted: list[str] = []
     is_routed = False
     for route in routes:
-        if fits(route, notice, audience):
+        if applies(route, notice, audience):
             is_routed = True
             wanted += route.channels
             if not route.goes_on:
@@ -72,22 +72,24 @@ def channels_for(
         wanted += defaults.get(notice.route, ())
     if notice.alerts:
         wanted += audience.channels
-    told = [name for name in dict.fromkeys(wanted) if name in known and name not in notice.avoid]
-    if not told and notice.avoid:
-        # It is about the channels it would have gone to: whoever else can be told is.
-        told = [name for name in known if name not in notice.avoid]
-    return tuple(told[:CHANNELS_MAX])
+    channels = [name for name in dict.fromkeys(wanted) if name in known and name not in notice.avoid]
+    if not channels and notice.avoid:
+        # It is about the channels it would go to: use all others.
+        channels = [name for name in known if name not in notice.avoid]
+    return tuple(channels[:CHANNELS_MAX])
 
 
-def remaining(failed: str, tried: Collection[str], failing: Collection[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return where an alert goes whose channel fails, if no other was asked to tell it: to all that work.
+def fallback_channels(
+    failed: str, tried: Collection[str], failing: Collection[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    """Return all other working channels for an alert whose channel fails.
 
-    Empty if another channel, one that is not known to fail, has it already.
+    Empty if another channel, one that is not known to fail, has the alert already.
     """
     if any(channel != failed and channel not in failing for channel in tried):
         return ()
     return tuple(name for name in known if name != failed and name not in failing)[:CHANNELS_MAX]
 
 
-def _any_like(text: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(is_like(text, pattern) for pattern in patterns)
+def _any_match(text: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(matches(text, pattern) for pattern in patterns)

@@ -19,13 +19,13 @@ from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels.factory import Surroundings, open_channels
+from headgate.notify.channels.factory import ChannelDependencies, open_channels
 from headgate.notify.configuration import parse_config
 from headgate.notify.deliverer import Deliverer, register
-from headgate.notify.enums import Action, DefaultRoute, Severity
+from headgate.notify.enums import AlertAction, DefaultRoute, Severity
 from headgate.notify.messages import Message
-from headgate.notify.mutes import Change, Mutes
-from headgate.notify.notices import NOBODY, Audience, Notice, event_type
+from headgate.notify.mutes import AlertAudit, Mutes
+from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
@@ -49,7 +49,7 @@ class World:
         self.service = Service(self.app, self.store, self.clock, keyring, FolderBlobs(folder / "blobs"))
         self.bus = self.service.bus
         self.config = parse_config(config or {"channels": TWO_FILES, "defaults": {"page": ["ops"], "notify": ["ops"]}})
-        self.audited: list[Change] = []
+        self.audited: list[AlertAudit] = []
         # What has ended troubles, by their keys.
         self.ended_by: dict[str, str] = {}
         self.alerts = Alerts(self.store, self.clock, self.bus, self._commit)
@@ -63,7 +63,7 @@ class World:
             self.config,
             self.alerts,
             self.mutes,
-            audience_of=lambda pipeline_id: audiences.get(pipeline_id, NOBODY),
+            audience_of=lambda pipeline_id: audiences.get(pipeline_id, NO_AUDIENCE),
             ended_by=lambda notice: self.ended_by.get(notice.dedup_key, ""),
         )
         self.deliverer = Deliverer(self.clock, self.ids, self.bus, self.alerts, self.channels)
@@ -118,13 +118,13 @@ class World:
     def notice(self, **changes: Any) -> Notice:
         return a_notice(self.ids.ulid(), int(self.clock.seconds() * 1000), **changes)
 
-    def _commit(self, writes: Sequence[Write], change: Change) -> None:
+    def _commit(self, writes: Sequence[Write], change: AlertAudit) -> None:
         self.store.transact(writes)
         self.audited.append(change)
 
 
-def surroundings(store: Any, clock: Clock, folder: Path, **more: Any) -> Surroundings:
-    return Surroundings(store=store, clock=clock, ids=IdMaker(clock), home=folder, destinations=LOOPBACK, **more)
+def surroundings(store: Any, clock: Clock, folder: Path, **more: Any) -> ChannelDependencies:
+    return ChannelDependencies(store=store, clock=clock, ids=IdMaker(clock), home=folder, destinations=LOOPBACK, **more)
 
 
 def a_notice(event_id: str, at_ms: int, **changes: Any) -> Notice:
@@ -151,7 +151,7 @@ def a_message(**changes: Any) -> Message:
     facts: dict[str, Any] = {
         "message_id": "alert_01-trigger",
         "alert_id": "alert_01",
-        "action": Action.TRIGGER,
+        "action": AlertAction.TRIGGER,
         "event": "JOB_FAILED",
         "severity": Severity.CRITICAL,
         "title": "orders daily 2026-03-03: the job failed",

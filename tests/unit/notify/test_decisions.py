@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.notify.alert_rows import Alert, Escalation, Group, Twin
+from headgate.notify.alert_rows import Alert, AlertGroup, Escalation, LatestAlert
 from headgate.notify.decisions import (
     AlertPolicy,
     EscalationStep,
-    Fate,
+    NoticeOutcome,
     escalate,
-    fate,
     first_escalation,
     group_name,
-    joined,
+    outcome_of,
+    with_notice,
 )
-from headgate.notify.enums import Action, AlertStatus, DefaultRoute, Severity
+from headgate.notify.enums import AlertAction, AlertStatus, DefaultRoute, Severity
 from headgate.notify.messages import line, message_of
 from headgate.notify.mutes import Mute, muted_by
-from headgate.notify.notices import NOBODY, Audience
-from headgate.notify.routes import Route, channels_for, remaining
+from headgate.notify.notices import NO_AUDIENCE, Audience
+from headgate.notify.routes import Route, channels_for, fallback_channels
 from tests.unit.notify.rig import a_notice
 
 NOW = 1_000_000
@@ -89,13 +89,13 @@ def test_channels__one_route__goes_there_or_to_the_default(route: Route, expecte
     ],
 )
 def test_channels__no_route__goes_by_default(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert channels_for(a_notice("1", NOW, **changes), NOBODY, [], DEFAULTS, KNOWN) == expected
+    assert channels_for(a_notice("1", NOW, **changes), NO_AUDIENCE, [], DEFAULTS, KNOWN) == expected
 
 
 def test_channels__routes_in_order__stop_at_the_first_that_does_not_go_on() -> None:
     routes = [Route(channels=("a",), goes_on=True), Route(channels=("b",)), Route(channels=("c",))]
 
-    assert channels_for(a_notice("1", NOW), NOBODY, routes, DEFAULTS, KNOWN) == ("a", "b")
+    assert channels_for(a_notice("1", NOW), NO_AUDIENCE, routes, DEFAULTS, KNOWN) == ("a", "b")
 
 
 def test_channels__not_an_alert__only_a_route_that_names_it_is_asked() -> None:
@@ -120,11 +120,11 @@ def test_channels__not_an_alert__only_a_route_that_names_it_is_asked() -> None:
 def test_remaining__a_channel_fails__only_if_nobody_else_tells_it(
     tried: list[str], failing: list[str], expected: tuple[str, ...]
 ) -> None:
-    assert remaining("a", tried, failing, KNOWN) == expected
+    assert fallback_channels("a", tried, failing, KNOWN) == expected
 
 
-TWIN = Twin(dedup_key="k", alert_id="alert_0", pipeline_id="orders", until_ms=NOW + 1)
-GROUP = Group(
+TWIN = LatestAlert(dedup_key="k", alert_id="alert_0", pipeline_id="orders", until_ms=NOW + 1)
+GROUP = AlertGroup(
     group_key="g",
     event="JOB_FAILED",
     severity=Severity.CRITICAL,
@@ -136,31 +136,36 @@ GROUP = Group(
 
 
 @pytest.mark.parametrize(
-    ("channels", "silenced", "twin", "group", "policy", "expected"),
+    ("channels", "silenced", "latest", "group", "policy", "expected"),
     [
-        ([], "m", TWIN, GROUP, POLICY, Fate.PASS),
-        (["a"], "m", TWIN, GROUP, POLICY, Fate.MUTE),
-        (["a"], "", TWIN, GROUP, POLICY, Fate.COUNT),
-        (["a"], "", replace(TWIN, until_ms=NOW), None, POLICY, Fate.SEND),
-        (["a"], "", None, GROUP, POLICY, Fate.HOLD),
-        (["a"], "", None, replace(GROUP, count=1), POLICY, Fate.SEND),
-        (["a"], "", None, replace(GROUP, closes_at_ms=NOW), POLICY, Fate.SEND),
-        (["a"], "", None, GROUP, AlertPolicy(group_after=0), Fate.SEND),
-        (["a"], "", None, None, POLICY, Fate.SEND),
+        ([], "m", TWIN, GROUP, POLICY, NoticeOutcome.PASS),
+        (["a"], "m", TWIN, GROUP, POLICY, NoticeOutcome.MUTE),
+        (["a"], "", TWIN, GROUP, POLICY, NoticeOutcome.COUNT),
+        (["a"], "", replace(TWIN, until_ms=NOW), None, POLICY, NoticeOutcome.SEND),
+        (["a"], "", None, GROUP, POLICY, NoticeOutcome.HOLD),
+        (["a"], "", None, replace(GROUP, count=1), POLICY, NoticeOutcome.SEND),
+        (["a"], "", None, replace(GROUP, closes_at_ms=NOW), POLICY, NoticeOutcome.SEND),
+        (["a"], "", None, GROUP, AlertPolicy(group_after=0), NoticeOutcome.SEND),
+        (["a"], "", None, None, POLICY, NoticeOutcome.SEND),
     ],
 )
 def test_fate__each_fact__decides_in_its_order(
-    channels: list[str], silenced: str, twin: Twin | None, group: Group | None, policy: AlertPolicy, expected: Fate
+    channels: list[str],
+    silenced: str,
+    latest: LatestAlert | None,
+    group: AlertGroup | None,
+    policy: AlertPolicy,
+    expected: NoticeOutcome,
 ) -> None:
-    assert fate(channels, silenced, twin, group, policy, NOW) is expected
+    assert outcome_of(channels, silenced, latest, group, policy, NOW) is expected
 
 
 def test_group__joined_held_and_over__counts_names_and_begins_anew() -> None:
     notice = a_notice("1", NOW)
-    first = joined(None, notice, ["a"], POLICY, NOW, is_held=False)
-    held = joined(first, notice, ["a"], POLICY, NOW + 1, is_held=True)
-    late = joined(held, notice, ["a"], POLICY, NOW + 60_000, is_held=False)
-    anew = joined(first, notice, ["a"], POLICY, NOW + 60_000, is_held=False)
+    first = with_notice(None, notice, ["a"], POLICY, NOW, is_held=False)
+    held = with_notice(first, notice, ["a"], POLICY, NOW + 1, is_held=True)
+    late = with_notice(held, notice, ["a"], POLICY, NOW + 60_000, is_held=False)
+    anew = with_notice(first, notice, ["a"], POLICY, NOW + 60_000, is_held=False)
 
     assert (first.count, first.held_count, first.version) == (1, 0, 1)
     assert (held.count, held.held_count, held.held, held.version) == (2, 1, ("orders daily 2026-03-03",), 2)
@@ -226,7 +231,7 @@ def test_message__text_from_elsewhere__is_one_line_without_controls() -> None:
     # What a job printed must not draw on a terminal, nor begin a header.
     alert = an_alert(text="a\r\nb\x1b[31m\x00c", detail={"error": "x\ny", "z": {"deep": 1}, "nothing": None})
 
-    message = message_of(alert, Action.TRIGGER)
+    message = message_of(alert, AlertAction.TRIGGER)
 
     assert message.title == "a b [31m c"
     assert message.lines == ("error: x y",)

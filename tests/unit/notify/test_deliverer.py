@@ -10,7 +10,6 @@ import pytest
 
 from headgate.errors import NotFoundError, TransientError
 from headgate.notify.alerts import DELIVER
-from headgate.notify.deliverer import retire_others
 from headgate.notify.enums import AlertStatus, DeliveryState
 from headgate.store.catalogue.tables import PIPELINES, THREAD
 from tests.unit.notify.rig import TWO_FILES, LocalService, Reply, Request, World
@@ -30,7 +29,7 @@ def test_channel__fails__others_are_told_at_once_and_hear_of_the_failure(new_wor
     failure = world.told("backup")[1]
     assert failure["event"] == "ALERT_CHANNEL_FAILED"
     assert failure["title"].startswith("alerts do not reach the channel ops: channel ops: ")
-    assert failure["lines"][0] == "not told there: orders daily 2026-03-03: the job failed"
+    assert failure["lines"][0] == "not delivered: orders daily 2026-03-03: the job failed"
 
 
 def test_channel__mended__is_told_by_a_retry_and_the_failure_is_over(new_world: Callable[..., World]) -> None:
@@ -45,7 +44,7 @@ def test_channel__mended__is_told_by_a_retry_and_the_failure_is_over(new_world: 
     assert world.titles("ops")[0] == "orders daily 2026-03-03: the job failed"
     assert "resolved: alerts do not reach the channel ops" in world.titles("backup")[-1]
     told = next(alert for alert in world.alerts.ls().alerts if alert.event == "JOB_FAILED")
-    assert told.told() == ("backup", "ops")
+    assert told.sent_to() == ("backup", "ops")
     assert told.deliveries["ops#trigger"].attempts > 1
 
 
@@ -171,7 +170,7 @@ def test_channel__wants_fewer_messages__gets_them_later_and_is_no_failure(
     world.advance(600)
 
     assert [alert.event for alert in world.alerts.ls().alerts] == ["JOB_FAILED"]
-    assert world.alerts.ls().alerts[0].told() == ("slack",)
+    assert world.alerts.ls().alerts[0].sent_to() == ("slack",)
 
 
 def test_channel__revoked_token__another_tells_it_at_once(
@@ -197,10 +196,3 @@ def test_send_test__a_channel_that_works_one_that_fails_and_none__says_so(world:
     with pytest.raises(NotFoundError, match=r"\['backup', 'ops'\]"):
         world.deliverer.send_test("opps")
     assert world.alerts.ls().alerts == []
-
-
-def test_retire_others__a_channel_was_taken_away__its_subscription_is_retired(world: World) -> None:
-    assert retire_others(world.bus, ["ops"]) == ["headgate.notify.channel.backup"]
-    assert retire_others(world.bus, ["ops"]) == []
-    assert world.bus.subscription("headgate.notify.channel.ops").retired_at is None
-    assert world.bus.subscription("headgate.notify").retired_at is None

@@ -10,7 +10,7 @@ import pytest
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError, NotFoundError, TransientError
 from headgate.notify.alert_rows import ESCALATIONS_DUE, escalation_key
-from headgate.notify.decisions import Fate
+from headgate.notify.decisions import NoticeOutcome
 from headgate.notify.enums import AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.notify.notices import Audience
 from headgate.store.catalogue.tables import CONTROL
@@ -31,7 +31,7 @@ def test_event_on_the_bus__alerts__reaches_the_channel_of_its_default_route(worl
     assert world.told("backup") == []
     alert = world.alerts.ls().alerts[0]
     assert alert.status is AlertStatus.OPEN
-    assert alert.told() == ("ops",)
+    assert alert.sent_to() == ("ops",)
     assert alert.deliveries["ops#trigger"].state is DeliveryState.SENT
     assert world.alerts.get(alert.alert_id) == alert
     assert world.alerts.ls("orders").alerts == [alert]
@@ -51,8 +51,8 @@ def test_no_configuration__everything__is_told_on_the_console(
 def test_event_on_the_bus__same_delivery_twice__is_told_once(world: World) -> None:
     notice = world.notice()
 
-    assert world.notifier.take(notice) is Fate.SEND
-    assert world.notifier.take(notice) is Fate.PASS
+    assert world.notifier.take(notice) is NoticeOutcome.SEND
+    assert world.notifier.take(notice) is NoticeOutcome.PASS
     world.run()
 
     assert len(world.told()) == 1
@@ -66,7 +66,7 @@ def test_event_on_the_bus__not_a_notice__is_a_dead_letter(world: World) -> None:
 
     letters = world.bus.dead_letters().letters
     assert [letter.subscription for letter in letters] == ["headgate.notify"]
-    with pytest.raises(InvalidPayloadError, match="it is no notice"):
+    with pytest.raises(InvalidPayloadError, match="it is not a notice"):
         world.notifier.handle(Event(id="1", type="headgate.pipeline.x", source="/t", data={}))
 
 
@@ -85,7 +85,7 @@ def test_same_trouble__within_the_window__counts_up_and_is_told_again_after_it(w
 
 
 def test_not_an_alert__no_route_names_it__is_passed_over(world: World) -> None:
-    assert world.notifier.take(world.notice(event="JOB_TRIGGERED", alerts=False)) is Fate.PASS
+    assert world.notifier.take(world.notice(event="JOB_TRIGGERED", alerts=False)) is NoticeOutcome.PASS
     assert world.alerts.ls().alerts == []
 
 
@@ -211,12 +211,12 @@ def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_told(world: 
 def test_trouble__comes_after_what_ended_it__is_over_and_nobody_is_called_for_it(world: World) -> None:
     late, lost = world.notice(), world.notice(dedup_key="JOB_FAILED#lost")
     # Whoever took the second died before it looked whether that is over.
-    assert world.notifier.take(lost) is Fate.SEND
+    assert world.notifier.take(lost) is NoticeOutcome.SEND
     world.run()
     world.ended_by = {late.dedup_key: "PIPELINE_COMPLETED", lost.dedup_key: "PIPELINE_COMPLETED"}
 
-    assert world.notifier.take(late) is Fate.SEND
-    assert world.notifier.take(lost) is Fate.PASS
+    assert world.notifier.take(late) is NoticeOutcome.SEND
+    assert world.notifier.take(lost) is NoticeOutcome.PASS
     world.run()
 
     alerts = world.alerts.ls().alerts
@@ -244,7 +244,7 @@ def test_escalation__nobody_acknowledges__goes_to_the_next_and_then_to_all(new_w
     assert world.notifier.tick() == 0
     world.run()
     assert (len(world.told()), len(world.told("backup"))) == (1, 1)
-    assert "nobody has acknowledged this since" in world.told("backup")[0]["lines"][-1]
+    assert "unacknowledged since" in world.told("backup")[0]["lines"][-1]
 
     world.clock.advance(600)
     assert world.notifier.tick() == 1
@@ -309,7 +309,7 @@ def test_tick__one_row_is_broken__the_others_are_told_and_the_error_is_raised(ne
     world.store.transact([Put(CONTROL, broken)])
     world.clock.advance(600)
 
-    with pytest.raises(TransientError, match=r"1 of 2 that are due were not told: ESCALATION#alert_0"):
+    with pytest.raises(TransientError, match=r"1 of 2 due alerts were not sent: ESCALATION#alert_0"):
         world.notifier.tick()
     world.run()
 

@@ -1,1 +1,1 @@
-"""Channels: say here what this part is for."""
+"""Channels: console, file, webhook, Slack, PagerDuty, e-mail and SNS."""

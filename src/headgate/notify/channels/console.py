@@ -1,4 +1,4 @@
-"""The console channel: a line for each alert on standard error, where whoever started the server sees it."""
+"""Console channel: writes alerts to standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, TextIO
 
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
-from headgate.notify.enums import Action, Severity
+from headgate.notify.enums import AlertAction, Severity
 from headgate.notify.messages import Message
 
 _COLOURS: Final = {Severity.CRITICAL: "\x1b[31m", Severity.WARNING: "\x1b[33m", Severity.INFO: "\x1b[36m"}
@@ -15,16 +15,16 @@ _PLAIN: Final = "\x1b[0m"
 
 
 class ConsoleChannel:
-    """Writes to a stream, in colour if that is a terminal."""
+    """Writes to a stream, in colour on a terminal."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(self, name: str, stream: TextIO | None = None) -> None:
         self.name = name
         self._stream = stream
 
     def send(self, message: Message) -> str:
-        """Write it. Raises `TransientError` if the stream is closed or its reader has gone."""
+        """Write the message. Raises `TransientError` if the stream is closed."""
         stream = self._stream if self._stream is not None else sys.stderr
         counted = f" (x{message.count})" if message.count > 1 else ""
         lines = [f"    {line}" for line in message.lines]

@@ -1,4 +1,4 @@
-"""Channels: built from their specifications, with every secret found and every form checked before the first alert."""
+"""Channel factory: builds channels from their settings, and checks every secret at start."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headgate.durable.bus.forwarding import Forwarder
 from headgate.ids import IdMaker
 from headgate.notify.channels.console import ConsoleChannel
 from headgate.notify.channels.file import FileChannel
-from headgate.notify.channels.http_post import Poster
+from headgate.notify.channels.http_post import HttpPoster
 from headgate.notify.channels.pagerduty import ROUTING_KEY, PagerDutyChannel
 from headgate.notify.channels.slack import TOKEN, SlackChannel
-from headgate.notify.channels.slack_threads import Threads
+from headgate.notify.channels.slack_threads import SlackThreads
 from headgate.notify.channels.smtp import PASSWORD, EmailChannel, MailServer
 from headgate.notify.channels.sns import SnsChannel, aws_client, secret_fetch
 from headgate.notify.channels.webhook import SECRET, WebhookChannel, signing_key
@@ -38,8 +38,8 @@ from headgate.notify.messages import Channel
 from headgate.store.port import Store
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
-    """What channels are built with. `home` is what relative paths of files are in."""
+class ChannelDependencies(Struct, frozen=True, kw_only=True):
+    """Dependencies of channels. `home` is the base of relative file paths."""
 
     store: Store
     clock: Clock
@@ -52,29 +52,29 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
 
 
-def open_channels(config: NotifyConfig, around: Surroundings) -> dict[str, Channel]:
-    """Return every channel by name. Raises `SettingsError` for one that could not tell anyone anything."""
-    return {name: _Opening(name, around).opened(spec) for name, spec in config.channels.items()}
+def open_channels(config: NotifyConfig, dependencies: ChannelDependencies) -> dict[str, Channel]:
+    """Return every channel by name. Raises `SettingsError` for one that could not deliver."""
+    return {name: _ChannelFactory(name, dependencies).build(spec) for name, spec in config.channels.items()}
 
 
-class _Opening:
-    """The opening of one channel."""
+class _ChannelFactory:
+    """Builds one channel."""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, dependencies: ChannelDependencies) -> None:
         self._name = name
-        self._around = around
+        self._dependencies = dependencies
 
-    def opened(self, spec: ChannelSpec) -> Channel:
+    def build(self, spec: ChannelSpec) -> Channel:
         match spec:
             case ConsoleSpec():
                 return ConsoleChannel(self._name)
             case FileSpec():
-                path = self._around.home / Path(spec.path).expanduser()
+                path = self._dependencies.home / Path(spec.path).expanduser()
                 return FileChannel(self._name, path, bytes_max=spec.bytes_max, kept=spec.kept)
             case WebhookSpec():
                 return self._webhook(spec)
             case SlackSpec():
-                threads = Threads(self._around.store, self._around.clock, self._around.ids)
+                threads = SlackThreads(self._dependencies.store, self._dependencies.clock, self._dependencies.ids)
                 token = self._credential("token", spec.token, TOKEN)
                 return SlackChannel(
                     self._name, spec.channel, token, self._poster(spec.timeout_seconds), threads, spec.api_url
@@ -86,7 +86,7 @@ class _Opening:
                 return self._email(spec)
             case SnsSpec():
                 client = aws_client(
-                    "sns", region=spec.topic_arn.split(":")[3], endpoint_url=self._around.aws_endpoint_url
+                    "sns", region=spec.topic_arn.split(":")[3], endpoint_url=self._dependencies.aws_endpoint_url
                 )
                 return SnsChannel(self._name, spec.topic_arn, client)
 
@@ -94,12 +94,12 @@ class _Opening:
         secret = self._credential("secret", spec.secret, SECRET)
         signing_key(secret.read())
         forwarder = Forwarder(
-            self._around.clock,
-            destinations=self._around.destinations,
+            self._dependencies.clock,
+            destinations=self._dependencies.destinations,
             secret_for=lambda _url: signing_key(secret.read()),
             timeout_seconds=spec.timeout_seconds,
-            resolve=self._around.resolve,
-            tls=self._around.tls,
+            resolve=self._dependencies.resolve,
+            tls=self._dependencies.tls,
         )
         return WebhookChannel(self._name, spec.url, forwarder)
 
@@ -112,23 +112,25 @@ class _Opening:
             timeout_seconds=spec.timeout_seconds,
         )
         password = self._credential("password", spec.password, PASSWORD) if spec.username else None
-        return EmailChannel(self._name, server, spec.sender, spec.recipients, password=password, tls=self._around.tls)
+        return EmailChannel(
+            self._name, server, spec.sender, spec.recipients, password=password, tls=self._dependencies.tls
+        )
 
     def _credential(self, field: str, reference: str, form: re.Pattern[str]) -> Credential:
         what = f"notify.channels.{self._name}.{field}"
-        credential = Credential(what, reference, form, self._around.clock, self._fetch())
+        credential = Credential(what, reference, form, self._dependencies.clock, self._fetch())
         credential.check()
         return credential
 
     def _fetch(self) -> Callable[[str], str]:
-        return secret_fetch(region=self._around.aws_region, endpoint_url=self._around.aws_endpoint_url)
+        return secret_fetch(region=self._dependencies.aws_region, endpoint_url=self._dependencies.aws_endpoint_url)
 
-    def _poster(self, timeout_seconds: float) -> Poster:
-        around = self._around
-        return Poster(
-            around.clock,
-            destinations=around.destinations,
+    def _poster(self, timeout_seconds: float) -> HttpPoster:
+        dependencies = self._dependencies
+        return HttpPoster(
+            dependencies.clock,
+            destinations=dependencies.destinations,
             timeout_seconds=timeout_seconds,
-            resolve=around.resolve,
-            tls=around.tls,
+            resolve=dependencies.resolve,
+            tls=dependencies.tls,
         )

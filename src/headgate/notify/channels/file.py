@@ -1,4 +1,4 @@
-"""The file channel: a JSON object a line, in a file that is moved aside when it has grown large."""
+"""File channel: appends one JSON object per line to a file, and rotates it by size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
-from headgate.notify.enums import Action
+from headgate.notify.enums import AlertAction
 from headgate.notify.messages import Message
 
 BYTES_MAX: Final = 10_000_000
@@ -20,12 +20,12 @@ _MODE: Final = 0o600
 
 
 class FileChannel:
-    """Appends to a file. `kept` older ones stay beside it as `.1`, `.2` …, the newest first.
+    """Appends to a file. `kept` rotated files stay beside it as `.1`, `.2` …, newest first.
 
     Several processes may write to the same file: each line is one write at its end.
     """
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(self, name: str, path: Path, *, bytes_max: int = BYTES_MAX, kept: int = KEPT) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class FileChannel:
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> str:
-        """Append it. Raises `TransientError` if the file cannot be written now: a full disk, a folder that is gone."""
+        """Append the message. Raises `TransientError` if the file cannot be written."""
         record = {"at": instant(message.at_ms), **msgspec.to_builtins(message)}
         written = msgspec.json.encode(record) + b"\n"
         try:
@@ -45,7 +45,7 @@ class FileChannel:
                 self._append(written)
         except OSError as exc:
             raise TransientError(
-                f"channel {self.name}: {self._path}: {exc.strerror}; make room or mend the path"
+                f"channel {self.name}: {self._path}: {exc.strerror}; free some space or correct the path"
             ) from exc
         return ""
 
@@ -59,7 +59,7 @@ class FileChannel:
             os.close(descriptor)
 
     def _rotate(self, more_bytes: int) -> None:
-        """Move the file aside if it would grow too large."""
+        """Rotate the file if it would grow too large."""
         size = self._path.stat().st_size if self._path.exists() else 0
         if not size or size + more_bytes <= self._bytes_max:
             return

@@ -1,7 +1,7 @@
-"""Posting: one JSON request to a service of someone else's, to a checked address, within a time, and its answer.
+"""HTTP poster: posts one JSON request to an external service, with an SSRF guard and a deadline.
 
-As with events that are forwarded, the address is looked up once and checked, redirects are not followed and proxies of
-the environment not used.
+As for forwarded events, the host is resolved once and checked, redirects are not followed, and proxies of the
+environment are ignored.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ANSWER_BYTES_MAX: Final = 65_536
 RETRY_AFTER_SECONDS_MAX: Final = 3_600.0
 
 
-class Answer(Struct, frozen=True):
-    """What a service said. `body` is empty if it is not a JSON object."""
+class HttpAnswer(Struct, frozen=True):
+    """The response of a service. `body` is empty if it is not a JSON object."""
 
     status: int
     body: dict[str, Any]
     retry_after_seconds: float | None = None
 
 
-class Poster:
+class HttpPoster:
     """Posts JSON. Safe to use from many threads."""
 
     def __init__(
@@ -53,11 +53,11 @@ class Poster:
         self._resolve = resolve
         self._tls = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
 
-    def post(self, url: str, body: object, *, headers: Mapping[str, str]) -> Answer:
-        """Post a JSON value, and return the answer if it is one that says something about the request.
+    def post(self, url: str, body: object, *, headers: Mapping[str, str]) -> HttpAnswer:
+        """Post a JSON value, and return the response.
 
-        Raises `TransientError` if the service cannot be reached, fails, or asks for less (`retry_after_seconds`), and
-        `NonRetryable` if it must not be reached or sends elsewhere. Nothing that it raises repeats the request.
+        Raises `TransientError` if the service is unreachable, fails or throttles (`retry_after_seconds`), and
+        `NonRetryable` if the destination is not allowed or redirects. Errors never contain the request.
         """
         target = self._target(url)
         shown = f"{target.scheme}://{target.netloc.decode('ascii')}"
@@ -68,26 +68,26 @@ class Poster:
         except (httpcore.NetworkError, httpcore.ProtocolError) as exc:
             raise TransientError(f"{shown}: {type(exc).__name__} {exc}") from exc
         if answer.status == 429:
-            error = ThrottledError(f"{shown}: answered 429; it wants fewer messages")
+            error = ThrottledError(f"{shown}: answered 429; it throttles requests")
             error.retry_after_seconds = answer.retry_after_seconds or 1.0
             raise error
         if answer.status >= 500 or answer.status in (408, 425):
             raise TransientError(f"{shown}: answered {answer.status}")
         if 300 <= answer.status < 400:
-            raise NonRetryable(f"{shown}: answered {answer.status}; redirects are not followed, so name where it leads")
+            raise NonRetryable(f"{shown}: answered {answer.status}; redirects are not followed; use the final URL")
         return answer
 
     def _target(self, url: str) -> httpx.URL:
         try:
             target = httpx.URL(url)
         except httpx.InvalidURL as exc:
-            raise NonRetryable(f"{url[:80]!r} is not an address: {exc}") from exc
+            raise NonRetryable(f"{url[:80]!r} is not a URL: {exc}") from exc
         self._destinations.check_scheme(target.scheme)
         if not target.host or target.userinfo:
-            raise NonRetryable(f"{target.scheme}://{target.host}: an address has a host, and neither user nor password")
+            raise NonRetryable(f"{target.scheme}://{target.host}: a URL needs a host, and neither user nor password")
         return target
 
-    def _exchange(self, target: httpx.URL, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _exchange(self, target: httpx.URL, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         deadline = _Deadline(self._clock, self._timeout_seconds)
         network = _CheckedNetwork(self._destinations, self._resolve, deadline)
         url = httpcore.URL(
@@ -107,11 +107,11 @@ class Poster:
                 "POST", url, headers=list(sent.items()), content=body, extensions={"timeout": spans}
             ) as response,
         ):
-            return Answer(response.status, _object(_read(response)), _retry_after(response.headers))
+            return HttpAnswer(response.status, _object(_read(response)), _retry_after(response.headers))
 
 
 def _read(response: httpcore.Response) -> bytes:
-    """Return the body up to a limit: an answer that is longer is not one of these services'."""
+    """Return the body, or nothing if it exceeds the limit."""
     body = b""
     for chunk in response.iter_stream():
         body += chunk

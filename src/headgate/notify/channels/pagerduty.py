@@ -1,4 +1,4 @@
-"""The PagerDuty channel: Events API v2, which opens, acknowledges and resolves one incident for each trouble."""
+"""PagerDuty channel: Events API v2, with one incident per dedup key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 from headgate.durable.model.failures import NonRetryable
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
-from headgate.notify.channels.http_post import Poster
+from headgate.notify.channels.http_post import HttpPoster
 from headgate.notify.credentials import Credential
-from headgate.notify.enums import Action
+from headgate.notify.enums import AlertAction
 from headgate.notify.messages import Message, line
 
 API_URL: Final = "https://events.pagerduty.com"
@@ -24,25 +24,25 @@ _DETAILS_BYTES_MAX: Final = 32_768
 
 
 class PagerDutyChannel:
-    """Sends events to one service. PagerDuty itself takes the same key twice for one incident."""
+    """Sends events to one service. PagerDuty deduplicates by key."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
-    def __init__(self, name: str, routing_key: Credential, poster: Poster, api_url: str = API_URL) -> None:
+    def __init__(self, name: str, routing_key: Credential, poster: HttpPoster, api_url: str = API_URL) -> None:
         self.name = name
         self._routing_key = routing_key
         self._poster = poster
         self._url = f"{api_url.rstrip('/')}/v2/enqueue"
 
     def send(self, message: Message) -> str:
-        """Send it, and return the key of the incident. Raises `NonRetryable` for what PagerDuty says is no event."""
+        """Send the event, and return the key of the incident. Raises `NonRetryable` if PagerDuty rejects it."""
         key = incident_key(message.dedup_key)
         body: dict[str, Any] = {
             "routing_key": self._routing_key.read().reveal(),
             "event_action": message.action.value,
             "dedup_key": key,
         }
-        if message.action is Action.TRIGGER:
+        if message.action is AlertAction.TRIGGER:
             body["payload"] = _payload(message)
             body["client"] = "Headgate"
             if message.link:
@@ -51,16 +51,16 @@ class PagerDutyChannel:
         answer = self._poster.post(self._url, body, headers={})
         if answer.status == 202:
             return str(answer.body.get("dedup_key", key))
-        said = line([answer.body.get("message", ""), *(answer.body.get("errors") or [])], 300)
+        reason = line([answer.body.get("message", ""), *(answer.body.get("errors") or [])], 300)
         if 400 <= answer.status < 500:
             raise NonRetryable(
-                f"channel {self.name}: PagerDuty refused the event with {answer.status}: {said}; check the routing key"
+                f"channel {self.name}: PagerDuty refused it with {answer.status}: {reason}; check the routing key"
             )
-        raise TransientError(f"channel {self.name}: PagerDuty answered {answer.status}: {said}")
+        raise TransientError(f"channel {self.name}: PagerDuty answered {answer.status}: {reason}")
 
 
 def incident_key(dedup_key: str) -> str:
-    """Return the key of an incident: ours, or a digest of one that is longer than PagerDuty takes."""
+    """Return the incident key: the dedup key, or a prefix and digest if it is too long for PagerDuty."""
     if len(dedup_key) <= _KEY_MAX:
         return dedup_key
     digest = hashlib.blake2b(dedup_key.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The Slack channel: `chat.postMessage`, with a thread for each pipeline, schedule and date."""
+"""Slack channel: `chat.postMessage`, with a thread per pipeline, schedule and date."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
-from headgate.notify.channels.http_post import Answer, Poster
-from headgate.notify.channels.slack_threads import Place, Threads
+from headgate.notify.channels.http_post import HttpAnswer, HttpPoster
+from headgate.notify.channels.slack_threads import SlackThreads, ThreadTopic
 from headgate.notify.credentials import Credential
-from headgate.notify.enums import Action, Severity
+from headgate.notify.enums import AlertAction, Severity
 from headgate.notify.messages import Message, line
 
 API_URL: Final = "https://slack.com/api"
-# Tokens of bots and users, those that rotate included. Slack's own rule is only that they begin so.
+# Bot and user tokens, including rotating ones.
 TOKEN: Final = re.compile(r"(xoxe\.)?xox[bpe]-[A-Za-z0-9-]{10,400}")
 _MARKS: Final = {
     Severity.CRITICAL: ":red_circle:",
     Severity.WARNING: ":large_yellow_circle:",
     Severity.INFO: ":information_source:",
 }
-# Errors that another attempt may not meet.
+# Errors for which a retry may succeed.
 _PASSING: Final = frozenset(
     {
         "ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable", "request_timeout",
@@ -35,10 +35,16 @@ _SECTION_MAX: Final = 2_900
 class SlackChannel:
     """Posts to one channel of a workspace."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(
-        self, name: str, channel_id: str, token: Credential, poster: Poster, threads: Threads, api_url: str = API_URL
+        self,
+        name: str,
+        channel_id: str,
+        token: Credential,
+        poster: HttpPoster,
+        threads: SlackThreads,
+        api_url: str = API_URL,
     ) -> None:
         self.name = name
         self._channel_id = channel_id
@@ -48,49 +54,49 @@ class SlackChannel:
         self._url = f"{api_url.rstrip('/')}/chat.postMessage"
 
     def send(self, message: Message) -> str:
-        """Post it, as a reply if its thread has begun, and return the thread.
+        """Post the message, as a reply if its thread exists, and return the thread.
 
-        Raises `NonRetryable` for what Slack says will not do (a token that was revoked, a channel that is not there),
-        and `TransientError` for what may do later.
+        Raises `NonRetryable` for a permanent error (a revoked token, an unknown channel), and `TransientError`
+        otherwise.
         """
         if not message.date:
-            # There is no period whose thread it could be in.
+            # Without a date there is no thread.
             return self._post(message, None)
-        place = Place(self.name, message.pipeline_id, message.schedule_id, message.date)
-        return self._threads.reply_or_begin(place, lambda thread: self._post(message, thread))
+        topic = ThreadTopic(self.name, message.pipeline_id, message.schedule_id, message.date)
+        return self._threads.reply_or_start(topic, lambda thread: self._post(message, thread))
 
     def _post(self, message: Message, thread: str | None) -> str:
         answer = self._call(_body(message, self._channel_id, thread))
         if thread is not None and answer.body.get("error") in _GONE:
-            # Someone deleted what the thread hangs on. What is to be told matters more than where.
+            # The thread's parent was deleted: post outside of it.
             answer = self._call(_body(message, self._channel_id, None))
         if answer.body.get("ok") is not True:
             self._refuse(answer)
         return str(answer.body.get("ts", ""))
 
-    def _call(self, body: dict[str, Any]) -> Answer:
+    def _call(self, body: dict[str, Any]) -> HttpAnswer:
         return self._poster.post(self._url, body, headers={"authorization": f"Bearer {self._token.read().reveal()}"})
 
-    def _refuse(self, answer: Answer) -> None:
-        said = line(answer.body.get("error", f"status {answer.status}"), 100)
-        if said in ("ratelimited", "rate_limited"):
-            error = ThrottledError(f"channel {self.name}: Slack wants fewer messages")
+    def _refuse(self, answer: HttpAnswer) -> None:
+        reason = line(answer.body.get("error", f"status {answer.status}"), 100)
+        if reason in ("ratelimited", "rate_limited"):
+            error = ThrottledError(f"channel {self.name}: Slack throttles messages")
             error.retry_after_seconds = answer.retry_after_seconds or 1.0
             raise error
-        if said in _PASSING or "error" not in answer.body:
-            raise TransientError(f"channel {self.name}: Slack did not take the message: {said}")
+        if reason in _PASSING or "error" not in answer.body:
+            raise TransientError(f"channel {self.name}: Slack did not accept the message: {reason}")
         raise NonRetryable(
-            f"channel {self.name}: Slack refused the message: {said}; check the token, its scopes and the channel"
+            f"channel {self.name}: Slack refused the message: {reason}; check the token, its scopes and the channel"
         )
 
 
 def escaped(text: str) -> str:
-    """Return a text in which Slack finds no mark-up: neither links nor mentions."""
+    """Return a text with Slack mark-up escaped: no links and no mentions."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _body(message: Message, channel_id: str, thread: str | None) -> dict[str, Any]:
-    mark = ":white_check_mark:" if message.action is Action.RESOLVE else _MARKS[message.severity]
+    mark = ":white_check_mark:" if message.action is AlertAction.RESOLVE else _MARKS[message.severity]
     about = " | ".join(filter(None, (message.pipeline_id, message.schedule_id, message.date)))
     counted = f" (x{message.count})" if message.count > 1 else ""
     lines = [f"{mark} *{escaped(message.event)}* | {escaped(about)}{counted}", escaped(message.title)]
@@ -100,7 +106,7 @@ def _body(message: Message, channel_id: str, thread: str | None) -> dict[str, An
     section = {"type": "section", "text": {"type": "mrkdwn", "text": line_cut("\n".join(lines))}}
     body: dict[str, Any] = {
         "channel": channel_id,
-        # What is shown where blocks are not: in notifications.
+        # Shown where blocks are not, such as in notifications.
         "text": escaped(f"{message.event}: {message.title}"),
         "blocks": [section],
         "unfurl_links": False,
@@ -108,11 +114,11 @@ def _body(message: Message, channel_id: str, thread: str | None) -> dict[str, An
     }
     if thread is not None:
         body["thread_ts"] = thread
-        # A page must be seen by who follows the channel, not only by who follows the thread.
-        body["reply_broadcast"] = message.severity is Severity.CRITICAL and message.action is Action.TRIGGER
+        # A page must be visible in the channel, not only in its thread.
+        body["reply_broadcast"] = message.severity is Severity.CRITICAL and message.action is AlertAction.TRIGGER
     return body
 
 
 def line_cut(text: str) -> str:
-    """Return as much of a text as one section takes."""
+    """Return the text truncated to the limit of a section."""
     return text if len(text) <= _SECTION_MAX else f"{text[: _SECTION_MAX - 1]}…"

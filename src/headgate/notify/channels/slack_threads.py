@@ -1,7 +1,7 @@
-"""Slack threads: one for each pipeline, schedule and date, whoever is first to have something to say in it.
+"""Slack threads: one thread per pipeline, schedule and date, shared by all processes.
 
-Who writes the row first may begin the thread; the others wait for it and reply. One who dies between the two loses the
-right to begin it after a while.
+The process that writes the row first starts the thread; the others wait for it and reply. If it dies before posting,
+its claim expires.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headgate.store.catalogue.tables import PIPELINES, THREAD
 from headgate.store.model.conditions import absent, all_of, any_of, equals, lacks, less_than
 from headgate.store.port import Store
 
-# Longer than a message takes to be posted: who has not said by then where the thread is will not say it any more.
-BEGINS_WITHIN_SECONDS: Final = 60.0
+# Longer than a post takes: after this, an unfinished claim is abandoned.
+START_SECONDS_MAX: Final = 60.0
 KEPT_SECONDS: Final = 90 * 86_400
 
 
-class Place(Struct, frozen=True):
-    """What a thread is about, and the channel of ours that it is in."""
+class ThreadTopic(Struct, frozen=True):
+    """The subject of a thread, and the alert channel that it is in."""
 
     channel: str
     pipeline_id: str
@@ -33,32 +33,32 @@ class Place(Struct, frozen=True):
     date: str
 
 
-class Threads:
-    """Where the threads are. Safe to use from many processes."""
+class SlackThreads:
+    """Finds or starts threads. Safe to use from many processes."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
 
-    def reply_or_begin(self, place: Place, post: Callable[[str | None], str]) -> str:
-        """Post in the thread of a place, and return the thread.
+    def reply_or_start(self, topic: ThreadTopic, post: Callable[[str | None], str]) -> str:
+        """Post in the thread of a topic, and return the thread.
 
-        `post` is given the thread to reply in, or None if it is to begin one, and returns the name of what it posted.
-        Raises `NotYetError` while another is beginning it, and whatever `post` raises; then it is not begun.
+        `post` receives the thread to reply to, or None to start one, and returns the id of the message. Raises
+        `NotYetError` while another process starts the thread, and errors of `post`; then no thread is started.
         """
         key = THREAD.key(
-            pipeline_id=place.pipeline_id,
-            schedule_id=place.schedule_id or "-",
-            # Two channels of Slack have two threads about one date.
-            date=f"{place.date or '-'}#{place.channel}",
+            pipeline_id=topic.pipeline_id,
+            schedule_id=topic.schedule_id or "-",
+            # Two Slack channels have separate threads about one date.
+            date=f"{topic.date or '-'}#{topic.channel}",
         )
         owner = self._ids.ulid()
         now_ms = int(self._clock.seconds() * 1000)
         claim = {
             **PIPELINES.key_attributes(key),
             "owner": owner,
-            "begins_until_ms": now_ms + round(BEGINS_WITHIN_SECONDS * 1000),
+            "begins_until_ms": now_ms + round(START_SECONDS_MAX * 1000),
             "ttl": now_ms // 1000 + KEPT_SECONDS,
         }
         abandoned = all_of(lacks("thread"), less_than("begins_until_ms", now_ms))
@@ -67,19 +67,19 @@ class Threads:
         except ConflictError as exc:
             thread = (exc.current or {}).get("thread")
             if thread is None:
-                raise NotYetError(f"thread of {place}: another is beginning it; try again shortly") from exc
+                raise NotYetError(f"thread of {topic}: another process is starting it; try again shortly") from exc
             post(str(thread))
             return str(thread)
         try:
-            begun = post(None)
+            started = post(None)
         except BaseException:
-            # The right to begin goes back at once, unless someone has taken it over meanwhile.
-            self._give_back(key, owner)
+            # Release the claim at once, unless another process has it by now.
+            self._release(key, owner)
             raise
-        self._store.update(PIPELINES, key, set={"thread": begun}, remove=("owner",), condition=equals("owner", owner))
-        return begun
+        self._store.update(PIPELINES, key, set={"thread": started}, remove=("owner",), condition=equals("owner", owner))
+        return started
 
-    def _give_back(self, key: object, owner: str) -> None:
+    def _release(self, key: object, owner: str) -> None:
         try:
             self._store.delete(PIPELINES, key, condition=equals("owner", owner))  # type: ignore[arg-type]
         except ConflictError:

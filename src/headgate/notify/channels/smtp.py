@@ -1,4 +1,4 @@
-"""The e-mail channel: SMTP with STARTTLS or TLS, one message for each alert, those about one trouble in one thread."""
+"""E-mail channel: SMTP with STARTTLS or TLS, one mail per alert, with one thread per dedup key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.durable.model.failures import NonRetryable
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.credentials import Credential
-from headgate.notify.enums import Action
+from headgate.notify.enums import AlertAction
 from headgate.notify.messages import Message, line
 
 TIMEOUT_SECONDS: Final = 15.0
@@ -27,7 +27,7 @@ _SUBJECT_MAX: Final = 150
 
 
 class MailServer(Struct, frozen=True, kw_only=True):
-    """Where messages are handed in. `security` is starttls, tls or none; none takes no password."""
+    """The SMTP server. `security` is starttls, tls or none; none allows no password."""
 
     host: str
     port: int = 587
@@ -37,9 +37,9 @@ class MailServer(Struct, frozen=True, kw_only=True):
 
 
 class EmailChannel:
-    """Hands messages to one server, with a connection for each."""
+    """Sends mails through one server, with a connection for each."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class EmailChannel:
         self._tls = tls if tls is not None else ssl.create_default_context()
 
     def send(self, message: Message) -> str:
-        """Hand it in, and return its id. Raises `TransientError` unless the server says that it never takes it.
+        """Send the mail, and return its id. Raises `TransientError` unless the server rejects it permanently.
 
-        A server that takes it for some of the recipients has taken it: to hand it in again would tell those twice. If
-        it takes it for none, that is a refusal.
+        Partial acceptance counts as success, since a retry would send duplicates. If no recipient is accepted, it is a
+        rejection.
         """
         mail = self._mail(message)
         try:
             with self._connected() as smtp:
                 smtp.send_message(mail, self._sender, list(self._recipients))
         except smtplib.SMTPRecipientsRefused as exc:
-            self._refuse(next(iter(exc.recipients.values()))[0], "none of the recipients is taken", exc)
+            self._refuse(next(iter(exc.recipients.values()))[0], "no recipient was accepted", exc)
         except smtplib.SMTPResponseException as exc:
             self._refuse(exc.smtp_code, line(exc.smtp_error, 200), exc)
         except smtplib.SMTPNotSupportedError as exc:
@@ -88,7 +88,7 @@ class EmailChannel:
             smtp = smtplib.SMTP(server.host, server.port, timeout=server.timeout_seconds)
         try:
             if server.security == "starttls":
-                # Raises if the server does not offer it: nothing goes over a line that others can read.
+                # Raises if the server does not offer it: nothing is sent in plain text.
                 smtp.starttls(context=self._tls)
             if server.username and self._password is not None:
                 smtp.login(server.username, self._password.read().reveal())
@@ -108,7 +108,7 @@ class EmailChannel:
         mail["Message-ID"] = f"<{message.message_id}@{domain}>"
         mail["References"] = thread
         mail["In-Reply-To"] = thread
-        # Nobody's holiday notice is an answer to an alert.
+        # Suppresses automatic replies.
         mail["Auto-Submitted"] = "auto-generated"
         about = [message.pipeline_id, message.schedule_id, message.date]
         parts = [f"{message.event}: {' | '.join(filter(None, about))}", message.text]
@@ -118,8 +118,8 @@ class EmailChannel:
         mail.set_content("\n\n".join(parts))
         return mail
 
-    def _refuse(self, code: int, said: str, cause: BaseException) -> None:
-        text = f"channel {self.name}: {self._server.host} answered {code}: {said}"
+    def _refuse(self, code: int, reason: str, cause: BaseException) -> None:
+        text = f"channel {self.name}: {self._server.host} answered {code}: {reason}"
         if 400 <= code < 500:
             raise TransientError(text) from cause
         raise NonRetryable(f"{text}; check user, sender and recipients") from cause

@@ -1,4 +1,4 @@
-"""The SNS channel, and secrets of AWS Secrets Manager: all that alerts need of AWS, loaded when it is asked for."""
+"""SNS channel, and secrets of AWS Secrets Manager. boto3 is loaded on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, ThrottledError, TransientError
-from headgate.notify.enums import Action
+from headgate.notify.enums import AlertAction
 from headgate.notify.messages import Message, line
 
 TIMEOUT_SECONDS: Final = 10
@@ -24,9 +24,9 @@ _PERMANENT: Final = frozenset(
 
 
 class SnsChannel:
-    """Publishes to one topic: JSON, with severity, event and pipeline as attributes to filter by."""
+    """Publishes to one topic: JSON, with severity, event and pipeline as filterable attributes."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(self, name: str, topic_arn: str, client: Any) -> None:  # noqa: ANN401 - boto3 has no types here
         self.name = name
@@ -34,13 +34,13 @@ class SnsChannel:
         self._client = client
 
     def send(self, message: Message) -> str:
-        """Publish it, and return the id that SNS gave it. Raises `NonRetryable` and `TransientError`."""
+        """Publish the message, and return its SNS id. Raises `NonRetryable` and `TransientError`."""
         record = msgspec.to_builtins(message)
         if len(msgspec.json.encode(record)) > _MESSAGE_BYTES_MAX:
             record["detail"] = {"cut": True}
         request: dict[str, Any] = {
             "TopicArn": self._topic_arn,
-            # SNS takes printable ASCII alone.
+            # SNS accepts printable ASCII only.
             "Subject": line(
                 f"{message.severity.upper()} {message.title}".encode("ascii", "replace").decode(), _SUBJECT_MAX - 2
             ).replace("…", "~"),
@@ -57,11 +57,11 @@ class SnsChannel:
         }
         if self._topic_arn.endswith(".fifo"):
             request |= {"MessageGroupId": message.pipeline_id[:128], "MessageDeduplicationId": message.message_id[:128]}
-        return str(called(f"channel {self.name}", lambda: self._client.publish(**request))["MessageId"])
+        return str(call_aws(f"channel {self.name}", lambda: self._client.publish(**request))["MessageId"])
 
 
-def called(what: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a call of AWS answers. Raises `NonRetryable`, `ThrottledError` or `TransientError` if it fails."""
+def call_aws(what: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call AWS and translate its errors to `NonRetryable`, `ThrottledError` or `TransientError`."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -69,7 +69,7 @@ def called(what: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except ClientError as exc:
         code = str(exc.response.get("Error", {}).get("Code", ""))
         if code in _THROTTLES:
-            raise ThrottledError(f"{what}: AWS wants fewer calls ({code})") from exc
+            raise ThrottledError(f"{what}: AWS throttles calls ({code})") from exc
         if code in _PERMANENT:
             raise NonRetryable(f"{what}: AWS refused it with {code}; check its name and the permissions") from exc
         raise TransientError(f"{what}: AWS answered {code}") from exc
@@ -78,9 +78,9 @@ def called(what: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def aws_client(service: str, *, region: str | None, endpoint_url: str | None) -> Any:  # noqa: ANN401 - as above
-    """Return a client with the credentials that AWS finds where it always looks. Nothing is sent yet.
+    """Return a client with credentials from the standard AWS sources. Sends nothing.
 
-    Raises `SettingsError` if boto3 is not installed, or region or endpoint are no good.
+    Raises `SettingsError` if boto3 is not installed, or region or endpoint are invalid.
     """
     try:
         import boto3
@@ -99,14 +99,14 @@ def aws_client(service: str, *, region: str | None, endpoint_url: str | None) ->
 
 
 def secret_fetch(*, region: str | None, endpoint_url: str | None) -> Callable[[str], str]:
-    """Return what reads a secret of AWS Secrets Manager by its name. What it raises repeats no secret."""
+    """Return a function that reads a secret of AWS Secrets Manager by name. Its errors contain no secret."""
 
     def fetch(name: str) -> str:
         client = aws_client("secretsmanager", region=region, endpoint_url=endpoint_url)
         try:
-            answer = called(f"secret {name}", lambda: client.get_secret_value(SecretId=name))
+            answer = call_aws(f"secret {name}", lambda: client.get_secret_value(SecretId=name))
         except NonRetryable as exc:
-            # Whoever creates it, or allows it to be read, need not send anything again.
+            # Retried, since an operator may create the secret or grant access later.
             raise TransientError(str(exc)) from exc
         return str(answer.get("SecretString", ""))
 

@@ -1,4 +1,4 @@
-"""The webhook channel: alerts as CloudEvents over HTTP, signed and timed as Standard Webhooks describes it."""
+"""Webhook channel: alerts as CloudEvents over HTTP, signed as in Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.errors import TransientError
-from headgate.notify.enums import Action
+from headgate.notify.enums import AlertAction
 from headgate.notify.messages import Message
 from headgate.settings import Secret
 
@@ -24,9 +24,9 @@ _ENCODED: Final = "whsec_"
 
 
 class WebhookChannel:
-    """Posts to one address. The same message has the same `webhook-id` at every attempt."""
+    """Posts to one URL. Every attempt at a message has the same `webhook-id`."""
 
-    actions = frozenset(Action)
+    actions = frozenset(AlertAction)
 
     def __init__(self, name: str, url: str, forwarder: Forwarder) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class WebhookChannel:
         self._forwarder = forwarder
 
     def send(self, message: Message) -> str:
-        """Post it. Raises `NonRetryable` and `TransientError` as the forwarder does."""
+        """Post the message. Raises `NonRetryable` and `TransientError` as the forwarder does."""
         event = Event(
             id=message.message_id,
             type=f"{TYPE_PREFIX}.{message.action}",
@@ -48,9 +48,9 @@ class WebhookChannel:
 
 
 def signing_key(secret: Secret) -> bytes:
-    """Return the key of a webhook's secret: what follows `whsec_` in base 64, or the text itself.
+    """Return the signing key of a secret: the base64 text after `whsec_`, or the text itself.
 
-    Raises `TransientError` if it is not base 64.
+    Raises `TransientError` for invalid base64.
     """
     text = secret.reveal()
     if not text.startswith(_ENCODED):
@@ -58,5 +58,5 @@ def signing_key(secret: Secret) -> bytes:
     try:
         return base64.b64decode(text.removeprefix(_ENCODED), validate=True)
     except binascii.Error:
-        # Without the cause, which would quote it.
-        raise TransientError("webhook secret: what follows whsec_ is not base 64; put the right one there") from None
+        # Without the cause, which would quote the secret.
+        raise TransientError("webhook secret: the text after whsec_ is not base64; put the right one there") from None

@@ -74,7 +74,7 @@ def test_file__many_threads__no_line_is_torn(tmp_path: Path) -> None:
 def test_file__cannot_be_written__says_so_and_may_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(TransientError, match=r"channel file: .*/file/alerts.jsonl: File exists; make room"):
+    with pytest.raises(TransientError, match=r"channel file: .*/file/alerts.jsonl: File exists; free some space"):
         FileChannel("file", tmp_path / "file" / "alerts.jsonl").send(a_message())
 
 

@@ -14,7 +14,7 @@ from headgate.errors import TransientError
 from headgate.notify.channels.factory import open_channels
 from headgate.notify.channels.pagerduty import incident_key
 from headgate.notify.configuration import parse_config
-from headgate.notify.enums import Action, Severity
+from headgate.notify.enums import AlertAction, Severity
 from headgate.notify.messages import Channel
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import LocalService, Reply, Request, a_message, surroundings
@@ -81,9 +81,9 @@ def test_pagerduty__triggered_acknowledged_resolved__is_one_incident(opening: Op
     key = channel.send(a_message(link="https://headgate.example/ui/alerts/alert_01"))
     channel.send(a_message())
     assert service.incidents == {key: "triggered"}
-    channel.send(a_message(action=Action.ACKNOWLEDGE))
+    channel.send(a_message(action=AlertAction.ACKNOWLEDGE))
     assert service.incidents == {key: "acknowledged"}
-    channel.send(a_message(action=Action.RESOLVE))
+    channel.send(a_message(action=AlertAction.RESOLVE))
 
     assert service.incidents == {"JOB_FAILED#orders#daily#2026-03-03": "resolved"}
     trigger, _, acknowledge, _ = service.events

@@ -15,9 +15,9 @@ from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.channels.factory import open_channels
-from headgate.notify.channels.slack_threads import BEGINS_WITHIN_SECONDS, Place, Threads
+from headgate.notify.channels.slack_threads import START_SECONDS_MAX, SlackThreads, ThreadTopic
 from headgate.notify.configuration import parse_config
-from headgate.notify.enums import Action, Severity
+from headgate.notify.enums import AlertAction, Severity
 from headgate.notify.messages import Channel
 from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
@@ -127,28 +127,28 @@ def test_slack__two_at_once__make_one_thread(tmp_path: Path, serve: Serve) -> No
     assert len(slack.posted) == 8
     assert [post for post in slack.posted if "thread_ts" not in post] == slack.posted[:1]
     assert {post["thread_ts"] for post in slack.posted[1:]} == {"1503435956.000001"}
-    assert all("another is beginning it" in str(each) for each in waited)
+    assert all("another process is starting it" in str(each) for each in waited)
 
 
 def test_threads__who_was_to_begin_it_died__another_begins_it_after_a_while(
     store: SqliteStore, clock: VirtualClock
 ) -> None:
-    threads = Threads(store, clock, IdMaker(clock))
-    place = Place("slack", "orders", "daily", "2026-03-03")
+    threads = SlackThreads(store, clock, IdMaker(clock))
+    place = ThreadTopic("slack", "orders", "daily", "2026-03-03")
 
     class Died(BaseException):
         pass
 
     def inner(_thread: str | None) -> str:
-        with pytest.raises(TransientError, match="another is beginning it"):
-            threads.reply_or_begin(place, lambda _thread: "never")
-        clock.advance(BEGINS_WITHIN_SECONDS + 1)
-        assert threads.reply_or_begin(place, lambda thread: "second" if thread is None else "") == "second"
+        with pytest.raises(TransientError, match="another process is starting it"):
+            threads.reply_or_start(place, lambda _thread: "never")
+        clock.advance(START_SECONDS_MAX + 1)
+        assert threads.reply_or_start(place, lambda thread: "second" if thread is None else "") == "second"
         raise Died
 
     # The first one dies after the second has taken over: what it leaves must not undo that.
     with pytest.raises(Died):
-        threads.reply_or_begin(place, inner)
+        threads.reply_or_start(place, inner)
 
     replies: list[str | None] = []
 
@@ -156,22 +156,22 @@ def test_threads__who_was_to_begin_it_died__another_begins_it_after_a_while(
         replies.append(thread)
         return "a reply"
 
-    assert threads.reply_or_begin(place, reply) == "second"
+    assert threads.reply_or_start(place, reply) == "second"
     assert replies == ["second"]
 
 
 def test_threads__beginning_it_failed__the_next_may_begin_it_at_once(store: SqliteStore, clock: VirtualClock) -> None:
-    threads = Threads(store, clock, IdMaker(clock))
-    place = Place("slack", "orders", "daily", "2026-03-03")
+    threads = SlackThreads(store, clock, IdMaker(clock))
+    place = ThreadTopic("slack", "orders", "daily", "2026-03-03")
 
     def fail(_thread: str | None) -> str:
         raise TransientError("down")
 
     with pytest.raises(TransientError, match="down"):
-        threads.reply_or_begin(place, fail)
+        threads.reply_or_start(place, fail)
 
-    assert threads.reply_or_begin(place, lambda thread: "ts" if thread is None else "") == "ts"
-    assert threads.reply_or_begin(Place("other", "orders", "daily", "2026-03-03"), lambda _: "ts2") == "ts2"
+    assert threads.reply_or_start(place, lambda thread: "ts" if thread is None else "") == "ts"
+    assert threads.reply_or_start(ThreadTopic("other", "orders", "daily", "2026-03-03"), lambda _: "ts2") == "ts2"
 
 
 def test_slack__the_thread_was_deleted__is_told_in_the_channel(
@@ -203,7 +203,7 @@ def test_slack__resolved__has_a_check_mark_in_the_thread(store: SqliteStore, tmp
     channel = opened(store, tmp_path, serve(slack).url)
     thread = channel.send(a_message())
 
-    channel.send(a_message(action=Action.RESOLVE, title="resolved: the job failed"))
+    channel.send(a_message(action=AlertAction.RESOLVE, title="resolved: the job failed"))
 
     assert slack.posted[1]["thread_ts"] == thread
     assert slack.posted[1]["blocks"][0]["text"]["text"].startswith(":white_check_mark:")

@@ -139,7 +139,7 @@ def test_secret__in_secrets_manager__is_used_by_reference(cloud: Cloud, folder: 
     [
         ("aws-secret:missing", "ResourceNotFoundException"),
         ("aws-secret:slack#other", "it is empty"),
-        ("aws-secret:slack", "does not look like one"),
+        ("aws-secret:slack", "its content is malformed"),
         ("aws-secret:text#token", "not a JSON object"),
     ],
 )

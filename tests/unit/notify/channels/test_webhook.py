@@ -16,7 +16,7 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError
 from headgate.ids import IdMaker
-from headgate.notify.channels.factory import Surroundings, open_channels
+from headgate.notify.channels.factory import ChannelDependencies, open_channels
 from headgate.notify.channels.webhook import signing_key
 from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
@@ -40,7 +40,7 @@ def opened(store: SqliteStore, folder: Path, url: str, *, around: dict[str, Any]
     (folder / "secret").write_text("whsec_" + base64.b64encode(SECRET).decode())
     spec = {"kind": "webhook", "url": url, "secret": f"file:{folder / 'secret'}", "timeout_seconds": 1}
     facts = {"clock": SystemClock(), "destinations": LOOPBACK, **(around or {})}
-    surroundings = Surroundings(store=store, ids=IdMaker(SystemClock()), home=folder, **facts)
+    surroundings = ChannelDependencies(store=store, ids=IdMaker(SystemClock()), home=folder, **facts)
     return open_channels(parse_config({"channels": {"hook": spec}}), surroundings)["hook"]
 
 
@@ -105,6 +105,6 @@ def test_webhook__secret_is_not_base_64__is_refused_without_being_repeated(store
     assert "!!!!" not in str(raised.value)
     (tmp_path / "short").write_text("short")
     spec = {"kind": "webhook", "url": "https://a.example", "secret": f"file:{tmp_path / 'short'}"}
-    around = Surroundings(store=store, clock=SystemClock(), ids=IdMaker(SystemClock()), home=tmp_path)
-    with pytest.raises(SettingsError, match="does not look like one"):
+    around = ChannelDependencies(store=store, clock=SystemClock(), ids=IdMaker(SystemClock()), home=tmp_path)
+    with pytest.raises(SettingsError, match="its content is malformed"):
         open_channels(parse_config({"channels": {"hook": spec}}), around)

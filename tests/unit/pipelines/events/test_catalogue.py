@@ -14,7 +14,7 @@ from headgate.durable.bus.subscriptions import Filter, Subscription, matches
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.notify.deliverer import CHANNEL_FAILED, CHANNEL_RECOVERED
 from headgate.notify.enums import DefaultRoute, Severity
-from headgate.notify.notices import NEWS, TYPE_PREFIX, event_type
+from headgate.notify.notices import NEWS_FIELD, TYPE_PREFIX, event_type
 from headgate.pipelines.events.catalogue import CATALOGUE, alerting, find, resolved_keys
 from headgate.pipelines.events.event_types import SUBJECTS, EventType, Scope
 from headgate.pipelines.events.names import ALIASES, EventName
@@ -121,7 +121,7 @@ def test_catalogue__every_event__reaches_people_exactly_if_its_entry_says_so(tmp
 @pytest.mark.parametrize("name", list(EventName))
 def test_catalogue__any_event__is_brought_to_alerts_if_it_tells_or_ends_something(name: EventName) -> None:
     kind = CATALOGUE[name]
-    wanted = Subscription(name="n", types=(f"{TYPE_PREFIX}*",), filter=Filter(data={NEWS: True}))
+    wanted = Subscription(name="n", types=(f"{TYPE_PREFIX}*",), filter=Filter(data={NEWS_FIELD: True}))
 
     data = msgspec.to_builtins(notice_for(PipelineEvent(name=name, detail=detail_of(kind)), "1", 0))
 
