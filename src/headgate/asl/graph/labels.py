@@ -1,4 +1,4 @@
-"""Words of a drawing: what stands on a state and beside an arrow."""
+"""Labels of a drawing: captions of states, labels of arrows, marks of progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.asl.model.definition import StateType
 from headgate.asl.model.transitions import Transition, TransitionKind, is_distributed, states_of, transitions_of
 
 LENGTH_MAX: Final = 38
-# Names that no state can be meant by: a state has 80 characters at most, and none of them is this one.
+# Pseudo-states. No state name contains NUL.
 START: Final[str] = "\x00start"
 END: Final[str] = "\x00end"
 
@@ -35,26 +35,26 @@ _TESTS: Final = {
 }
 
 
-class Status(enum.StrEnum):
-    """How far an execution has come with a state."""
+class StateMark(enum.StrEnum):
+    """The progress of an execution in a state."""
 
     VISITED = "visited"
     CURRENT = "current"
     FAILED = "failed"
-    # It failed, and the execution went on by a Catch.
+    # It failed, and a Catch handled the error.
     CAUGHT = "caught"
 
 
-MARKS: Final[Mapping[Status, str]] = {
-    Status.VISITED: "✓",
-    Status.CURRENT: "▶",
-    Status.FAILED: "✗",
-    Status.CAUGHT: "↷",
+MARKS: Final[Mapping[StateMark, str]] = {
+    StateMark.VISITED: "✓",
+    StateMark.CURRENT: "▶",
+    StateMark.FAILED: "✗",
+    StateMark.CAUGHT: "↷",
 }
 
 
 class Arrow(Struct, frozen=True):
-    """All that leads from one state to another for one kind of reason."""
+    """All transitions of one kind between two states."""
 
     source: str
     target: str
@@ -63,35 +63,35 @@ class Arrow(Struct, frozen=True):
 
 
 def arrows_of(machine: Mapping[str, Json], *, has_ends: bool) -> list[Arrow]:
-    """Return the arrows of a machine; `has_ends`: with those from the start and to the end."""
+    """Return the arrows of a machine; with `has_ends` also from the start and to the end."""
     states = states_of(machine)
     merged: dict[tuple[str, str, TransitionKind], list[str]] = {}
     if has_ends and machine.get("StartAt") in states:
         merged[START, machine["StartAt"], TransitionKind.NEXT] = []
     for name, state in states.items():
-        for way in transitions_of(name, state):
-            if way.target in states:
-                merged.setdefault((name, way.target, way.cause), []).extend(_labels(way))
+        for transition in transitions_of(name, state):
+            if transition.target in states:
+                merged.setdefault((name, transition.target, transition.cause), []).extend(_labels(transition))
         if has_ends and (state.get("End") is True or state.get("Type") in (StateType.SUCCEED, StateType.FAIL)):
             merged[name, END, TransitionKind.NEXT] = []
     return [Arrow(source, to, cause, tuple(labels)) for (source, to, cause), labels in merged.items()]
 
 
-def _labels(way: Transition) -> list[str]:
-    match way.cause:
+def _labels(transition: Transition) -> list[str]:
+    match transition.cause:
         case TransitionKind.CHOICE:
-            return [condition(way.entry)]
+            return [condition(transition.entry)]
         case TransitionKind.DEFAULT:
             return ["otherwise"]
         case TransitionKind.CATCH:
-            errors = way.entry.get("ErrorEquals")
+            errors = transition.entry.get("ErrorEquals")
             return [", ".join(map(str, errors)) if isinstance(errors, list) else "error"]
         case TransitionKind.NEXT:
             return []
 
 
 def condition(rule: Json) -> str:
-    """Return a choice rule in few words."""
+    """Return a choice rule as a short text."""
     if not isinstance(rule, dict):
         return "?"
     if "Condition" in rule:
@@ -119,7 +119,7 @@ def _comparison(rule: Mapping[str, Json]) -> str:
 
 
 def caption(state: Mapping[str, Json]) -> str:
-    """Return what a state is and does, in few words."""
+    """Return the type of a state with its main detail."""
     kind = str(state.get("Type", "?"))
     match kind:
         case StateType.TASK:
@@ -147,6 +147,6 @@ def _wait(state: Mapping[str, Json]) -> str:
 
 
 def shortened(text: str, length_max: int = LENGTH_MAX) -> str:
-    """Return the text on one line, with an ellipsis where it was too long."""
+    """Return the text on one line, truncated with an ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= length_max else f"{line[: length_max - 1]}…"

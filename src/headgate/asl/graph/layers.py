@@ -1,4 +1,4 @@
-"""Layers: the states of a machine in rows, so that arrows lead down and cross each other little."""
+"""Layer assignment (Sugiyama): places states in rows so that arrows lead down with few crossings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final, TypeAlias
 
 from headgate.asl.graph.labels import END, Arrow
 
-# Between two places of one layer.
+# The gap between two places of a layer.
 _GAP: Final = 28.0
 _SWEEPS: Final = 12
 
-# A place in a layer: a state, or the bend that the arrow of this number has in the layer of this number.
+# A place in a layer: a state, or a bend as (index of the arrow, layer).
 Place: TypeAlias = str | tuple[int, int]
 
 
 def directed(order: list[str], arrows: list[Arrow]) -> tuple[list[Arrow], list[Arrow]]:
-    """Return the arrows that can all lead down together, and those that then lead up: back to a state on the way."""
+    """Return the acyclic arrows, which lead down, and the back edges, which lead up."""
     leaving: dict[str, list[Arrow]] = {name: [] for name in order}
     for arrow in arrows:
         leaving[arrow.source].append(arrow)
@@ -29,27 +29,27 @@ def directed(order: list[str], arrows: list[Arrow]) -> tuple[list[Arrow], list[A
         if root in seen:
             continue
         seen.add(root)
-        on_way = {root}
+        on_path = {root}
         work = [(root, iter(leaving[root]))]
         while work:
             name, rest = work[-1]
             following = next(rest, None)
             if following is None:
                 work.pop()
-                on_way.discard(name)
-            elif following.target in on_way:
+                on_path.discard(name)
+            elif following.target in on_path:
                 up.append(following)
             else:
                 down.append(following)
                 if following.target not in seen:
                     seen.add(following.target)
-                    on_way.add(following.target)
+                    on_path.add(following.target)
                     work.append((following.target, iter(leaving[following.target])))
     return down, up
 
 
 def ranks(order: list[str], down: list[Arrow]) -> dict[str, int]:
-    """Return the layer of each state: below all that lead to it. Odd layers are between states, for labels."""
+    """Return the layer of each state: below all its predecessors. Odd layers hold labels."""
     waiting = dict.fromkeys(order, 0)
     leaving: dict[str, list[str]] = {name: [] for name in order}
     for arrow in down:
@@ -71,7 +71,7 @@ def ranks(order: list[str], down: list[Arrow]) -> dict[str, int]:
 def layers(
     order: list[str], ranks: Mapping[str, int], down: list[Arrow]
 ) -> tuple[list[list[Place]], list[list[Place]]]:
-    """Return what stands in each layer, and for each arrow the places it goes through, source and target included."""
+    """Return the places of each layer, and the chain of places of each arrow from source to target."""
     layers: list[list[Place]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for name in order:
         layers[ranks[name]].append(name)
@@ -96,7 +96,7 @@ def _links(chains: list[list[Place]]) -> tuple[dict[Place, list[Place]], dict[Pl
 
 
 def untangle(layers: list[list[Place]], chains: list[list[Place]]) -> None:
-    """Order each layer by where its neighbours stand, up and down in turns, and keep what crosses least."""
+    """Sort each layer by the barycentre of its neighbours, down and up in turn; keep the order with least crossings."""
     above, below = _links(chains)
     best = [list(layer) for layer in layers]
     fewest = _crossings(layers, below)
@@ -140,7 +140,7 @@ def _crossings(layers: list[list[Place]], below: Mapping[Place, list[Place]]) ->
 
 
 def across(layers: list[list[Place]], chains: list[list[Place]], widths: Mapping[Place, float]) -> dict[Place, float]:
-    """Return the middle of each place, as near under and over its neighbours as the others in its layer let it."""
+    """Return the x coordinate of each place, as close to the average of its neighbours as its layer allows."""
     above, below = _links(chains)
     xs: dict[Place, float] = {}
     for layer in layers:
@@ -161,7 +161,7 @@ def across(layers: list[list[Place]], chains: list[list[Place]], widths: Mapping
 
 
 def _spaced(wanted: list[float], widths: list[float]) -> list[float]:
-    """Return positions nearest to those wanted, in the same order and none over another (pooled neighbours)."""
+    """Return the positions closest to `wanted`, in the same order and without overlap (pool adjacent violators)."""
     offsets = [0.0]
     for left, right in itertools.pairwise(widths):
         offsets.append(offsets[-1] + (left + right) / 2 + _GAP)

@@ -1,7 +1,7 @@
-"""Layout: where the states and arrows of a machine go on paper, in layers from top to bottom.
+"""Layout: coordinates of the states and arrows of a machine, in layers from top to bottom.
 
-Arrows that lead down go from layer to layer, past states by way of bends; labels take part like states, so that
-nothing is written over. Arrows that lead back up run in lanes of their own to the right.
+Downward arrows pass states by bends; labels take up space like states, so that nothing overlaps. Back edges run in
+lanes to the right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Point: TypeAlias = tuple[float, float]
 
 
 class Node(Struct):
-    """A state, by its middle, with the machines that are inside it."""
+    """A state by its centre, with the layouts of the machines inside it."""
 
     name: str
     state: Mapping[str, Json]
@@ -46,17 +46,17 @@ class Node(Struct):
 
 
 class Line(Struct):
-    """An arrow. `is_lane`: its points are corners of straight lines; else a curve goes through them."""
+    """An arrow: the corners of a polyline if `is_lane`, otherwise the points of a curve."""
 
     arrow: Arrow
     points: list[Point]
     is_lane: bool = False
-    # The middle of its label, if it has one.
+    # The centre of its label.
     label_at: Point | None = None
 
 
 class _Band(Struct, frozen=True):
-    """The height of paper that a layer takes."""
+    """The vertical extent of a layer."""
 
     top: float
     bottom: float
@@ -67,7 +67,7 @@ class _Band(Struct, frozen=True):
 
 
 class Layout(Struct):
-    """A machine on paper, from (0, 0) on."""
+    """The coordinates of a machine, from (0, 0)."""
 
     width: float
     height: float
@@ -76,7 +76,7 @@ class Layout(Struct):
 
 
 def arrange(machine: Mapping[str, Json], *, has_ends: bool = True) -> Layout:
-    """Return where everything in a machine goes. `has_ends`: with a start and an end."""
+    """Compute the layout of a machine; with `has_ends` including start and end."""
     arrows = arrows_of(machine, has_ends=has_ends)
     nodes = _nodes(machine, arrows)
     order = _order(machine, nodes)
@@ -94,17 +94,17 @@ def arrange(machine: Mapping[str, Json], *, has_ends: bool = True) -> Layout:
         node.x, node.y = xs[name], bands[rank_of[name]].middle
     lines = _curves(down, chains, nodes, xs, bands)
     lanes, width = _lanes(up, nodes, rank_of, bands, width)
-    _part(nodes, [*lines, *lanes])
+    _spread_ports(nodes, [*lines, *lanes])
     return Layout(width, bands[-1].bottom if bands else 0.0, list(nodes.values()), [*lines, *lanes])
 
 
 def text_width(text: str, character_width: float) -> float:
-    """Return about how wide a text is; East Asian characters are twice as wide."""
+    """Return the approximate width of a text; East Asian characters count twice."""
     return character_width * sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def label_lines(arrow: Arrow) -> list[str]:
-    """Return what is written beside an arrow."""
+    """Return the lines of an arrow's label."""
     lines = [shortened(label) for label in arrow.labels]
     if len(lines) > LABEL_LINES_MAX:
         return [*lines[: LABEL_LINES_MAX - 1], f"and {len(lines) - LABEL_LINES_MAX + 1} more"]
@@ -135,7 +135,7 @@ def _nodes(machine: Mapping[str, Json], arrows: list[Arrow]) -> dict[str, Node]:
 
 
 def _order(machine: Mapping[str, Json], nodes: Mapping[str, Node]) -> list[str]:
-    """Return the states as they are come to; those that are never come to last."""
+    """Return the states by reachability, unreachable ones last."""
     found = [START, *reachable(machine)]
     rest = [name for name in nodes if name not in set(found) and name != END]
     return [name for name in [*found, *rest, END] if name in nodes]
@@ -179,12 +179,12 @@ def _curves(
         line = Line(arrow, [(source.x, source.y + source.height / 2)])
         for place in chain[1:-1]:
             rank, x = place[1], xs[place]
-            assert isinstance(rank, int), "between its ends an arrow has bends alone"
+            assert isinstance(rank, int), "an arrow has only bends between its ends"
             if arrow.labels and line.label_at is None:
                 line.label_at = (x, bands[rank].middle)
                 line.points.append(line.label_at)
             elif rank % 2 == 0:
-                # Straight past the states of this layer, however high they are.
+                # Straight past the states of this layer.
                 line.points += [(x, bands[rank].top), (x, bands[rank].bottom)]
         line.points.append((target.x, target.y - target.height / 2))
         lines.append(line)
@@ -194,7 +194,7 @@ def _curves(
 def _lanes(
     up: list[Arrow], nodes: Mapping[str, Node], rank_of: Mapping[str, int], bands: list[_Band], width: float
 ) -> tuple[list[Line], float]:
-    """Return the arrows that lead up, the short ones nearest to the states, and how wide the drawing is with them."""
+    """Return the back edges in lanes, short ones nearest to the states, and the resulting width."""
     lanes: list[list[Arrow]] = []
     for arrow in sorted(up, key=lambda arrow: rank_of[arrow.source] - rank_of[arrow.target]):
         free = next((lane for lane in lanes if all(_is_apart(arrow, other, rank_of) for other in lane)), None)
@@ -227,8 +227,8 @@ def _lane(
     return Line(arrow, points, is_lane=True, label_at=label_at)
 
 
-def _part(nodes: Mapping[str, Node], lines: list[Line]) -> None:
-    """Let the arrows of a state leave and come in beside each other, in the order in which they do not cross."""
+def _spread_ports(nodes: Mapping[str, Node], lines: list[Line]) -> None:
+    """Spread the ends of the arrows along the edge of each state, in an order without crossings."""
     for name, node in nodes.items():
         leaving = sorted((line for line in lines if line.arrow.source == name), key=lambda line: _toward(line, 1))
         coming = sorted((line for line in lines if line.arrow.target == name), key=lambda line: _toward(line, -2))

@@ -1,4 +1,4 @@
-"""Mermaid: a machine as a flowchart in the text that Markdown viewers draw."""
+"""Mermaid flowchart of a machine."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.graph.labels import END, START, Arrow, Status, arrows_of, caption, shortened
+from headgate.asl.graph.labels import END, START, Arrow, StateMark, arrows_of, caption, shortened
 from headgate.asl.model.definition import StateType
 from headgate.asl.model.transitions import TransitionKind, machines_in, states_of
 
-# Colours that are readable on light and on dark paper: each brings its own ink.
+# Readable on light and dark backgrounds: each class sets its own text colour.
 _CLASSES: Final = {
-    Status.VISITED: "fill:#dcfce7,stroke:#15803d,color:#14532d",
-    Status.CURRENT: "fill:#dbeafe,stroke:#1d4ed8,color:#1e3a8a,stroke-width:3px",
-    Status.FAILED: "fill:#fee2e2,stroke:#b91c1c,color:#7f1d1d,stroke-width:2px",
-    Status.CAUGHT: "fill:#fef3c7,stroke:#b45309,color:#78350f",
+    StateMark.VISITED: "fill:#dcfce7,stroke:#15803d,color:#14532d",
+    StateMark.CURRENT: "fill:#dbeafe,stroke:#1d4ed8,color:#1e3a8a,stroke-width:3px",
+    StateMark.FAILED: "fill:#fee2e2,stroke:#b91c1c,color:#7f1d1d,stroke-width:2px",
+    StateMark.CAUGHT: "fill:#fef3c7,stroke:#b45309,color:#78350f",
 }
 _INDENT: Final = "  "
 
 
-def mermaid(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> str:
-    """Return the flowchart of a machine, with each state that has a status in the class of it."""
+def mermaid(definition: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> str:
+    """Return the flowchart of a machine; a state with a status gets its class."""
     numbers = itertools.count(1)
     used = {status for name, status in statuses.items()}
     lines = ["flowchart TD", *_machine(definition, statuses, numbers, 1, has_ends=True)]
@@ -32,14 +32,14 @@ def mermaid(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> s
 
 def _machine(
     machine: Mapping[str, Json],
-    statuses: Mapping[str, Status],
+    statuses: Mapping[str, StateMark],
     numbers: Iterator[int],
     depth: int,
     *,
     has_ends: bool,
 ) -> list[str]:
     states = states_of(machine)
-    # Names may be anything at all; ids may not.
+    # State names may have any character; Mermaid ids may not.
     ids = {name: f"s{next(numbers)}" for name in states}
     margin = _INDENT * depth
     lines: list[str] = []
@@ -53,7 +53,7 @@ def _machine(
 
 
 def _state(
-    id: str, name: str, state: Mapping[str, Json], statuses: Mapping[str, Status], numbers: Iterator[int], depth: int
+    id: str, name: str, state: Mapping[str, Json], statuses: Mapping[str, StateMark], numbers: Iterator[int], depth: int
 ) -> list[str]:
     margin = _INDENT * depth
     label = f'"{_quoted(shortened(name))}<br/><small>{_quoted(shortened(caption(state)))}</small>"'
@@ -82,5 +82,5 @@ def _arrow(arrow: Arrow, ids: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as it stands inside quotation marks: with whatever has a meaning there as an entity."""
+    """Escape a text for a quoted Mermaid label."""
     return "".join(f"#{ord(sign)};" if sign in '"#&<>`{}[]|\\' else sign for sign in text)

@@ -1,4 +1,4 @@
-"""Outline: a machine as plain text for a terminal, each state with what may follow it."""
+"""Text outline of a machine for terminals: each state with its transitions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.graph.labels import MARKS, Arrow, Status, arrows_of, caption
+from headgate.asl.graph.labels import MARKS, Arrow, StateMark, arrows_of, caption
 from headgate.asl.model.transitions import TransitionKind, machines_in, reachable, states_of
 
 _NO_MARK: Final = "○"
 
 
-def outline(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> str:
-    """Return a machine as text: its states in the order in which they are come to.
+def outline(definition: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> str:
+    """Return a machine as text, with its states in the order of reachability.
 
-    An arrow to a state that is written above it has ↑.
+    A transition to a state further up is marked with ↑.
     """
     return "\n".join(_machine(definition, statuses)) + "\n"
 
 
-def _machine(machine: Mapping[str, Json], statuses: Mapping[str, Status]) -> list[str]:
+def _machine(machine: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> list[str]:
     states = states_of(machine)
     order = reachable(machine)
     order += [name for name in states if name not in set(order)]
-    place = {name: index for index, name in enumerate(order)}
+    position = {name: index for index, name in enumerate(order)}
     width = max((len(name) for name in order), default=0)
     leaving: dict[str, list[Arrow]] = {}
     for arrow in arrows_of(machine, has_ends=False):
@@ -33,21 +33,21 @@ def _machine(machine: Mapping[str, Json], statuses: Mapping[str, Status]) -> lis
     for name in order:
         status = statuses.get(name)
         mark = MARKS[status] if status is not None else _NO_MARK
-        told = f"  [{status}]" if status is not None else ""
-        lines.append(f"{mark} {name:<{width}}  {caption(states[name])}{told}".rstrip())
+        suffix = f"  [{status}]" if status is not None else ""
+        lines.append(f"{mark} {name:<{width}}  {caption(states[name])}{suffix}".rstrip())
         lines.extend(_inner(states[name], statuses))
-        lines.extend(_arrow(arrow, is_back=place[arrow.target] <= place[name]) for arrow in leaving.get(name, ()))
+        lines.extend(_arrow(arrow, is_back=position[arrow.target] <= position[name]) for arrow in leaving.get(name, ()))
     return lines
 
 
 def _arrow(arrow: Arrow, *, is_back: bool) -> str:
-    why = " | ".join(arrow.labels)
+    label = " | ".join(arrow.labels)
     sign = "⚡" if arrow.cause is TransitionKind.CATCH else "→"
-    told = f"  {'if ' if arrow.cause is TransitionKind.CHOICE else ''}{why}" if why else ""
-    return f"    {sign} {arrow.target}{' ↑' if is_back else ''}{told}"
+    suffix = f"  {'if ' if arrow.cause is TransitionKind.CHOICE else ''}{label}" if label else ""
+    return f"    {sign} {arrow.target}{' ↑' if is_back else ''}{suffix}"
 
 
-def _inner(state: Mapping[str, Json], statuses: Mapping[str, Status]) -> list[str]:
+def _inner(state: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> list[str]:
     inner = list(machines_in(state))
     lines: list[str] = []
     for number, nested in enumerate(inner, 1):

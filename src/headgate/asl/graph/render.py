@@ -1,4 +1,4 @@
-"""Graph: draws a machine, as a picture, as Mermaid, or as text, with how far an execution has come if that is given."""
+"""Graph rendering: draws a machine as SVG, Mermaid or text, optionally with the progress of an execution."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import enum
 from collections.abc import Mapping
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.graph.labels import Status
+from headgate.asl.graph.labels import StateMark
 from headgate.asl.graph.mermaid import mermaid
 from headgate.asl.graph.outline import outline
 from headgate.asl.graph.svg import svg
 
-__all__ = ["Form", "Status", "draw"]
+__all__ = ["Form", "StateMark", "draw"]
 
 
 class Form(enum.StrEnum):
-    """What a drawing is made of."""
+    """The output format of a drawing."""
 
     SVG = "svg"
     MERMAID = "mermaid"
     TEXT = "text"
 
 
-def draw(definition: Json, form: Form = Form.SVG, statuses: Mapping[str, Status] | None = None) -> str:
-    """Return a drawing of a definition. Arrows to states that do not exist are left out; nothing is raised for them.
+def draw(definition: Json, form: Form = Form.SVG, statuses: Mapping[str, StateMark] | None = None) -> str:
+    """Return a drawing of a definition. Transitions to missing states are left out.
 
-    `statuses` has how far an execution is, by the name of the state; names that the machine does not have are ignored.
+    `statuses` has the progress of an execution by state name; unknown names are ignored.
     """
-    given = statuses or {}
+    marks = statuses or {}
     match form:
         case Form.SVG:
-            return svg(definition, given)
+            return svg(definition, marks)
         case Form.MERMAID:
-            return mermaid(definition, given)
+            return mermaid(definition, marks)
         case Form.TEXT:
-            return outline(definition, given)
+            return outline(definition, marks)

@@ -1,4 +1,4 @@
-"""SVG: a machine as a picture that stands alone, readable on light and on dark paper."""
+"""SVG drawing of a machine: self-contained, for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.graph.labels import END, MARKS, START, Status, caption, shortened
+from headgate.asl.graph.labels import END, MARKS, START, StateMark, caption, shortened
 from headgate.asl.graph.layout import (
     HEADER_HEIGHT,
     LINE_HEIGHT,
@@ -57,8 +57,8 @@ _STYLE: Final = """
 """
 
 
-def svg(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> str:
-    """Return a picture of a machine, with each state that has a status in the colour of it."""
+def svg(definition: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> str:
+    """Return the drawing of a machine; a state with a status gets its colour."""
     layout = arrange(definition)
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
     parts = [
@@ -86,7 +86,7 @@ def _tip(name: str, classes: str) -> str:
     )
 
 
-def _machine(layout: Layout, statuses: Mapping[str, Status]) -> list[str]:
+def _machine(layout: Layout, statuses: Mapping[str, StateMark]) -> list[str]:
     parts = [_line(line) for line in layout.lines]
     for node in layout.nodes:
         parts.extend(_node(node, statuses))
@@ -94,7 +94,7 @@ def _machine(layout: Layout, statuses: Mapping[str, Status]) -> list[str]:
     return parts
 
 
-def _node(node: Node, statuses: Mapping[str, Status]) -> list[str]:
+def _node(node: Node, statuses: Mapping[str, StateMark]) -> list[str]:
     if node.name == START:
         return [f'<circle class="end" cx="{node.x:.1f}" cy="{node.y:.1f}" r="7"><title>Start</title></circle>']
     if node.name == END:
@@ -105,10 +105,10 @@ def _node(node: Node, statuses: Mapping[str, Status]) -> list[str]:
     left, top = node.x - node.width / 2, node.y - node.height / 2
     status = statuses.get(node.name)
     classes = f"node {status}" if status is not None else "node"
-    told = f"{node.name} ({caption(node.state)})" + (f": {status}" if status is not None else "")
+    tooltip = f"{node.name} ({caption(node.state)})" + (f": {status}" if status is not None else "")
     parts = [
         "<g>",
-        f"<title>{html.escape(told)}</title>",
+        f"<title>{html.escape(tooltip)}</title>",
         f'<rect class="{classes}" x="{left:.1f}" y="{top:.1f}" width="{node.width:.1f}" height="{node.height:.1f}" '
         'rx="8"/>',
         f'<text class="name" x="{node.x:.1f}" y="{top + 20:.1f}">{html.escape(shortened(node.name))}</text>',
@@ -119,8 +119,8 @@ def _node(node: Node, statuses: Mapping[str, Status]) -> list[str]:
     return [*parts, *_inner(node, statuses), "</g>"]
 
 
-def _inner(node: Node, statuses: Mapping[str, Status]) -> list[str]:
-    """Draw the machines inside a state, beside each other and as a whole in the middle of it."""
+def _inner(node: Node, statuses: Mapping[str, StateMark]) -> list[str]:
+    """Draw the machines inside a state side by side, centred."""
     inside = sum(layout.width + 2 * PADDING for layout in node.inner) + PADDING * (len(node.inner) - 1)
     x, y = node.x - inside / 2, node.y - node.height / 2 + HEADER_HEIGHT
     height = node.height - HEADER_HEIGHT - PADDING
@@ -155,7 +155,7 @@ def _curve(points: list[Point]) -> str:
 
 
 def _corners(points: list[Point]) -> str:
-    """Return straight lines, with their corners rounded."""
+    """Return a polyline with rounded corners."""
     parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         near, far = _toward(corner, before), _toward(corner, after)
@@ -165,7 +165,7 @@ def _corners(points: list[Point]) -> str:
 
 
 def _toward(corner: Point, other: Point) -> Point:
-    """Return the point on the way from a corner to another that is a corner's radius away, or half of the way."""
+    """Return the point one corner radius from a corner towards another, or half-way if that is nearer."""
     across, down = other[0] - corner[0], other[1] - corner[1]
     length = max(abs(across), abs(down), 0.001)
     share = min(_CORNER, length / 2) / length
@@ -179,9 +179,9 @@ def _labels(line: Line) -> list[str]:
     classes = "label catch" if line.arrow.cause is TransitionKind.CATCH else "label"
     x, y = line.label_at
     first = y - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
-    spoken = html.escape("; ".join(line.arrow.labels))
+    tooltip = html.escape("; ".join(line.arrow.labels))
     return [
         f'<text class="{classes}" x="{x:.1f}" y="{first + LINE_HEIGHT * index:.1f}">{html.escape(words)}'
-        f"<title>{spoken}</title></text>"
+        f"<title>{tooltip}</title></text>"
         for index, words in enumerate(lines)
     ]

@@ -1,7 +1,4 @@
-"""Service actions: the calls of AWS services that a Task can make here, by the names that a Resource gives them.
-
-Call parameters: what a Task gives to an action of a service, read by name and checked.
-"""
+"""Service actions: the AWS service calls that Tasks can make, and access to their parameters with type checks."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, Final, TypeVar
 from headgate.asl.errors import runtime_error
 from headgate.asl.expressions.scope import Json
 
-# In the words of the optimised integrations; `normalized_call` maps the names that the SDK integrations use.
+# By the names of the optimised integrations; `normalized_call` maps those of the SDK integrations.
 ACTIONS: Final[dict[str, tuple[str, ...]]] = {
     "dynamodb": ("deleteItem", "getItem", "putItem", "query", "updateItem"),
     "events": ("putEvents",),
@@ -19,23 +16,23 @@ ACTIONS: Final[dict[str, tuple[str, ...]]] = {
     "sqs": ("sendMessage",),
 }
 SDK: Final = "aws-sdk:"
-# A function is called by this, too, and no service with it.
+# Calls a function, not a service.
 INVOKE: Final = ("lambda", "invoke")
 _ALIASES: Final = {"eventbridge": "events"}
 
 
 def known_actions() -> dict[str, tuple[str, ...]]:
-    """Return the actions of each service, under every name that the service goes by.
+    """Return the actions of each service, including its aliases.
 
-    Calls of functions (`lambda`) and of machines (`states`) are none of them: they need no service.
+    Calls of functions (`lambda`) and machines (`states`) are not included.
     """
     return {**ACTIONS, **{alias: ACTIONS[name] for alias, name in _ALIASES.items()}}
 
 
 def normalized_call(service: str, action: str) -> tuple[str, str, bool]:
-    """Return a service and an action as `ACTIONS` has them, and whether it is called as the SDK calls it.
+    """Return a service and action as named in `ACTIONS`, and whether it is an SDK integration.
 
-    What is not known comes back as it is written.
+    Unknown names are returned unchanged.
     """
     name = service.removeprefix(SDK).lower()
     return _ALIASES.get(name, name), action[:1].lower() + action[1:], service.startswith(SDK)
@@ -45,49 +42,49 @@ _T = TypeVar("_T", str, int, bool, dict[str, Any], list[Any])
 
 
 class CallParameters:
-    """The Parameters of one call. What does not fit them is States.Runtime, as nothing was asked of the service yet."""
+    """The Parameters of one call. Invalid ones raise States.Runtime, before the service is called."""
 
     def __init__(self, resource: str, parameters: Json) -> None:
         self.resource = resource
         if not isinstance(parameters, Mapping):
             raise runtime_error(f"The Parameters of {resource} must be an object")
-        # The SDKs of some languages begin names with a small letter.
-        self._given = {name[:1].upper() + name[1:]: value for name, value in parameters.items()}
+        # The SDKs of some languages use lower camel case.
+        self._parameters = {name[:1].upper() + name[1:]: value for name, value in parameters.items()}
 
     def allow(self, names: Iterable[str]) -> None:
-        """Refuse whatever is not one of these. Raises `StateError`."""
+        """Raise `StateError` for a parameter that is not in `names`."""
         allowed = sorted(names)
-        unknown = sorted(self._given.keys() - set(allowed))
+        unknown = sorted(self._parameters.keys() - set(allowed))
         if unknown:
             raise runtime_error(
                 f"The field {unknown[0]!r} of {self.resource} is not supported; it takes {', '.join(allowed)}"
             )
 
     def find(self, name: str, kind: type[_T]) -> _T | None:
-        """Return a parameter, or None if it is not given. Raises `StateError` for one of another type."""
-        value = self._given.get(name)
+        """Return a parameter, or None if absent. Raises `StateError` if it has another type."""
+        value = self._parameters.get(name)
         if value is None:
             return None
-        # A bool is an int to Python, but not to JSON.
+        # In Python a bool is an int; in JSON it is not.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise runtime_error(f"The value for the field {name!r} of {self.resource} must be {_NAMES[kind]}")
         return value
 
     def get(self, name: str, kind: type[_T]) -> _T:
-        """Return a parameter that has to be there. Raises `StateError`."""
+        """Return a required parameter. Raises `StateError`."""
         value = self.find(name, kind)
         if value is None:
             raise runtime_error(f"The field {name!r} of {self.resource} is required but was missing")
         return value
 
     def raw(self, name: str) -> Json:
-        """Return a parameter of any type that has to be there. Raises `StateError`."""
-        if name not in self._given:
+        """Return a required parameter of any type. Raises `StateError`."""
+        if name not in self._parameters:
             raise runtime_error(f"The field {name!r} of {self.resource} is required but was missing")
-        return self._given[name]
+        return self._parameters[name]
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Return one of `choices`, the first if nothing is given. Raises `StateError`."""
+        """Return one of `choices`, by default the first. Raises `StateError`."""
         value = self.find(name, str)
         if value is None:
             return choices[0]

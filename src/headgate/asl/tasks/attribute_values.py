@@ -1,4 +1,4 @@
-"""Attribute values: items as DynamoDB's API writes them in JSON, and as the store has them."""
+"""Attribute values: converts items between DynamoDB's JSON and the store's values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SETS: Final = {"SS": "S", "NS": "N", "BS": "B"}
 
 
 def read_item(attributes: Json, where: str) -> dict[str, Any]:
-    """Return the item that attribute values stand for. Raises `InvalidItemError` that names the place."""
+    """Parse an item. Raises `InvalidItemError` that names the path."""
     if not isinstance(attributes, Mapping):
         raise InvalidItemError(f'{where}: it must be an object of attribute values such as {{"id": {{"S": "7"}}}}')
     return {name: read_value(value, f"{where}.{name}") for name, value in attributes.items()}
 
 
 def read_value(value: Json, where: str, depth: int = 1) -> Any:  # noqa: ANN401 - a value is what it is
-    """Return what one attribute value stands for. Raises `InvalidItemError` that names the place."""
+    """Parse one attribute value. Raises `InvalidItemError` that names the path."""
     if depth > _DEPTH_MAX:
         raise InvalidItemError(f"{where}: nested deeper than {_DEPTH_MAX} levels")
     if not isinstance(value, Mapping) or len(value) != 1:
@@ -48,18 +48,18 @@ def read_value(value: Json, where: str, depth: int = 1) -> Any:  # noqa: ANN401 
         case "M", dict():
             return {name: read_value(element, f"{where}.{name}", depth + 1) for name, element in content.items()}
         case "L", list():
-            return [read_value(each, f"{where}[{place}]", depth + 1) for place, each in enumerate(content)]
+            return [read_value(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(content)]
     raise InvalidItemError(f"{where}: {kind!r} with {type(content).__name__} is not an attribute value; use {_KINDS}")
 
 
 def write_item(item: Mapping[str, Any]) -> dict[str, Json]:
-    """Return an item of the store as attribute values in JSON."""
+    """Return an item as attribute values in JSON."""
     written: dict[str, Json] = msgspec.to_builtins(to_attributes(item))
     return written
 
 
 def kind_of(value: Any) -> str:  # noqa: ANN401 - a value is what it is
-    """Return the letters that DynamoDB has for the type of a value."""
+    """Return DynamoDB's type code of a value."""
     return next(iter(to_value(value)))
 
 

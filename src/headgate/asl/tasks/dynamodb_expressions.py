@@ -1,4 +1,4 @@
-"""Expressions: the language in which calls of DynamoDB say conditions, updates and projections, read into trees."""
+"""DynamoDB expressions: parses condition, update and projection expressions into syntax trees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Path(Struct, frozen=True):
-    """An attribute, or a place within one."""
+    """An attribute, or a path inside one."""
 
     name: str
     steps: tuple[str | int, ...] = ()
@@ -30,13 +30,13 @@ class Path(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """What a placeholder stands for."""
+    """The value of a placeholder."""
 
     value: Any
 
 
 class Size(Struct, frozen=True):
-    """How long what is at a path is."""
+    """The size of the value at a path."""
 
     path: Path
 
@@ -44,8 +44,8 @@ class Size(Struct, frozen=True):
 Operand: TypeAlias = Path | Value | Size
 
 
-class Test(enum.StrEnum):
-    """The functions that say something about what is at a path."""
+class TestFunction(enum.StrEnum):
+    """The boolean functions of a path."""
 
     EXISTS = "attribute_exists"
     LACKS = "attribute_not_exists"
@@ -55,7 +55,7 @@ class Test(enum.StrEnum):
 
 
 class Comparison(Struct, frozen=True):
-    """Two operands in a relation."""
+    """A comparison of two operands."""
 
     operator: str
     left: Operand
@@ -63,60 +63,60 @@ class Comparison(Struct, frozen=True):
 
 
 class Between(Struct, frozen=True):
-    """An operand from a low one to a high one, both included."""
+    """An operand in an inclusive range."""
 
     operand: Operand
     low: Operand
     high: Operand
 
 
-class Among(Struct, frozen=True):
-    """An operand that equals one of several."""
+class In(Struct, frozen=True):
+    """An operand that equals one of several choices."""
 
     operand: Operand
     choices: tuple[Operand, ...]
 
 
-class Tested(Struct, frozen=True):
-    """What a function says of a path."""
+class FunctionTest(Struct, frozen=True):
+    """A call of a boolean function."""
 
-    test: Test
+    test: TestFunction
     path: Path
     operand: Operand | None = None
 
 
-class Both(Struct, frozen=True):
-    """Two conditions that hold."""
+class And(Struct, frozen=True):
+    """A conjunction."""
 
     left: Condition
     right: Condition
 
 
-class Either(Struct, frozen=True):
-    """Two conditions of which one holds."""
+class Or(Struct, frozen=True):
+    """A disjunction."""
 
     left: Condition
     right: Condition
 
 
-class Negated(Struct, frozen=True):
-    """A condition that does not hold."""
+class Not(Struct, frozen=True):
+    """A negation."""
 
     condition: Condition
 
 
-Condition: TypeAlias = Comparison | Between | Among | Tested | Both | Either | Negated
+Condition: TypeAlias = Comparison | Between | In | FunctionTest | And | Or | Not
 
 
 class IfNotExists(Struct, frozen=True):
-    """What is at a path, or something else if nothing is."""
+    """The value at a path, or a default."""
 
     path: Path
     otherwise: Term
 
 
 class Sum(Struct, frozen=True):
-    """Two terms added, or the second taken from the first."""
+    """A sum or difference of two terms."""
 
     left: Term
     right: Term
@@ -126,8 +126,8 @@ class Sum(Struct, frozen=True):
 Term: TypeAlias = Path | Value | IfNotExists | Sum
 
 
-class Change(Struct, frozen=True):
-    """What an update does: sets attributes to terms, adds to them, and removes them."""
+class ItemUpdate(Struct, frozen=True):
+    """A parsed UpdateExpression: attributes to set, to add to and to remove."""
 
     set: dict[str, Term] = {}
     add: dict[str, Any] = {}
@@ -135,48 +135,48 @@ class Change(Struct, frozen=True):
 
 
 class Placeholders:
-    """The names and values of one call. Every one that is given has to be used."""
+    """ExpressionAttributeNames and -Values of one call. Each must be used."""
 
     def __init__(self, names: Mapping[str, str], values: Mapping[str, Any]) -> None:
-        self._given: dict[str, Any] = {**names, **values}
+        self._defined: dict[str, Any] = {**names, **values}
         self._used: set[str] = set()
 
     def resolve(self, placeholder: str) -> Any:  # noqa: ANN401 - a value is what it is
-        """Return what a placeholder stands for. Raises `InvalidItemError`."""
-        if placeholder not in self._given:
+        """Return the name or value of a placeholder. Raises `InvalidItemError`."""
+        if placeholder not in self._defined:
             kind = "Names" if placeholder[0] == "#" else "Values"
             raise InvalidItemError(f"{placeholder}: it is not in ExpressionAttribute{kind}")
         self._used.add(placeholder)
-        return self._given[placeholder]
+        return self._defined[placeholder]
 
     def check_used(self) -> None:
-        """Raise `InvalidItemError` if something was given that no expression uses."""
-        unused = sorted(self._given.keys() - self._used)
+        """Raise `InvalidItemError` for a placeholder that no expression uses."""
+        unused = sorted(self._defined.keys() - self._used)
         if unused:
             raise InvalidItemError(f"{', '.join(unused)}: given and used in no expression")
 
 
-def parse_condition(text: str, places: Placeholders, what: str = "ConditionExpression") -> Condition:
-    """Return a condition. Raises `InvalidItemError` that says what is wrong and where."""
-    return _Parser(text, places, what).whole(_Parser.condition)
+def parse_condition(text: str, placeholders: Placeholders, what: str = "ConditionExpression") -> Condition:
+    """Parse a condition. Raises `InvalidItemError` with the position."""
+    return _Parser(text, placeholders, what).whole(_Parser.condition)
 
 
-def parse_update(text: str, places: Placeholders) -> Change:
-    """Return what an UpdateExpression does. Raises `InvalidItemError`, also for what the store cannot do."""
-    return _Parser(text, places, "UpdateExpression").whole(_Parser.change)
+def parse_update(text: str, placeholders: Placeholders) -> ItemUpdate:
+    """Parse an UpdateExpression. Raises `InvalidItemError`, also for unsupported operations."""
+    return _Parser(text, placeholders, "UpdateExpression").whole(_Parser.change)
 
 
-def parse_projection(text: str, places: Placeholders) -> tuple[str, ...]:
-    """Return the attributes that a ProjectionExpression names. Raises `InvalidItemError`."""
-    return _Parser(text, places, "ProjectionExpression").whole(lambda parser: parser.several(parser.attribute))
+def parse_projection(text: str, placeholders: Placeholders) -> tuple[str, ...]:
+    """Return the attributes of a ProjectionExpression. Raises `InvalidItemError`."""
+    return _Parser(text, placeholders, "ProjectionExpression").whole(lambda parser: parser.several(parser.attribute))
 
 
 class _Parser:
-    """Reads one expression from left to right."""
+    """Recursive-descent parser of one expression."""
 
-    def __init__(self, text: str, places: Placeholders, what: str) -> None:
+    def __init__(self, text: str, placeholders: Placeholders, what: str) -> None:
         self._what = what
-        self._places = places
+        self._placeholders = placeholders
         self._depth = 0
         self._at = 0
         if not isinstance(text, str) or not text.strip():
@@ -188,68 +188,68 @@ class _Parser:
     def whole(self, read: Callable[[_Parser], _T]) -> _T:
         found = read(self)
         if self._next != _END:
-            raise self._wrong("the end")
+            raise self._syntax_error("the end")
         return found
 
-    # Conditions: OR binds the least, then AND, then NOT.
+    # Conditions. Precedence: NOT before AND before OR.
 
     def condition(self) -> Condition:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise InvalidItemError(f"{self._what}: nested deeper than {_DEPTH_MAX} levels")
         found = self._all()
-        while self._took("OR"):
-            found = Either(found, self._all())
+        while self._accept("OR"):
+            found = Or(found, self._all())
         self._depth -= 1
         return found
 
     def _all(self) -> Condition:
         found = self._negated()
-        while self._took("AND"):
-            found = Both(found, self._negated())
+        while self._accept("AND"):
+            found = And(found, self._negated())
         return found
 
     def _negated(self) -> Condition:
         negations = 0
-        while self._took("NOT"):
+        while self._accept("NOT"):
             negations += 1
-        if self._took("("):
+        if self._accept("("):
             found = self.condition()
             self._expect(")")
         else:
             found = self._single()
-        return Negated(found) if negations % 2 else found
+        return Not(found) if negations % 2 else found
 
     def _single(self) -> Condition:
-        if self._next in list(Test):
-            return self._tested(Test(self._take()))
+        if self._next in list(TestFunction):
+            return self._tested(TestFunction(self._take()))
         operand = self._operand()
-        if self._took("BETWEEN"):
+        if self._accept("BETWEEN"):
             low = self._operand()
             self._expect("AND")
             return Between(operand, low, self._operand())
-        if self._took("IN"):
+        if self._accept("IN"):
             self._expect("(")
             choices = self.several(self._operand)
             self._expect(")")
-            return Among(operand, choices)
+            return In(operand, choices)
         if self._next not in _COMPARISONS:
-            raise self._wrong("a comparison, BETWEEN or IN")
+            raise self._syntax_error("a comparison, BETWEEN or IN")
         return Comparison(self._take(), operand, self._operand())
 
-    def _tested(self, test: Test) -> Condition:
+    def _tested(self, test: TestFunction) -> Condition:
         self._expect("(")
         path = self._path()
         operand = None
-        if test not in (Test.EXISTS, Test.LACKS):
+        if test not in (TestFunction.EXISTS, TestFunction.LACKS):
             self._expect(",")
             operand = self._operand()
         self._expect(")")
-        return Tested(test, path, operand)
+        return FunctionTest(test, path, operand)
 
     def _operand(self) -> Operand:
         if self._next.startswith(":"):
-            return Value(self._places.resolve(self._take()))
+            return Value(self._placeholders.resolve(self._take()))
         if self._next == "size" and self._tokens[self._at + 1 : self._at + 2] == ["("]:
             self._take()
             self._expect("(")
@@ -260,7 +260,7 @@ class _Parser:
 
     # Updates.
 
-    def change(self) -> Change:
+    def change(self) -> ItemUpdate:
         sets: dict[str, Term] = {}
         adds: dict[str, Any] = {}
         removes: list[str] = []
@@ -287,11 +287,11 @@ class _Parser:
                     raise InvalidItemError(f"{self._what}: DELETE, which takes from a set, is not supported here")
                 case _:
                     self._at -= 1
-                    raise self._wrong("SET, ADD or REMOVE")
+                    raise self._syntax_error("SET, ADD or REMOVE")
         twice = sorted({name for name in touched if touched.count(name) > 1})
         if twice:
             raise InvalidItemError(f"{self._what}: two document paths overlap: {twice[0]}")
-        return Change(sets, adds, tuple(removes))
+        return ItemUpdate(sets, adds, tuple(removes))
 
     def _assignment(self) -> tuple[str, Term]:
         name = self.attribute()
@@ -317,14 +317,14 @@ class _Parser:
             self._expect(")")
             return found
         if self._next.startswith(":"):
-            return Value(self._places.resolve(self._take()))
+            return Value(self._placeholders.resolve(self._take()))
         return Path(self.attribute())
 
     def _addition(self) -> tuple[str, Any]:
         name = self.attribute()
         if not self._next.startswith(":"):
-            raise self._wrong("a value such as :n")
-        value = self._places.resolve(self._take())
+            raise self._syntax_error("a value such as :n")
+        value = self._placeholders.resolve(self._take())
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidItemError(f"{self._what}: ADD {name} takes a number; sets cannot be added to here")
         return name, value
@@ -332,7 +332,7 @@ class _Parser:
     # Names.
 
     def attribute(self) -> str:
-        """Read a path that is a whole attribute."""
+        """Parse a path that is a whole attribute."""
         path = self._path()
         if path.steps:
             raise InvalidItemError(
@@ -344,11 +344,11 @@ class _Parser:
         name = self._name()
         steps: list[str | int] = []
         while True:
-            if self._took("."):
+            if self._accept("."):
                 steps.append(self._name())
-            elif self._took("["):
+            elif self._accept("["):
                 if not self._next.isdigit():
-                    raise self._wrong("the number of an element")
+                    raise self._syntax_error("the number of an element")
                 steps.append(int(self._take()))
                 self._expect("]")
             else:
@@ -357,17 +357,17 @@ class _Parser:
     def _name(self) -> str:
         token = self._next
         if token.startswith("#"):
-            return str(self._places.resolve(self._take()))
+            return str(self._placeholders.resolve(self._take()))
         if not token or not (token[0].isalpha() or token[0] == "_"):
-            raise self._wrong("the name of an attribute")
+            raise self._syntax_error("the name of an attribute")
         return self._take()
 
     # Tokens.
 
     def several(self, read: Callable[[], _T]) -> tuple[_T, ...]:
-        """Read one or more with commas between them."""
+        """Parse one or more elements separated by commas."""
         found = [read()]
-        while self._took(","):
+        while self._accept(","):
             found.append(read())
         return tuple(found)
 
@@ -380,20 +380,20 @@ class _Parser:
         self._at += token != _END
         return token
 
-    def _took(self, token: str) -> bool:
+    def _accept(self, token: str) -> bool:
         if self._next.upper() != token:
             return False
         self._at += 1
         return True
 
     def _expect(self, token: str) -> None:
-        if not self._took(token):
-            raise self._wrong(repr(token))
+        if not self._accept(token):
+            raise self._syntax_error(repr(token))
 
-    def _wrong(self, wanted: str) -> InvalidItemError:
+    def _syntax_error(self, expected: str) -> InvalidItemError:
         found = repr(self._next) if self._next != _END else "the end"
         before = " ".join(self._tokens[max(0, self._at - 4) : self._at])
-        return InvalidItemError(f"{self._what}: syntax error after {before!r}: found {found}, expected {wanted}")
+        return InvalidItemError(f"{self._what}: syntax error after {before!r}: found {found}, expected {expected}")
 
     def _split(self, text: str) -> list[str]:
         tokens: list[str] = []

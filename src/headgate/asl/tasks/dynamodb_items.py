@@ -1,6 +1,6 @@
-"""Item views: what expressions say of an item, and which attributes they had to look at to say it.
+"""DynamoDB item evaluation: evaluates conditions and updates on an item and records the attributes that were read.
 
-Key conditions: which items of a partition a query of DynamoDB asks for.
+`key_range` converts a KeyConditionExpression to a partition and a sort range.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Any, Final
 
 from headgate.asl.tasks.attribute_values import kind_of
 from headgate.asl.tasks.dynamodb_expressions import (
-    Among,
+    And,
     Between,
-    Both,
-    Change,
     Comparison,
     Condition,
-    Either,
+    FunctionTest,
     IfNotExists,
-    Negated,
+    In,
+    ItemUpdate,
+    Not,
     Operand,
+    Or,
     Path,
     Size,
     Sum,
     Term,
-    Test,
-    Tested,
+    TestFunction,
     Value,
 )
 from headgate.errors import InvalidItemError
@@ -37,26 +37,26 @@ MISSING: Final = object()
 
 
 class ItemView:
-    """One item (None: there is none), and what was looked at: for each attribute, whether its value was needed."""
+    """An item, or None; `attributes_read` has each attribute that was read, and whether its value was needed."""
 
     def __init__(self, item: Mapping[str, Any] | None) -> None:
         self.item: Mapping[str, Any] = {} if item is None else item
-        self.looked_at: dict[str, bool] = {}
+        self.attributes_read: dict[str, bool] = {}
 
-    # Conditions. As DynamoDB has it, what is missing or of another type compares with nothing, and differs from all.
+    # Conditions. As in DynamoDB, a missing value or one of another type is unequal to everything and not ordered.
 
     def holds(self, condition: Condition) -> bool:
-        """Whether a condition is true of the item."""
+        """Whether a condition is true for the item."""
         match condition:
-            case Both():
+            case And():
                 return self.holds(condition.left) and self.holds(condition.right)
-            case Either():
+            case Or():
                 return self.holds(condition.left) or self.holds(condition.right)
-            case Negated():
+            case Not():
                 return not self.holds(condition.condition)
-            case Tested():
+            case FunctionTest():
                 return self._test(condition)
-            case Among():
+            case In():
                 operand = self._operand(condition.operand)
                 return any(_are_same(operand, self._operand(choice)) for choice in condition.choices)
             case Between():
@@ -66,19 +66,19 @@ class ItemView:
             case Comparison():
                 return _compare(condition.operator, self._operand(condition.left), self._operand(condition.right))
 
-    def _test(self, tested: Tested) -> bool:
-        if tested.test is Test.EXISTS:
+    def _test(self, tested: FunctionTest) -> bool:
+        if tested.test is TestFunction.EXISTS:
             return self._has(tested.path)
-        if tested.test is Test.LACKS:
+        if tested.test is TestFunction.LACKS:
             return not self._has(tested.path)
         found = self._value(tested.path)
         operand = MISSING if tested.operand is None else self._operand(tested.operand)
         if found is MISSING or operand is MISSING:
             return False
         match tested.test:
-            case Test.TYPE:
+            case TestFunction.TYPE:
                 return kind_of(found) == operand
-            case Test.BEGINS:
+            case TestFunction.BEGINS:
                 return _begins(found, operand)
             case _:
                 return _contains(found, operand)
@@ -96,11 +96,11 @@ class ItemView:
     def _has(self, path: Path) -> bool:
         if path.steps:
             return self._value(path) is not MISSING
-        self.looked_at.setdefault(path.name, False)
+        self.attributes_read.setdefault(path.name, False)
         return path.name in self.item
 
     def _value(self, path: Path) -> Any:  # noqa: ANN401 - a value is what it is
-        self.looked_at[path.name] = True
+        self.attributes_read[path.name] = True
         found = self.item.get(path.name, MISSING)
         for step in path.steps:
             if isinstance(found, dict) and isinstance(step, str):
@@ -113,8 +113,8 @@ class ItemView:
 
     # Updates.
 
-    def changed(self, change: Change) -> dict[str, Any]:
-        """Return the attributes that an update sets. Raises `InvalidItemError` if it needs what is not there."""
+    def changed(self, change: ItemUpdate) -> dict[str, Any]:
+        """Return the attributes that an update sets. Raises `InvalidItemError` for a missing or invalid operand."""
         sets = {name: self._term(term, name) for name, term in change.set.items()}
         for name, amount in change.add.items():
             before = self._summand(Path(name)) if self._has(Path(name)) else 0
@@ -128,7 +128,7 @@ class ItemView:
             case IfNotExists():
                 if not self._has(term.path):
                     return self._term(term.otherwise, target)
-                # Set to itself, it stays as it is, and its value need not be known.
+                # An attribute set to itself stays unchanged, so its value is not read.
                 return MISSING if term.path.name == target else self._value(term.path)
             case Sum():
                 left, right = (self._summand(each) for each in (term.left, term.right))
@@ -157,7 +157,7 @@ def _compare(operator: str, left: object, right: object) -> bool:
         return not _are_same(left, right)
     if not _are_ordered(left, right):
         return False
-    # Both are of one type that has an order.
+    # Both have the same, ordered type.
     smaller, equal = left < right, left == right  # type: ignore[operator]
     match operator:
         case "<":
@@ -204,17 +204,17 @@ _RANGES: Final = {
 
 
 def key_range(source: Table | Index, condition: Condition) -> tuple[KeyPart, Sort | None]:
-    """Return the partition and the range of sort keys that a key condition names.
+    """Return the partition key and the sort range of a key condition.
 
-    Raises `InvalidItemError` for what is not an equality on the partition key, and at most one range on the sort key.
+    Raises `InvalidItemError` unless it is an equality on the partition key with at most one range on the sort key.
     """
-    clauses = [condition.left, condition.right] if isinstance(condition, Both) else [condition]
+    clauses = [condition.left, condition.right] if isinstance(condition, And) else [condition]
     partition_name = source.partition.name
     equalities = [each for each in clauses if isinstance(each, Comparison) and _names(each.left, partition_name)]
     if len(equalities) != 1 or equalities[0].operator != "=":
-        raise InvalidItemError(f"KeyConditionExpression: it must say {partition_name} = :value, once")
+        raise InvalidItemError(f"KeyConditionExpression: it must have {partition_name} = :value, once")
     rest = [each for each in clauses if each is not equalities[0]]
-    partition: KeyPart = _given(equalities[0].right)
+    partition: KeyPart = _value_of(equalities[0].right)
     return partition, _sort(source, rest[0]) if rest else None
 
 
@@ -222,14 +222,14 @@ def _sort(source: Table | Index, condition: Condition) -> Sort:
     name = "" if source.sort is None else source.sort.name
     match condition:
         case Comparison(operator=operator) if operator in _RANGES and _names(condition.left, name):
-            return Sort(_RANGES[operator], _given(condition.right))
+            return Sort(_RANGES[operator], _value_of(condition.right))
         case Between() if _names(condition.operand, name):
-            return Sort(Range.BETWEEN, _given(condition.low), _given(condition.high))
-        case Tested(test=Test.BEGINS) if _names(condition.path, name):
-            return Sort(Range.BEGINS_WITH, _given(condition.operand))
+            return Sort(Range.BETWEEN, _value_of(condition.low), _value_of(condition.high))
+        case FunctionTest(test=TestFunction.BEGINS) if _names(condition.path, name):
+            return Sort(Range.BEGINS_WITH, _value_of(condition.operand))
         case _:
             raise InvalidItemError(
-                f"KeyConditionExpression: beside the partition key it takes one of =, <, <=, >, >=, BETWEEN and "
+                f"KeyConditionExpression: after the partition key it takes one of =, <, <=, >, >=, BETWEEN and "
                 f"begins_with on {name or 'a sort key, and here is none'}"
             )
 
@@ -238,7 +238,7 @@ def _names(operand: object, name: str) -> bool:
     return operand == Path(name) and name != ""
 
 
-def _given(operand: object) -> Any:  # noqa: ANN401 - the store checks what a key may be
+def _value_of(operand: object) -> Any:  # noqa: ANN401 - the store checks what a key may be
     if not isinstance(operand, Value):
         raise InvalidItemError("KeyConditionExpression: a key is compared with a value such as :id")
     return operand.value

@@ -1,7 +1,7 @@
-"""Calls that tell others something: topics, queues and event buses of AWS, each as events on our own bus.
+"""Messaging actions: SNS, SQS and EventBridge calls, published as events on Headgate's bus.
 
-Whoever subscribes to the type of such an event is what a subscriber, a consumer or a rule is on AWS. An event has an
-id that is made of the activity's: another attempt at the activity tells nothing twice.
+A bus subscription takes the place of an SNS subscriber, an SQS consumer or an EventBridge rule. Event ids derive from
+the activity's id, so a retry publishes nothing twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 NOTIFICATION: Final = "headgate.notification"
 MESSAGE: Final = "headgate.message"
 SOURCE: Final = "/headgate/asl"
-# As EventBridge has it.
+# The limit of EventBridge.
 ENTRIES_MAX: Final = 10
 _NOT_IN_TYPE: Final = re.compile("[*\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _NOT_IN_SOURCE: Final = re.compile(r"""[\s<>"{}|\\^`\x00-\x1f\x7f]""")
@@ -34,7 +34,7 @@ _INVALID: Final = (InvalidPayloadError, PayloadTooLargeError)
 
 
 class _Malformed(Exception):
-    """An entry that cannot be an event, as EventBridge says it: a code and what is wrong."""
+    """An invalid entry, with EventBridge's error code and message."""
 
     def __init__(self, code: str, fact: str) -> None:
         super().__init__(code, fact)
@@ -43,49 +43,53 @@ class _Malformed(Exception):
 
 
 class BusCalls:
-    """Performs calls of SNS, SQS and EventBridge on the bus."""
+    """Runs SNS, SQS and EventBridge actions on the bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    def publish(self, given: CallParameters, context: ActivityContext) -> Json:
-        """Publish to a topic, and return the id of the message. Raises `StateError`."""
-        given.allow(
+    def publish(self, parameters: CallParameters, context: ActivityContext) -> Json:
+        """Publish to a topic and return the message id. Raises `StateError`."""
+        parameters.allow(
             ("TopicArn", "TargetArn", "Message", "Subject", "MessageAttributes", "MessageGroupId",
              "MessageDeduplicationId")
         )  # fmt: skip
-        arn = given.find("TopicArn", str) or given.find("TargetArn", str)
+        arn = parameters.find("TopicArn", str) or parameters.find("TargetArn", str)
         if arn is None:
-            raise runtime_error(f"The field 'TopicArn' of {given.resource} is required but was missing")
-        data = {"topic": arn, "message": given.raw("Message"), "attributes": _message_attributes(given)}
+            raise runtime_error(f"The field 'TopicArn' of {parameters.resource} is required but was missing")
+        data = {"topic": arn, "message": parameters.raw("Message"), "attributes": _message_attributes(parameters)}
         for field, name in (("Subject", "subject"), ("MessageGroupId", "group")):
-            if (text := given.find(field, str)) is not None:
+            if (text := parameters.find(field, str)) is not None:
                 data[name] = text
         return {
-            "MessageId": self._tell(NOTIFICATION, _last(arn), data, given, context, "SNS.InvalidParameterException")
+            "MessageId": self._emit(
+                NOTIFICATION, _last_part(arn), data, parameters, context, "SNS.InvalidParameterException"
+            )
         }
 
-    def send_message(self, given: CallParameters, context: ActivityContext) -> Json:
-        """Send a message to a queue, and return its id. Raises `StateError`."""
-        given.allow(("QueueUrl", "MessageBody", "MessageAttributes", "MessageGroupId", "MessageDeduplicationId"))
-        url, body = given.get("QueueUrl", str), given.raw("MessageBody")
-        data = {"queue": url, "message": body, "attributes": _message_attributes(given)}
-        if (group := given.find("MessageGroupId", str)) is not None:
+    def send_message(self, parameters: CallParameters, context: ActivityContext) -> Json:
+        """Send a message to a queue and return its id. Raises `StateError`."""
+        parameters.allow(("QueueUrl", "MessageBody", "MessageAttributes", "MessageGroupId", "MessageDeduplicationId"))
+        url, body = parameters.get("QueueUrl", str), parameters.raw("MessageBody")
+        data = {"queue": url, "message": body, "attributes": _message_attributes(parameters)}
+        if (group := parameters.find("MessageGroupId", str)) is not None:
             data["group"] = group
-        message_id = self._tell(MESSAGE, _last(url), data, given, context, "SQS.InvalidMessageContentsException")
+        message_id = self._emit(
+            MESSAGE, _last_part(url), data, parameters, context, "SQS.InvalidMessageContentsException"
+        )
         text = body if isinstance(body, str) else msgspec.json.encode(body).decode()
         digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         return {"MD5OfMessageBody": digest, "MessageId": message_id}
 
-    def _tell(
-        self, type: str, subject: str, data: Json, given: CallParameters, context: ActivityContext, invalid: str
+    def _emit(
+        self, type: str, subject: str, data: Json, parameters: CallParameters, context: ActivityContext, invalid: str
     ) -> str:
-        # A message that its sender has given an id is the same message also when another Task sends it.
-        own_id = given.find("MessageDeduplicationId", str)
+        # With a deduplication id, the same message from another Task is a duplicate.
+        own_id = parameters.find("MessageDeduplicationId", str)
         source, id = (
             (SOURCE, context.activity_id) if own_id is None else (f"{SOURCE}/{type}/{_quoted(subject)}", own_id)
         )
-        extensions = _said_by(context)
+        extensions = _extensions(context)
         try:
             return self._bus.emit(
                 Event(type=type, source=source, id=id, subject=subject, data=data, extensions=extensions)
@@ -93,26 +97,26 @@ class BusCalls:
         except _INVALID as exc:
             raise StateError(invalid, str(exc)) from exc
 
-    def put_events(self, given: CallParameters, context: ActivityContext, *, raises: bool) -> Json:
-        """Emit each entry as an event, and return their ids.
+    def put_events(self, parameters: CallParameters, context: ActivityContext, *, raises: bool) -> Json:
+        """Publish each entry as an event, and return their ids.
 
-        As with EventBridge, an entry that is wrong does not keep back the others; with `raises`, the Task then fails
-        with EventBridge.FailedEntry.
+        As with EventBridge, an invalid entry does not block the others; with `raises`, the Task then fails with
+        EventBridge.FailedEntry.
         """
-        given.allow(("Entries", "EndpointId"))
-        entries = given.get("Entries", list)
+        parameters.allow(("Entries", "EndpointId"))
+        entries = parameters.get("Entries", list)
         if not 1 <= len(entries) <= ENTRIES_MAX:
-            raise runtime_error(f"The field 'Entries' of {given.resource} must have 1 to {ENTRIES_MAX} elements")
-        answers = [self._put_event(entry, place, context) for place, entry in enumerate(entries)]
-        failed = sum("ErrorCode" in each for each in answers)
-        answer = {"Entries": answers, "FailedEntryCount": failed}
+            raise runtime_error(f"The field 'Entries' of {parameters.resource} must have 1 to {ENTRIES_MAX} elements")
+        results = [self._put_event(entry, index, context) for index, entry in enumerate(entries)]
+        failed = sum("ErrorCode" in each for each in results)
+        response = {"Entries": results, "FailedEntryCount": failed}
         if failed and raises:
-            raise StateError("EventBridge.FailedEntry", msgspec.json.encode(answer).decode())
-        return answer
+            raise StateError("EventBridge.FailedEntry", msgspec.json.encode(response).decode())
+        return response
 
-    def _put_event(self, entry: Json, place: int, context: ActivityContext) -> dict[str, str]:
+    def _put_event(self, entry: Json, index: int, context: ActivityContext) -> dict[str, str]:
         try:
-            event = _event_of(entry, f"{context.activity_id}#{place}", context)
+            event = _event_of(entry, f"{context.activity_id}#{index}", context)
             return {"EventId": self._bus.emit(event)}
         except _Malformed as exc:
             return {"ErrorCode": exc.code, "ErrorMessage": exc.fact}
@@ -124,7 +128,7 @@ def _event_of(entry: Json, id: str, context: ActivityContext) -> Event:
     if not isinstance(entry, dict):
         raise _Malformed("InvalidArgument", "An entry must be an object with Source, DetailType and Detail.")
     source, detail_type = _required(entry, "Source"), _required(entry, "DetailType")
-    extensions = _said_by(context)
+    extensions = _extensions(context)
     if isinstance(bus := entry.get("EventBusName"), str) and bus:
         extensions["eventbus"] = bus
     if isinstance(resources := entry.get("Resources"), list) and resources:
@@ -143,7 +147,7 @@ def _required(entry: dict[str, Any], name: str) -> str:
 
 
 def event_type(detail_type: str) -> str:
-    """Return the DetailType of an event as the type it has on our bus: what a type cannot have becomes '_'."""
+    """Return the bus event type of a DetailType; characters that a type cannot have become '_'."""
     return _NOT_IN_TYPE.sub("_", detail_type.strip())[:TYPE_LENGTH_MAX].strip()
 
 
@@ -168,24 +172,24 @@ def _time(entry: dict[str, Any]) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _message_attributes(given: CallParameters) -> dict[str, Json]:
+def _message_attributes(parameters: CallParameters) -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for name, attribute in (given.find("MessageAttributes", dict) or {}).items():
+    for name, attribute in (parameters.find("MessageAttributes", dict) or {}).items():
         value = attribute.get("StringValue", attribute.get("BinaryValue")) if isinstance(attribute, dict) else None
         if not isinstance(value, str) or attribute.get("DataType") not in _DATA_TYPES:
             raise runtime_error(
-                f"The message attribute {name!r} of {given.resource} must have a StringValue or BinaryValue, and a "
-                f"DataType of {', '.join(_DATA_TYPES)}"
+                f"The message attribute {name!r} of {parameters.resource} must have a StringValue or BinaryValue, "
+                f"and a DataType of {', '.join(_DATA_TYPES)}"
             )
         found[name] = value
     return found
 
 
-def _said_by(context: ActivityContext) -> dict[str, str]:
+def _extensions(context: ActivityContext) -> dict[str, str]:
     return {"executionid": context.execution_id}
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     """Return the last part of an ARN or URL."""
     return re.split("[:/]", name.rstrip(":/"))[-1]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from headgate.asl.graph.labels import MARKS, Status
+from headgate.asl.graph.labels import MARKS, StateMark
 from headgate.clock import Clock
 from headgate.serve.rest.asl.events import details_of, error_text
 from headgate.serve.rest.asl.state_visits import Visit, Visits
@@ -54,7 +54,7 @@ class Progress:
         if visit is None or type.startswith("Execution"):
             return None
         if type.endswith(_FAILURES) and "error" in details:
-            return f"{MARKS[Status.FAILED]} {visit.name}  {error_text(details['error'], details.get('cause', ''))}"
+            return f"{MARKS[StateMark.FAILED]} {visit.name}  {error_text(details['error'], details.get('cause', ''))}"
         if type == "MapStateStarted" and visit.items > ITEMS_SHOWN_MAX and not self._is_hidden(visit):
             self._counted[id(visit)] = (visit, 0)
         if self._is_hidden(visit):
@@ -64,17 +64,17 @@ class Progress:
     def _passed(self, event: Event, visit: Visit, seconds: float) -> str | None:
         type = event["type"]
         if type.endswith("StateEntered"):
-            return f"{MARKS[Status.CURRENT]} {visit.name}"
+            return f"{MARKS[StateMark.CURRENT]} {visit.name}"
         if type == "MapStateStarted" and visit.items:
             return f"  {visit.name}: {visit.items} items"
         if type == "MapRunStarted":
             return f"  {visit.name}: map run {visit.map_run}"
         if type.endswith("StateExited"):
             self._counted.pop(id(visit), None)
-            mark = MARKS[Status.CAUGHT if visit.status is Status.CAUGHT else Status.VISITED]
+            mark = MARKS[StateMark.CAUGHT if visit.status is StateMark.CAUGHT else StateMark.VISITED]
             return f"{mark} {visit.name}  {seconds:.2f}s"
         if type.endswith("StateAborted"):
-            return f"{MARKS[Status.FAILED]} {visit.name}  aborted"
+            return f"{MARKS[StateMark.FAILED]} {visit.name}  aborted"
         return None
 
     def _is_hidden(self, visit: Visit) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.asl.graph.labels import condition
 from headgate.asl.graph.layout import Layout, arrange
-from headgate.asl.graph.render import Form, Status, draw
+from headgate.asl.graph.render import Form, StateMark, draw
 from headgate.asl.model.transitions import all_machines, states_of
 
 Json = Any
@@ -74,7 +74,12 @@ def test_layout__example__arrows_begin_and_end_at_their_states(path: Path) -> No
 
 def test_svg__statuses__each_state_in_the_class_of_its_own() -> None:
     definition = _load(next(path for path in _EXAMPLES if path.name.startswith("poll")))
-    statuses = {"Evaluate": Status.VISITED, "Pause": Status.CURRENT, "TooLate": Status.FAILED, "Nobody": Status.CAUGHT}
+    statuses = {
+        "Evaluate": StateMark.VISITED,
+        "Pause": StateMark.CURRENT,
+        "TooLate": StateMark.FAILED,
+        "Nobody": StateMark.CAUGHT,
+    }
 
     root = ET.fromstring(draw(definition, Form.SVG, statuses))
 
@@ -120,7 +125,7 @@ def test_mermaid__parallel_and_catch__subgraphs_and_dotted_arrows() -> None:
 def test_outline__poll_loop__states_in_order_with_marks_and_the_way_back() -> None:
     definition = _load(next(path for path in _EXAMPLES if path.name.startswith("poll")))
 
-    lines = draw(definition, Form.TEXT, {"Evaluate": Status.VISITED}).splitlines()
+    lines = draw(definition, Form.TEXT, {"Evaluate": StateMark.VISITED}).splitlines()
 
     assert lines[:2] == ["✓ Evaluate  Task · ${evaluate}  [visited]", "    → IsReady"]
     assert "    → StartJob  if readiness.status = READY" in lines

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.asl.graph.render import Status
+from headgate.asl.graph.render import StateMark
 from headgate.serve.rest.asl.events import details_of
 
 Event = Mapping[str, Any]
@@ -18,7 +18,7 @@ _FAILURES: Final = ("Failed", "TimedOut")
 _OPENS: Final = ("ParallelStateStarted", "MapIterationStarted")
 _ENDS: Final = ("ExecutionFailed", "ExecutionTimedOut", "ExecutionAborted")
 # Precedence of statuses for a state with several visits.
-_ORDER: Final = (Status.CURRENT, Status.FAILED, Status.CAUGHT, Status.VISITED)
+_ORDER: Final = (StateMark.CURRENT, StateMark.FAILED, StateMark.CAUGHT, StateMark.VISITED)
 
 
 class Visit(Struct, eq=False):
@@ -30,7 +30,7 @@ class Visit(Struct, eq=False):
     parent: Visit | None = None
     # Index of the enclosing Map iteration.
     index: int | None = None
-    status: Status = Status.CURRENT
+    status: StateMark = StateMark.CURRENT
     # Of a Map: total and completed items.
     items: int = 0
     done: int = 0
@@ -55,7 +55,7 @@ class Visits:
         self._types: dict[int, str] = {}
         self._indexes: dict[int, int] = {}
         self._open: dict[int, Visit] = {}
-        self._statuses: dict[str, set[Status]] = {}
+        self._statuses: dict[str, set[StateMark]] = {}
 
     def take(self, event: Event) -> Visit | None:
         """Return the visit that an event belongs to; None before the first state."""
@@ -74,22 +74,22 @@ class Visits:
         if visit is not None:
             self._learn(visit, type, previous, details)
         if type in _ENDS:
-            self._close(list(self._open.values()), Status.FAILED)
+            self._close(list(self._open.values()), StateMark.FAILED)
         elif type == "ExecutionRedriven":
             # Failed states run again, and the new outcome counts.
             for outcomes in self._statuses.values():
-                outcomes.discard(Status.FAILED)
+                outcomes.discard(StateMark.FAILED)
         return visit
 
     def map_runs(self) -> list[Visit]:
         """Return the open visits of distributed Maps."""
         return [visit for visit in self._open.values() if visit.map_run]
 
-    def statuses(self) -> dict[str, Status]:
+    def statuses(self) -> dict[str, StateMark]:
         """Return the status of each visited state, by name."""
         by_name = {name: set(found) for name, found in self._statuses.items()}
         for visit in self._open.values():
-            by_name.setdefault(visit.name, set()).add(Status.CURRENT)
+            by_name.setdefault(visit.name, set()).add(StateMark.CURRENT)
         return {name: next(each for each in _ORDER if each in found) for name, found in by_name.items() if found}
 
     def _entered(self, event: Event, name: str, before: Visit | None) -> Visit:
@@ -120,19 +120,19 @@ class Visits:
         elif type.endswith("StateExited"):
             is_caught = self._types.get(previous, "").endswith(_FAILURES)
             # Visits still open inside it caused the failure.
-            self._close([each for each in self._open.values() if each.is_inside(visit)], Status.FAILED)
-            self._close([visit], Status.CAUGHT if is_caught else Status.VISITED)
+            self._close([each for each in self._open.values() if each.is_inside(visit)], StateMark.FAILED)
+            self._close([visit], StateMark.CAUGHT if is_caught else StateMark.VISITED)
         elif type.endswith("StateAborted"):
-            self._close([visit], Status.VISITED)
+            self._close([visit], StateMark.VISITED)
 
-    def _close(self, visits: Iterable[Visit], status: Status) -> None:
+    def _close(self, visits: Iterable[Visit], status: StateMark) -> None:
         for visit in visits:
             visit.status = status
             self._open.pop(id(visit), None)
             self._statuses.setdefault(visit.name, set()).add(status)
 
 
-def statuses(events: Iterable[Event]) -> dict[str, Status]:
+def statuses(events: Iterable[Event]) -> dict[str, StateMark]:
     """Return the status of each state visited in these events, by name."""
     visits = Visits()
     for event in events:

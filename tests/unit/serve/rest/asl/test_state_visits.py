@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.graph.render import Status
+from headgate.asl.graph.render import StateMark
 from headgate.asl.runtime.history import HistoryEvent
 from headgate.serve.rest.asl.events import error_text, event_view
 from headgate.serve.rest.asl.state_visits import Visits, statuses
@@ -57,12 +57,12 @@ MAP: tuple[Row, ...] = (
     ("rows", "expected"),
     [
         ((START,), {}),
-        (TASK[:2], {"A": Status.CURRENT}),
-        ((*TASK, (3, "ExecutionFailed", FAILED)), {"A": Status.FAILED}),
-        ((*TASK, (3, "TaskStateExited", {"name": "A", "output": {}})), {"A": Status.CAUGHT}),
+        (TASK[:2], {"A": StateMark.CURRENT}),
+        ((*TASK, (3, "ExecutionFailed", FAILED)), {"A": StateMark.FAILED}),
+        ((*TASK, (3, "TaskStateExited", {"name": "A", "output": {}})), {"A": StateMark.CAUGHT}),
         (
             (*TASK, (3, "LambdaFunctionSucceeded", {"output": 1}), (4, "TaskStateExited", {"name": "A", "output": 1})),
-            {"A": Status.VISITED},
+            {"A": StateMark.VISITED},
         ),
         # It was redriven, and is at work again; then it succeeds.
         (
@@ -72,7 +72,7 @@ MAP: tuple[Row, ...] = (
                 (4, "ExecutionRedriven", {"redriveCount": 1}),
                 (5, "TaskStateEntered", {"name": "A", "input": {}}),
             ),
-            {"A": Status.CURRENT},
+            {"A": StateMark.CURRENT},
         ),
         (
             (
@@ -82,17 +82,17 @@ MAP: tuple[Row, ...] = (
                 (5, "TaskStateEntered", {"name": "A", "input": {}}),
                 (6, "TaskStateExited", {"name": "A", "output": {}}),
             ),
-            {"A": Status.VISITED},
+            {"A": StateMark.VISITED},
         ),
         (
             (*PARALLEL, (8, "ExecutionFailed", FAILED)),
-            {"P": Status.FAILED, "L": Status.FAILED, "R": Status.VISITED},
+            {"P": StateMark.FAILED, "L": StateMark.FAILED, "R": StateMark.VISITED},
         ),
         (
             (*PARALLEL, (8, "ParallelStateExited", {"name": "P", "output": {}})),
-            {"P": Status.CAUGHT, "L": Status.FAILED, "R": Status.VISITED},
+            {"P": StateMark.CAUGHT, "L": StateMark.FAILED, "R": StateMark.VISITED},
         ),
-        (MAP, {"M": Status.CURRENT, "I": Status.CURRENT}),
+        (MAP, {"M": StateMark.CURRENT, "I": StateMark.CURRENT}),
         (
             (
                 *MAP,
@@ -101,12 +101,12 @@ MAP: tuple[Row, ...] = (
                 (11, "MapStateSucceeded", {}),
                 (12, "MapStateExited", {"name": "M", "output": [0, 1]}),
             ),
-            {"M": Status.VISITED, "I": Status.VISITED},
+            {"M": StateMark.VISITED, "I": StateMark.VISITED},
         ),
     ],
 )
 def test_statuses__events_so_far__says_how_each_state_stands(
-    rows: tuple[Row, ...], expected: dict[str, Status]
+    rows: tuple[Row, ...], expected: dict[str, StateMark]
 ) -> None:
     assert statuses(events(*rows)) == expected
 
