@@ -213,7 +213,7 @@ def _open_evaluators(
     def changed(change: BreakerChange) -> None:
         if change.after is BreakerState.OPEN:
             event = PipelineEvent(name=EventName.EVALUATOR_BREAKER_OPENED, detail={"evaluator": change.name})
-            pipelines.events.tell(event)
+            pipelines.events.publish(event)
 
     def also(result: TraitResult, before: TraitResult | None) -> list[Write]:
         # Only a change of status is an event; unchanged results stay in the trait's own history.
@@ -380,7 +380,7 @@ def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
     for problem in (*bad, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
-        service.events.tell(event)
+        service.events.publish(event)
 
 
 def _load_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:

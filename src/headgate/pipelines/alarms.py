@@ -32,7 +32,7 @@ class Alarms:
             dedup_key=f"{EventName.INFRA_ALARM}#{name}",
             once=f"alarm#{event.source}#{event.id}",
         )
-        self._events.tell(alarm)
+        self._events.publish(alarm)
 
 
 def alarm_of(data: Any) -> tuple[str, str, str]:  # noqa: ANN401 - what someone else sends

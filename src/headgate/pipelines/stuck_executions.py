@@ -72,7 +72,7 @@ class StuckExecutions:
             "execution_id": execution_id,
             **self._due(),
         }
-        self._events.tell(stuck, also=[Put(CONTROL, row)])
+        self._events.publish(stuck, also=[Put(CONTROL, row)])
 
     def tick(self) -> int:
         """Publish executions that are no longer stuck, and return their number. Polls at most every few seconds."""
@@ -105,7 +105,7 @@ class StuckExecutions:
                 dedup_key=f"{EventName.EXECUTION_WENT_ON}#{_short(execution_id)}",
                 resolves=(alert_key(execution_id),),
             )
-            return self._events.tell(resolved, also=[Delete(CONTROL, _key(execution_id), is_same)])
+            return self._events.publish(resolved, also=[Delete(CONTROL, _key(execution_id), is_same)])
         except ConflictError:
             # It got stuck again, or another process was faster.
             return False

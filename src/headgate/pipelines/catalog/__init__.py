@@ -1,1 +1,1 @@
-"""Catalog: say here what this part is for."""
+"""Catalog: stored pipeline definitions and calendars with their versions, and checks of proposed definitions."""

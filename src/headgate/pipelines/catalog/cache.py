@@ -1,4 +1,4 @@
-"""Known pipelines: definitions as they are kept, read once for each version."""
+"""Definition cache: stored definitions, decoded once for each version."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headgate.errors import NotFoundError
 from headgate.pipelines.catalog.store import PipelineStore
 from headgate.pipelines.definition.model import Pipeline
 
-KEPT_MAX: Final = 20_000
+CACHED_MAX: Final = 20_000
 
 
 class KnownPipelines:
-    """Gives definitions to the lifecycle. A version never changes; which one is the newest is asked every time."""
+    """Reads definitions for the lifecycle. Versions are immutable and cached; the newest version is read each time."""
 
     def __init__(self, pipelines: PipelineStore) -> None:
         self._pipelines = pipelines
@@ -23,13 +23,13 @@ class KnownPipelines:
         self._lock = threading.Lock()
 
     def newest(self, pipeline_id: str) -> tuple[Pipeline, int]:
-        """Return a pipeline and its version. Raises `NotFoundError`."""
+        """Return the newest definition of a pipeline and its version. Raises `NotFoundError`."""
         stored = self._pipelines.get(pipeline_id)
         self._keep(pipeline_id, stored.version, stored.pipeline)
         return stored.pipeline, stored.version
 
     def at(self, pipeline_id: str, version: int) -> Pipeline:
-        """Return a pipeline as it was. Raises `NotFoundError`."""
+        """Return a version of a pipeline. Raises `NotFoundError`."""
         with self._lock:
             known = self._versions.get((pipeline_id, version))
         if known is not None:
@@ -39,18 +39,18 @@ class KnownPipelines:
         return stored.pipeline
 
     def find(self, pipeline_id: str) -> Pipeline | None:
-        """Return a pipeline as it is now, or None."""
+        """Return the newest definition of a pipeline, or None."""
         try:
             return self.newest(pipeline_id)[0]
         except NotFoundError:
             return None
 
     def dependents(self, pipeline_id: str) -> Sequence[str]:
-        """Return the ids of the pipelines that depend on one."""
+        """Return the ids of the pipelines that depend on a pipeline, dataset or event type."""
         return [dependent.pipeline_id for dependent in self._pipelines.downstream_of(pipeline_id)]
 
     def _keep(self, pipeline_id: str, version: int, pipeline: Pipeline) -> None:
         with self._lock:
             self._versions[pipeline_id, version] = pipeline
-            while len(self._versions) > KEPT_MAX:
+            while len(self._versions) > CACHED_MAX:
                 self._versions.popitem(last=False)

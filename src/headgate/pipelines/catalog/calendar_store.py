@@ -1,4 +1,4 @@
-"""The store of calendars: days on which pipelines are dormant, kept by name with every version there was."""
+"""Calendar store: named calendars of excluded days, with all their versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 KIND: Final = "CALENDAR"
-# How long the calendars that were read are gone by: every look at a timetable asks for them.
+# How long calendars are cached: every use of a timetable reads them.
 FRESH_SECONDS: Final = 5.0
 _RACES_MAX: Final = 5
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
@@ -40,7 +40,7 @@ class StoredCalendar(Struct, frozen=True, kw_only=True):
 
 
 class CalendarStore:
-    """Keeps calendars. Safe to use from many threads."""
+    """Stores calendars. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -50,30 +50,30 @@ class CalendarStore:
         self._read_at: float | None = None
 
     def put(self, name: str, exclusions: Exclusions, by: str, *, version: int | None = None) -> StoredCalendar:
-        """Make this the calendar of a name, and return it. The same again is no new version.
+        """Store a calendar under a name, and return it. An unchanged one is no new version.
 
         With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`.
-        Raises `InvalidIdError` for a name that none can have, and `DefinitionError` for days, dates, holidays or
-        another calendar that are not known.
+        Raises `InvalidIdError` for an invalid name, and `DefinitionError` for unknown days, dates, holidays or
+        calendars.
         """
         _check_name(name)
         check_calendar(exclusions, Inclusions(), {**self._read(), name: exclusions})
         return self._change(name, exclusions, by, version)
 
     def delete(self, name: str, by: str, *, version: int | None = None) -> StoredCalendar:
-        """Forget a calendar; its versions stay. Raises `NotFoundError`, and `VersionConflictError` as `put` does.
+        """Delete a calendar; its versions stay. Raises `NotFoundError`, and `VersionConflictError` as `put` does.
 
-        Who builds on it is for the caller to look at.
+        The caller checks whether others build on it.
         """
         self.get(name)
         return self._change(name, None, by, version)
 
     def get(self, name: str) -> StoredCalendar:
         """Return a calendar. Raises `NotFoundError`."""
-        found = self.find(name)
-        if found is None:
-            raise NotFoundError(f"calendar {name[:80]!r}: there is none; those kept are: {self._names()}")
-        return found
+        calendar = self.find(name)
+        if calendar is None:
+            raise NotFoundError(f"calendar {name[:80]!r}: there is none; known calendars: {self._names()}")
+        return calendar
 
     def find(self, name: str) -> StoredCalendar | None:
         """Return a calendar, or None."""
@@ -81,23 +81,23 @@ class CalendarStore:
         return None if row is None or row.deleted else row
 
     def ls(self) -> list[StoredCalendar]:
-        """Return all calendars, by name. A row that cannot be read is left out."""
-        found: list[StoredCalendar] = []
+        """Return all calendars by name. An unreadable row is left out."""
+        calendars: list[StoredCalendar] = []
         cursor: str | None = None
         while True:
             page = self._store.query(Query(table=DEFINITIONS, partition=KIND, index="kind-index", cursor=cursor))
             for item in page.items:
                 try:
-                    found.append(_calendar(item))
+                    calendars.append(_calendar(item))
                 except CorruptionError:
-                    # Its pipelines are told that it is not known; those of the others go on.
+                    # Pipelines that use it report an unknown calendar; the others go on.
                     continue
             cursor = page.cursor
             if cursor is None:
-                return sorted(found, key=lambda each: each.name)
+                return sorted(calendars, key=lambda each: each.name)
 
     def all(self) -> Calendars:
-        """Return all calendars by name, as they were within the last seconds; what was put here is seen at once."""
+        """Return all calendars by name, cached for some seconds; own writes are visible at once."""
         now = self._clock.monotonic()
         with self._lock:
             if self._read_at is not None and now - self._read_at < FRESH_SECONDS:
@@ -115,7 +115,7 @@ class CalendarStore:
         return ", ".join(sorted(self.all())) or "none"
 
     def _change(self, name: str, exclusions: Exclusions | None, by: str, version: int | None) -> StoredCalendar:
-        """Write the next version; None: that there is no such calendar any more."""
+        """Write the next version; None: a deletion."""
         for _ in range(_RACES_MAX):
             row = self._row(name)
             live_version = 0 if row is None or row.deleted else row.version
@@ -143,11 +143,11 @@ class CalendarStore:
                     ]
                 )
             except ConflictError:
-                # Someone else has put one at the same moment: look again.
+                # A concurrent write: read again.
                 continue
             self._read()
             return made
-        raise VersionConflictError(f"calendar {name}: others keep changing it; read it, then try again")
+        raise VersionConflictError(f"calendar {name}: concurrent changes keep winning; read it, then try again")
 
     def _row(self, name: str) -> StoredCalendar | None:
         if not _NAME.fullmatch(name):
@@ -164,7 +164,7 @@ def _check_name(name: str) -> None:
 
 
 def _latest(calendar: StoredCalendar) -> Item:
-    # What is deleted is in no list.
+    # Deleted calendars are not in the index.
     index = {} if calendar.deleted else DEFINITION.index_attributes(kind=KIND, name=calendar.name)
     key = DEFINITIONS.key_attributes(DEFINITION.key(kind=KIND, name=calendar.name))
     return {**_attributes(calendar), **index, **key}
@@ -176,8 +176,8 @@ def _item(calendar: StoredCalendar) -> Item:
 
 
 def _attributes(calendar: StoredCalendar) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(calendar)
-    return found
+    attributes: dict[str, Any] = msgspec.to_builtins(calendar)
+    return attributes
 
 
 def _calendar(item: Item) -> StoredCalendar:

@@ -1,4 +1,4 @@
-"""Proposals: definitions that someone sends from elsewhere, checked against what is kept here before they are taken."""
+"""Proposals: checks definitions that a client sends against the stored ones, before they are stored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headgate.pipelines.traits.subprocess import PREFIX as COMMAND_EVALUATOR
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
 
-# How many pipelines are looked at for a circle.
+# Most pipelines that are searched for a dependency cycle.
 _REACH_MAX: Final = 10_000
 _FROM_A_FILE: Final = "put the definition into the project folder of the server"
 
 
 class Proposals:
-    """Reads definitions as they are sent. Nothing is kept by it."""
+    """Reads and checks definitions. It stores nothing."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Proposals:
         *,
         archetypes: Callable[[], Mapping[str, Archetype] | None] = lambda: None,
     ) -> None:
-        """Take `kinds` and `check_trait`, which know triggers and evaluators; without, these are not looked into.
+        """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
-        `archetypes` gives those of the project; None: only those that come with Headgate.
+        `archetypes` returns those of the project; None: only the built-in ones.
         """
         self._archetypes = archetypes
         self._definitions = definitions
@@ -48,10 +48,10 @@ class Proposals:
         self._check_trait = check_trait
 
     def read(self, text: str, source: str) -> Loaded:
-        """Return the definitions of a text and what is wrong with it, also together with the pipelines that are kept.
+        """Return the definitions of a text and its problems, also in combination with the stored pipelines.
 
-        An upstream that is not known is a warning: it may be put later. A circle through one that is kept is an error,
-        and the definition is left out.
+        An unknown upstream is a warning: it may be stored later. A cycle through a stored pipeline is an error, and the
+        definition is left out.
         """
         check = None if self._kinds is None else self._kinds.check
         known = Known(
@@ -63,13 +63,13 @@ class Proposals:
         loaded = load_text(text, source, known)
         reached = self._reached(loaded.pipelines)
         circling = self._circling(loaded.pipelines, reached.values())
-        kept = tuple(each for each in loaded.pipelines if each.pipeline.id not in circling)
+        accepted = tuple(each for each in loaded.pipelines if each.pipeline.id not in circling)
         strange = unknown_upstreams([each.pipeline for each in loaded.pipelines], reached)
-        told = tuple(replace(problem, source=source) for problem in strange)
-        return Loaded(pipelines=kept, problems=(*loaded.problems, *circling.values(), *told))
+        warnings = tuple(replace(problem, source=source) for problem in strange)
+        return Loaded(pipelines=accepted, problems=(*loaded.problems, *circling.values(), *warnings))
 
     def local_problems(self, loaded: LoadedPipeline) -> list[Problem]:
-        """Return why a definition may come from the server's own files only: it names a program to run there."""
+        """Return why a definition may come from the server's own files only: it runs a program there."""
         pipeline, found = loaded.pipeline, []
         if pipeline.trigger is not None and self._is_local(pipeline.trigger.type):
             fact = f"a trigger of type {pipeline.trigger.type} runs a program on the server, and is not taken from here"
@@ -84,7 +84,7 @@ class Proposals:
         return type == CommandKind.name if self._kinds is None else self._kinds.is_local(type)
 
     def _reached(self, loaded: Sequence[LoadedPipeline]) -> dict[str, Pipeline]:
-        """Return the pipelines that are kept and that these depend on, however far up."""
+        """Return the stored pipelines that these depend on, transitively."""
         own = {each.pipeline.id for each in loaded}
         found: dict[str, Pipeline] = {}
         pending = [each.pipeline for each in loaded]
@@ -102,12 +102,12 @@ class Proposals:
         try:
             stored = self._definitions.find(pipeline_id)
         except CorruptionError:
-            # It is reported where it is listed, and must not stop another.
+            # The list of definitions reports it; it must not block another.
             return None
         return None if stored is None else stored.pipeline
 
     def _circling(self, loaded: Sequence[LoadedPipeline], reached: Iterable[Pipeline]) -> dict[str, Problem]:
-        """Return the problem of each definition that closes a circle with pipelines that are kept."""
+        """Return the problem of each definition that closes a cycle with stored pipelines."""
         own = {each.pipeline.id: each for each in loaded}
         found: dict[str, Problem] = {}
         for circle in cycles([*(each.pipeline for each in loaded), *reached]):

@@ -1,4 +1,4 @@
-"""Rows of definitions: the current one of each pipeline, each version there was, and who depends on whom."""
+"""Catalog rows: the current definition of each pipeline, its versions, and its dependencies."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ PARTITION: Final = "PIPELINES"
 
 
 class StoredPipeline(Struct, frozen=True, kw_only=True):
-    """A version of a pipeline. `digest` is that of the definition: what a run has kept of the one it was made by."""
+    """A version of a pipeline. `digest` is that of the definition."""
 
     pipeline: Pipeline
     version: int
     digest: str
     by: str
     at: str
-    # The file or call that it came from, and the digest of its text.
+    # The file or call it came from, and the digest of its text.
     source: str = ""
     source_digest: str = ""
     deleted: bool = False
-    # Why it was changed or deleted, if anybody said.
+    # Why it was changed or deleted, if stated.
     reason: str = ""
 
 
 class Dependent(Struct, frozen=True, kw_only=True):
-    """A pipeline that waits for, or is started by, another one, and how."""
+    """A pipeline that depends on another one."""
 
     pipeline_id: str
     upstream_id: str
@@ -50,7 +50,7 @@ class Dependent(Struct, frozen=True, kw_only=True):
 
     @property
     def starts(self) -> bool:
-        """Whether a run upstream begins one of this."""
+        """Whether an upstream run starts one of this pipeline."""
         return any(dependency.starts for dependency in self.dependencies)
 
 
@@ -67,12 +67,12 @@ def version_key(pipeline_id: str, version: int) -> Key:
 def change_writes(
     stored: StoredPipeline, source_text: str, previous: StoredPipeline | None, condition: Condition
 ) -> list[Write]:
-    """Return the writes that make this the current version, with its dependencies, as long as `condition` holds."""
+    """Return the writes that make this the current version, with its dependencies, under `condition`."""
     pipeline_id = stored.pipeline.id
     attributes = _attributes(stored)
     config: Item = {**attributes, **PIPELINES.key_attributes(config_key(pipeline_id))}
     if not stored.deleted:
-        # What is deleted is in no list.
+        # Deleted pipelines are not in the index.
         config |= PIPELINE_CONFIG.index_attributes(pipeline_id=pipeline_id)
     version: Item = {
         **attributes,
@@ -87,9 +87,9 @@ def change_writes(
 
 
 def stored_of(item: Item) -> StoredPipeline:
-    """Return what a row says. The definition in it may be of any format, as those who write rows themselves have it.
+    """Decode a definition from its row. The definition in it may have any supported format.
 
-    Raises `CorruptionError`, naming the row and what is wrong with it.
+    Raises `CorruptionError` that names the row and the problem.
     """
     where = f"row {item.get('PK')} / {item.get('SK')}"
     try:
@@ -113,12 +113,12 @@ def stored_of(item: Item) -> StoredPipeline:
 
 
 def id_of(item: Item) -> str:
-    """Return the id of the pipeline that a row of a definition belongs to."""
+    """Return the pipeline id of a definition's row."""
     return str(item.get("PK", "")).partition("#")[2]
 
 
 def dependent_of(item: Item) -> Dependent:
-    """Return what a row of a dependency says. Raises `CorruptionError`."""
+    """Decode a dependency from its row. Raises `CorruptionError`."""
     try:
         return typed_decode.convert(
             {name: item.get(name) for name in ("pipeline_id", "upstream_id", "dependencies")}, Dependent
@@ -129,7 +129,7 @@ def dependent_of(item: Item) -> Dependent:
 
 
 def moment_text(moment: datetime) -> str:
-    """Return a moment as rows have it."""
+    """Format a time as in rows."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -137,7 +137,7 @@ def _definition(item: Item, where: str) -> Pipeline:
     config = item.get("config")
     if isinstance(config, str) and "digest" in item:
         return decode(config)
-    # Written by someone else: as text, or as the map itself.
+    # A row of another program: as text, or as the map itself.
     text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
     return load_pipeline(text, where)
 
@@ -180,11 +180,11 @@ def _dependency_writes(stored: StoredPipeline, previous: StoredPipeline | None) 
 
 
 def _dependencies(pipeline: Pipeline) -> dict[str, list[Dependency]]:
-    # Datasets and events are found by the pipelines that need them in the same way, with nothing more to say of them.
-    found: dict[str, list[Dependency]] = {source: [] for source in sources_of(pipeline)}
+    # Datasets and events are indexed in the same way, without further data.
+    dependencies: dict[str, list[Dependency]] = {source: [] for source in sources_of(pipeline)}
     for dependency in upstreams_of(pipeline):
-        found.setdefault(dependency.upstream.pipeline, []).append(dependency)
-    return found
+        dependencies.setdefault(dependency.upstream.pipeline, []).append(dependency)
+    return dependencies
 
 
 def _dependency_item(upstream: str, downstream: str, dependencies: Sequence[Dependency]) -> Item:

@@ -1,7 +1,7 @@
-"""The store of pipelines: their definitions with every version there was, and who depends on whom.
+"""Pipeline store: definitions with all their versions, and their dependencies.
 
-The current definition is one row, which change streams and lists see; each version is another that is never changed.
-A row that cannot be read is reported and left out, and touches no other pipeline.
+The current definition is one row, which change streams and lists see; each version is another, immutable row. An
+unreadable row is reported and left out, and does not affect other pipelines.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _TRIES: Final = 5
 
 
 class BadPipeline(Struct, frozen=True, kw_only=True):
-    """A row that is no definition, and why."""
+    """A row that is no definition, and the problem."""
 
     pipeline_id: str
     problem: str
 
 
 class PipelinePage(Struct, frozen=True, kw_only=True):
-    """Part of the list of pipelines. `cursor` is None on the last page."""
+    """A page of pipelines. `cursor` is None on the last page."""
 
     pipelines: tuple[StoredPipeline, ...]
     bad: tuple[BadPipeline, ...] = ()
@@ -76,7 +76,7 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
 
 
 class PipelineChange(Struct, frozen=True, kw_only=True):
-    """What `put` and `delete` came to. `lines` say what is different; none, if nothing is."""
+    """The result of `put` and `delete`. `lines` describe the difference; none if nothing changed."""
 
     stored: StoredPipeline
     lines: tuple[str, ...] = ()
@@ -84,11 +84,11 @@ class PipelineChange(Struct, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is a version that was not there before."""
+        """Whether there is a new version."""
         return self.is_new or bool(self.lines)
 
 
-# Makes the writes that go with a change, such as events, in the same transaction.
+# Makes further writes for the transaction of a change, such as events.
 Also = Callable[[PipelineChange], Sequence[Write]]
 
 
@@ -97,7 +97,7 @@ def _nothing(_: PipelineChange) -> Sequence[Write]:
 
 
 class PipelineStore:
-    """Keeps definitions. What it returns is the caller's own: changing it changes nothing that is stored."""
+    """Stores definitions. Returned objects are copies."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -114,17 +114,17 @@ class PipelineStore:
         version: int | None = None,
         also: Also = _nothing,
     ) -> PipelineChange:
-        """Make this the current definition of its pipeline. The same definition again is no new version.
+        """Store a definition as the current one of its pipeline. An unchanged one is no new version.
 
-        With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`.
-        A pipeline that was deleted is there again, and its versions go on. Raises `InvalidPayloadError` for a text
-        that is too long, `TransactionLimitError` for more changes of upstreams than fit into one transaction.
+        With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`. A
+        deleted pipeline is restored and its versions continue. Raises `InvalidPayloadError` for a text that is too
+        long, and `TransactionLimitError` for more changed upstreams than fit into one transaction.
         """
         if len(source_text.encode()) > SOURCE_BYTES_MAX:
             raise InvalidPayloadError(
                 f"pipeline {pipeline.id}: its text is longer than {SOURCE_BYTES_MAX} bytes; split it"
             )
-        # A copy, so that nobody who still holds the definition changes what was asked to be stored.
+        # A copy: the caller may still change its own.
         pipeline = decode(encode(pipeline))
         wanted = StoredPipeline(
             pipeline=pipeline,
@@ -147,9 +147,9 @@ class PipelineStore:
         version: int | None = None,
         also: Also = _nothing,
     ) -> PipelineChange:
-        """Take a pipeline out of every list, with its dependencies. All its versions stay, and this is one more.
+        """Delete a pipeline with its dependencies. Its versions stay, and the deletion is one more.
 
-        Raises `NotFoundError` if there is none, `VersionConflictError` as `put` does.
+        Raises `NotFoundError`, and `VersionConflictError` as `put` does.
         """
         current = self.get(pipeline_id)
         wanted = StoredPipeline(
@@ -166,21 +166,21 @@ class PipelineStore:
         return self._change(wanted, "", version, also)
 
     def get(self, pipeline_id: str, version: int | None = None) -> StoredPipeline:
-        """Return the current definition, or one version. Raises `NotFoundError`; for a bad row `CorruptionError`."""
-        found = self.find(pipeline_id, version)
-        if found is None:
+        """Return the current definition, or one version. Raises `NotFoundError`, or `CorruptionError` for a bad row."""
+        stored = self.find(pipeline_id, version)
+        if stored is None:
             of_version = "" if version is None else f" in version {version}"
             raise NotFoundError(f"pipeline {pipeline_id[:80]!r}: there is none{of_version}; see `headgate pipeline ls`")
-        return found
+        return stored
 
     def find(self, pipeline_id: str, version: int | None = None) -> StoredPipeline | None:
-        """Return the current definition, or one version, also of a pipeline that was deleted; None: there is none."""
+        """Return the current definition, or one version, also of a deleted pipeline; None: there is none."""
         if not pipeline_id or "#" in pipeline_id:
             return None
         if not version:
             item = self._store.get(PIPELINES, config_key(pipeline_id), consistent=True)
             current = None if item is None else stored_of(item)
-            # A row that someone else wrote has no version, which is 0, and none but the current one.
+            # A row of another program has no version, which counts as 0, and is the only one.
             is_wanted = current is not None and not current.deleted and version in (None, current.version)
             return current if is_wanted else None
         if not 1 <= version <= VERSION_MAX:
@@ -189,19 +189,19 @@ class PipelineStore:
         return None if item is None else stored_of(item)
 
     def source_text(self, pipeline_id: str, version: int) -> str:
-        """Return the text that a version was made of. Raises `NotFoundError`."""
+        """Return the source text of a version. Raises `NotFoundError`."""
         item = self._store.get(DEFINITIONS, version_key(pipeline_id, version))
         if item is None:
             raise NotFoundError(f"pipeline {pipeline_id[:80]!r}: there is no version {version}")
         return str(item.get("source_text", ""))
 
     def ls(self, *, limit: int = PAGE, cursor: str | None = None) -> PipelinePage:
-        """Return a page of the pipelines there are, by id, and the rows of it that are no definitions."""
+        """Return a page of pipelines by id, with the rows of it that are no definitions."""
         query = Query(table=PIPELINES, partition=PARTITION, index="GSI1", limit=limit, cursor=cursor)
         return _page(self._store.query(query))
 
     def all(self) -> PipelinePage:
-        """Return all pipelines there are, however many pages they take."""
+        """Return all pipelines."""
         query = Query(table=PIPELINES, partition=PARTITION, index="GSI1", limit=PAGE)
         pages = [_page(page) for page in self._query_all(query)]
         return PipelinePage(
@@ -212,7 +212,7 @@ class PipelineStore:
     def versions(
         self, pipeline_id: str, *, limit: int = PAGE, cursor: str | None = None, consistent: bool = False
     ) -> PipelinePage:
-        """Return the versions of a pipeline, the latest first."""
+        """Return the versions of a pipeline, latest first."""
         partition = DEFINITION_VERSION.key(kind=KIND, name=pipeline_id, version=1).partition
         query = Query(
             table=DEFINITIONS,
@@ -226,28 +226,28 @@ class PipelineStore:
         return _page(self._store.query(query))
 
     def diff(self, pipeline_id: str, old: int, new: int | None = None) -> list[str]:
-        """Return what changed between two versions, or since one, as lines. Raises `NotFoundError`."""
+        """Return the differences between two versions, or since one, as lines. Raises `NotFoundError`."""
         return differences(self.get(pipeline_id, old).pipeline, self.get(pipeline_id, new).pipeline)
 
     def plan(self, pipeline: Pipeline) -> list[str]:
-        """Return what `put` would change, as lines; a pipeline that is not there yet is new in all its fields."""
+        """Return what `put` would change, as lines."""
         current = self.find(pipeline.id)
         before = Pipeline(id=pipeline.id) if current is None else current.pipeline
         head = [f"+ pipeline {pipeline.id}"] if current is None else []
         return [*head, *differences(before, pipeline)]
 
     def downstream_of(self, pipeline_id: str) -> list[Dependent]:
-        """Return who waits for this pipeline or is started by it. Rows that cannot be read are left out."""
-        found: list[Dependent] = []
+        """Return the pipelines that depend on this one. Unreadable rows are left out."""
+        dependents: list[Dependent] = []
         partition = DEPENDENCY.key(upstream_id=pipeline_id, downstream_id="_").partition
         for page in self._query_all(Query(table=PIPELINES, partition=partition, consistent=True, limit=PAGE)):
             for item in page.items:
                 try:
-                    found.append(dependent_of(item))
+                    dependents.append(dependent_of(item))
                 except CorruptionError:
-                    # It is written again with the pipeline downstream; the others must be told meanwhile.
+                    # The next put of the dependent pipeline rewrites it; the others must be notified meanwhile.
                     continue
-        return found
+        return dependents
 
     def _change(self, wanted: StoredPipeline, source_text: str, version: int | None, also: Also) -> PipelineChange:
         pipeline_id = wanted.pipeline.id
@@ -272,22 +272,22 @@ class PipelineStore:
             except ConflictError:
                 continue
             return change
-        raise VersionConflictError(f"pipeline {pipeline_id}: others keep changing it; read it, then try again")
+        raise VersionConflictError(f"pipeline {pipeline_id}: concurrent changes keep winning; read it, then try again")
 
     def _row(self, pipeline_id: str) -> _Row:
-        """Return what there is to build on, also if the row is gone or cannot be read."""
+        """Return the current row, also if it is missing or unreadable."""
         item = self._store.get(PIPELINES, config_key(pipeline_id), consistent=True)
         stored = None
         if item is not None:
             try:
                 stored = stored_of(item)
             except CorruptionError:
-                # A bad row is there to be replaced.
+                # A bad row may be replaced.
                 stored = None
         if stored is not None and stored.version:
             return _Row(stored, stored.version, version_is(stored.version))
         condition = absent() if item is None else _as_found(item)
-        # Versions are never taken back, so that the next one is after the last of them.
+        # Versions are never deleted: the next one follows the last of them.
         last = self.versions(pipeline_id, limit=1, consistent=True).pipelines[:1]
         latest = last[0] if last else None
         version = latest.version if latest is not None else 0
@@ -303,7 +303,7 @@ class PipelineStore:
 
 
 class _Row(Struct, frozen=True):
-    """The current row of a pipeline: what it says, the last version, and what must hold for it to be replaced."""
+    """The current row of a pipeline: its content, the last version, and the condition for its replacement."""
 
     stored: StoredPipeline | None
     version: int
@@ -312,13 +312,13 @@ class _Row(Struct, frozen=True):
 
     @property
     def live_version(self) -> int:
-        """The version that is in force; 0: none is."""
+        """The version in force; 0: none."""
         is_gone = self.stored is None or self.stored.deleted or not self.is_live
         return 0 if is_gone else self.version
 
 
 def _change_of(wanted: StoredPipeline, row: _Row) -> PipelineChange:
-    """Return what storing this comes to. What is in force already is returned as it is."""
+    """Return the change that storing this makes. An unchanged definition is returned as stored."""
     before = row.stored if row.is_live and row.stored is not None and not row.stored.deleted else None
     if wanted.deleted:
         lines = [f"- pipeline {wanted.pipeline.id}"]
@@ -335,7 +335,7 @@ def _change_of(wanted: StoredPipeline, row: _Row) -> PipelineChange:
 
 
 def _as_found(item: Item) -> Condition:
-    """Return what holds of a row of someone else's as long as nobody replaces it."""
+    """Return the condition that a row of another program is unchanged."""
     version = item.get("version")
     if isinstance(version, int):
         return version_is(version)

@@ -1,1 +1,1 @@
-"""Events: say here what this part is for."""
+"""Pipeline events: their names and types, and the outbox that publishes and stores them."""

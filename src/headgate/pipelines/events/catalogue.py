@@ -1,7 +1,6 @@
-"""The catalogue: what each event of a pipeline means, carries and weighs, who hears of it, and what to do about it.
+"""Event catalogue: meaning, fields, severity and alert routing of each pipeline event.
 
-An event type cannot be declared without saying who hears of it, and alert routing has no other source: an event takes
-what is said here with it over the bus.
+Alert routing has no other source: an event carries the data of its type over the bus.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CATALOGUE: Final[dict[EventName, EventType]] = {each.name: each for each in (*RU
 
 
 def find(name: str) -> EventType:
-    """Return the type of an event by its name or another that was in use for it. Raises `NotFoundError`."""
+    """Return an event type by its name or an alias. Raises `NotFoundError`."""
     known = ALIASES.get(name)
     try:
         return CATALOGUE[known if known is not None else EventName(name)]
@@ -27,10 +26,10 @@ def find(name: str) -> EventType:
 
 
 def alerting() -> tuple[EventType, ...]:
-    """Return the types that someone is told of by default."""
+    """Return the types that alert by default."""
     return tuple(each for each in CATALOGUE.values() if each.alerts)
 
 
 def resolved_keys(kind: EventType, pipeline_id: str, schedule_id: str, date: str) -> tuple[str, ...]:
-    """Return the keys of the troubles that are over with an event of this type."""
+    """Return the keys of the alerts that an event of this type resolves."""
     return tuple(CATALOGUE[name].key(pipeline_id, schedule_id, date) for name in kind.resolves)

@@ -1,4 +1,4 @@
-"""Event types: what is said of each kind of event, and four ways to declare one by who is to hear of it."""
+"""Event types: the declaration of an event, with four constructors by severity and routing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import DefaultRoute, Severity
 from headgate.pipelines.events.names import EventName
 
-# What every text may speak of besides the fields of its event.
+# Placeholders of every text besides the fields of its event.
 SUBJECTS: Final = frozenset({"pipeline", "schedule", "date"})
 
 
 class Scope(enum.StrEnum):
-    """What one trouble is of: a period of a pipeline, the pipeline, or the installation."""
+    """The subject of an alert: a period of a pipeline, the pipeline, or the installation."""
 
     PERIOD = "period"
     PIPELINE = "pipeline"
@@ -28,8 +28,7 @@ class Scope(enum.StrEnum):
 class EventType(Struct, frozen=True, kw_only=True):
     """One kind of event. `fields` must be in its detail; more may be.
 
-    `text` is the line that people read, with `{fields}` in it. `resolves` are the kinds of trouble that are over with
-    it.
+    `text` is the line for people, with `{fields}` in it. `resolves` are the event types whose alerts it resolves.
     """
 
     name: EventName
@@ -49,13 +48,13 @@ class EventType(Struct, frozen=True, kw_only=True):
             raise InvalidPayloadError(f"event {self.name}: its detail has no {missing}; it needs {list(self.fields)}")
 
     def line(self, pipeline_id: str, schedule_id: str, date: str, detail: Mapping[str, Any]) -> str:
-        """Return the text with everything filled in. Raises `InvalidPayloadError` if a field is missing."""
+        """Return the text with its fields filled in. Raises `InvalidPayloadError` if a field is missing."""
         self.check(detail)
         values = {name: detail[name] for name in self.fields if name not in SUBJECTS}
         return self.text.format(**values, pipeline=pipeline_id, schedule=schedule_id or "-", date=date or "-")
 
     def key(self, pipeline_id: str, schedule_id: str, date: str) -> str:
-        """Return the key of the trouble: the same for all that is about the same."""
+        """Return the alert key: the same for all events about the same subject."""
         match self.scope:
             case Scope.PERIOD:
                 return f"{self.name}#{pipeline_id}#{schedule_id}#{date}"
@@ -65,7 +64,7 @@ class EventType(Struct, frozen=True, kw_only=True):
                 return str(self.name)
 
     def placeholders(self) -> frozenset[str]:
-        """Return the names that the text speaks of."""
+        """Return the placeholders of the text."""
         return frozenset(name for _, name, _, _ in string.Formatter().parse(self.text) if name)
 
 
@@ -77,7 +76,7 @@ def page(
     scope: Scope = Scope.PERIOD,
     resolves: tuple[EventName, ...] = (),
 ) -> EventType:
-    """Declare what someone is woken for."""
+    """Declare an event that pages someone."""
     return _type(name, Severity.CRITICAL, DefaultRoute.PAGE, text, hint, fields, scope, resolves)
 
 
@@ -89,11 +88,11 @@ def warn(
     scope: Scope = Scope.PERIOD,
     resolves: tuple[EventName, ...] = (),
 ) -> EventType:
-    """Declare what someone should see today."""
+    """Declare an event to look at within the day."""
     return _type(name, Severity.WARNING, DefaultRoute.NOTIFY, text, hint, fields, scope, resolves)
 
 
-def tell(
+def inform(
     name: EventName,
     text: str,
     hint: str,
@@ -101,7 +100,7 @@ def tell(
     scope: Scope = Scope.PERIOD,
     resolves: tuple[EventName, ...] = (),
 ) -> EventType:
-    """Declare what people want to know though nothing is wrong."""
+    """Declare an event that people want to know although nothing is wrong."""
     return _type(name, Severity.INFO, DefaultRoute.NOTIFY, text, hint, fields, scope, resolves)
 
 
@@ -113,7 +112,7 @@ def note(
     scope: Scope = Scope.PERIOD,
     resolves: tuple[EventName, ...] = (),
 ) -> EventType:
-    """Declare what is kept, and told only to who asks for it by name."""
+    """Declare an event that is stored, and sent only to channels that name it."""
     return EventType(
         name=name,
         severity=severity,

@@ -1,4 +1,4 @@
-"""The names of all events of pipelines. One name has one meaning."""
+"""Names of all pipeline events. One name has one meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class EventName(enum.StrEnum):
-    """What can be told of a pipeline. The catalogue says of each what it means and who hears of it."""
+    """An event of a pipeline. The catalogue has its meaning and routing."""
 
     # Readiness.
     TRAIT_EVALUATED = "TRAIT_EVALUATED"
@@ -95,7 +95,7 @@ class EventName(enum.StrEnum):
     EXECUTION_STUCK = "EXECUTION_STUCK"
     EXECUTION_WENT_ON = "EXECUTION_WENT_ON"
 
-    # What people and breakers say.
+    # Operators and breakers.
     PIPELINE_DEFINED = "PIPELINE_DEFINED"
     PIPELINE_DELETED = "PIPELINE_DELETED"
     PIPELINE_CONFIG_INVALID = "PIPELINE_CONFIG_INVALID"
@@ -127,12 +127,12 @@ class EventName(enum.StrEnum):
     ALERT_CHANNEL_RECOVERED = "ALERT_CHANNEL_RECOVERED"
 
 
-# Other names that were in use for the same thing. They are understood where a person names an event.
+# Former names of events. They are accepted where an operator names an event.
 ALIASES: Final[dict[str, EventName]] = {
     "SLA_BREACHED": EventName.SLA_BREACH,
     "TRIGGER_FIRED": EventName.JOB_TRIGGERED,
     "DATA_DRIFT": EventName.POST_RUN_DRIFT,
-    # Whoever looks tells the same: the lifecycle, or a watcher in its place. What is answered from memory is no look.
+    # The lifecycle and the readiness poller publish the same events. Cached answers publish none.
     "WATCHER_EVALUATION": EventName.READINESS_CHECKED,
     "READINESS_CACHE_CHECKED": EventName.READINESS_CHECKED,
 }

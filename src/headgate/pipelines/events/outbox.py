@@ -1,7 +1,6 @@
-"""Events of pipelines: told in the transaction of the change that they are about, kept for 90 days, and listed.
+"""Event outbox: publishes pipeline events in the transaction of their change, stores them for 90 days, and lists them.
 
-What is kept and what goes over the bus are written together: an event that people can read of was also told, and one
-that was told can be read of.
+The stored event and the bus message are written together, so neither exists without the other.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from headgate.store.port import Store
 
 SOURCE: Final = "/headgate/pipelines"
 RETENTION_SECONDS: Final = 90 * 86_400
-# What someone else's error message may take of an event, and all of its detail together.
+# Limits for one text of an event's detail, and for the whole detail.
 TEXT_MAX: Final = 4_000
 DETAIL_BYTES_MAX: Final = 32_000
 # How many subscriptions are served in the transaction of the change; the rest follows.
@@ -45,11 +44,10 @@ _LAST: Final = "EVENT#~"
 
 
 class PipelineEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened to a pipeline, or to the installation. The catalogue says what its detail must have.
+    """An event of a pipeline, or of the installation. The catalogue says which fields its detail needs.
 
-    `severity` is given where it differs from the catalogue's. `dedup_key` names the trouble where the period does not
-    tell it from others, and `resolves` such troubles that are over with it, besides those of the catalogue. With
-    `once`, an event under that key is told once and for all.
+    `severity` overrides that of the catalogue. `dedup_key` is the alert key where the period does not identify it, and
+    `resolves` names further alerts that it resolves. `once` is an idempotency key.
     """
 
     name: EventName
@@ -66,7 +64,7 @@ class PipelineEvent(Struct, frozen=True, kw_only=True):
 
 
 class StoredPipelineEvent(Struct, frozen=True, kw_only=True):
-    """An event as it is kept, its detail whole."""
+    """An event as stored."""
 
     event_id: str
     name: str
@@ -83,14 +81,14 @@ class StoredPipelineEvent(Struct, frozen=True, kw_only=True):
 
 
 class EventPage(Struct, frozen=True):
-    """Some events. A page may be short, or empty, although there are more: the cursor tells."""
+    """A page of events. It may be short or empty although there are more: the cursor decides."""
 
     events: list[StoredPipelineEvent]
     cursor: str | None = None
 
 
 class PipelineEvents:
-    """Tells and lists the events of pipelines. Safe to use from many threads."""
+    """Publishes and lists pipeline events. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, bus: Bus) -> None:
         self._store = store
@@ -99,25 +97,24 @@ class PipelineEvents:
         self._bus = bus
 
     def event_writes(self, event: PipelineEvent, now_ms: int) -> list[Write]:
-        """Return the writes that tell an event, for the transaction of the change that it is about.
+        """Return the writes that publish an event, for the transaction of its change.
 
-        There are at most eight. With `once`, the first of them is refused if it was told before, and the transaction
-        with it. Raises `InvalidPayloadError` for an event whose detail lacks what the catalogue asks for: what is not
-        told is never passed over in silence.
+        There are at most eight. With `once`, the first is refused if the event was published before, and the
+        transaction with it. Raises `InvalidPayloadError` if the detail lacks a field of the catalogue.
         """
         kind = CATALOGUE[event.name]
         event_id = self._ids.ulid()
         stored = _stored(kind, event, event_id, now_ms)
         key = PIPELINE_EVENT.key(pipeline_id=event.pipeline_id, timestamp=_digits(now_ms), event_id=event_id)
         item = row(key, stored, ttl=now_ms // 1000 + RETENTION_SECONDS)
-        once: list[Write] = [Put(CONTROL, _told(event, event_id, now_ms), absent())] if event.once else []
+        once: list[Write] = [Put(CONTROL, _once_row(event, event_id, now_ms), absent())] if event.once else []
         on_bus = Event(
             id=event_id,
             type=event_type(event.name),
             source=SOURCE,
             subject=event.pipeline_id,
             time=datetime.fromtimestamp(now_ms / 1000, UTC),
-            # Plain values: subscriptions filter by what is in them.
+            # Plain values: subscriptions filter by them.
             data=msgspec.to_builtins(_notice(kind, event, stored)),
         )
         return [
@@ -126,10 +123,10 @@ class PipelineEvents:
             *self._bus.event_writes(on_bus, now_ms, deliveries_max=DELIVERIES_MAX),
         ]
 
-    def tell(self, event: PipelineEvent, *, also: Sequence[Write] = ()) -> bool:
-        """Tell an event with the writes of `also`. Returns False if it was told before, which needs `once`.
+    def publish(self, event: PipelineEvent, *, also: Sequence[Write] = ()) -> bool:
+        """Publish an event with the writes of `also`. Returns False if it was published before, which needs `once`.
 
-        Raises `ConflictError` if one of `also` is refused.
+        Raises `ConflictError` if a write of `also` is refused.
         """
         writes = [*self.event_writes(event, int(self._clock.seconds() * 1000)), *also]
         try:
@@ -141,8 +138,8 @@ class PipelineEvents:
         self._bus.on_committed()
         return True
 
-    def was_told(self, once: str) -> bool:
-        """Whether an event was told under this key."""
+    def was_published(self, once: str) -> bool:
+        """Whether an event was published under this key."""
         return self._store.get(CONTROL, _once_key(once), consistent=True) is not None
 
     def ls(
@@ -156,14 +153,14 @@ class PipelineEvents:
         cursor: str | None = None,
         descending: bool = True,
     ) -> EventPage:
-        """Return events of a pipeline by time, the latest first; both ends of the time are included.
+        """Return events of a pipeline by time, latest first; both ends of the time are included.
 
-        With `names`, the page is what remains of a page of all. Raises `InvalidPayloadError` for a limit that is none.
+        With `names`, the page is filtered. Raises `InvalidPayloadError` for an invalid limit.
         """
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidPayloadError(f"limit {limit} is outside 1 to {LIMIT_MAX}")
         low = _FIRST if since_ms is None else f"{_FIRST}{_digits(since_ms)}"
-        # What follows the digits of a moment sorts before a tilde.
+        # The suffix after the digits of a time sorts before a tilde.
         high = _LAST if until_ms is None else f"{_FIRST}{_digits(until_ms)}#~"
         page = self._store.query(
             Query(
@@ -175,20 +172,20 @@ class PipelineEvents:
                 descending=descending,
             )
         )
-        found = [struct_of(item, StoredPipelineEvent) for item in page.items]
-        return EventPage([each for each in found if not names or each.name in names], page.cursor)
+        events = [struct_of(item, StoredPipelineEvent) for item in page.items]
+        return EventPage([each for each in events if not names or each.name in names], page.cursor)
 
 
 def bounded(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a detail that fits: long texts are cut, and what is too large in all goes, the largest first, by name.
+    """Return a detail within the limits: long texts are cut, and the largest fields are dropped by name.
 
-    A change must not fail because of how much is said about it.
+    A change must not fail because of the size of its event.
     """
     cut = {
         name: f"{value[: TEXT_MAX - 1]}…" if isinstance(value, str) and len(value) > TEXT_MAX else value
         for name, value in detail.items()
     }
-    # As JSON has it: whatever else someone put in is a text, and what is not a number is nothing.
+    # As JSON: other types become text, and NaN becomes null.
     encoded = {name: msgspec.json.encode(value, enc_hook=str) for name, value in cut.items()}
     sizes = {name: len(body) for name, body in encoded.items()}
     gone: list[str] = []
@@ -196,12 +193,12 @@ def bounded(detail: Mapping[str, Any]) -> dict[str, Any]:
         largest = max(sizes, key=lambda name: sizes[name])
         del sizes[largest]
         gone.append(largest)
-    kept: dict[str, Any] = {name: msgspec.json.decode(encoded[name]) for name in sizes}
-    return {**kept, "left_out": sorted(gone)} if gone else kept
+    decoded: dict[str, Any] = {name: msgspec.json.decode(encoded[name]) for name in sizes}
+    return {**decoded, "left_out": sorted(gone)} if gone else decoded
 
 
 def notice_for(event: PipelineEvent, event_id: str, now_ms: int) -> Notice:
-    """Return what an event says to whoever is to be told. Raises `InvalidPayloadError` as `event_writes` does."""
+    """Return the notice of an event. Raises `InvalidPayloadError` as `event_writes` does."""
     kind = CATALOGUE[event.name]
     return _notice(kind, event, _stored(kind, event, event_id, now_ms))
 
@@ -215,7 +212,7 @@ def _stored(kind: EventType, event: PipelineEvent, event_id: str, now_ms: int) -
         at_ms=now_ms,
         timestamp=instant(now_ms),
         severity=event.severity or kind.severity,
-        # Before anything was left out of the detail, which the text may speak of.
+        # Formatted before the detail is cut: the text may use a dropped field.
         text=kind.line(event.pipeline_id, event.schedule_id, event.date, event.detail)[:TEXT_MAX],
         schedule_id=event.schedule_id,
         date=event.date,
@@ -248,7 +245,7 @@ def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) 
     )
 
 
-def _told(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any]:
+def _once_row(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any]:
     ttl = now_ms // 1000 + RETENTION_SECONDS
     return {**CONTROL.key_attributes(_once_key(event.once)), "event_id": event_id, "ttl": ttl}
 

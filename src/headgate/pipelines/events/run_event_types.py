@@ -1,14 +1,14 @@
-"""Event types of runs: readiness, jobs, reruns, what is looked at afterwards, and dry runs."""
+"""Event types of runs: readiness, jobs, reruns, post-run checks and dry runs."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from headgate.notify.enums import Severity
-from headgate.pipelines.events.event_types import EventType, Scope, note, page, tell, warn
+from headgate.pipelines.events.event_types import EventType, Scope, inform, note, page, warn
 from headgate.pipelines.events.names import EventName as E
 
-# What is over for a period once it is done.
+# The alerts of a period that its completion resolves.
 _OVER: Final = (
     E.VALIDATION_EXHAUSTED, E.VALIDATION_TIMEOUT, E.EVALUATOR_FAILED, E.JOB_FAILED, E.JOB_TIMEOUT,
     E.JOB_POLL_EXHAUSTED, E.TRIGGER_EXHAUSTED, E.RETRY_EXHAUSTED, E.PIPELINE_FAILED, E.INFRA_FAILURE,
@@ -55,11 +55,11 @@ _READINESS: Final = (
 )
 
 _JOBS: Final = (
-    # An execution of the lifecycle and a job are two things: what began is said by two names.
+    # An execution of the lifecycle and a job are two things with two events.
     note(E.EXECUTION_STARTED, "{pipeline} {schedule} {date}: execution {execution} began", "execution"),
     note(E.RUN_STATE_CHANGED, "{pipeline} {schedule} {date}: {before} became {after}", "before", "after"),
     note(E.JOB_TRIGGERED, "{pipeline} {schedule} {date}: the job was started ({trigger})", "trigger"),
-    tell(E.JOB_COMPLETED, "{pipeline} {schedule} {date}: the job succeeded", ""),
+    inform(E.JOB_COMPLETED, "{pipeline} {schedule} {date}: the job succeeded", ""),
     page(
         E.JOB_FAILED,
         "{pipeline} {schedule} {date}: the job failed ({category}): {error}",
@@ -101,17 +101,17 @@ _JOBS: Final = (
     page(
         E.RETRY_EXHAUSTED,
         "{pipeline} {schedule} {date}: the job failed {attempts} times and is not tried again",
-        "mend the cause, then ask for a rerun",
+        "fix the cause, then ask for a rerun",
         "attempts",
     ),
     note(E.PIPELINE_COMPLETED, "{pipeline} {schedule} {date}: done", resolves=_OVER),
     page(
         E.PIPELINE_FAILED,
         "{pipeline} {schedule} {date}: failed: {reason}",
-        "'headgate run show' has its attempts; ask for a rerun when the cause is mended",
+        "'headgate run show' has its attempts; ask for a rerun when the cause is fixed",
         "reason",
     ),
-    tell(
+    inform(
         E.PIPELINE_EXCLUDED,
         "{pipeline} {schedule} {date}: nothing is done, its calendar excludes the day ({source})",
         "nothing, unless the calendar is wrong",
@@ -134,7 +134,7 @@ _JOBS: Final = (
     page(
         E.LOCK_NOT_RELEASED,
         "{pipeline} {schedule} {date}: its lock could not be released: {error}",
-        "the period cannot begin again before the lock runs out; the run itself is as it ended",
+        "the period cannot begin again before the lock expires; the run itself is as it ended",
         "error",
     ),
     note(E.CASCADE_SENT, "{pipeline} {schedule} {date}: {downstream} was told", "downstream"),
@@ -149,7 +149,7 @@ _JOBS: Final = (
 
 _RERUNS: Final = (
     note(E.RERUN_REQUESTED, "{pipeline} {schedule} {date}: a rerun was asked for ({reason})", "reason"),
-    tell(E.RERUN_ACCEPTED, "{pipeline} {schedule} {date}: it is done again ({reason})", "", "reason"),
+    inform(E.RERUN_ACCEPTED, "{pipeline} {schedule} {date}: it is done again ({reason})", "", "reason"),
     warn(
         E.RERUN_REJECTED,
         "{pipeline} {schedule} {date}: it is not done again ({reason}): {refusal}",
@@ -172,7 +172,7 @@ _RERUNS: Final = (
         "sensor_key",
     ),
     note(E.BACKFILL_STARTED, "{pipeline}: backfill {backfill_id} of {periods} periods began", "backfill_id", "periods"),
-    tell(
+    inform(
         E.BACKFILL_COMPLETED,
         "{pipeline}: backfill {backfill_id} is done",
         "",
@@ -183,7 +183,7 @@ _RERUNS: Final = (
     warn(
         E.BACKFILL_FAILED,
         "{pipeline}: {failed} periods of backfill {backfill_id} failed",
-        "'headgate run ls' has them; resume the backfill when the cause is mended",
+        "'headgate run ls' has them; resume the backfill when the cause is fixed",
         "backfill_id",
         "failed",
         scope=Scope.PIPELINE,
@@ -213,7 +213,7 @@ _AFTERWARDS: Final = (
         "previous",
         "current",
     ),
-    tell(
+    inform(
         E.POST_RUN_DRIFT_INFLIGHT,
         "{pipeline} {schedule} {date}: {sensor_key} went from {previous} to {current} while it runs",
         "the run may have read either; it is compared again when it is done",
@@ -245,18 +245,18 @@ _AFTERWARDS: Final = (
 )  # fmt: skip
 
 _DRY_RUNS: Final = (
-    tell(E.DRY_RUN_WOULD_TRIGGER, "{pipeline} {schedule} {date}: dry run: the job would have started", ""),
-    tell(E.DRY_RUN_LATE_DATA, "{pipeline} {schedule} {date}: dry run: data came late ({late_by})", "", "late_by"),
-    tell(E.DRY_RUN_SLA_PROJECTION, "{pipeline} {schedule} {date}: dry run: its deadline would be {status}", "",
+    inform(E.DRY_RUN_WOULD_TRIGGER, "{pipeline} {schedule} {date}: dry run: the job would have started", ""),
+    inform(E.DRY_RUN_LATE_DATA, "{pipeline} {schedule} {date}: dry run: data came late ({late_by})", "", "late_by"),
+    inform(E.DRY_RUN_SLA_PROJECTION, "{pipeline} {schedule} {date}: dry run: its deadline would be {status}", "",
          "status"),
-    tell(E.DRY_RUN_DRIFT, "{pipeline} {schedule} {date}: dry run: {sensor_key} changed afterwards", "", "sensor_key"),
-    tell(E.DRY_RUN_COMPLETED, "{pipeline} {schedule} {date}: dry run: over, deadline {sla_status}", "", "sla_status"),
-    tell(E.DRY_RUN_WOULD_RERUN, "{pipeline} {schedule} {date}: dry run: it would be done again ({reason})", "",
+    inform(E.DRY_RUN_DRIFT, "{pipeline} {schedule} {date}: dry run: {sensor_key} changed afterwards", "", "sensor_key"),
+    inform(E.DRY_RUN_COMPLETED, "{pipeline} {schedule} {date}: dry run: over, deadline {sla_status}", "", "sla_status"),
+    inform(E.DRY_RUN_WOULD_RERUN, "{pipeline} {schedule} {date}: dry run: it would be done again ({reason})", "",
          "reason"),
-    tell(E.DRY_RUN_RERUN_REJECTED, "{pipeline} {schedule} {date}: dry run: a rerun would be refused: {refusal}", "",
+    inform(E.DRY_RUN_RERUN_REJECTED, "{pipeline} {schedule} {date}: dry run: a rerun would be refused: {refusal}", "",
          "refusal"),
-    tell(E.DRY_RUN_WOULD_RETRY, "{pipeline} {schedule} {date}: dry run: it would be tried again", ""),
-    tell(E.DRY_RUN_RETRY_EXHAUSTED, "{pipeline} {schedule} {date}: dry run: it would not be tried again", ""),
+    inform(E.DRY_RUN_WOULD_RETRY, "{pipeline} {schedule} {date}: dry run: it would be tried again", ""),
+    inform(E.DRY_RUN_RETRY_EXHAUSTED, "{pipeline} {schedule} {date}: dry run: it would not be tried again", ""),
 )  # fmt: skip
 
 RUN_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_READINESS, *_JOBS, *_RERUNS, *_AFTERWARDS, *_DRY_RUNS)

@@ -1,10 +1,10 @@
-"""Event types of deadlines, the watchdog, stuck executions, what people decide, and alerts themselves."""
+"""Event types of deadlines, the watchdog, stuck executions, operators' decisions and alert delivery."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from headgate.pipelines.events.event_types import EventType, Scope, note, page, tell, warn
+from headgate.pipelines.events.event_types import EventType, Scope, inform, note, page, warn
 from headgate.pipelines.events.names import EventName as E
 
 _DEADLINES: Final = (
@@ -23,7 +23,7 @@ _DEADLINES: Final = (
         "status",
         resolves=(E.SLA_WARNING,),
     ),
-    tell(
+    inform(
         E.SLA_MET,
         "{pipeline} {schedule} {date}: done before its deadline {deadline}",
         "",
@@ -102,18 +102,18 @@ _WATCHDOG: Final = (
     page(
         E.WATCHDOG_DEGRADED,
         "checks of the watchdog failed: {checks}",
-        "what they look for goes unseen until they work; look at the watchdog's log",
+        "their findings are missing until they work; look at the watchdog's log",
         "checks",
         scope=Scope.INSTALLATION,
     ),
     page(
         E.WATCHDOG_SILENT,
         "the watchdog has not been heard of since {since}",
-        "nobody sees what does not happen; start it again",
+        "missed runs go unnoticed; start it again",
         "since",
         scope=Scope.INSTALLATION,
     ),
-    tell(
+    inform(
         E.WATCHDOG_RECOVERED,
         "the watchdog works again",
         "",
@@ -127,14 +127,14 @@ _WATCHDOG: Final = (
         "since",
         scope=Scope.INSTALLATION,
     ),
-    tell(E.SERVER_RECOVERED, "the server works again", "", scope=Scope.INSTALLATION, resolves=(E.SERVER_SILENT,)),
+    inform(E.SERVER_RECOVERED, "the server works again", "", scope=Scope.INSTALLATION, resolves=(E.SERVER_SILENT,)),
 )
 
 _EXECUTIONS: Final = (
     page(
         E.EXECUTION_STUCK,
         "execution {execution_id} of workflow {workflow} is stuck: {error}",
-        "mend its code, then let it go on with 'headgate execution redrive ID'",
+        "fix its code, then let it go on with 'headgate execution redrive ID'",
         "execution_id",
         "workflow",
         "error",
@@ -158,7 +158,7 @@ _DECISIONS: Final = (
         scope=Scope.PIPELINE,
         resolves=(E.PIPELINE_CONFIG_INVALID,),
     ),
-    tell(
+    inform(
         E.PIPELINE_DELETED,
         "{pipeline}: taken away by {by}; its runs and versions stay",
         "",
@@ -169,20 +169,20 @@ _DECISIONS: Final = (
     page(
         E.PIPELINE_CONFIG_INVALID,
         "{pipeline}: its definition cannot be used: {error}",
-        "mend it; the last good one, if there is any, stays in force",
+        "fix it; the last good one, if there is any, stays in force",
         "error",
         scope=Scope.PIPELINE,
     ),
-    tell(E.PIPELINE_PAUSED, "{pipeline}: paused by {by}: {reason}", "", "by", "reason", scope=Scope.PIPELINE),
-    tell(E.PIPELINE_RESUMED, "{pipeline}: resumed by {by}", "", "by", scope=Scope.PIPELINE),
+    inform(E.PIPELINE_PAUSED, "{pipeline}: paused by {by}: {reason}", "", "by", "reason", scope=Scope.PIPELINE),
+    inform(E.PIPELINE_RESUMED, "{pipeline}: resumed by {by}", "", "by", scope=Scope.PIPELINE),
     page(
         E.CIRCUIT_BREAKER_TRIPPED,
         "{pipeline}: stopped after {failures} failures in a row",
-        "mend the cause, then resume it: nothing begins before",
+        "fix the cause, then resume it: nothing begins before",
         "failures",
         scope=Scope.PIPELINE,
     ),
-    tell(
+    inform(
         E.CIRCUIT_BREAKER_RESET,
         "{pipeline}: it begins again after its failures ({by})",
         "",
@@ -190,9 +190,9 @@ _DECISIONS: Final = (
         scope=Scope.PIPELINE,
         resolves=(E.CIRCUIT_BREAKER_TRIPPED,),
     ),
-    tell(E.RUN_HELD, "{pipeline} {schedule} {date}: held by {by}: {reason}", "approve or skip it", "by", "reason"),
+    inform(E.RUN_HELD, "{pipeline} {schedule} {date}: held by {by}: {reason}", "approve or skip it", "by", "reason"),
     note(E.RUN_APPROVED, "{pipeline} {schedule} {date}: approved by {by}", "by", resolves=(E.RUN_HELD,)),
-    tell(E.RUN_SKIPPED, "{pipeline} {schedule} {date}: skipped by {by}: {reason}", "", "by", "reason"),
+    inform(E.RUN_SKIPPED, "{pipeline} {schedule} {date}: skipped by {by}: {reason}", "", "by", "reason"),
     warn(
         E.RUN_FORCED,
         "{pipeline} {schedule} {date}: begun by {by} though it is not ready: {reason}",
@@ -200,7 +200,7 @@ _DECISIONS: Final = (
         "by",
         "reason",
     ),
-    tell(E.RUN_CANCELLED, "{pipeline} {schedule} {date}: cancelled by {by}: {reason}", "", "by", "reason"),
+    inform(E.RUN_CANCELLED, "{pipeline} {schedule} {date}: cancelled by {by}: {reason}", "", "by", "reason"),
     warn(
         E.DATASET_HOLD,
         "{pipeline} {schedule} {date}: held because {dataset} is not healthy enough",
@@ -215,7 +215,7 @@ _ALERTS: Final = (
     page(
         E.ALERT_CHANNEL_FAILED,
         "alerts do not reach the channel {channel}: {error}",
-        "mend the channel, try it with 'headgate alert test', then redeliver its dead letters",
+        "fix the channel, try it with 'headgate alert test', then redeliver its dead letters",
         "channel",
         "error",
         scope=Scope.INSTALLATION,

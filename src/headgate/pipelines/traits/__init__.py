@@ -1,1 +1,1 @@
-"""Traits: say here what this part is for."""
+"""Traits: named checks of a pipeline, their evaluators and their stored results."""

@@ -1,7 +1,7 @@
-"""Breakers of evaluators: one that keeps failing is left alone for a while, then asked once.
+"""Evaluator breakers: a circuit breaker for each evaluator.
 
-Only what speaks against the evaluator counts: that a trait does not hold, is out of date, or will fail the same way
-every time says that the evaluator answers.
+Only failures of the evaluator count: a trait that is not met, has expired or fails permanently shows that the evaluator
+answers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.traits.protocol import Answer
 from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
 
-# Five failures within a minute, however many successes lie between them; half a minute's rest; then one try.
+# Five failures within a minute, regardless of successes in between; then half a minute open, and one probe.
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.0, window_seconds=60.0, open_seconds=30.0, probes=1)
-# Those that were used longest ago are forgotten first.
+# The least recently used are dropped first.
 BREAKERS_MAX: Final = 10_000
 
 
 class EvaluatorBreakers:
-    """A breaker for each evaluator. Safe to use from many threads; every process has its own."""
+    """A breaker for each evaluator. Thread-safe; each process has its own."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class EvaluatorBreakers:
         self._breakers: OrderedDict[str, Breaker] = OrderedDict()
         self._lock = threading.Lock()
 
-    def guarded(self, evaluator: str, ask: Callable[[], Answer]) -> Answer:
-        """Return what `ask` answers, or that the evaluator is left alone for now. `ask` must not raise."""
+    def guarded(self, evaluator: str, evaluate: Callable[[], Answer]) -> Answer:
+        """Return the answer of `evaluate`, or that the breaker is open. `evaluate` must not raise."""
         breaker = self._breaker(evaluator)
         try:
             ticket = breaker.admit()
         except BreakerOpenError as exc:
             return left_alone(exc.retry_after_seconds)
-        answer = ask()
+        answer = evaluate()
         if answer.is_setback:
             breaker.failed(ticket)
         else:
@@ -54,24 +54,24 @@ class EvaluatorBreakers:
         return answer
 
     def state(self, evaluator: str) -> BreakerState:
-        """Return whether an evaluator is asked at present."""
+        """Return the breaker state of an evaluator."""
         with self._lock:
-            found = self._breakers.get(evaluator)
-        return BreakerState.CLOSED if found is None else found.state
+            breaker = self._breakers.get(evaluator)
+        return BreakerState.CLOSED if breaker is None else breaker.state
 
     def _breaker(self, evaluator: str) -> Breaker:
         with self._lock:
-            found = self._breakers.get(evaluator)
-            if found is None:
-                found = self._breakers[evaluator] = Breaker(evaluator, self._clock, self._limits, self._changed)
+            breaker = self._breakers.get(evaluator)
+            if breaker is None:
+                breaker = self._breakers[evaluator] = Breaker(evaluator, self._clock, self._limits, self._changed)
                 if len(self._breakers) > BREAKERS_MAX:
                     self._breakers.popitem(last=False)
             self._breakers.move_to_end(evaluator)
-            return found
+            return breaker
 
 
 def left_alone(seconds: float) -> Answer:
-    """Return the answer of an evaluator that is not asked: not ready, and worth another try."""
+    """Return the answer while the breaker is open: not ready, and retryable."""
     return Answer(
         status=TraitStatus.FAIL,
         category=FailureCategory.TRANSIENT,

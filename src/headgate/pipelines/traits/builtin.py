@@ -1,7 +1,7 @@
-"""Evaluators that are built in: facts that Headgate keeps itself, and probes of files, objects and databases.
+"""Built-in evaluators: facts that Headgate stores itself, and probes of files, objects and databases.
 
-`${date}` and the like are filled in, in every text of the config. What the config lacks or has wrong is an error that
-trying again does not mend, and it names the field.
+Placeholders such as `${date}` are filled in, in every text of the config. An invalid config is a permanent error that
+names the field.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headgate.triggers.templates import date_values, render
 
 PREFIX: Final = "builtin:"
 SCHEDULE_DEFAULT: Final = "daily"
-# Timestamps further ahead of the clock than this are not believed.
+# Timestamps further ahead of the clock than this are rejected.
 FUTURE_SECONDS_MAX: Final = 300.0
 _NAMED_MAX: Final = 5
 
@@ -31,21 +31,21 @@ Builtin = Callable[[Question], Answer]
 
 
 class SensorReader(Protocol):
-    """Sensors as they hold for a run."""
+    """Reads the sensors that apply to a run."""
 
     def read(self, pipeline_id: str, keys: Iterable[str], date: str) -> Reading:
-        """Return what holds for a run of `date` under each of `keys`."""
+        """Return the sensors that apply to a run of `date`, by key."""
 
 
 class RunLogReader(Protocol):
-    """The logs of periods."""
+    """Reads run logs."""
 
     def log(self, slot: Slot) -> RunLog | None:
-        """Return where a period stands; None: nobody has begun it."""
+        """Return the log of a period, or None."""
 
 
 class BuiltinEvaluator:
-    """The evaluators that come with Headgate, and `more` beside them by name."""
+    """The evaluators that come with Headgate, and `more` by name."""
 
     def __init__(self, sensors: SensorReader, runs: RunLogReader, more: Mapping[str, Builtin] | None = None) -> None:
         self._sensors = sensors
@@ -61,16 +61,16 @@ class BuiltinEvaluator:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What can follow `builtin:`."""
+        """The names that can follow `builtin:`."""
         return tuple(sorted(self._builtins))
 
     def evaluate(self, question: Question) -> Answer:
-        """Return what the evaluator finds that the reference names. Raises `HeadgateError` for what it cannot read."""
+        """Run the evaluator that the reference names. Raises `HeadgateError` if it cannot read."""
         name = question.reference.removeprefix(PREFIX)
-        found = self._builtins.get(name)
-        if found is None:
+        builtin = self._builtins.get(name)
+        if builtin is None:
             return failure(FailureCategory.PERMANENT, f"there is no {PREFIX}{name}; use one of {', '.join(self.names)}")
-        return found(rendered(question))
+        return builtin(rendered(question))
 
     def _upstream_job_log(self, question: Question) -> Answer:
         """Whether a period of another pipeline is done: of `upstreamSchedule`, else of the run's own schedule."""
@@ -119,7 +119,7 @@ class BuiltinEvaluator:
             return sensor
         from_ms = sensor.updated_at_ms if field is None else moment_ms(field_of(sensor.data, field))
         if not from_ms:
-            # Rows of others without a moment: it is not known how old they are.
+            # A row of another program without a time: its age is unknown.
             what = f"{field} that is a moment" if field else "moment it is from"
             return not_met(f"sensor {sensor.full_key} has no {what}")
         age = (question.now_ms - from_ms) / 1000
@@ -177,19 +177,19 @@ class BuiltinEvaluator:
         return passed(f"{rate:g} of the values are null", value)
 
     def _sensor(self, question: Question) -> Sensor | Answer:
-        """Return the sensor that the config names, or what to answer where there is none."""
+        """Return the sensor that the config names, or the answer if there is none."""
         key = text(question.config, "sensorType")
         reading = self._sensors.read(question.pipeline_id, [key], question.date)
-        found = reading.sensors.get(key)
-        if found is None:
+        sensor = reading.sensors.get(key)
+        if sensor is None:
             stray = reading.strays.get(key)
             known = f"; it is known of {stray}" if stray else ""
             return not_met(f"sensor {key} is not there for {question.date or 'now'}{known}")
-        return found
+        return sensor
 
 
 def rendered(question: Question) -> Question:
-    """Return the question with the templates of its config filled in. The definition stays as it is."""
+    """Return the question with the placeholders of its config filled in, as a copy."""
     values = date_values(question.date) if question.date else {}
     values |= {
         "schedule": question.schedule_id,
@@ -207,7 +207,7 @@ def _no_secrets(source: str, reference: str) -> str:
 
 
 def _windows(given: Json) -> frozenset[str] | int:
-    """Return the windows that a field names, or how many it says there are."""
+    """Return the windows that a field names, or their number."""
     if isinstance(given, Mapping):
         return frozenset(str(name) for name, is_there in given.items() if is_there)
     if isinstance(given, list | tuple | set | frozenset):
@@ -227,5 +227,5 @@ def _all_of(expected: tuple[str, ...], there: frozenset[str], sensor: Sensor) ->
 
 
 def _either(data: Mapping[str, Json], *names: str) -> Json:
-    # Found by being there: a rate of 0 is one.
+    # By presence: a rate of 0 counts.
     return next((data[name] for name in names if data.get(name) is not None), None)

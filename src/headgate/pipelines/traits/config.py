@@ -1,4 +1,4 @@
-"""Fields of an evaluator's config, read with care: each refusal names the field, what it is and what it may be."""
+"""Config fields: typed access to an evaluator's config; each error names the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.pipelines.field_values import number, shown
 
 
 def text(config: Mapping[str, Json], name: str) -> str:
-    """Return a text that must be there. Raises `DefinitionError`."""
+    """Return a required text. Raises `DefinitionError`."""
     found = text_or_none(config, name)
     if found is None:
         raise DefinitionError(f"config: {name} is missing; give a text")
@@ -19,7 +19,7 @@ def text(config: Mapping[str, Json], name: str) -> str:
 
 
 def text_or_none(config: Mapping[str, Json], name: str) -> str | None:
-    """Return a text; None: there is none, or it is empty. Raises `DefinitionError` for anything else."""
+    """Return a text; None: it is missing or empty. Raises `DefinitionError` for anything else."""
     found = config.get(name)
     if found is None or found == "":
         return None
@@ -29,7 +29,7 @@ def text_or_none(config: Mapping[str, Json], name: str) -> str | None:
 
 
 def texts_or_none(config: Mapping[str, Json], name: str) -> tuple[str, ...] | None:
-    """Return a list of texts, for which numbers are taken too. Raises `DefinitionError` for anything else."""
+    """Return a list of texts; numbers are accepted. Raises `DefinitionError` for anything else."""
     found = config.get(name)
     if found is None:
         return None
@@ -39,7 +39,7 @@ def texts_or_none(config: Mapping[str, Json], name: str) -> tuple[str, ...] | No
 
 
 def number_or_none(config: Mapping[str, Json], name: str) -> int | float | None:
-    """Return a number, which may be written as text; 0 is one. Raises `DefinitionError` for anything else."""
+    """Return a number, also from text. Raises `DefinitionError` for anything else."""
     found = config.get(name)
     if found is None:
         return None
@@ -50,7 +50,7 @@ def number_or_none(config: Mapping[str, Json], name: str) -> int | float | None:
 
 
 def flag(config: Mapping[str, Json], name: str, *, default: bool) -> bool:
-    """Return whether something is so. Raises `DefinitionError` for what is neither true nor false."""
+    """Return a boolean. Raises `DefinitionError` for anything else."""
     found = config.get(name, default)
     if not isinstance(found, bool):
         raise DefinitionError(f"config: {name} is {shown(found)}; give true or false")
@@ -58,7 +58,7 @@ def flag(config: Mapping[str, Json], name: str, *, default: bool) -> bool:
 
 
 def duration_seconds(config: Mapping[str, Json], name: str) -> float:
-    """Return a length of time that must be there: "10m", or a number of seconds. Raises `DefinitionError`."""
+    """Return a required duration: "10m", or a number of seconds. Raises `DefinitionError`."""
     found = duration_or_none(config, name)
     if found is None:
         raise DefinitionError(f'config: {name} is missing; give a duration such as "10m"')
@@ -66,7 +66,7 @@ def duration_seconds(config: Mapping[str, Json], name: str) -> float:
 
 
 def duration_or_none(config: Mapping[str, Json], name: str) -> float | None:
-    """Return a length of time; None: there is none. Raises `DefinitionError` for what is not one."""
+    """Return a duration; None: it is missing. Raises `DefinitionError` for an invalid one."""
     found = config.get(name)
     if found is None:
         return None

@@ -1,8 +1,7 @@
-"""Evaluators: who evaluates a trait, by the text that its definition has, and how that becomes a result that is kept.
+"""Evaluators: selects the evaluator of a trait by its reference, runs it, and stores the result.
 
 A reference is `builtin:NAME`, `plugin:NAME`, an http or https URL, `command:PROGRAM ARGUMENT…`, or `push` for results
-that are pushed through the API.
-Nothing that an evaluator does is raised, and none that hangs keeps another from being asked.
+that are pushed through the API. Errors of an evaluator become results, and one that hangs does not block the others.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FORMS: Final = "use builtin:NAME, plugin:NAME, http://… or https://…, comma
 
 
 class TraitOrder(Struct, frozen=True, kw_only=True):
-    """A trait that is to be evaluated, and for which run. Without a date it is evaluated for all."""
+    """A trait to evaluate, and the run it is for. Without a date it applies to all periods."""
 
     pipeline_id: str
     trait_type: str
@@ -47,9 +46,9 @@ class TraitOrder(Struct, frozen=True, kw_only=True):
 
 
 class Evaluators:
-    """Evaluates traits. Safe to use from many threads.
+    """Evaluates traits. Thread-safe.
 
-    Without `process`, no programs are run. `also` gives the writes, such as events, that go with each result.
+    Without `process`, no programs are run. `also` makes the writes, such as events, that go with each result.
     """
 
     def __init__(
@@ -75,9 +74,9 @@ class Evaluators:
         self._also = also
 
     def evaluate_trait(self, order: TraitOrder, now: datetime) -> TraitResult:
-        """Find out what a trait is at this moment, keep it, and return it. What is pushed is read, and not changed.
+        """Evaluate a trait now, store the result and return it. A pushed result is read and not changed.
 
-        Raises what the store raises, and nothing for what an evaluator does.
+        Raises errors of the store only.
         """
         if order.trait.evaluator == PUSH:
             return self._pushed(order, now)
@@ -91,7 +90,7 @@ class Evaluators:
             return list(threads.map(lambda order: self.evaluate_trait(order, now), orders))
 
     def ask(self, order: TraitOrder, now: datetime) -> TraitResult:
-        """Find out what a trait is at this moment, and keep nothing. Raises only for what is pushed."""
+        """Evaluate a trait now without storing the result. Errors of an evaluator are not raised."""
         if order.trait.evaluator == PUSH:
             return self._pushed(order, now)
         began = self._clock.monotonic()
@@ -99,7 +98,7 @@ class Evaluators:
         return _result(order, answer, now, max(0, round((self._clock.monotonic() - began) * 1000)))
 
     def check(self, trait: Trait) -> None:
-        """Raise `DefinitionError` for a trait that can never be evaluated here, naming what is allowed."""
+        """Raise `DefinitionError` for a trait that can never be evaluated here."""
         if trait.timeout <= 0:
             raise DefinitionError(f"timeout {trait.timeout:g}: an evaluator needs time; give a duration above 0")
         reference = trait.evaluator
@@ -135,7 +134,7 @@ class Evaluators:
         name = _name(order)
         return self._breakers.guarded(
             name,
-            lambda: self._isolation.ask(name, question.timeout_seconds, lambda: evaluator.evaluate(question)),
+            lambda: self._isolation.run(name, question.timeout_seconds, lambda: evaluator.evaluate(question)),
         )
 
     def _evaluator(self, reference: str) -> Evaluator:
@@ -145,21 +144,21 @@ class Evaluators:
             return self._plugin
         if reference.startswith(_HTTP):
             return self._http
-        assert self._process is not None, "it was checked"
+        assert self._process is not None, "checked above"
         return self._process
 
     def _pushed(self, order: TraitOrder, now: datetime) -> TraitResult:
         slot = Slot(order.pipeline_id, order.schedule_id, order.date)
-        found = self._traits.find(order.pipeline_id, order.trait_type, slot, now)
-        if found is None:
-            missing = Answer(status=TraitStatus.FAIL, reason="nobody has pushed it for this period")
+        result = self._traits.find(order.pipeline_id, order.trait_type, slot, now)
+        if result is None:
+            missing = Answer(status=TraitStatus.FAIL, reason="no result was pushed for this period")
             return _result(order, missing, now, 0)
         now_ms = int(now.timestamp() * 1000)
-        return replace(found, status=found.status_at(now_ms), reason=found.reason_at(now_ms))
+        return replace(result, status=result.status_at(now_ms), reason=result.reason_at(now_ms))
 
 
 def _question(order: TraitOrder, now: datetime) -> Question:
-    """Return what is asked. The config of the definition stays as it is, for others read it too."""
+    """Return the question for the evaluator, with a copy of the config."""
     run = {"date": order.date, "scheduleID": order.schedule_id}
     return Question(
         reference=order.trait.evaluator,
@@ -175,7 +174,7 @@ def _question(order: TraitOrder, now: datetime) -> Question:
 
 
 def _name(order: TraitOrder) -> str:
-    """Return what stands or falls together. What is built in looks at things of the pipeline, so each has its own."""
+    """Return the breaker key. Built-in evaluators read data of the pipeline, so each trait has its own."""
     reference = order.trait.evaluator
     if reference.startswith((evaluator_builtin.PREFIX, plugins.PREFIX)):
         return f"{reference} of {order.pipeline_id}/{order.trait_type}"
@@ -183,7 +182,7 @@ def _name(order: TraitOrder) -> str:
 
 
 def _result(order: TraitOrder, answer: Answer, now: datetime, duration_ms: int) -> TraitResult:
-    # Good from when it was answered: a slow answer with a short life would otherwise never hold.
+    # Valid from the time of the answer: a slow answer with a short lifetime would otherwise expire at once.
     evaluated_at_ms = int(now.timestamp() * 1000) + duration_ms
     value, note = bounded_value(answer.value)
     return TraitResult(

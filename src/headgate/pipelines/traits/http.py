@@ -1,7 +1,7 @@
-"""Evaluators that are services: asked by POST, at addresses that were looked up once and checked.
+"""HTTP evaluators: services that are called by POST, at addresses that are resolved once and checked.
 
-Redirects are not followed, so that none leads where the first address could not have. An answer other than 2xx says
-nothing about the trait: it is an error, with the category that the status has.
+Redirects are not followed, so that none leads to a forbidden address. A status other than 2xx is an error with the
+category of the status.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headgate.triggers.http.client import ANSWER_BYTES_MAX, Outbound, Request, j
 from headgate.triggers.http.client import Answer as Response
 
 SECONDS_MAX: Final = 60.0
-# Before the second, third and fourth time.
+# Before the second, third and fourth attempt.
 PAUSES_SECONDS: Final = (0.5, 1.0, 2.0)
-# Statuses after which the same question may well be answered a moment later.
+# Statuses that are retried.
 RETRIED: Final = frozenset({429, 502, 503, 504})
 
 
 class HttpEvaluator:
-    """Asks services. The trait's time-out, and never more than a minute, is for all tries together."""
+    """Calls services. The time-out of the trait, at most a minute, covers all attempts."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class HttpEvaluator:
         self._outbound = Outbound(clock, destinations, resolve=resolve, tls=tls)
 
     def evaluate(self, question: Question) -> Answer:
-        """Ask the service that the reference is the address of, and return what it answers."""
+        """Call the service at the reference, and return its answer."""
         seconds = min(question.timeout_seconds, SECONDS_MAX)
         ends_at = self._clock.monotonic() + seconds
         pauses = list(PAUSES_SECONDS)
@@ -70,7 +70,7 @@ def _judged(response: Response) -> Answer:
         is_passing = response.status == 429 or response.status >= 500
         category = FailureCategory.TRANSIENT if is_passing else FailureCategory.PERMANENT
         return failure(category, str(response.refusal()))
-    # Outbound requests read no further than this.
+    # The outbound client stops reading at this size.
     if len(response.body) >= ANSWER_BYTES_MAX:
         return too_large(ANSWER_BYTES_MAX)
     return read_answer(response.body)

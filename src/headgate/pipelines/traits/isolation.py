@@ -1,7 +1,7 @@
-"""Isolation of evaluators: each is asked in a thread of its own, and one that hangs keeps nobody waiting.
+"""Evaluator isolation: runs each evaluation in its own thread, so that one that hangs does not block others.
 
-Code in this process cannot be ended from outside. What hangs is left behind, counted until it comes back, and the same
-evaluator is not given more threads than a few to hang in.
+A thread cannot be killed. A hanging one is abandoned and counted until it returns, and one evaluator gets only a few
+threads to hang in.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headgate.pipelines.enums import FailureCategory
 from headgate.pipelines.traits.protocol import Answer, failure, of_failure, timed_out
 
 HANGING_MAX: Final = 4
-# Evaluators that keep their time themselves get this much to say so.
+# Extra time for evaluators that enforce their time-out themselves.
 GRACE_SECONDS: Final = 1.0
 
 
 class Isolation:
-    """Asks evaluators apart from each other. Safe to use from many threads."""
+    """Runs evaluations isolated from each other. Thread-safe."""
 
     def __init__(self, *, hanging_max: int = HANGING_MAX, grace_seconds: float = GRACE_SECONDS) -> None:
         self._hanging_max = hanging_max
@@ -28,15 +28,15 @@ class Isolation:
         self._hanging: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def ask(self, evaluator: str, timeout_seconds: float, ask: Callable[[], Answer]) -> Answer:
-        """Return what `ask` answers within its time; whatever it raises is an answer too. Never raises."""
+    def run(self, evaluator: str, timeout_seconds: float, evaluate: Callable[[], Answer]) -> Answer:
+        """Return the answer of `evaluate` within its time; an exception becomes an answer too. Never raises."""
         hanging = self.hanging(evaluator)
         if hanging >= self._hanging_max:
             return failure(
                 FailureCategory.TRANSIENT,
                 f"{hanging} earlier evaluations of it still hang; it is asked again after one ends",
             )
-        call = _Call(ask)
+        call = _Call(evaluate)
         thread = threading.Thread(target=self._run, args=(evaluator, call), name="headgate-evaluator", daemon=True)
         try:
             thread.start()
@@ -52,7 +52,7 @@ class Isolation:
         return timed_out(timeout_seconds)
 
     def hanging(self, evaluator: str) -> int:
-        """Return how many evaluations by this evaluator were left behind and have not come back."""
+        """Return the number of abandoned evaluations of this evaluator."""
         with self._lock:
             return self._hanging[evaluator]
 
@@ -64,12 +64,12 @@ class Isolation:
                 call.done.set()
                 if call.is_left:
                     self._hanging[evaluator] -= 1
-                    # Nothing is kept of what is well again.
+                    # Drop the entry of a recovered evaluator.
                     self._hanging += Counter()
 
 
 class _Call:
-    """One evaluation, and whether someone still waits for it."""
+    """One evaluation, and whether its caller still waits."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
         self.done = threading.Event()

@@ -1,6 +1,6 @@
-"""Probes: built-in evaluators that look at things outside: a file, an object in S3, a count in a database.
+"""Probes: built-in evaluators that read a file, an object in S3, or a count in a database.
 
-They only ever read. A thing that is not there is FAIL; one that cannot be looked at is an error.
+They are read-only. A missing object is FAIL; one that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.triggers.aws.clients import AwsClients, aws_call, error_code
 
 _NOT_THERE: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
 _SQLITE: Final = ("sqlite:///", "sqlite:")
-# How many steps of SQLite's machine pass between two looks at the clock: some milliseconds.
+# SQLite VM steps between two checks of the time limit: some milliseconds.
 _STEPS: Final = 100_000
 _BUSY_SECONDS: Final = 2.0
 _READING: Final = frozenset(
@@ -38,15 +38,15 @@ _REAL_TIME: Final = SystemClock()
 def probes(
     *, roots: Sequence[Path] | None = None, aws: Callable[[], AwsClients] | None = None
 ) -> Mapping[str, Builtin]:
-    """Return the probes by name. Files and databases are looked at below `roots` alone; None: anywhere."""
+    """Return the probes by name. Files and databases must be below `roots`; None: anywhere."""
     allowed = None if roots is None else tuple(root.resolve() for root in roots)
-    found: dict[str, Builtin] = {
+    builtins: dict[str, Builtin] = {
         "file-exists": lambda question: file_exists(question, allowed),
         "sql-count": lambda question: sql_count(question, allowed),
     }
     if aws is not None:
-        found["s3-object"] = lambda question: s3_object(question, aws())
-    return found
+        builtins["s3-object"] = lambda question: s3_object(question, aws())
+    return builtins
 
 
 def file_exists(question: Question, roots: Sequence[Path] | None = None) -> Answer:
@@ -115,7 +115,7 @@ def sql_count(question: Question, roots: Sequence[Path] | None = None, clock: Cl
 
 
 def _opened(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """Open a database so that nothing but reading it is possible, whatever the query says."""
+    """Open a database read-only, whatever the query says."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_seconds)
     connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
     return connection
@@ -148,7 +148,7 @@ def _database(given: str) -> str:
 
 
 def _allowed(given: str, roots: Sequence[Path] | None) -> Path:
-    """Return a path with its links followed, so that none leads out of what may be looked at."""
+    """Return a resolved path, so that no link leads out of the allowed folders."""
     try:
         path = Path(given).resolve()
     except (ValueError, OSError, RuntimeError) as exc:
@@ -159,7 +159,7 @@ def _allowed(given: str, roots: Sequence[Path] | None) -> Path:
 
 
 def _held(question: Question, what: str, size_bytes: int, modified_at: float) -> Answer:
-    """Hold the size and the age of something that is there against what is asked for."""
+    """Compare the size and age of an object with the limits of the config."""
     bytes_min = number_or_none(question.config, "minBytes")
     age_max = duration_or_none(question.config, "maxAge")
     age = question.now.timestamp() - modified_at

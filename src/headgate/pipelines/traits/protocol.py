@@ -1,7 +1,7 @@
-"""The protocol of evaluators: what one is asked about a trait, and what its answer comes to.
+"""Evaluator protocol: the question about a trait, and the answer.
 
-A failure to find out is ERROR with a category, and never mistaken for "not ready": only FAIL without a category says
-that the evaluator works and the trait does not hold.
+A failed evaluation is ERROR with a category, never "not ready": only FAIL without a category means that the evaluator
+works and the trait is not met.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.triggers.contract import TriggerFailedError, shown
 
-# An answer is a few facts. What is longer is a mistake, and is not read to its end.
+# Larger answers are rejected and not read to the end.
 ANSWER_BYTES_MAX: Final = 1_048_576
 TIMED_OUT: Final = "EVALUATOR_TIMEOUT"
 _STATUSES: Final = ", ".join(TraitStatus)
@@ -26,7 +26,7 @@ _CATEGORIES: Final = ", ".join(FailureCategory)
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What an evaluator is asked. `config` is a copy of the trait's, with the run's date and schedule in it."""
+    """The question for an evaluator. `config` is a copy of the trait's, with the run's date and schedule."""
 
     reference: str
     pipeline_id: str
@@ -40,18 +40,18 @@ class Question(Struct, frozen=True, kw_only=True):
 
     @property
     def now_ms(self) -> int:
-        """The one moment that everything in an evaluation goes by."""
+        """The time of the evaluation."""
         return int(self.now.timestamp() * 1000)
 
     def body(self) -> bytes:
-        """Return the question as it is sent to what is not part of this process."""
+        """Encode the question for an external evaluator."""
         return msgspec.json.encode(
             {"pipelineId": self.pipeline_id, "traitType": self.trait_type, "config": self.config}
         )
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What an evaluator found, or why it did not."""
+    """The result of an evaluation, or its error."""
 
     status: TraitStatus
     reason: str = ""
@@ -60,9 +60,9 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def is_setback(self) -> bool:
-        """Whether it speaks against the evaluator, so that it may be left alone for a while.
+        """Whether it counts against the evaluator's breaker.
 
-        What will be the same next time, and what is merely out of date, does not.
+        Permanent failures and expired results do not.
         """
         if self.status not in (TraitStatus.FAIL, TraitStatus.ERROR) or self.category is None:
             return False
@@ -70,14 +70,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Evaluator(Protocol):
-    """One kind of evaluator. Safe to use from many threads."""
+    """One kind of evaluator. Thread-safe."""
 
     def evaluate(self, question: Question) -> Answer:
-        """Return what was found. May raise a `HeadgateError`, which `of_failure` turns into an answer."""
+        """Evaluate a trait. May raise a `HeadgateError`, which `of_failure` turns into an answer."""
 
 
 class _RawAnswer(Struct):
-    """An answer as it is written by others. What it has besides is left alone."""
+    """An answer of an external evaluator. Further fields are ignored."""
 
     status: str
     value: Any = None
@@ -89,22 +89,22 @@ _decode: Final = msgspec.json.Decoder(_RawAnswer).decode
 
 
 def passed(reason: str, value: Json = None) -> Answer:
-    """Return that the trait holds."""
+    """Return that the trait is met."""
     return Answer(status=TraitStatus.PASS, reason=reason, value=value)
 
 
 def not_met(reason: str, value: Json = None) -> Answer:
-    """Return that the trait does not hold, as far as an evaluator that works can tell."""
+    """Return that the trait is not met."""
     return Answer(status=TraitStatus.FAIL, reason=reason, value=value)
 
 
 def failure(category: FailureCategory, reason: str) -> Answer:
-    """Return that it could not be found out."""
+    """Return that the evaluation failed."""
     return Answer(status=TraitStatus.ERROR, category=category, reason=shown(reason))
 
 
 def timed_out(seconds: float) -> Answer:
-    """Return that the evaluator did not answer in time: the same for every kind of evaluator."""
+    """Return that the evaluator did not answer in time."""
     return Answer(
         status=TraitStatus.FAIL,
         category=FailureCategory.TIMEOUT,
@@ -113,42 +113,42 @@ def timed_out(seconds: float) -> Answer:
 
 
 def too_large(bytes_max: int = ANSWER_BYTES_MAX) -> Answer:
-    """Return that the evaluator said more than an answer has."""
+    """Return that the answer was too large."""
     return failure(
         FailureCategory.PERMANENT,
         f"it answered with more than {bytes_max} bytes; an answer is status, value and reason",
     )
 
 
-def read_answer(said: bytes) -> Answer:
-    """Return what an evaluator said. What is not an answer is an error that trying again does not mend."""
+def read_answer(body: bytes) -> Answer:
+    """Decode the answer of an evaluator. Anything else is a permanent error."""
     try:
-        given = _decode(said)
+        raw = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        began = shown(said[:80].decode(errors="replace")) or "nothing"
+        began = shown(body[:80].decode(errors="replace")) or "nothing"
         return failure(FailureCategory.PERMANENT, f"its answer is not the JSON of one: {exc}; it began with {began}")
-    status = given.status.strip().upper()
+    status = raw.status.strip().upper()
     if status not in _STATUSES.split(", "):
-        return failure(FailureCategory.PERMANENT, f"its status {given.status[:40]!r} is none of {_STATUSES}")
-    return _judged(TraitStatus(status), given)
+        return failure(FailureCategory.PERMANENT, f"its status {raw.status[:40]!r} is none of {_STATUSES}")
+    return _answer_of(TraitStatus(status), raw)
 
 
-def _judged(status: TraitStatus, given: _RawAnswer) -> Answer:
-    reason = shown(given.reason or "")
+def _answer_of(status: TraitStatus, raw: _RawAnswer) -> Answer:
+    reason = shown(raw.reason or "")
     if status in (TraitStatus.PASS, TraitStatus.STALE):
-        return Answer(status=status, reason=reason, value=given.value)
-    said = (given.failureCategory or "").strip().upper()
-    if said and said not in _CATEGORIES.split(", "):
-        return failure(FailureCategory.PERMANENT, f"its failureCategory {said[:40]!r} is none of {_CATEGORIES}")
-    category = FailureCategory(said) if said else None
+        return Answer(status=status, reason=reason, value=raw.value)
+    name = (raw.failureCategory or "").strip().upper()
+    if name and name not in _CATEGORIES.split(", "):
+        return failure(FailureCategory.PERMANENT, f"its failureCategory {name[:40]!r} is none of {_CATEGORIES}")
+    category = FailureCategory(name) if name else None
     if status is TraitStatus.ERROR and category is None:
-        # Nothing says that it will be the same next time.
+        # An error without a category counts as transient.
         category = FailureCategory.TRANSIENT
-    return Answer(status=status, reason=reason, value=given.value, category=category)
+    return Answer(status=status, reason=reason, value=raw.value, category=category)
 
 
 def of_failure(error: BaseException) -> Answer:
-    """Return what an error comes to that an evaluator raised."""
+    """Convert an exception of an evaluator to an answer."""
     match error:
         case TriggerFailedError():
             category = FailureCategory(error.category.value)

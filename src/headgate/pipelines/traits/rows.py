@@ -1,7 +1,7 @@
-"""Rows of traits: what a trait came to, for a run or for all, what it came to before, and how both are stored.
+"""Trait rows: results for a period or for all, their history, and their encoding.
 
-`TRAIT#type` has the latest result and the history. Results for a period have rows of their own beside it,
-`TRAIT#type#date#schedule`, so that what is said of one period is never taken for another.
+`TRAIT#type` has the latest result and the history. Results for a period have their own rows beside it,
+`TRAIT#type#date#schedule`, so that they never apply to another period.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headgate.store.model.values import Item
 
 HISTORY_MAX: Final = 50
 VALUE_BYTES_MAX: Final = 65_536
-# How long a result is kept after it has expired: by then nobody asks why a run waited.
+# Retention of a result after it has expired.
 RETENTION_SECONDS: Final = 30 * 86_400
 _REASON_MAX: Final = 200
 _TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
 class TraitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trait came to. `status` is what was found; `status_at` is what it is worth later."""
+    """The result of a trait. `status` is the evaluated one; `status_at` accounts for its expiry."""
 
     pipeline_id: str
     trait_type: str
@@ -44,31 +44,31 @@ class TraitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     value: Json = None
     category: FailureCategory | None = None
-    # The period it is for; empty: for all.
+    # The period; empty: all periods.
     date: str = ""
     schedule_id: str = ""
-    # What evaluated it, or who pushed it.
+    # The evaluator, or the author of a pushed result.
     evaluator: str = ""
     by: str = ""
     run_id: str = ""
     duration_ms: int = 0
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether it is worth nothing any more."""
+        """Whether it has expired."""
         return 0 < self.expires_at_ms <= now_ms
 
     def status_at(self, now_ms: int) -> TraitStatus:
-        """Return what it is worth at a moment: STALE once it has expired, whatever it was."""
+        """Return the status at a time: STALE once it has expired."""
         return TraitStatus.STALE if self.is_expired(now_ms) else self.status
 
-    def speaks_of(self, slot: Slot) -> bool:
+    def applies_to(self, slot: Slot) -> bool:
         """Whether it is for this period, or for all."""
         if not self.date:
             return True
         return self.date == slot.date and self.schedule_id in ("", slot.schedule_id)
 
     def fact(self, now_ms: int) -> TraitFact:
-        """Return it as readiness looks at it."""
+        """Return it as a fact for the readiness verdict."""
         return TraitFact(
             status=self.status_at(now_ms),
             reason=self.reason_at(now_ms),
@@ -77,7 +77,7 @@ class TraitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def reason_at(self, now_ms: int) -> str:
-        """Return why it is what it is worth at a moment."""
+        """Return the reason of the status at a time."""
         if not self.is_expired(now_ms):
             return self.reason
         was = f"{self.status.value}: {self.reason}" if self.reason else self.status.value
@@ -85,7 +85,7 @@ class TraitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TraitLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a trait's history: the same finding, as often as it was made in a row."""
+    """One line of a trait's history: consecutive equal results, with their number."""
 
     status: TraitStatus
     first_at_ms: int
@@ -102,12 +102,12 @@ _history: Final = msgspec.json.Decoder(tuple[TraitLine, ...])
 
 
 def is_type(name: str) -> bool:
-    """Whether a trait can have this type."""
+    """Whether a name is a valid trait type."""
     return _TYPE.fullmatch(name) is not None
 
 
 def checked_type(trait_type: str) -> str:
-    """Return the type of a trait. Raises `InvalidPayloadError` for what cannot be one."""
+    """Return a trait type. Raises `InvalidPayloadError` for an invalid one."""
     if not is_type(trait_type):
         raise InvalidPayloadError(
             f"trait {trait_type[:40]!r}: use 1 to 128 letters, digits, dots, dashes and underscores"
@@ -116,13 +116,13 @@ def checked_type(trait_type: str) -> str:
 
 
 def trait_key(pipeline_id: str, trait_type: str, date: str = "", schedule_id: str = "") -> Key:
-    """Return where the result of a trait is kept: for all, for a date, or for one schedule of that."""
+    """Return the key of a result's row: for all periods, for a date, or for one schedule of it."""
     parts = (checked_type(trait_type), date, schedule_id)
     return TRAIT_RESULT.key(pipeline_id=pipeline_id, trait_type="#".join(part for part in parts if part))
 
 
 def keys_for(pipeline_id: str, trait_type: str, slot: Slot) -> tuple[Key, ...]:
-    """Return where to look for what holds for a period, the most particular first."""
+    """Return the candidate keys for a period, the most specific first."""
     places = (
         trait_key(pipeline_id, trait_type, slot.date, slot.schedule_id),
         trait_key(pipeline_id, trait_type, slot.date),
@@ -132,7 +132,7 @@ def keys_for(pipeline_id: str, trait_type: str, slot: Slot) -> tuple[Key, ...]:
 
 
 def trait_item(key: Key, result: TraitResult, **more: Any) -> Item:  # noqa: ANN401  # as the store takes them
-    """Return a result as it is stored. The value is kept as JSON text: it may be anything, and is never asked for."""
+    """Encode a result as its row. The value is stored as JSON text, and is never queried."""
     kept_from_ms = max(result.evaluated_at_ms, result.expires_at_ms)
     is_kept_for_ever = not result.expires_at_ms and not result.date
     ttl = None if is_kept_for_ever else kept_from_ms // 1000 + RETENTION_SECONDS
@@ -141,28 +141,28 @@ def trait_item(key: Key, result: TraitResult, **more: Any) -> Item:  # noqa: ANN
 
 
 def trait_of(item: Mapping[str, Any]) -> TraitResult:
-    """Return the result that a row stands for. Raises `CorruptionError` if it is none."""
-    found = struct_of(item, TraitResult)
-    kept = item.get("value_json")
-    return found if kept is None else replace(found, value=_decoded(item, kept, msgspec.json.decode))
+    """Decode a result from its row. Raises `CorruptionError`."""
+    result = struct_of(item, TraitResult)
+    value_json = item.get("value_json")
+    return result if value_json is None else replace(result, value=_decoded(item, value_json, msgspec.json.decode))
 
 
 def history_of(item: Mapping[str, Any]) -> tuple[TraitLine, ...]:
-    """Return the history that a row has, the latest last. One that cannot be read is none: it decides nothing."""
-    kept = item.get("history_json")
+    """Decode the history of a row, latest last. An unreadable one counts as empty: it decides nothing."""
+    text = item.get("history_json")
     try:
-        return () if kept is None else _decoded(item, kept, _history.decode)
+        return () if text is None else _decoded(item, text, _history.decode)
     except CorruptionError:
         return ()
 
 
 def history_json(lines: Sequence[TraitLine]) -> str:
-    """Return a history as it is stored."""
+    """Encode a history as stored."""
     return msgspec.json.encode(lines).decode()
 
 
 def extended(lines: Sequence[TraitLine], result: TraitResult) -> tuple[TraitLine, ...]:
-    """Return a history with one finding more. The same again is counted, so that few lines tell of much."""
+    """Return a history with one more result. An equal one increments the count of the last line."""
     line = TraitLine(
         status=result.status,
         first_at_ms=result.evaluated_at_ms,
@@ -183,7 +183,7 @@ def extended(lines: Sequence[TraitLine], result: TraitResult) -> tuple[TraitLine
 
 
 def bounded_value(value: Json) -> tuple[Json, str]:
-    """Return a value as far as it is kept, and what is to be said about one that is not."""
+    """Return a value if it can be stored, and a note if it cannot."""
     try:
         length = 0 if value is None else len(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
@@ -200,4 +200,4 @@ def _decoded(item: Mapping[str, Any], text: object, decode: Any) -> Any:  # noqa
         return decode(text)
     except (msgspec.DecodeError, TypeError, RecursionError) as exc:
         where = (item.get("PK"), item.get("SK"))
-        raise CorruptionError(f"row {where}: what it keeps as JSON is none, {exc}; look at who else writes it") from exc
+        raise CorruptionError(f"row {where}: its JSON text is invalid, {exc}; check for other writers") from exc

@@ -1,7 +1,7 @@
-"""Evaluators that are programs: asked on standard input, answering on standard output, and gone in time.
+"""Process evaluators: programs that read the question on standard input and answer on standard output.
 
-A program is started from its argv, without a shell, with little of the environment, as the head of a process group
-that is killed when it has answered, says too much, or takes too long.
+A program is started from its argv, without a shell, with a small environment, as the leader of a process group. The
+group is killed after the answer, on too much output, and at the time-out.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from headgate.triggers.contract import shown
 from headgate.triggers.local.command import INHERITED
 
 PREFIX: Final = "command:"
-# What starts with this in the environment of the server is meant for evaluators.
-PASSED_ON: Final = "EVALUATOR_"
+# Environment variables with this prefix are passed on to evaluators.
+ENVIRONMENT_PREFIX: Final = "EVALUATOR_"
 EXIT_PERMANENT: Final = 2
 EXIT_CRASH: Final = 128
 STDERR_BYTES: Final = 2_048
 _READ_BYTES: Final = 65_536
-# How soon the end of a program is noticed where the system does not tell of it.
-_LOOK_SECONDS: Final = 0.02
-# What the kernel is given to end what was killed; beyond that it is left to it.
+# Poll interval for the end of a program where the system has no pidfd.
+_POLL_SECONDS: Final = 0.02
+# How long to wait for a killed program.
 _REAP_SECONDS: Final = 5.0
 _REAL_TIME: Final = SystemClock()
 
 
 class ProcessEvaluator:
-    """Runs programs. `environ` is what the server was started with, of which they get what is allowed.
+    """Runs programs. `environ` is the server's environment, of which they get the allowed part.
 
-    Programs take real time, whatever clock the rest goes by.
+    Programs run in real time, independent of the injected clock.
     """
 
     def __init__(
@@ -58,13 +58,15 @@ class ProcessEvaluator:
         folder: str | None = None,
         clock: Clock = _REAL_TIME,
     ) -> None:
-        allowed = {name: value for name, value in environ.items() if name in inherited or name.startswith(PASSED_ON)}
+        allowed = {
+            name: value for name, value in environ.items() if name in inherited or name.startswith(ENVIRONMENT_PREFIX)
+        }
         self._environment = {"PATH": os.defpath} | allowed
         self._folder = folder
         self._clock = clock
 
     def evaluate(self, question: Question) -> Answer:
-        """Run the program that the reference names, and return what it answers."""
+        """Run the program of the reference, and return its answer."""
         try:
             argv = shlex.split(question.reference.removeprefix(PREFIX))
         except ValueError as exc:
@@ -87,7 +89,7 @@ class ProcessEvaluator:
             return too_large()
         if not has_ended:
             return timed_out(question.timeout_seconds)
-        return _judged(process.returncode, bytes(exchange.said), bytes(exchange.complained))
+        return _judged(process.returncode, bytes(exchange.output), bytes(exchange.errors))
 
     def _started(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -103,14 +105,14 @@ class ProcessEvaluator:
 
 
 class _Exchange:
-    """What is said to a program and by it, without ever waiting for it beyond a moment."""
+    """The input and output of a program, without blocking."""
 
     def __init__(self, process: subprocess.Popen[bytes], question: bytes, clock: Clock) -> None:
         assert process.stdin is not None, "it is a pipe"
         assert process.stdout is not None, "it is a pipe"
         assert process.stderr is not None, "it is a pipe"
-        self.said = bytearray()
-        self.complained = bytearray()
+        self.output = bytearray()
+        self.errors = bytearray()
         self._process = process
         self._clock = clock
         self._stdin, self._stdout, self._stderr = (
@@ -125,10 +127,10 @@ class _Exchange:
 
     @property
     def is_too_large(self) -> bool:
-        return len(self.said) > ANSWER_BYTES_MAX
+        return len(self.output) > ANSWER_BYTES_MAX
 
     def follow(self, ends_at: float) -> bool:
-        """Go on until the program has ended. Returns False if it says too much, or the time is up before that."""
+        """Exchange data until the program ends. Returns False if it writes too much or the time is up."""
         with selectors.DefaultSelector() as selector, _watched(self._process, selector) as look_seconds:
             for end in self._open:
                 selector.register(end, selectors.EVENT_WRITE if end == self._stdin else selectors.EVENT_READ)
@@ -136,7 +138,7 @@ class _Exchange:
                 left = ends_at - self._clock.monotonic()
                 if left <= 0:
                     return False
-                # Without anything to select it merely waits.
+                # Without pipes the selector only waits.
                 for key, _ in selector.select(min(left, look_seconds)):
                     if key.fd in self._open:
                         self._step(selector, key.fd)
@@ -146,52 +148,52 @@ class _Exchange:
         return False
 
     def _step(self, selector: selectors.BaseSelector, end: int) -> None:
-        is_open = self._tell() if end == self._stdin else self._hear(end)
+        is_open = self._write() if end == self._stdin else self._read(end)
         if not is_open:
             selector.unregister(end)
             self._open.discard(end)
             if end == self._stdin and self._process.stdin is not None:
-                # The program may read to the end of its input.
+                # End of input for the program.
                 self._process.stdin.close()
 
-    def _tell(self) -> bool:
+    def _write(self) -> bool:
         try:
             self._unsaid = self._unsaid[os.write(self._stdin, self._unsaid) :]
         except BlockingIOError:
             return True
         except OSError:
-            # It does not want to know, which is its own affair.
+            # The program does not read its input, which is allowed.
             return False
         return len(self._unsaid) > 0
 
-    def _hear(self, end: int) -> bool:
-        """Take what is there. Returns whether more can come."""
+    def _read(self, end: int) -> bool:
+        """Read the available output. Returns whether more can come."""
         try:
             chunk = os.read(end, _READ_BYTES)
         except BlockingIOError:
             return True
         if end == self._stdout:
-            self.said += chunk
+            self.output += chunk
         else:
-            self.complained += chunk
-            # The last line says what went wrong.
-            del self.complained[:-STDERR_BYTES]
+            self.errors += chunk
+            # Only the end of the error output is of interest.
+            del self.errors[:-STDERR_BYTES]
         return bool(chunk)
 
     def _drain(self) -> None:
-        """Take what the program left in its pipes. What it started may go on writing: nobody waits for that."""
+        """Read the rest of the pipes. Children of the program may go on writing, which is ignored."""
         for end in (self._stdout, self._stderr):
             length = -1
-            while end in self._open and not self.is_too_large and length != len(self.said) + len(self.complained):
-                length = len(self.said) + len(self.complained)
-                if not self._hear(end):
+            while end in self._open and not self.is_too_large and length != len(self.output) + len(self.errors):
+                length = len(self.output) + len(self.errors)
+                if not self._read(end):
                     self._open.discard(end)
 
 
-def _judged(code: int, said: bytes, complained: bytes) -> Answer:
+def _judged(code: int, said: bytes, errors: bytes) -> Answer:
     if code == 0:
         return read_answer(said)
-    words = shown(complained.decode(errors="replace"))
+    words = shown(errors.decode(errors="replace"))
     because = f": {words}" if words else ""
     if code < 0:
         return failure(FailureCategory.EVALUATOR_CRASH, f"it was ended by signal {-code}{because}")
@@ -203,11 +205,11 @@ def _judged(code: int, said: bytes, complained: bytes) -> Answer:
 
 @contextmanager
 def _watched(process: subprocess.Popen[bytes], selector: selectors.BaseSelector) -> Iterator[float]:
-    """Have the selector wake when the program ends, which its pipes do not tell. Gives how long it may sleep."""
+    """Make the selector wake when the program ends, which its pipes do not show. Yields the longest sleep."""
     try:
         watch = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        yield _LOOK_SECONDS
+        yield _POLL_SECONDS
         return
     try:
         selector.register(watch, selectors.EVENT_READ)
@@ -217,12 +219,12 @@ def _watched(process: subprocess.Popen[bytes], selector: selectors.BaseSelector)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the program has ended; it stays to be collected, so that its number cannot become anyone else's."""
+    """Whether the program has ended; it is not reaped, so that its pid cannot be reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the group, collect the program and close its pipes."""
+    """Kill the process group, reap the program and close its pipes."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

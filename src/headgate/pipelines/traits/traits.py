@@ -1,6 +1,6 @@
-"""Traits: named checks and what they came to, evaluated here or pushed from outside, each good for a while.
+"""Trait store: results of named checks, evaluated here or pushed, each with a lifetime.
 
-Whether a result has expired is decided when it is read. What was found of one period is never taken for another.
+Expiry is decided when a result is read. A result of one period never applies to another.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headgate.store.port import Store
 
 PUSH: Final = "push"
 _PREFIX: Final = "TRAIT#"
-# The character after the one that separates: everything below a type, and nothing else, comes before it.
+# The character after the separator: it sorts after all rows of a type.
 _AFTER: Final = "$"
 _RACES_MAX: Final = 10
 _PUSHED: Final = (TraitStatus.PASS, TraitStatus.FAIL)
@@ -51,7 +51,7 @@ _IMPOSSIBLE: Final = TraitFact(
     status=TraitStatus.ERROR, category=FailureCategory.PERMANENT, reason="no trait can have this name"
 )
 
-# Makes what goes into the same transaction, from the result and from what was known before.
+# Makes further writes for the transaction, from the new result and the previous one.
 Also = Callable[[TraitResult, TraitResult | None], Sequence[Write]]
 
 
@@ -60,7 +60,7 @@ def _nothing(_result: TraitResult, _before: TraitResult | None) -> Sequence[Writ
 
 
 class TraitPush(Struct, frozen=True, kw_only=True):
-    """What someone says a trait is: PASS or FAIL, for so long; 0 is until something else is said.
+    """A pushed result: PASS or FAIL, with a lifetime; 0 is without end.
 
     With a date it is for that period alone, with a schedule for that of it.
     """
@@ -75,16 +75,16 @@ class TraitPush(Struct, frozen=True, kw_only=True):
 
 
 class Traits:
-    """The traits of one store. Safe to use from many threads."""
+    """Stores trait results. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def push(self, pipeline_id: str, trait_type: str, push: TraitPush, *, also: Also = _nothing) -> TraitResult:
-        """Say from outside what a trait is, and return it.
+        """Store a pushed result, and return it.
 
-        Raises `InvalidPayloadError` for a type, a status, a time, a date, a reason or a value that cannot be.
+        Raises `InvalidPayloadError` for an invalid type, status, lifetime, date, reason or value.
         """
         _check_push(checked_type(trait_type), push)
         now_ms = self._now_ms()
@@ -104,9 +104,9 @@ class Traits:
         return self.record(result, also=also)
 
     def record(self, result: TraitResult, *, also: Also = _nothing) -> TraitResult:
-        """Keep a result, with its line in the history, and return it. One that is older than what is kept is dropped.
+        """Store a result with its line in the history, and return it. One that is older than the stored one is dropped.
 
-        `also` gives further writes that are made together with it. Raises `ConflictError` if those are refused.
+        `also` makes further writes for the transaction. Raises `ConflictError` if they are refused.
         """
         key = trait_key(result.pipeline_id, result.trait_type)
         for _ in range(_RACES_MAX):
@@ -119,33 +119,33 @@ class Traits:
                 if 0 in exc.failures:
                     continue
                 if exc.write_index < len(writes):
-                    # What is known of the period is newer.
+                    # The stored result of the period is newer.
                     return result
                 raise
             return result
         return self._record_alone(result, also)
 
     def latest(self, pipeline_id: str, trait_type: str) -> TraitResult | None:
-        """Return the latest result of a trait, for whichever period and expired or not."""
+        """Return the latest result of a trait, of any period, expired or not."""
         item = self._store.get(PIPELINES, trait_key(pipeline_id, trait_type), consistent=True)
         return None if item is None else trait_of(item)
 
     def find(self, pipeline_id: str, trait_type: str, slot: Slot, now: datetime) -> TraitResult | None:
-        """Return what is known of a trait for a period: what holds at this moment, else what has expired."""
+        """Return the result of a trait for a period: a valid one, or else an expired one."""
         keys = keys_for(pipeline_id, trait_type, slot)
         items = self._store.get_many(PIPELINES, keys, consistent=True)
         return _chosen([trait_of(item) for item in items if item is not None], slot, _ms(now))
 
     def facts(self, pipeline: Pipeline, slot: Slot, now: datetime) -> Mapping[str, TraitFact]:
-        """Return what is known for a period of the traits that a pipeline has, or that its rules look at.
+        """Return the trait results for a period that a pipeline has or its rules read.
 
-        A trait whose row cannot be read is an error, and leaves the others as they are.
+        A trait with an unreadable row is an error, and does not affect the others.
         """
         rules = (*pipeline.readiness.rules, *pipeline.post_run.rules)
         return self.read(pipeline.id, {*pipeline.readiness.traits, *needs_of(rules).traits}, slot, now)
 
     def read(self, pipeline_id: str, trait_types: Iterable[str], slot: Slot, now: datetime) -> Mapping[str, TraitFact]:
-        """Return what is known of these traits for a period, at a moment. One that nothing is known of is left out."""
+        """Return the results of these traits for a period at a time. Traits without a result are left out."""
         wanted = sorted(set(trait_types))
         facts: dict[str, TraitFact] = {name: _IMPOSSIBLE for name in wanted if not is_type(name)}
         wanted = [name for name in wanted if name not in facts]
@@ -159,21 +159,21 @@ class Traits:
         return facts
 
     def ls(self, pipeline_id: str) -> Iterator[TraitResult]:
-        """Return the latest result of each trait of a pipeline, by type. What cannot be read is left out."""
+        """Yield the latest result of each trait of a pipeline, by type. Unreadable rows are left out."""
         after = _PREFIX
         while True:
             item = self._next(pipeline_id, after)
             if item is None:
                 return
             trait_type = str(item["SK"]).removeprefix(_PREFIX).partition("#")[0]
-            found = _readable(item)
-            if found is not None and found.trait_type == trait_type:
-                yield found
-            # Past all periods of this type, however many there are.
+            result = _readable(item)
+            if result is not None and result.trait_type == trait_type:
+                yield result
+            # Skip all periods of this type.
             after = f"{_PREFIX}{trait_type}{_AFTER}"
 
     def history(self, pipeline_id: str, trait_type: str) -> list[TraitLine]:
-        """Return what a trait came to over time, the latest first."""
+        """Return the history of a trait, latest first."""
         item = self._store.get(PIPELINES, trait_key(pipeline_id, trait_type), consistent=True)
         return [] if item is None else list(reversed(history_of(item)))
 
@@ -188,21 +188,23 @@ class Traits:
         return items[0] if items else None
 
     def _latest_put(self, current: Item | None, before: TraitResult | None, result: TraitResult) -> Put:
-        """Return the write of the row without a period: the history, and the result unless a better one is there."""
-        kept = result if before is None or _replaces(result, before) else before
+        """Return the write of the row without a period: the history, and the result unless a better one is stored."""
+        latest = result if before is None or _replaces(result, before) else before
         lines = extended(() if current is None else history_of(current), result)
         version = 0 if current is None else current.get("version")
         key = trait_key(result.pipeline_id, result.trait_type)
         item = trait_item(
-            key, kept, history_json=history_json(lines), version=version + 1 if isinstance(version, int) else 1
+            key, latest, history_json=history_json(lines), version=version + 1 if isinstance(version, int) else 1
         )
         return Put(PIPELINES, item, _unchanged(current))
 
     def _record_alone(self, result: TraitResult, also: Also) -> TraitResult:
-        """Keep a result of a period without its line in a history that too many write at once."""
+        """Store the result of a period without its history line, under write contention."""
         own = _period_put(result)
         if not own:
-            raise ConflictError(f"trait {result.trait_type} of {result.pipeline_id}: it keeps changing; try again")
+            raise ConflictError(
+                f"trait {result.trait_type} of {result.pipeline_id}: it changes concurrently; try again"
+            )
         try:
             self._store.transact([*own, *also(result, None)])
         except ConflictError as exc:
@@ -231,14 +233,14 @@ def _ms(moment: datetime) -> int:
 
 
 def expiry_ms(now_ms: int, ttl_seconds: float) -> int:
-    """Return when a result of this moment expires; 0 for a time of 0, which is without end."""
+    """Return when a result expires; 0 for a lifetime of 0, which is without end."""
     return now_ms + max(1, round(ttl_seconds * 1000)) if ttl_seconds > 0 else 0
 
 
 def _replaces(result: TraitResult, before: TraitResult) -> bool:
-    """Whether a result takes the place of the one in the row without a period.
+    """Whether a result replaces the one in the row without a period.
 
-    What was said for all periods, and still holds, does not give way to what was found of one: that has its own row.
+    A valid result for all periods is not replaced by one of a period, which has its own row.
     """
     if result.evaluated_at_ms < before.evaluated_at_ms:
         return False
@@ -262,14 +264,14 @@ def _fact(items: Sequence[Item], slot: Slot, now_ms: int) -> TraitFact | None:
     return None if chosen is None else chosen.fact(now_ms)
 
 
-def _chosen(found: Sequence[TraitResult], slot: Slot, now_ms: int) -> TraitResult | None:
-    """Return the most particular result that still holds; if none does, the most particular one."""
-    ours = [result for result in found if result.speaks_of(slot)]
+def _chosen(results: Sequence[TraitResult], slot: Slot, now_ms: int) -> TraitResult | None:
+    """Return the most specific valid result; if there is none, the most specific one."""
+    ours = [result for result in results if result.applies_to(slot)]
     return next((result for result in ours if not result.is_expired(now_ms)), ours[0] if ours else None)
 
 
 def _readable(item: Item) -> TraitResult | None:
-    """Return the result of a row, or None for one that is to be written over."""
+    """Decode the result of a row, or None for an unreadable one, which is overwritten."""
     try:
         return trait_of(item)
     except CorruptionError:

@@ -110,7 +110,7 @@ def test_catalogue__every_event__reaches_people_exactly_if_its_entry_says_so(tmp
     events = PipelineEvents(world.store, world.clock, world.ids, world.bus)
     for kind in CATALOGUE.values():
         # Each about a pipeline of its own, and told before the next, so that none puts an end to another first.
-        events.tell(PipelineEvent(name=kind.name, pipeline_id=kind.name.lower(), detail=detail_of(kind)))
+        events.publish(PipelineEvent(name=kind.name, pipeline_id=kind.name.lower(), detail=detail_of(kind)))
         world.run()
 
     told = [(each["event"], each["severity"]) for each in world.told() if each["action"] == "trigger"]

@@ -70,7 +70,7 @@ def names(found: list[StoredPipelineEvent]) -> list[str]:
 
 def test_event__told__is_kept_whole_on_the_bus_and_told_to_people(world: World, events: PipelineEvents) -> None:
     # D26: what is kept has all of the detail.
-    assert events.tell(FAILED)
+    assert events.publish(FAILED)
     world.run()
 
     stored = events.ls("orders").events[0]
@@ -86,7 +86,7 @@ def test_event__told__is_kept_whole_on_the_bus_and_told_to_people(world: World, 
 
 
 def test_event__kept__is_forgotten_after_90_days(world: World, events: PipelineEvents) -> None:
-    events.tell(FAILED)
+    events.publish(FAILED)
 
     world.clock.advance(90 * 86_400 - 10)
     assert len(events.ls("orders").events) == 1
@@ -124,7 +124,7 @@ def test_event__same_kind_in_the_same_millisecond__none_overwrites_another(
     # D26: under a key of time and type alone, all but the last were lost. Here two processes tell at once.
     other = PipelineEvents(world.store, world.clock, IdMaker(world.clock), world.bus)
     threads = [
-        threading.Thread(target=lambda teller=teller: [teller.tell(FAILED) for _ in range(20)])
+        threading.Thread(target=lambda teller=teller: [teller.publish(FAILED) for _ in range(20)])
         for teller in (events, other)
     ]
     for thread in threads:
@@ -153,20 +153,20 @@ def test_event__the_store_is_gone__the_teller_hears_of_it(world: World, events: 
     world.store.close()
 
     with pytest.raises(Exception, match="closed"):
-        events.tell(FAILED)
+        events.publish(FAILED)
 
 
 def test_once__told_twice__the_second_is_not_told(world: World, events: PipelineEvents) -> None:
     missed = PipelineEvent(
         name=EventName.SCHEDULE_MISSED, pipeline_id="orders", date="2026-03-03", once="missed#orders#2026-03-03"
     )
-    assert not events.was_told("missed#orders#2026-03-03")
+    assert not events.was_published("missed#orders#2026-03-03")
 
-    assert events.tell(missed)
-    assert not events.tell(missed)
+    assert events.publish(missed)
+    assert not events.publish(missed)
     world.run()
 
-    assert events.was_told("missed#orders#2026-03-03")
+    assert events.was_published("missed#orders#2026-03-03")
     assert len(events.ls("orders").events) == len(world.told()) == 1
     with pytest.raises(ConflictError) as raised:
         world.store.transact([Put(CONTROL, {"PK": "X", "SK": "X"}), *events.event_writes(missed, now_ms(world))])
@@ -183,7 +183,7 @@ def test_event__severity_and_key_given__are_used(world: World, events: PipelineE
         dedup_key="mine",
     )
 
-    events.tell(event)
+    events.publish(event)
     world.run()
 
     alert = world.alerts.ls().alerts[0]
@@ -193,7 +193,7 @@ def test_event__severity_and_key_given__are_used(world: World, events: PipelineE
 
 def test_event__of_the_installation__is_under_its_own_name(world: World, events: PipelineEvents) -> None:
     # bug 65: the watchdog's own failure is an event and an alert.
-    events.tell(PipelineEvent(name=EventName.WATCHDOG_DEGRADED, detail={"checks": "sla-scheduling"}))
+    events.publish(PipelineEvent(name=EventName.WATCHDOG_DEGRADED, detail={"checks": "sla-scheduling"}))
     world.run()
 
     assert names(events.ls(INFRASTRUCTURE).events) == ["WATCHDOG_DEGRADED"]
@@ -201,14 +201,14 @@ def test_event__of_the_installation__is_under_its_own_name(world: World, events:
 
 
 def test_completed__after_a_failure__resolves_its_alert(world: World, events: PipelineEvents) -> None:
-    events.tell(FAILED)
+    events.publish(FAILED)
     world.run()
     world.clock.advance(60)
 
     done = PipelineEvent(
         name=EventName.PIPELINE_COMPLETED, pipeline_id="orders", schedule_id="daily", date="2026-03-03"
     )
-    events.tell(done)
+    events.publish(done)
     world.run()
 
     assert world.titles()[1] == "resolved: orders daily 2026-03-03: the job failed (TRANSIENT): exit 1"
@@ -219,9 +219,9 @@ def test_ls__by_time_name_and_page__goes_through_all(world: World, events: Pipel
     moments = []
     for number in range(5):
         moments.append(now_ms(world))
-        events.tell(FAILED if number % 2 else TRIGGERED)
+        events.publish(FAILED if number % 2 else TRIGGERED)
         world.clock.advance(1)
-    events.tell(PipelineEvent(name=EventName.VALIDATION_PASSED, pipeline_id="others"))
+    events.publish(PipelineEvent(name=EventName.VALIDATION_PASSED, pipeline_id="others"))
 
     newest, oldest = events.ls("orders"), events.ls("orders", descending=False)
     assert [each.at_ms for each in newest.events] == moments[::-1]
@@ -265,7 +265,7 @@ def test_bounded__anything_goes__is_json_and_fits() -> None:
 def test_event__huge_and_odd_detail__is_told_all_the_same(world: World, events: PipelineEvents) -> None:
     detail = {"category": "PERMANENT", "error": "e" * 500_000, "dump": "z" * 3_000_000, "ratio": math.inf}
 
-    assert events.tell(PipelineEvent(name=EventName.JOB_FAILED, pipeline_id="orders", detail=detail))
+    assert events.publish(PipelineEvent(name=EventName.JOB_FAILED, pipeline_id="orders", detail=detail))
     world.run()
 
     assert len(events.ls("orders").events[0].text) <= TEXT_MAX

@@ -16,7 +16,7 @@ from headgate.triggers.contract import TriggerFailedError
 
 
 def test_isolation__answers_in_time__is_what_it_says() -> None:
-    assert Isolation().ask("one", 5, lambda: passed("fine")).reason == "fine"
+    assert Isolation().run("one", 5, lambda: passed("fine")).reason == "fine"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_isolation__raises__is_an_error_of_its_category(error: BaseException, ca
     def ask() -> Answer:
         raise error
 
-    answer = Isolation().ask("one", 5, ask)
+    answer = Isolation().run("one", 5, ask)
     assert (answer.status, answer.category) == (TraitStatus.ERROR, category)
 
 
@@ -48,16 +48,16 @@ def test_isolation__hangs__is_left_behind_and_given_no_more_than_a_few_threads()
 
     began = time.monotonic()
     for expected in (1, 2):
-        answer = isolation.ask("one", 0.05, hang)
+        answer = isolation.run("one", 0.05, hang)
         assert (answer.status, answer.category) == (TraitStatus.FAIL, FailureCategory.TIMEOUT)
         assert isolation.hanging("one") == expected
-    answer = isolation.ask("one", 0.05, hang)
+    answer = isolation.run("one", 0.05, hang)
     assert (answer.status, answer.category) == (TraitStatus.ERROR, FailureCategory.TRANSIENT)
     assert "2 earlier evaluations" in answer.reason
-    assert isolation.ask("other", 5, lambda: passed("fine")).status is TraitStatus.PASS
+    assert isolation.run("other", 5, lambda: passed("fine")).status is TraitStatus.PASS
     assert time.monotonic() - began < 5
     go_on.set()
     ends_at = time.monotonic() + 10
     while isolation.hanging("one") and time.monotonic() < ends_at:
         time.sleep(0.005)
-    assert isolation.ask("one", 5, lambda: passed("fine")).status is TraitStatus.PASS
+    assert isolation.run("one", 5, lambda: passed("fine")).status is TraitStatus.PASS
