@@ -1,4 +1,4 @@
-"""Typed commands: functions that callers reach by name at `/rpc/NAME`, and if wished by a method and path too."""
+"""Typed commands: functions that are called by name at `/rpc/NAME`, and optionally at a method and path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
 class Command:
-    """A function with typed input and output. Both are validated, whichever way it is called.
+    """A function with typed input and output. Both are validated for every call.
 
-    The input is the function's parameter, or the object of its parameters if there are several; a parameter
-    that is annotated as a `Request` is given the request. The output is what the return annotation says.
+    The input is the function's parameter, or an object of its parameters if there are several; a parameter that is
+    annotated as a `Request` gets the request. The output has the type of the return annotation.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class Command:
 
     @property
     def path(self) -> str | None:
-        """The template of its path, if it has one besides that of its name."""
+        """The template of its path, if it has one besides `/rpc/NAME`."""
         return None if self.template is None else self.template.text
 
     @property
     def rpc_template(self) -> PathTemplate:
-        """Where the command is always found."""
+        """The path `/rpc/NAME`."""
         return PathTemplate.parse(f"/{RPC}/{self.name}")
 
     def call(self, request: Request, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-        """Return the call of the handler with these arguments, and with the request if it asks for that."""
-        given = {**arguments, self._request: request} if self._request is not None else arguments
-        return partial(self.handler, **given)
+        """Return the call of the handler with these arguments, and with the request if the handler takes one."""
+        all_arguments = {**arguments, self._request: request} if self._request is not None else arguments
+        return partial(self.handler, **all_arguments)
 
     def response(self, result: object, status: int) -> Response:
-        """Return the output as a response. Raises `BadOutputError` if it is not what was declared."""
+        """Return the output as a response. Raises `BadOutputError` if it does not match its annotation."""
         content = to_json(result, f"output of command {self.name}")
         try:
             self._decode_output(content)
@@ -123,7 +123,7 @@ class RpcEndpoint(msgspec.Struct, frozen=True):
 
 
 class RestEndpoint(msgspec.Struct, frozen=True):
-    """A command called with its input spread over path, query, headers and body."""
+    """A command called with its input in path, query, headers and body."""
 
     command: Command
     input: RestInput

@@ -1,4 +1,4 @@
-"""What a command takes: decoded from a JSON body, or gathered from path, query, headers and body, and validated."""
+"""Command inputs: decoded from a JSON body, or from path, query, headers and body, and validated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headgate.errors import DefinitionError
 Source = Literal["path", "query", "header", "body"]
 Params = Mapping[str, Source | tuple[Source, str]]
 
-# What evaluating an annotation raises when a name in it is not known, or means something else.
+# Errors of evaluating an annotation with an unknown name, or one that means something else.
 _HINT_ERRORS: Final = (NameError, AttributeError, TypeError, SyntaxError, ValueError, LookupError, ImportError)
 _SOURCES: Final = frozenset(get_args(Source))
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
@@ -38,7 +38,7 @@ _OBJECTS: Final = (
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One member of the JSON object that is the input. `takes_many` is whether it is a list of some kind."""
+    """One member of the JSON object that is the input. `takes_many` is True for a list."""
 
     name: str
     type: Any
@@ -47,7 +47,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """Where in a request a field is found, and under which name."""
+    """The part of a request that has a field, and its name there."""
 
     field: Field
     source: Source
@@ -58,11 +58,11 @@ class Input:
     """The parameters of a command's handler, other than the request.
 
     One parameter is the input itself; several are an object by their names. `as_object` is the type that a
-    REST mapping fills: the input, if that is an object, or else an object that holds it under its name.
+    REST mapping fills: the input, if that is an object, or else an object with the input under its name.
     """
 
     def __init__(self, name: str, parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> None:
-        """Take the parameters and annotations of a command called `name`."""
+        """Create the input of the command `name` from its parameters and annotations."""
         types = {each.name: hints.get(each.name, Any) for each in parameters}
         self._optional = frozenset(each.name for each in parameters if each.default is not each.empty)
         self._only = parameters[0].name if len(parameters) == 1 else None
@@ -76,11 +76,11 @@ class Input:
 
     @property
     def is_optional(self) -> bool:
-        """Whether the handler can be called without any input."""
+        """Whether the input may be missing."""
         return not any(field.required for field in self.fields) if self._only is None else bool(self._optional)
 
     def decode(self, request: Request) -> dict[str, Any]:
-        """Return the arguments that the JSON body gives. Raises `BadInputError`, and `HttpError` 415 for others."""
+        """Return the arguments from the JSON body. Raises `BadInputError`, and `HttpError` 415 for other bodies."""
         check_is_json(request)
         if not request.body.strip():
             if self.is_optional:
@@ -93,51 +93,51 @@ class Input:
         try:
             return self._arguments(from_json(request.body, self.type))
         except msgspec.ValidationError as exc:
-            found = [] if self._only is not None and not self._is_object else self.problems(request.json())
-            raise BadInputError(found or [InputProblem.of(exc, "body")]) from exc
+            problems = [] if self._only is not None and not self._is_object else self.problems(request.json())
+            raise BadInputError(problems or [InputProblem.of(exc, "body")]) from exc
 
     def convert(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that a whole object gives. Raises `msgspec.ValidationError`."""
+        """Return the arguments from a complete object. Raises `msgspec.ValidationError`."""
         if self.is_empty:
             return {}
         value = typed_decode.convert(data, self.as_object, str_keys=True)
         return self._arguments(value) if self._is_object else _given(value)
 
     def problems(self, data: object) -> list[InputProblem]:
-        """Return what is wrong with each field of an object that does not fit."""
+        """Return the problem of each invalid field of an object."""
         if not isinstance(data, dict):
             return []
-        found = []
+        problems = []
         for field in self.fields:
             if field.name in data:
-                found += _misfit(field, data[field.name])
+                problems += _misfit(field, data[field.name])
             elif field.required:
-                found.append(InputProblem("it is required, and missing", field.name, "body"))
-        return found
+                problems.append(InputProblem("it is required, and missing", field.name, "body"))
+        return problems
 
-    def _arguments(self, value: Any) -> dict[str, Any]:  # noqa: ANN401 - of whatever type the handler takes
+    def _arguments(self, value: Any) -> dict[str, Any]:  # noqa: ANN401 - of any type
         return _given(value) if self._only is None else {self._only: value}
 
 
 class RestInput:
-    """How a command's input is gathered from the parts of a request."""
+    """The mapping of the parts of a request to a command's input."""
 
     def __init__(self, whole: Input, method: str, template: PathTemplate, params: Params) -> None:
         """Raises `DefinitionError` if a parameter of the path or a name in `params` is not a field of the input."""
         self.input = whole
         self.default: Source = "query" if method in _BODILESS else "body"
-        given = {name: _source(name, source) for name, source in params.items()}
-        in_path = {sent_as for source, sent_as in given.values() if source == "path"}
-        given |= {name: ("path", name) for name in template.names if name not in in_path and name not in given}
+        sources = {name: _source(name, source) for name, source in params.items()}
+        in_path = {sent_as for source, sent_as in sources.values() if source == "path"}
+        sources |= {name: ("path", name) for name in template.names if name not in in_path and name not in sources}
         fields = {field.name: field for field in whole.fields}
         if whole.is_open:
-            fields |= {name: _open_field(name, whole.type) for name in given}
-        unknown = sorted(set(given) - set(fields))
+            fields |= {name: _open_field(name, whole.type) for name in sources}
+        unknown = sorted(set(sources) - set(fields))
         if unknown:
             known = ", ".join(fields) or "nothing"
             raise DefinitionError(f"path {template.text!r}: {unknown[0]!r} is not in the input, which has {known}")
         self.bindings = tuple(
-            Binding(field, *given.get(field.name, (self.default, field.name))) for field in fields.values()
+            Binding(field, *sources.get(field.name, (self.default, field.name))) for field in fields.values()
         )
         self._check(method, template)
 
@@ -181,13 +181,13 @@ class RestInput:
         if not isinstance(body, dict):
             raise BadInputError([InputProblem("an object is expected", "", "body")])
         fields = {each.sent_as: each.field.name for each in self.bindings if each.source == "body"}
-        # A field that is looked for elsewhere, or under another name, does not count under its own.
+        # A field from another part of the request, or with another name, is ignored in the body.
         hidden = {each.field.name for each in self.bindings} - fields.keys()
         names: list[str] = [name for name in body if name not in hidden]
         return {fields.get(name, name): body[name] for name in names}
 
     def _outside_body(self, request: Request) -> list[Binding]:
-        """Return what is not in the body: where an input may have any members, all of the query is meant."""
+        """Return the bindings outside of the body: an open input takes all arguments of the query."""
         bindings = [each for each in self.bindings if each.source != "body"]
         if self.input.is_open and self.default == "query":
             bound = {name for each in self.bindings for name in (each.field.name, each.sent_as)}
@@ -196,7 +196,7 @@ class RestInput:
         return bindings
 
     def _problems(self, data: object) -> list[InputProblem]:
-        """Return the problems of the fields, under the names that the caller knows."""
+        """Return the problems of the fields, under the names that the caller has sent."""
         places = {each.field.name: each for each in self.bindings}
         return [_placed(problem, places) for problem in self.input.problems(data)]
 
@@ -204,20 +204,20 @@ class RestInput:
 def parameters_of(handler: Callable[..., object], what: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """Return a handler's parameters and annotations. Raises `DefinitionError` if it cannot be called by name."""
     try:
-        found = list(inspect.signature(handler).parameters.values())
+        parameters = list(inspect.signature(handler).parameters.values())
     except (ValueError, TypeError) as exc:
         raise DefinitionError(f"{what}: its parameters cannot be seen; wrap it in a function of your own") from exc
-    for each in found:
+    for each in parameters:
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise DefinitionError(f"{what}: parameter {str(each)!r}: arguments are given by name; drop '/', * and **")
     try:
-        return found, _read_annotations(handler)
+        return parameters, _read_annotations(handler)
     except _HINT_ERRORS as exc:
         raise DefinitionError(f"{what}: an annotation cannot be read: {exc}; import its type at the top level") from exc
 
 
 def annotations_of(handler: Callable[..., object]) -> dict[str, Any]:
-    """Return the annotations of a handler; none if any of them cannot be read."""
+    """Return the annotations of a handler; none if one of them cannot be evaluated."""
     try:
         return _read_annotations(handler)
     except _HINT_ERRORS:
@@ -233,7 +233,7 @@ def _read_annotations(handler: Callable[..., object]) -> dict[str, Any]:
 
 
 def check_is_json(request: Request) -> None:
-    """Raise `HttpError` 415 if a body is there and says that it is something else."""
+    """Raise `HttpError` 415 for a body with another content type than JSON."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.body and sent and sent != "application/json" and not sent.endswith("+json"):
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body of {sent} is not understood; send application/json")
@@ -244,7 +244,7 @@ def _object_of(name: str, types: Mapping[str, Any], optional: frozenset[str]) ->
         (each, typing.Union[kind, msgspec.UnsetType], msgspec.UNSET) if each in optional else (each, kind)  # noqa: UP007
         for each, kind in types.items()
     ]
-    # Documents call it by its name, and by its module too where another command's would be the same.
+    # OpenAPI names the schema by this title, and by the module too if another has the same title.
     title = f"{re.sub(r'[^A-Za-z0-9]', '_', name)}_input"
     return msgspec.defstruct(title, fields, module=name, kw_only=True, forbid_unknown_fields=True)
 
@@ -259,7 +259,7 @@ def _is_open(kind: Any) -> bool:  # noqa: ANN401 - an annotation
 
 
 def _open_field(name: str, kind: Any, count: int = 1) -> Field:  # noqa: ANN401 - an annotation
-    """Return a member of a dict, which has no fields but takes any; of any type, it may be there many times."""
+    """Return a field of a dict, which has any members; one of any type may be repeated."""
     member_type = (get_args(kind) or (str, Any))[1]
     return Field(name, member_type, required=False, takes_many=count > 1 and member_type is Any)
 
@@ -295,13 +295,13 @@ def _without_none(info: msgspec.inspect.Type) -> msgspec.inspect.Type:
     return info
 
 
-def _source(name: str, given: Source | tuple[Source, str]) -> tuple[Source, str]:
-    source, sent_as = given if isinstance(given, tuple) else (given, name)
+def _source(name: str, param: Source | tuple[Source, str]) -> tuple[Source, str]:
+    source, sent_as = param if isinstance(param, tuple) else (param, name)
     if source not in _SOURCES or not sent_as:
         raise DefinitionError(
-            f"params {name!r}: {given!r} is not one of {', '.join(sorted(_SOURCES))}, or one and a name"
+            f"params {name!r}: {param!r} is not one of {', '.join(sorted(_SOURCES))}, or one and a name"
         )
-    return source, sent_as.replace("_", "-") if source == "header" and isinstance(given, str) else sent_as
+    return source, sent_as.replace("_", "-") if source == "header" and isinstance(param, str) else sent_as
 
 
 def _texts(request: Request, binding: Binding) -> list[str]:
@@ -319,7 +319,7 @@ def _from_texts(field: Field, texts: Sequence[str]) -> Any:  # noqa: ANN401 - th
     if not field.takes_many and len(texts) > 1:
         raise msgspec.ValidationError(f"sent {len(texts)} times, and one is taken")
     value = typed_decode.convert(list(texts) if field.takes_many else texts[0], field.type, strict=False)
-    # Back to what JSON would have said, so that the whole is validated as strictly as a body.
+    # Converted to JSON types, so that the whole is validated as strictly as a body.
     return msgspec.to_builtins(value)
 
 

@@ -1,4 +1,4 @@
-"""What the HTTP handlers of an app are given and give back: requests, responses, headers and errors."""
+"""HTTP messages: the requests, responses, headers and errors of an app's handlers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headgate.errors import BadOutputError, UserError
 T = TypeVar("T")
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Everything that could end a line or a message early. Bytes above ASCII are legal, if useless, in a value.
+# Excludes everything that could end a line or a message early. Bytes above ASCII are legal in a value.
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _MESSAGE_MAX: Final = 200
 _CHARSET: Final = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
-# They say where a message ends, and only the server knows.
+# Headers of message framing, which only the server sets.
 _FRAMING: Final = frozenset(
     {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
@@ -28,10 +28,10 @@ WITHOUT_BODY: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT
 
 
 class HttpError(Exception):
-    """Raise it in a handler or a middleware to answer with an error.
+    """Raised in a handler or a middleware to respond with an error.
 
-    The caller is shown `message`, `data` (anything JSON can hold) and `code`, which is derived from the status
-    unless it is given. `headers` are sent along: `{"www-authenticate": "Bearer"}`.
+    The caller gets `message`, `data` (any JSON) and `code`, which defaults to one derived from the status. `headers`
+    are added to the response: `{"www-authenticate": "Bearer"}`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class HttpError(Exception):
 
 
 class InputProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with an input: what, at which key, and where that was looked for."""
+    """One problem of an input: its message, its key, and the part of the request."""
 
     message: str
     key: str
@@ -64,14 +64,14 @@ class InputProblem(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: Exception, source: str, key: str = "") -> InputProblem:
-        """Return what a decoder found; `key` is where in the input it was at work."""
+        """Return the problem of a decoding error; `key` is the prefix of its path."""
         message, _, where = str(error).partition(" - at `$")
-        # Some messages repeat the value, which may be as long as the caller likes.
+        # Some messages repeat the value, which may be of any length.
         return cls(message[:_MESSAGE_MAX], (key + where.rstrip("`")).removeprefix("."), source)
 
 
 class BadInputError(HttpError):
-    """What the caller sent is not what the handler takes; `problems` lists everything that was found."""
+    """The input does not match the handler's annotations; `problems` lists all problems."""
 
     def __init__(self, problems: Sequence[InputProblem]) -> None:
         listed = "; ".join(f"{each.key or each.source}: {each.message}" for each in problems)
@@ -80,27 +80,27 @@ class BadInputError(HttpError):
 
 
 class Headers(MutableMapping[str, str]):
-    """Headers by name, in any case. A name that came more than once reads as its values joined by commas.
+    """Headers by name, case-insensitive. A repeated name reads as its values joined by commas.
 
-    Setting one raises `BadOutputError` for a name or value that would not arrive as one header.
+    Setting a header raises `BadOutputError` for a name or value that is not valid.
     """
 
     __slots__ = ("_pairs",)
 
-    def __init__(self, given: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, pairs: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         self._pairs: list[tuple[str, str]] = []
-        for name, value in given.items() if isinstance(given, Mapping) else given:
+        for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
             self.add(name, value)
 
     @classmethod
     def received(cls, raw: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """Return the headers of a message that came in, as they came."""
-        made = cls()
-        made._pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
-        return made
+        """Return the headers of a received message, unchanged."""
+        headers = cls()
+        headers._pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
+        return headers
 
     def add(self, name: str, value: str) -> None:
-        """Add a header besides those of the same name: `set-cookie` is one that may be there many times."""
+        """Add a header, besides others of the same name: `set-cookie` may be repeated."""
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise BadOutputError(f"header {name!r}: a name is made of letters, digits and -")
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
@@ -108,16 +108,16 @@ class Headers(MutableMapping[str, str]):
         self._pairs.append((name.lower(), value.strip(" \t")))
 
     def all(self, name: str) -> list[str]:
-        """Return every value of a header, in the order in which they came."""
-        wanted = name.lower()
-        return [value for each, value in self._pairs if each == wanted]
+        """Return every value of a header, in order."""
+        lower = name.lower()
+        return [value for each, value in self._pairs if each == lower]
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return all headers, names in lower case, repeated ones as often as they are there."""
+        """Return all headers, with names in lower case, repeated ones included."""
         return list(self._pairs)
 
     def check_sendable(self) -> None:
-        """Raise `BadOutputError` if there is a header that only the server can set."""
+        """Raise `BadOutputError` if there is a header that only the server sets."""
         framing = sorted(_FRAMING.intersection(self))
         if framing:
             raise BadOutputError(f"header {framing[0]}: the server sets it; leave it out")
@@ -148,14 +148,14 @@ class Headers(MutableMapping[str, str]):
         return len(dict(self._pairs))
 
     def __repr__(self) -> str:
-        # Names only: values are where credentials travel.
+        # Names only: values may be credentials.
         return f"Headers({', '.join(self)})"
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """One HTTP request. `context` starts empty, and is where middleware leaves what it found out.
+    """One HTTP request. Middleware passes values on in `context`, which starts empty.
 
-    `path` is as it was sent, still percent-encoded; `path_params` and `query` are decoded.
+    `path` is still percent-encoded; `path_params` and `query` are decoded.
     """
 
     method: str = "GET"
@@ -183,22 +183,22 @@ class Request(msgspec.Struct, kw_only=True):
         return values[0] if values else default
 
     @overload
-    def json(self) -> Any: ...  # noqa: ANN401 - the caller sent it
+    def json(self) -> Any: ...  # noqa: ANN401 - any JSON
 
     @overload
     def json(self, as_type: type[T]) -> T: ...
 
     def json(self, as_type: Any = Any) -> Any:
-        """Return the body as JSON says it, or as an `as_type`. Raises `BadInputError` if it is not that."""
+        """Return the body as plain JSON types, or as an `as_type`. Raises `BadInputError` if it does not match."""
         try:
             return from_json(self.body, as_type)
         except msgspec.ValidationError as exc:
             raise BadInputError([InputProblem.of(exc, "body")]) from exc
 
     def text(self) -> str:
-        """Return the body as text, in the charset that the content type names, or UTF-8.
+        """Return the body as text, in the charset of the content type, or UTF-8.
 
-        Raises `BadInputError` if it is not that, and `HttpError` 415 for a charset that is not known.
+        Raises `BadInputError` if it is not in that charset, and `HttpError` 415 for an unknown charset.
         """
         named = _CHARSET.search(self.headers.get("content-type", ""))
         charset = named[1] if named else "utf-8"
@@ -213,7 +213,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class WireResponse(NamedTuple):
-    """A response as it is sent, but for the headers that the server sets."""
+    """A response as sent, without the headers that the server sets."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -221,10 +221,10 @@ class WireResponse(NamedTuple):
 
 
 class Response:
-    """One HTTP response. Middleware may change any part of it before it is sent.
+    """One HTTP response. Middleware may change any part of it.
 
-    A body of `bytes` is sent as it is, a `str` as plain text, anything else as JSON, None not at all; a
-    `content-type` header of your own says otherwise.
+    A body of `bytes` is sent unchanged, a `str` as plain text, any other value as JSON, and None has no body; a
+    `content-type` header overrides the default.
     """
 
     __slots__ = ("body", "headers", "status")
@@ -241,7 +241,7 @@ class Response:
         self.headers = Headers(headers)
 
     def to_wire(self) -> WireResponse:
-        """Return the response in the form in which it is sent. Raises `BadOutputError` if that cannot be."""
+        """Return the response as sent. Raises `BadOutputError` if it is not valid."""
         if not isinstance(self.status, int) or not HTTPStatus.OK <= self.status <= 599:
             raise BadOutputError(f"response status {self.status!r}: use a number from 200 to 599")
         self.headers.check_sendable()
@@ -270,10 +270,10 @@ class Response:
         return f"Response({self.status}, {self.headers!r})"
 
 
-def from_json(body: bytes, kind: Any) -> Any:  # noqa: ANN401 - of the type that is asked for
-    """Return what a caller sent as a `kind`.
+def from_json(body: bytes, kind: Any) -> Any:  # noqa: ANN401 - of type `kind`
+    """Return a JSON body decoded as a `kind`.
 
-    Raises `BadInputError` if it is not JSON, and `msgspec.ValidationError` if it is, but does not fit.
+    Raises `BadInputError` if it is not JSON, and `msgspec.ValidationError` if it does not match.
     """
     try:
         return typed_decode.from_json(body, kind)
@@ -286,16 +286,16 @@ def from_json(body: bytes, kind: Any) -> Any:  # noqa: ANN401 - of the type that
 
 
 def to_json(value: object, what: str) -> bytes:
-    """Return a value that the app gave as JSON. Raises `BadOutputError` for what JSON cannot hold faithfully."""
+    """Return a value of the app as JSON. Raises `BadOutputError` if JSON cannot represent it faithfully."""
     try:
         return bytes(payload.encode(value, what=what))
     except UserError as exc:
-        # To the payload it is the caller's fault; here the caller is the app, and whoever sent the request is not.
+        # An error of the app, not of the sender of the request.
         raise BadOutputError(exc.message) from exc
 
 
 def respond(value: object) -> Response:
-    """Return what a handler returned as a response: None has no content, anything else is a body."""
+    """Return the result of a handler as a response: None has no content, any other value is the body."""
     if isinstance(value, Response):
         return value
     return Response(HTTPStatus.NO_CONTENT) if value is None else Response(HTTPStatus.OK, value)

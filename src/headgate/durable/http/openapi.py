@@ -1,4 +1,4 @@
-"""OpenAPI documents of routes and commands, with schemas of the types that their functions are annotated with."""
+"""OpenAPI documents of routes and commands, with schemas from the annotations of their functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from headgate.durable.http.commands import Command, RestEndpoint, RpcEndpoint
 from headgate.durable.http.inputs import RestInput, annotations_of
 from headgate.durable.http.messages import InputProblem
-from headgate.durable.http.paths import Kind
+from headgate.durable.http.paths import SegmentKind
 from headgate.durable.http.routes import Route
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SchemaOf = Callable[[Any], Document]
 
 VERSION: Final = "3.1.0"
 _COMPONENTS: Final = "#/components/schemas/"
-# No class can have this name, so that it is never that of a user's type.
+# No class can have this name, so that it never clashes with a user's type.
 _PROBLEM: Final = "headgate-problem"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _STRING: Final = {"type": "string"}
@@ -46,7 +46,7 @@ PROBLEM_SCHEMA: Final[Document] = {
 
 
 class Description(NamedTuple):
-    """What OpenAPI says of routes: an operation for each, and the schemas that these refer to."""
+    """The OpenAPI part of routes: an operation for each, and their schemas."""
 
     operations: list[Document]
     schemas: dict[str, Document]
@@ -68,20 +68,20 @@ def openapi(router: Router, title: str, version: str) -> Document:
 
 
 def describe(routes: Iterable[Route], *, prefix: str = "") -> Description:
-    """Return what OpenAPI says of `routes`. All names in it begin with `prefix`, so that documents can be merged."""
-    given = list(routes)
+    """Return the OpenAPI part of `routes`. All its names have `prefix`, so that documents can be merged."""
+    all_routes = list(routes)
     types: list[Any] = []
 
     def collect(kind: Any) -> Document:  # noqa: ANN401 - an annotation
         types.append(kind)
         return {}
 
-    # Twice over: names of schemas are unique only if all types are known before the first is described.
-    for _ in _operations(given, prefix, collect):
+    # Two passes: schema names are unique only if all types are known before the first is described.
+    for _ in _operations(all_routes, prefix, collect):
         pass
     schemas, components = msgspec.json.schema_components(types, ref_template=f"{_COMPONENTS}{prefix}{{name}}")
     in_order = iter(schemas)
-    operations = list(_operations(given, prefix, lambda _: next(in_order)))
+    operations = list(_operations(all_routes, prefix, lambda _: next(in_order)))
     named = {f"{prefix}{name}": schema for name, schema in components.items()}
     return Description(operations, {**named, f"{prefix}{_PROBLEM}": PROBLEM_SCHEMA})
 
@@ -102,23 +102,23 @@ def _operations(routes: Iterable[Route], prefix: str, schema_of: SchemaOf) -> It
 
 def _operation_id(route: Route, taken: set[str]) -> str:
     if isinstance(route.endpoint, RpcEndpoint):
-        wanted = route.name
+        base = route.name
     else:
-        wanted = "_".join([route.method.lower(), *re.findall(r"\w+", route.template.documented)])
+        base = "_".join([route.method.lower(), *re.findall(r"\w+", route.template.documented)])
     number = 1
-    while (found := wanted if number == 1 else f"{wanted}_{number}") in taken:
+    while (identifier := base if number == 1 else f"{base}_{number}") in taken:
         number += 1
-    taken.add(found)
-    return found
+    taken.add(identifier)
+    return identifier
 
 
 def _exchange(route: Route, schema_of: SchemaOf) -> Document:
-    """Return the parameters, the request body and the response of success."""
+    """Return the parameters, the request body and the success response."""
     match route.endpoint:
         case RpcEndpoint(command=command):
             return _rpc_exchange(command, schema_of)
-        case RestEndpoint(command=command, input=taken):
-            return {**_rest_input(taken, schema_of), "responses": _output(command, command.status, schema_of)}
+        case RestEndpoint(command=command, input=rest_input):
+            return {**_rest_input(rest_input, schema_of), "responses": _output(command, command.status, schema_of)}
     exchange: Document = {"parameters": _path_parameters(route)} if route.template.names else {}
     if route.method in _WITH_BODY:
         exchange["requestBody"] = {"content": {"*/*": {"schema": {}}}}
@@ -132,7 +132,7 @@ def _rpc_exchange(command: Command, schema_of: SchemaOf) -> Document:
     return {**exchange, "responses": _output(command, HTTPStatus.OK, schema_of)}
 
 
-def _rest_input(taken: RestInput, schema_of: SchemaOf) -> Document:
+def _rest_input(rest_input: RestInput, schema_of: SchemaOf) -> Document:
     parameters = [
         {
             "name": each.sent_as,
@@ -140,15 +140,15 @@ def _rest_input(taken: RestInput, schema_of: SchemaOf) -> Document:
             "required": each.field.required or each.source == "path",
             "schema": schema_of(each.field.type),
         }
-        for each in taken.bindings
+        for each in rest_input.bindings
         if each.source != "body"
     ]
     exchange: Document = {"parameters": parameters} if parameters else {}
-    if not taken.uses_body:
+    if not rest_input.uses_body:
         return exchange
-    members = [each for each in taken.bindings if each.source == "body"]
-    if taken.input.is_open or (not parameters and all(each.sent_as == each.field.name for each in members)):
-        schema = schema_of(taken.input.as_object)
+    members = [each for each in rest_input.bindings if each.source == "body"]
+    if rest_input.input.is_open or (not parameters and all(each.sent_as == each.field.name for each in members)):
+        schema = schema_of(rest_input.input.as_object)
     else:
         schema = {
             "type": "object",
@@ -166,10 +166,10 @@ def _path_parameters(route: Route) -> list[Document]:
             "in": "path",
             "required": True,
             "schema": _STRING,
-            **({"description": "All the rest of the path"} if each.kind is Kind.TAIL else {}),
+            **({"description": "All the rest of the path"} if each.kind is SegmentKind.TAIL else {}),
         }
         for each in route.template.segments
-        if each.kind is not Kind.TEXT
+        if each.kind is not SegmentKind.TEXT
     ]
 
 
@@ -196,7 +196,7 @@ def _has_schema(kind: Any) -> bool:  # noqa: ANN401 - an annotation
     try:
         msgspec.json.schema_components([kind])
     except (TypeError, ValueError, NameError):
-        # Such as a Response, which may be anything.
+        # For example a Response, which has any body.
         return False
     return True
 

@@ -1,6 +1,6 @@
-"""Path templates such as `/orders/{id}` and `/files/{rest:path}`, and which of many a path fits best.
+"""Path templates such as `/orders/{id}` and `/files/{rest:path}`, and the search for the best match of a path.
 
-Paths are taken apart before they are decoded, so that an encoded slash is part of a value and not a border.
+Paths are split before they are decoded, so that an encoded slash is part of a value and not a separator.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TEXT: Final = re.compile(r"[^\x00-\x20\x7f{}?#%\\/]+")
 _DOTS: Final = frozenset({".", ".."})
 
 
-class Kind(Enum):
-    """What a segment of a template stands for."""
+class SegmentKind(Enum):
+    """The kind of a segment of a template."""
 
     TEXT = "text"
     PARAMETER = "parameter"
@@ -37,25 +37,25 @@ class Kind(Enum):
 
 
 class Segment(NamedTuple):
-    """What is between two slashes of a template: text, or the name of a parameter."""
+    """The part between two slashes of a template: text, or the name of a parameter."""
 
-    kind: Kind
+    kind: SegmentKind
     text: str
 
 
 class PathTemplate(msgspec.Struct, frozen=True):
-    """A path in which some segments are parameters."""
+    """A path with parameters as segments."""
 
     text: str
     segments: tuple[Segment, ...]
 
     @classmethod
     def parse(cls, text: str) -> PathTemplate:
-        """Return the template that `text` describes. Raises `DefinitionError` if it describes none."""
+        """Parse a template. Raises `DefinitionError` if it is not valid."""
         if not isinstance(text, str) or not text.startswith("/") or text == "/" or text.endswith("/"):
             raise DefinitionError(f"path {text!r}: begin it with a slash and a word, and do not end it with a slash")
         template = cls(text, tuple(_segment(text, each) for each in text[1:].split("/")))
-        if any(each.kind is Kind.TAIL for each in template.segments[:-1]):
+        if any(each.kind is SegmentKind.TAIL for each in template.segments[:-1]):
             raise DefinitionError(f"path {text!r}: a parameter of kind path takes all the rest, so put it last")
         if len(set(template.names)) < len(template.names):
             raise DefinitionError(f"path {text!r}: two parameters have the same name")
@@ -64,39 +64,39 @@ class PathTemplate(msgspec.Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters, from left to right."""
-        return tuple(each.text for each in self.segments if each.kind is not Kind.TEXT)
+        return tuple(each.text for each in self.segments if each.kind is not SegmentKind.TEXT)
 
     @property
     def documented(self) -> str:
-        """The template as OpenAPI writes it, which knows only one kind of parameter."""
+        """The template in the form of OpenAPI, which has one kind of parameter."""
         return self.text.replace(":path}", "}")
 
     def check_not_reserved(self) -> None:
-        """Raise `DefinitionError` if the path is where the server's own routes are."""
+        """Raise `DefinitionError` if the path belongs to the server's own routes."""
         first = self.segments[0]
-        if first.kind is Kind.TEXT and is_reserved(first.text):
+        if first.kind is SegmentKind.TEXT and is_reserved(first.text):
             raise DefinitionError(f"path {self.text!r}: /{first.text} is the server's own; begin it with another word")
 
 
 def _segment(path: str, text: str) -> Segment:
     parameter = _PARAMETER.fullmatch(text)
     if parameter is not None:
-        return Segment(Kind.TAIL if parameter[2] else Kind.PARAMETER, parameter[1])
+        return Segment(SegmentKind.TAIL if parameter[2] else SegmentKind.PARAMETER, parameter[1])
     if not _TEXT.fullmatch(text) or text in _DOTS:
         raise DefinitionError(
             f"path {path!r}: {text!r} is neither plain text (not encoded, without spaces) nor a parameter; "
             "a parameter is {name}, or {name:path} for all the rest, and takes a whole segment"
         )
-    return Segment(Kind.TEXT, text)
+    return Segment(SegmentKind.TEXT, text)
 
 
 def is_reserved(first_segment: str) -> bool:
-    """Whether paths that begin so are the server's own."""
+    """Whether paths with this first segment belong to the server."""
     return first_segment in _RESERVED or first_segment.startswith(_RESERVED_PACKAGES)
 
 
 def split_path(raw_path: str) -> list[str]:
-    """Return the decoded segments of a path as it was sent. A slash at the end does not count.
+    """Return the decoded segments of a raw path. A trailing slash is ignored.
 
     Raises `HttpError` 400 if it is not UTF-8.
     """
@@ -108,7 +108,7 @@ def split_path(raw_path: str) -> list[str]:
 
 
 class PathTree(Generic[T]):
-    """Finds what was put at the templates that a path fits. Text beats a parameter, and that beats a tail."""
+    """Finds the values of the templates that match a path. Text wins over a parameter, and that over a tail."""
 
     def __init__(self) -> None:
         self._leaf: tuple[PathTemplate, T] | None = None
@@ -117,9 +117,9 @@ class PathTree(Generic[T]):
         self._tail: PathTree[T] | None = None
 
     def at(self, template: PathTemplate, new: T) -> T:
-        """Return what is at a template, which is `new` if nothing was there before.
+        """Return the value at a template; store and return `new` if there is none.
 
-        Raises `DefinitionError` if it was put there under other names of parameters.
+        Raises `DefinitionError` if the template has other parameter names than the stored one.
         """
         node = self
         for segment in template.segments:
@@ -132,18 +132,18 @@ class PathTree(Generic[T]):
         return value
 
     def find(self, segments: Sequence[str]) -> Iterator[tuple[T, dict[str, str]]]:
-        """Yield what is at every template that fits, the best first, with the values of its parameters."""
+        """Yield the value of every matching template, the best first, with its parameters."""
         for template, value, values in self._find(segments, ()):
             yield value, dict(zip(template.names, values, strict=True))
 
     def _below(self, segment: Segment) -> PathTree[T]:
         match segment.kind:
-            case Kind.TEXT:
+            case SegmentKind.TEXT:
                 return self._texts.setdefault(segment.text, PathTree())
-            case Kind.PARAMETER:
+            case SegmentKind.PARAMETER:
                 self._parameter = self._parameter or PathTree()
                 return self._parameter
-            case Kind.TAIL:
+            case SegmentKind.TAIL:
                 self._tail = self._tail or PathTree()
                 return self._tail
 
@@ -164,5 +164,5 @@ class PathTree(Generic[T]):
 
 
 def _is_value(text: str) -> bool:
-    """Whether a parameter may have this value: a handler that opens files by it must not be led elsewhere."""
+    """Whether a parameter may have this value: `..` would lead a handler that opens files to other folders."""
     return text != "" and not _DOTS & set(re.split(r"[/\\]", text))

@@ -1,4 +1,4 @@
-"""The HTTP side of an app: declarations of routes, commands and middleware. What serves them is elsewhere."""
+"""Router: declares the HTTP routes, commands and middleware of an app. The server package serves them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _ANY: Final = "*"
 _ORIGIN: Final = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
-class Described(TypedDict, total=False):
-    """How a route is called and described, if not by its function's name and docstring."""
+class RouteTexts(TypedDict, total=False):
+    """The name and description of a route, if not those of its function."""
 
     name: str | None
     summary: str | None
@@ -59,7 +59,7 @@ class Described(TypedDict, total=False):
 
 
 class Cors:
-    """Which pages from elsewhere may call the routes of an app, and what they may send and see.
+    """The cross-origin policy of an app's routes.
 
     `origins` are such as `https://shop.example`, or `*` for all. Without `methods`, those of the path are allowed.
     """
@@ -74,7 +74,7 @@ class Cors:
         credentials: bool = False,
         max_age: Duration = "10m",
     ) -> None:
-        """Raises `DefinitionError` for what no browser would send or accept."""
+        """Raises `DefinitionError` for a policy that browsers do not accept."""
         if isinstance(origins, str) or not origins:
             raise DefinitionError(f"Cors(origins={origins!r}): give a list of origins")
         if credentials and _ANY in origins:
@@ -91,13 +91,13 @@ class Cors:
         return _ANY in self.origins or origin.lower() in self.origins
 
     def answer_headers(self, origin: str) -> dict[str, str]:
-        """Return the headers that let a page from `origin`, if it is allowed, see any answer."""
+        """Return the headers that let a page of an allowed `origin` read a response."""
         if _ANY in self.origins:
             headers = {"access-control-allow-origin": _ANY}
         elif self.allows(origin):
             headers = {"access-control-allow-origin": origin, "vary": "origin"}
         else:
-            # Caches must know that the answer would have been another for another page.
+            # Tells caches that the response depends on the origin.
             return {"vary": "origin"}
         if self.credentials:
             headers["access-control-allow-credentials"] = "true"
@@ -106,7 +106,7 @@ class Cors:
         return headers
 
     def preflight_headers(self, origin: str, methods: Sequence[str]) -> dict[str, str]:
-        """Return the headers that tell a browser, besides, what a page may do at a path that has `methods`."""
+        """Return the headers of a preflight response for a path with `methods`."""
         if not self.allows(origin):
             return {}
         allowed = methods if self.methods is None else [each for each in self.methods if each in methods]
@@ -144,12 +144,12 @@ class Router:
 
     @property
     def table(self) -> RouteTable:
-        """Everything that can be requested: the routes, and those of the commands."""
+        """All routes, including those of commands."""
         return self._collection.table
 
     @property
     def cors(self) -> Cors | None:
-        """Which pages from elsewhere may call; None: none may. It is one setting for the whole collection."""
+        """The cross-origin policy of the whole collection; None allows no other origin."""
         return self._collection.cors
 
     @cors.setter
@@ -157,19 +157,19 @@ class Router:
         self._collection.cors = cors
 
     def use(self, middleware: Middleware) -> Router:
-        """Return a router whose routes and commands have `middleware` around them, inside of what is there already.
+        """Return a router that wraps its routes and commands in `middleware`, inside of the existing middleware.
 
-        A middleware is given the request and `next`, and returns a response: that of `next(request)`, changed
-        or not, or one of its own. Raises `DefinitionError` for one that cannot be called so.
+        A middleware gets the request and `next`, and returns a response: that of `next(request)`, changed or not, or
+        its own. Raises `DefinitionError` if it cannot be called so.
         """
         check_middleware(middleware)
-        made = Router()
-        made._collection = self._collection
-        made._middleware = (*self._middleware, middleware)
-        return made
+        router = Router()
+        router._collection = self._collection
+        router._middleware = (*self._middleware, middleware)
+        return router
 
     def match(self, method: str, raw_path: str) -> Match | None:
-        """Return what is at a path as it was sent; None: nothing. Raises `HttpError` 400 if it cannot be decoded."""
+        """Return the match of a raw path, or None. Raises `HttpError` 400 if it cannot be decoded."""
         return self._collection.table.match(method, raw_path)
 
     def route(
@@ -181,12 +181,12 @@ class Router:
         summary: str | None = None,
         description: str | None = None,
     ) -> Callable[[H], H]:
-        """Declare that the decorated function answers `method` at `path`.
+        """Declare the decorated function as the handler of `method` at `path`.
 
-        It is given the `Request`, or nothing if it takes nothing, and returns a `Response` or a body: text, bytes,
-        what JSON can hold, or None. Its docstring describes the route unless `summary` and `description` do.
-        Raises `DefinitionError` for a path that is taken, reserved or not understood, and for a function that
-        cannot be called so.
+        It gets the `Request`, or nothing if it has no parameter, and returns a `Response` or a body: text, bytes, a
+        JSON value, or None. Its docstring describes the route unless `summary` and `description` do.
+        Raises `DefinitionError` for a path that is taken, reserved or not valid, and for a function that cannot be
+        called so.
         """
         method = _checked_method(method)
         template = PathTemplate.parse(path)
@@ -209,33 +209,33 @@ class Router:
 
         return declare
 
-    def get(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
-        """Declare a route for GET, which answers HEAD too; see `route`."""
-        return self.route("GET", path, **described)
+    def get(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
+        """Declare a route for GET, which serves HEAD too; see `route`."""
+        return self.route("GET", path, **texts)
 
-    def head(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
-        """Declare a route for HEAD alone; see `route`."""
-        return self.route("HEAD", path, **described)
+    def head(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
+        """Declare a route for HEAD only; see `route`."""
+        return self.route("HEAD", path, **texts)
 
-    def post(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
+    def post(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
         """Declare a route for POST; see `route`."""
-        return self.route("POST", path, **described)
+        return self.route("POST", path, **texts)
 
-    def put(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
+    def put(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
         """Declare a route for PUT; see `route`."""
-        return self.route("PUT", path, **described)
+        return self.route("PUT", path, **texts)
 
-    def patch(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
+    def patch(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
         """Declare a route for PATCH; see `route`."""
-        return self.route("PATCH", path, **described)
+        return self.route("PATCH", path, **texts)
 
-    def delete(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
+    def delete(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
         """Declare a route for DELETE; see `route`."""
-        return self.route("DELETE", path, **described)
+        return self.route("DELETE", path, **texts)
 
-    def options(self, path: str, **described: Unpack[Described]) -> Callable[[H], H]:
-        """Declare a route for OPTIONS, which is otherwise answered with the methods of the path; see `route`."""
-        return self.route("OPTIONS", path, **described)
+    def options(self, path: str, **texts: Unpack[RouteTexts]) -> Callable[[H], H]:
+        """Declare a route for OPTIONS; by default the response has the methods of the path; see `route`."""
+        return self.route("OPTIONS", path, **texts)
 
     @overload
     def command(self, name: H, /) -> H: ...
@@ -264,11 +264,11 @@ class Router:
         description: str | None = None,
         status: int = HTTPStatus.OK,
     ) -> Any:
-        """Declare the decorated function as a command: `POST /rpc/NAME`, and `method` at `path` if they are given.
+        """Declare the decorated function as a command: `POST /rpc/NAME`, and `method` at `path` if set.
 
-        There, parameters of the path are fields of the input, and the others are in the query for GET, HEAD and
-        DELETE, or else in the body; `params` says otherwise: `{"shop": "header", "limit": ("query", "max")}`.
-        `status` is that of success at `path`. Raises `DefinitionError` for what cannot be declared so.
+        There, path parameters are fields of the input, and the other fields are in the query for GET, HEAD and DELETE,
+        or else in the body; `params` overrides that: `{"shop": "header", "limit": ("query", "max")}`.
+        `status` is the success status at `path`. Raises `DefinitionError` for an invalid declaration.
         """
         if callable(name):
             return self.command()(name)

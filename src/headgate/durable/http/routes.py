@@ -1,4 +1,4 @@
-"""Routes: a method and a path, the handler that answers there, and the middleware around it."""
+"""Routes: a method and a path with their handler and middleware, and the table of all routes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from headgate.durable.http.messages import Request, Response, respond
-from headgate.durable.http.paths import Kind, PathTemplate, PathTree, is_reserved, split_path
+from headgate.durable.http.paths import PathTemplate, PathTree, SegmentKind, is_reserved, split_path
 from headgate.errors import BadOutputError, DefinitionError
 
-# In the order in which they are told to callers.
+# In the order of the `Allow` header.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 Next = Callable[[Request], Response]
@@ -22,7 +22,7 @@ Await = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Endpoint(Protocol):
-    """What a route calls: a user's function, and how a request becomes its arguments and its result a response."""
+    """The function of a route, with the conversion of a request to arguments and of its result to a response."""
 
     @property
     def handler(self) -> Callable[..., Any]:
@@ -30,17 +30,17 @@ class Endpoint(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """Whether calling what `bind` returns makes a coroutine."""
+        """Whether the bound call returns a coroutine."""
 
     def bind(self, request: Request) -> Callable[[], Any]:
-        """Return the call to make. Raises `HttpError` for a request that does not fit."""
+        """Return the call with its arguments bound. Raises `HttpError` for an invalid request."""
 
     def response(self, result: object) -> Response:
-        """Return what the call returned as a response. Raises `BadOutputError` for a result that does not fit."""
+        """Return the result of the call as a response. Raises `BadOutputError` for an invalid result."""
 
 
 class HandlerEndpoint(msgspec.Struct, frozen=True):
-    """A function that is given the request, or nothing, and returns a response or its body."""
+    """A function that takes the request, or nothing, and returns a response or its body."""
 
     handler: Callable[..., Any]
     takes_request: bool
@@ -63,7 +63,7 @@ class HandlerEndpoint(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path. `middleware` is called from the left; the first sees the request first."""
+    """One method of one path. The first `middleware` is the outermost."""
 
     method: str
     template: PathTemplate
@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The template of the path as it was written."""
+        """The text of the path template."""
         return self.template.text
 
     @property
@@ -84,7 +84,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return self.endpoint.handler
 
     def respond(self, request: Request, wait: Await) -> Response:
-        """Return what middleware and handler make of a request; `wait` is given the coroutine of an async handler.
+        """Return the response of middleware and handler to a request; `wait` runs the coroutine of an async handler.
 
         Raises whatever they raise: `HttpError` is meant for the caller.
         """
@@ -105,7 +105,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """What is at a path. `route` is None if the path has other methods; those that it has are in `methods`."""
+    """The match of a path. `route` is None if the path exists with other `methods` only."""
 
     route: Route | None
     path: str
@@ -133,7 +133,7 @@ class RouteTable:
         return len(self._routes)
 
     def check(self, method: str, template: PathTemplate) -> dict[str, Route]:
-        """Return the routes at a template, by method. Raises `DefinitionError` if this one is taken already."""
+        """Return the routes at a template, by method. Raises `DefinitionError` if this method is taken."""
         place = self._tree.at(template, _Place(template, {}))
         if method in place.routes:
             taken = place.routes[method]
@@ -145,36 +145,36 @@ class RouteTable:
         return place.routes
 
     def add(self, route: Route) -> None:
-        """Add a route. Raises `DefinitionError` if there is one for the method and the path already."""
+        """Add a route. Raises `DefinitionError` if the method and the path are taken."""
         self.check(route.method, route.template)[route.method] = route
         self._documented.add((route.method, route.template.documented))
         self._routes.append(route)
 
     def match(self, method: str, raw_path: str) -> Match | None:
-        """Return what is at a path as it was sent; None: nothing. HEAD is answered by GET unless it has its own.
+        """Return the match of a raw path, or None. GET routes serve HEAD, unless the path has its own.
 
         Raises `HttpError` 400 for a path that cannot be decoded.
         """
         segments = split_path(raw_path)
-        found = [each for each in self._tree.find(segments) if _is_ours(each[0], segments[0])]
-        if not found:
+        places = [each for each in self._tree.find(segments) if _is_ours(each[0], segments[0])]
+        if not places:
             return None
-        methods = _allowed(found)
-        for wanted in ("HEAD", "GET") if method == "HEAD" else (method,):
-            for place, values in found:
-                if wanted in place.routes:
-                    return Match(place.routes[wanted], place.template.text, values, methods)
-        place, values = found[0]
+        methods = _allowed(places)
+        for candidate in ("HEAD", "GET") if method == "HEAD" else (method,):
+            for place, values in places:
+                if candidate in place.routes:
+                    return Match(place.routes[candidate], place.template.text, values, methods)
+        place, values = places[0]
         return Match(None, place.template.text, values, methods)
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling a handler makes a coroutine."""
+    """Whether calling a handler returns a coroutine."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def takes(function: object, count: int, what: str) -> bool:
-    """Whether a function can be called with `count` positional arguments. Raises `DefinitionError` if none can be."""
+    """Whether a function accepts `count` positional arguments. Raises `DefinitionError` if it is not callable."""
     if not callable(function) or isinstance(function, type):
         raise DefinitionError(f"{what}: {function!r} is not a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -189,7 +189,7 @@ def takes(function: object, count: int, what: str) -> bool:
 
 
 def check_middleware(middleware: Middleware) -> None:
-    """Raise `DefinitionError` for what cannot stand between a request and its handler."""
+    """Raise `DefinitionError` if a middleware cannot be called with a request and `next`."""
     what = f"middleware {_name(middleware)}"
     if is_async(middleware):
         raise DefinitionError(f"{what}: write it as 'def', not 'async def'; it may stand before handlers of both kinds")
@@ -197,16 +197,16 @@ def check_middleware(middleware: Middleware) -> None:
         raise DefinitionError(f"{what}: it is called with the request and next; {_signature(middleware)}")
 
 
-def _allowed(found: Iterable[tuple[_Place, dict[str, str]]]) -> tuple[str, ...]:
-    methods = {"OPTIONS"}.union(*(place.routes for place, _ in found))
+def _allowed(places: Iterable[tuple[_Place, dict[str, str]]]) -> tuple[str, ...]:
+    methods = {"OPTIONS"}.union(*(place.routes for place, _ in places))
     if "GET" in methods:
         methods.add("HEAD")
     return tuple(method for method in METHODS if method in methods)
 
 
 def _is_ours(place: _Place, first: str) -> bool:
-    """Whether a place has routes and may have this path: a parameter does not stand for the server's own."""
-    return bool(place.routes) and (place.template.segments[0].kind is Kind.TEXT or not is_reserved(first))
+    """Whether a place has routes and may match this path: a parameter does not match a reserved first segment."""
+    return bool(place.routes) and (place.template.segments[0].kind is SegmentKind.TEXT or not is_reserved(first))
 
 
 def _name(function: object) -> str:

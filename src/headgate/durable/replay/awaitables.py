@@ -1,4 +1,4 @@
-"""Calls: what workflow code awaits that happens elsewhere, and how it lets go of it."""
+"""Pending futures: workflow code awaits the end of a command with them, and cancels it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PendingFuture(DurableFuture[Any]):
-    """What a call of an activity, a child or another execution's signal returns. Cancelling it is a command."""
+    """The future of an activity, a child or a sent signal. Cancelling it issues a command."""
 
     __slots__ = ("_interpreter", "decode", "seq", "what")
 

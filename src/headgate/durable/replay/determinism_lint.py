@@ -1,6 +1,6 @@
-"""The look at the source of workflow code: clocks, random numbers and I/O that a replay would not repeat.
+"""Determinism lint: finds clocks, random numbers and I/O in the source of workflow code, which replay cannot repeat.
 
-It is there to catch a mistake early and by name; what it cannot see for certain it lets pass.
+It reports a mistake early and by name; code that it cannot resolve for certain passes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec import Struct
 
 from headgate.durable.replay.sandbox import IN_ACTIVITY, THREADS
 
-# So many functions are looked through for one workflow.
+# The lint reads at most this many functions for one workflow.
 FUNCTIONS_MAX: Final = 200
-# Packages whose functions are no business of a workflow's author.
+# Packages whose functions the author of a workflow does not write.
 _FOREIGN: Final = frozenset({"headgate", "builtins", ""})
 _NOW: Final = "use hg.now()"
 _DRAW: Final = "use hg.random()"
 _SLEEP: Final = "use `await hg.sleep()`"
 _SETTINGS: Final = "it may differ when the code is replayed; pass it as input, or read it in an activity"
 
-# Whatever mentions one of these in workflow code will use it.
+# Any mention of these in workflow code is reported.
 _NAMES: Final = {
     **{
         f"time.{name}{unit}": _NOW
@@ -50,7 +50,7 @@ _NAMES: Final = {
     **dict.fromkeys(("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"), IN_ACTIVITY),
     **dict.fromkeys(("asyncio.open_connection", "asyncio.start_server"), IN_ACTIVITY),
 }
-# Of these modules any call counts, but not a mention: an annotation or an `except` does no harm.
+# Calls into these modules are reported, mentions are not: an annotation or an `except` does no harm.
 _MODULES: Final = {
     **dict.fromkeys(("random", "secrets"), _DRAW),
     **dict.fromkeys(("threading", "_thread", "multiprocessing", "concurrent.futures"), THREADS),
@@ -59,57 +59,52 @@ _MODULES: Final = {
     **dict.fromkeys(("socket", "subprocess", "sqlite3", "tempfile", "shutil"), IN_ACTIVITY),
 }
 _HARMLESS: Final = frozenset({"secrets.compare_digest"})
-# `random.choice` is a method of a hidden object, and `threading.Lock` a built-in function of another module.
+# `random.choice` is a method of a private object, and `threading.Lock` a built-in function of another module.
 _NATIVE: Final = (BuiltinFunctionType, MethodType)
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Looked(Struct, frozen=True):
-    """What a look has found, and whether it could see everything: a name may be given its meaning later."""
+class LintResult(Struct, frozen=True):
+    """The findings of a lint, and whether every name was resolved: one may be defined later."""
 
     findings: list[str]
     is_whole: bool
 
 
-def check_source(function: Callable[..., object]) -> list[str]:
-    """Return what workflow code does that a replay would not repeat, as sentences with the line and the remedy."""
-    return look_through(function).findings
+def lint(function: Callable[..., object]) -> LintResult:
+    """Check workflow code, and the functions of its own package that it names, for code that replay cannot repeat.
 
-
-def look_through(function: Callable[..., object]) -> Looked:
-    """Look for what a replay would not repeat in workflow code, and in the functions of its own package that it names.
-
-    Only names are found that surely mean what is refused: those bound anywhere in a function are passed over. Without
-    source there is nothing to say.
+    Only names with a certain meaning are reported: those that a function binds itself are skipped. A function without
+    source has no findings.
     """
     root = inspect.unwrap(function)
     findings: dict[tuple[int, str], None] = {}
     is_whole = True
-    # What is to be looked through, with the line of the workflow that leads there; None: the workflow itself.
+    # The functions to check, with the line of the workflow that leads to each; None for the workflow itself.
     waiting: deque[tuple[Callable[..., object], int | None]] = deque([(root, None)])
     seen: set[object] = set()
     known = _known_names()
     while waiting and len(seen) < FUNCTIONS_MAX:
         current, from_line = waiting.popleft()
-        found = _definition(current)
-        if found is None or current.__code__ in seen:
+        definition = _definition(current)
+        if definition is None or current.__code__ in seen:
             continue
         seen.add(current.__code__)
-        names = _Names(current, found, known)
-        checker = _Checker(names, set(_side_effects(names, found)))
-        for statement in found.body:
+        names = _Names(current, definition, known)
+        checker = _Checker(names, set(_side_effects(names, definition)))
+        for statement in definition.body:
             checker.visit(statement)
         for line, sentence in sorted(checker.findings):
-            place = "" if from_line is None else f"{_called(current)}:{line}: "
+            place = "" if from_line is None else f"{_location(current)}:{line}: "
             findings[(from_line or line, f"{place}{sentence}")] = None
         is_whole = is_whole and not names.has_unknown
         followed = [(each, from_line or line) for line, each in checker.mentioned if _is_near(each, root)]
         waiting.extend(followed)
-    return Looked([f"line {line}: {sentence}" for line, sentence in sorted(findings)], is_whole)
+    return LintResult([f"line {line}: {sentence}" for line, sentence in sorted(findings)], is_whole)
 
 
 def _is_near(function: FunctionType, root: Callable[..., object]) -> bool:
-    """Whether a function belongs to the same package as the workflow: what it does is its author's to change."""
+    """Whether a function belongs to the same package as the workflow, so that its author can change it."""
     home = _package(root)
     return home == _package(function) and home not in _FOREIGN
 
@@ -118,23 +113,23 @@ def _package(function: Callable[..., object]) -> str:
     return str(getattr(function, "__module__", "")).partition(".")[0]
 
 
-def _called(function: Callable[..., object]) -> str:
+def _location(function: Callable[..., object]) -> str:
     code: CodeType = function.__code__
     return f"{code.co_name}() at {PurePath(code.co_filename).name}"
 
 
 def _definition(function: Callable[..., object]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the syntax tree of a function, with the line numbers of its file; None: there is no source."""
+    """Return the syntax tree of a function, with the line numbers of its file; None if there is no source."""
     code = getattr(function, "__code__", None)
     return _parsed(code) if isinstance(code, CodeType) else None
 
 
 @lru_cache(maxsize=256)
 def _parsed(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    # Kept for a while: the workflows of an app have helpers in common.
+    # Cached: the workflows of an app share helpers.
     try:
         lines, first_line = inspect.getsourcelines(code)
-        # Not dedented, which would change text that spans lines: an indented definition gets a block to be in.
+        # Not dedented, which would change multi-line strings: an indented definition is wrapped in a block.
         nested = lines[0][:1].isspace()
         tree = ast.parse("".join(["if True:\n", *lines] if nested else lines))
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -147,7 +142,7 @@ def _parsed(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
 
 
 class _Names:
-    """What the names in a function mean, as far as that is certain. `known` has full names by identity."""
+    """Resolves the names in a function where that is certain. `known` has full names by identity."""
 
     def __init__(self, function: Callable[..., object], definition: ast.AST, known: Mapping[int, str]) -> None:
         self._known = known
@@ -159,15 +154,15 @@ class _Names:
         }
         self._imported: dict[str, str | None] = {}
         for name, meaning in _imports(definition):
-            # One name for two things is not certain to be either.
+            # A name with two bindings is ambiguous.
             self._imported[name] = meaning if self._imported.get(name, meaning) == meaning else None
         self._bound = set(_bindings(definition))
 
-        # Whether a name has no meaning yet, such as that of a function further down in the module.
+        # Whether a name is undefined so far, such as that of a function further down in the module.
         self.has_unknown = False
 
     def meaning(self, node: ast.AST) -> str | None:
-        """Return the full name of what `a.b.c` stands for, such as `datetime.datetime.now`; None: not known."""
+        """Return the full name of `a.b.c`, such as `datetime.datetime.now`; None if it is unknown."""
         if isinstance(node, ast.Attribute):
             owner = self.meaning(node.value)
             return None if owner is None else f"{owner}.{node.attr}"
@@ -178,18 +173,18 @@ class _Names:
         return _full_name(self._outer.get(node.id), self._known)
 
     def function(self, node: ast.AST) -> FunctionType | None:
-        """Return the plain function that `f`, `module.f`, `Class.f` or `thing.f` stands for; None: not known."""
-        found = self._thing(node)
-        if isinstance(found, staticmethod | classmethod):
-            found = found.__func__
-        if isinstance(found, FunctionType | _lru_cache_wrapper):
-            found = inspect.unwrap(found)
-        return found if isinstance(found, FunctionType) else None
+        """Return the plain function that `f`, `module.f`, `Class.f` or `object.f` refers to; None if it is unknown."""
+        target = self._object(node)
+        if isinstance(target, staticmethod | classmethod):
+            target = target.__func__
+        if isinstance(target, FunctionType | _lru_cache_wrapper):
+            target = inspect.unwrap(target)
+        return target if isinstance(target, FunctionType) else None
 
-    def _thing(self, node: ast.AST) -> object:
-        """Return what a name stands for, without asking anything of the user's, which may run code."""
+    def _object(self, node: ast.AST) -> object:
+        """Return the object of a name, without calling user code such as `__getattr__`."""
         if isinstance(node, ast.Attribute):
-            owner = self._thing(node.value)
+            owner = self._object(node.value)
             if owner is None:
                 return None
             if isinstance(owner, ModuleType):
@@ -199,13 +194,13 @@ class _Names:
             return None
         if node.id in self._imported:
             return _imported(self._imported[node.id])
-        found = self._outer.get(node.id)
-        self.has_unknown = self.has_unknown or (found is None and self._outer.get(node.id, self) is not None)
-        return found
+        target = self._outer.get(node.id)
+        self.has_unknown = self.has_unknown or (target is None and self._outer.get(node.id, self) is not None)
+        return target
 
 
 def _imported(meaning: str | None) -> object:
-    """Return what an import inside of a function stands for, if that is loaded."""
+    """Return the object of an import inside of a function, if it is loaded."""
     if meaning is None or meaning in sys.modules:
         return None if meaning is None else sys.modules[meaning]
     module_name, _, name = meaning.rpartition(".")
@@ -222,7 +217,7 @@ def _content(cell: CellType) -> object:
 
 
 def _imports(definition: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """Yield the names that imports inside a function bind, with what they stand for; None: not known."""
+    """Yield the names that imports inside a function bind, with their full names; None if unknown."""
     for node in ast.walk(definition):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -234,7 +229,7 @@ def _imports(definition: ast.AST) -> Iterator[tuple[str, str | None]]:
 
 
 def _bindings(definition: ast.AST) -> Iterator[str]:
-    """Yield the names that a function binds other than by an import, at any depth and in any way."""
+    """Yield the names that a function binds other than by an import, at any depth."""
     for node in ast.walk(definition):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
@@ -250,11 +245,11 @@ def _bindings(definition: ast.AST) -> Iterator[str]:
 
 
 class _Checker(ast.NodeVisitor):
-    """Collects what is refused. Annotations are not code that runs, and a side effect is what `side_effect` is for."""
+    """Collects findings. Annotations, and functions passed to `side_effect`, are skipped."""
 
     def __init__(self, names: _Names, side_effects: set[str]) -> None:
         self.findings: set[tuple[int, str]] = set()
-        # Functions that are called here, or handed to someone who may call them, with the line.
+        # Functions that are called here or passed on, with the line.
         self.mentioned: list[tuple[int, FunctionType]] = []
         self._names = names
         self._side_effects = side_effects
@@ -306,7 +301,7 @@ def _is_side_effect(meaning: str) -> bool:
 
 
 def _side_effects(names: _Names, definition: ast.AST) -> Iterator[str]:
-    """Yield the names of functions that are handed to `side_effect`, whose purpose is what we refuse elsewhere."""
+    """Yield the names of functions that are passed to `side_effect`, where such code is allowed."""
     for node in ast.walk(definition):
         if isinstance(node, ast.Call) and _is_side_effect(names.meaning(node.func) or ""):
             yield from (argument.id for argument in node.args if isinstance(argument, ast.Name))
@@ -320,31 +315,31 @@ def _remedy_of_call(meaning: str, node: ast.Call) -> str | None:
 
 
 def _is_error(meaning: str) -> bool:
-    """Whether a name is that of an error class, to make which is harmless whatever module it is from."""
+    """Whether a name is that of an error class, which is harmless to instantiate."""
     module_name, _, name = meaning.rpartition(".")
     module = sys.modules.get(module_name)
-    found = None if module is None else vars(module).get(name)
-    return name.endswith("Error") if found is None else isinstance(found, type) and issubclass(found, BaseException)
+    target = None if module is None else vars(module).get(name)
+    return name.endswith("Error") if target is None else isinstance(target, type) and issubclass(target, BaseException)
 
 
-def _full_name(found: object, names: Mapping[int, str]) -> str | None:
-    """Return the name by which something is known to the tables above, or else by its definition."""
-    if isinstance(found, ModuleType):
-        return found.__name__
-    known = names.get(id(found))
+def _full_name(target: object, names: Mapping[int, str]) -> str | None:
+    """Return the full name of an object: from the tables above, or else by its definition."""
+    if isinstance(target, ModuleType):
+        return target.__name__
+    known = names.get(id(target))
     if known is not None:
         return known
-    if isinstance(found, type | FunctionType):
-        return f"{found.__module__}.{found.__qualname__}"
+    if isinstance(target, type | FunctionType):
+        return f"{target.__module__}.{target.__qualname__}"
     return None
 
 
 def _known_names() -> dict[int, str]:
-    """Return the full names of what is refused and does not itself know where it belongs, by identity."""
+    """Return the full names of refused objects that do not have their own module, by identity."""
     known: dict[int, str] = {}
     for module_name in _MODULES.keys() & sys.modules.keys():
         module = vars(sys.modules[module_name])
-        # Public ones only: a module also holds what it imports from elsewhere, such as `math.ceil`.
+        # Public names only: a module also has its own imports, such as `math.ceil`.
         members = {name: module[name] for name in module.get("__all__", ()) if name in module}
         known |= {id(each): f"{module_name}.{name}" for name, each in members.items() if isinstance(each, _NATIVE)}
     for full_name in _NAMES:

@@ -1,8 +1,8 @@
-"""The turn loop: an asyncio event loop whose time is history and whose order is always the same.
+"""Deterministic event loop: an asyncio loop whose time comes from the history and whose order is always the same.
 
-It owns no thread, no socket and no clock. A turn puts events in, runs every handle that became ready, and stops when
-nothing is left to run. What asyncio builds on futures, tasks and timers works on it unchanged: gather, wait, TaskGroup,
-timeout, sleep, Event, Queue, locks. What would reach outside is refused with the name of what to use instead.
+It has no thread, no socket and no clock. A turn adds events, runs every ready handle, and stops when none is left.
+Everything in asyncio that is built on futures, tasks and timers works unchanged: gather, wait, TaskGroup, timeout,
+sleep, Event, Queue, locks. Methods that reach outside are refused, with the name of the replacement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.errors import WorkflowViolationError
 
 T = TypeVar("T")
 
-# A turn that runs this many callbacks is a loop without end, such as `while True: await asyncio.sleep(0)`.
+# A turn with more callbacks is an endless loop, such as `while True: await asyncio.sleep(0)`.
 HANDLES_MAX: Final = 1_000_000
 CLOSINGS_MAX: Final = 100
 _REPLACEMENTS: Final = {
@@ -65,7 +65,7 @@ _REPLACEMENTS: Final = {
 
 
 class DurableTimer(asyncio.TimerHandle):
-    """A timer that outlives the process. `seq` names it in the history."""
+    """A timer that survives the process. `seq` identifies it in the history."""
 
     __slots__ = ("seq",)
 
@@ -73,7 +73,7 @@ class DurableTimer(asyncio.TimerHandle):
 
 
 class DurableFuture(asyncio.Future[T]):
-    """A future with a hash that replay gives it again, so that sets of futures keep their order."""
+    """A future with a hash that is the same on replay, so that sets of futures keep their order."""
 
     __slots__ = ("_place",)
 
@@ -86,7 +86,7 @@ class DurableFuture(asyncio.Future[T]):
 
 
 class DurableTask(asyncio.Task[T]):
-    """A task with a hash and a name that replay gives it again."""
+    """A task with a hash and a name that are the same on replay."""
 
     def __init__(self, coro: Any, *, loop: TurnLoop, name: str | None, context: Context | None) -> None:  # noqa: ANN401
         self._place = loop.next_place()
@@ -97,20 +97,20 @@ class DurableTask(asyncio.Task[T]):
 
 
 class LoopHost(Protocol):
-    """What the loop needs of the execution it runs."""
+    """The execution that a loop runs."""
 
     def start_timer(self, timer: DurableTimer) -> None:
-        """Wake the loop at `timer.when()`."""
+        """Schedule a timer for `timer.when()`."""
 
     def cancel_timer(self, timer: DurableTimer) -> None:
-        """Forget the timer."""
+        """Cancel a timer."""
 
     def report(self, message: str, error: BaseException | None) -> None:
-        """Keep note of what a callback or a forgotten task raised."""
+        """Log the error of a callback or of a task that is never awaited."""
 
 
 class TurnLoop(asyncio.AbstractEventLoop):
-    """Runs one execution's tasks, a turn at a time, in the thread that happens to drive it."""
+    """Runs the tasks of one execution, one turn at a time, in the calling thread."""
 
     def __init__(self, host: LoopHost, hash_base: int) -> None:
         self.now_seconds = 0.0
@@ -123,10 +123,10 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self._driver: int | None = None
         self._dead = False
 
-    # Driving it.
+    # For the interpreter.
 
     def drain(self) -> None:
-        """Run until nothing is ready. Raises `WorkflowViolationError` if that has no end."""
+        """Run until nothing is ready. Raises `WorkflowViolationError` after too many callbacks."""
         ready = self._ready
         while ready:
             handle = ready.popleft()
@@ -134,7 +134,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                 try:
                     handle._run()
                 except SystemExit:
-                    # The task has it as its exception, as any other; asyncio raises it besides, to end the program.
+                    # The task has it as its exception; asyncio also raises it, to end the program.
                     pass
                 except KeyboardInterrupt:
                     if threading.current_thread() is threading.main_thread():
@@ -148,7 +148,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                 )
 
     def enter(self) -> object:
-        """Make this the running loop of the current thread. Returns what `leave` has to be given."""
+        """Make this the running loop of the current thread. Returns the argument of `leave`."""
         if events._get_running_loop() is not None:
             raise WorkflowViolationError("a turn cannot run inside another event loop; drive it from a thread")
         self._driver = threading.get_ident()
@@ -158,37 +158,37 @@ class TurnLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         return hooks
 
-    def leave(self, hooks: Any) -> None:  # noqa: ANN401 - what `enter` returned
+    def leave(self, hooks: Any) -> None:  # noqa: ANN401 - the result of `enter`
         """Undo `enter`."""
         events._set_running_loop(None)
         sys.set_asyncgen_hooks(*hooks)
         self._driver = None
 
     def kill(self) -> None:
-        """Close every task that is left, here and now, so that no garbage collector runs their `finally` later."""
+        """Close every remaining task now, so that the garbage collector does not run their `finally` later."""
         self._dead = True
         self._ready.clear()
         for task in list(self._tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be pending
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is pending on purpose
             coroutine: Any = task.get_coro()
-            # `finally` blocks may await again when told to go: each such wait needs another telling.
+            # `finally` blocks may await again when closed: each such wait needs another close.
             for _ in range(CLOSINGS_MAX):
                 try:
                     coroutine.close()
                 except RuntimeError:
                     continue
-                except (Exception, TurnInterrupted) as exc:  # noqa: BLE001 - `finally` may raise what it likes
+                except (Exception, TurnInterrupted) as exc:  # noqa: BLE001 - `finally` may raise anything
                     self._host.report("a task raised while its execution left memory", exc)
                 break
         self._tasks.clear()
         self._ready.clear()
 
     def next_place(self) -> int:
-        """Return a number that is this execution's alone and the same on replay."""
+        """Return a number that is unique to this execution and the same on replay."""
         self._place += 1
         return self._place
 
-    # What asyncio asks of a loop.
+    # The interface of asyncio.
 
     def time(self) -> float:
         return self.now_seconds
@@ -267,7 +267,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
             coro.close()
             self._refuse_foreign()
         task = DurableTask[T](coro, loop=self, name=name, context=context)
-        # A task that nobody refers to must not be collected before it ends.
+        # A task without references must not be garbage-collected before it ends.
         self._tasks[task] = None
         task.add_done_callback(self._forget)
         return task
@@ -300,7 +300,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         return
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        # Only where the reference count tells, which replay repeats; a collector's pass over cycles comes at any time.
+        # Only for reference counting, which replay repeats; a garbage collection of cycles may run at any time.
         if self._driver == threading.get_ident() and not self._dead:
             self.create_task(generator.aclose())
 

@@ -1,8 +1,8 @@
-"""The interpreter: runs workflow code against events and collects the commands it issues. Pure: it does no I/O.
+"""Interpreter: runs workflow code against events and collects the commands it issues. It does no I/O.
 
-The same object advances an execution live and replays its history. Events are applied one at a time, and after each
-the code runs until it only waits; then the conditions it waits for are looked at. So the order in which things happen
-is the order of the history, and nothing else.
+The same object advances an execution live and replays its history. Events are applied one at a time; after each, the
+code runs until it only waits, and then its conditions are evaluated. So the order of the history alone determines the
+order of everything.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from headgate.durable.model.history import (
     UpdateRequested,
     note_text,
 )
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay import turn_timeout as turn_watch
 from headgate.durable.replay.awaitables import PendingFuture
 from headgate.durable.replay.deterministic_loop import DurableTask, DurableTimer, TurnLoop
@@ -73,7 +73,7 @@ class Interpreter:
 
     def __init__(self, function: Callable[..., Any], signature: payload.Signature, execution_id: str) -> None:
         self.execution_id = execution_id
-        self.loop = TurnLoop(  # type: ignore[abstract]  # what it does not have it refuses by name
+        self.loop = TurnLoop(  # type: ignore[abstract]  # it refuses the other methods by name
             self, zlib.crc32(execution_id.encode())
         )
         self.mailbox = Mailbox(self)
@@ -83,7 +83,7 @@ class Interpreter:
         self.at_ms = 0
         self.closed: Close | ContinueAsNew | None = None
         self._function = function
-        # A context of its own: whatever the driving thread has bound must not leak into workflow code.
+        # A separate context: context variables of the calling thread must not leak into workflow code.
         self._context = Context()
         self.signature = signature
         self._main: DurableTask[Any] | None = None
@@ -100,18 +100,18 @@ class Interpreter:
         self._is_gone = False
         self._broken: BaseException | None = None
 
-    # Driving it.
+    # For the engine.
 
     def advance(self, at_ms: int, events: Sequence[Event]) -> tuple[int, tuple[Command, ...]]:
-        """Apply `events` and return how many were consumed, and the commands issued.
+        """Apply `events`, and return how many were consumed and the commands issued.
 
-        An event that comes after the one which ended the run is not consumed. Raises `WorkflowViolationError` if the
-        code did what it must not, and `InvalidPayloadError` if its input is not what it declares; the interpreter is
-        then of no more use.
+        Events after the one that ended the run are not consumed. Raises `WorkflowViolationError` if the code violated a
+        rule, and `InvalidPayloadError` if its input does not match its declaration; the interpreter cannot be used
+        after that.
         """
         self._commands = []
-        # The clock of an execution never runs backwards, whatever the machine's does, and no timer fires before its
-        # time in the eyes of the code.
+        # The clock of an execution never runs backwards, whatever the machine's does, and the code never sees a timer
+        # fire before its time.
         self.at_ms = max(at_ms, self.at_ms)
         if self._timers:
             fired = [self._timers[e.seq] for e in events if isinstance(e, TimerFired) and e.seq in self._timers]
@@ -119,11 +119,11 @@ class Interpreter:
         self.loop.now_seconds = self.at_ms / 1000
         try:
             consumed = self._inside(self._context.run, self._apply_all, events)
-            violation = guard.violation() or self.loop.violation or self._broken
+            violation = sandbox.violation() or self.loop.violation or self._broken
             if violation is not None:
                 raise violation
         except BaseException:
-            # An end that does not count is none: its tasks are still to be let go of.
+            # The run has not ended after all: its tasks are still to be closed.
             self.closed = None
             raise
         commands = tuple(self._commands)
@@ -132,7 +132,7 @@ class Interpreter:
         return consumed, commands
 
     def replay(self, turn: Turn) -> None:
-        """Do a recorded turn again. Raises `DeterminismError` if the code no longer does what it did then."""
+        """Replay a recorded turn. Raises `DeterminismError` if the code now issues other commands."""
         self.replaying = True
         self._recorded = {command.seq: command for command in turn.commands if hasattr(command, "seq")}
         try:
@@ -150,21 +150,21 @@ class Interpreter:
             )
 
     def evict(self) -> None:
-        """Let go of every task. `finally` blocks run, and what they ask for is refused and forgotten."""
+        """Close every task. `finally` blocks run; commands that they issue are refused and dropped."""
         self._is_gone = True
         with suppress(WorkflowViolationError):
-            # One whose clean-up has no end was interrupted, and the watch has said so.
+            # An endless clean-up was interrupted, and the turn timeout has logged it.
             self._inside(self.loop.kill)
 
     def query(self, name: str, input: Raw) -> Raw:
-        """Return what a query handler answers. Raises `NotFoundError` if the code registered none of this name."""
+        """Return the answer of a query handler. Raises `NotFoundError` if the code registered none of this name."""
         handler = self.mailbox.queries.get(name)
         if handler is None:
             raise NotFoundError(
                 f"execution {self.execution_id}: no query {name!r}; it answers {sorted(self.mailbox.queries)}"
             )
 
-        def ask() -> Any:  # noqa: ANN401 - what user code answers
+        def ask() -> Any:  # noqa: ANN401 - any answer of user code
             args, kwargs = handler.signature.unpack(input, what=f"query {name}")
             return handler.function(*args, **kwargs)
 
@@ -175,18 +175,18 @@ class Interpreter:
             self._asking = False
         return payload.encode(answer, what=f"answer of query {name}")
 
-    def _inside(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - whatever it takes
-        """Return what `work` returns, run as workflow code is: on the loop, under guard, and not for ever."""
+    def _inside(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - any arguments
+        """Run `work` as workflow code: on the loop, in the sandbox, and with the time limit of a turn."""
         watched = turn_watch.begin(self.execution_id)
         hooks = self.loop.enter()
-        guard.enter(self.execution_id)
+        sandbox.enter(self.execution_id)
         try:
             return turn_watch.run(watched, work, *args)
         finally:
-            guard.leave()
+            sandbox.leave()
             self.loop.leave(hooks)
 
-    # What workflow code asks for.
+    # For workflow code.
 
     def start_activity(
         self, name: str, input: Raw, options: ActivityOptions, decode: Callable[[Raw], Any]
@@ -203,7 +203,7 @@ class Interpreter:
         return future
 
     def is_child_recorded(self) -> bool:
-        """Whether history has it that the next command starts a child: then it did, whatever is checked today."""
+        """Whether the history has a started child as the next command: then its input needs no check."""
         return isinstance(self._recorded.get(self._seq + 1), StartChild)
 
     def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture:
@@ -212,20 +212,20 @@ class Interpreter:
         return self._expect(seq, name, None)
 
     def issue(self, command: Command) -> None:
-        """Issue a command that nothing waits for."""
+        """Issue a command without a result."""
         self._refuse_if_mute()
         self._commands.append(command)
 
     def record(self, value: Callable[[], Raw]) -> Raw:
-        """Return what `value` returns, or on replay what it returned then."""
+        """Return the result of `value`, or on replay the recorded one."""
         seq = self.next_seq()
         recorded = self._recorded.get(seq)
-        made = recorded.value if isinstance(recorded, RecordValue) else guard.lifted(value)
-        self._commands.append(RecordValue(seq, made))
-        return made
+        result = recorded.value if isinstance(recorded, RecordValue) else sandbox.lifted(value)
+        self._commands.append(RecordValue(seq, result))
+        return result
 
     def patched(self, patch: str) -> bool:
-        """Whether this execution takes the new side of a change."""
+        """Whether this execution takes the new branch of a patch."""
         if patch not in self._patches:
             self._refuse_if_mute()
             marked = any(isinstance(c, MarkPatch) and c.patch == patch for c in self._recorded.values())
@@ -235,23 +235,23 @@ class Interpreter:
         return self._patches[patch]
 
     def random(self) -> random.Random:
-        """Return the generator of this run, which replay seeds alike."""
+        """Return the random generator of this run, with the same seed on replay."""
         if self._random is None:
             assert self.started is not None
             self._random = random.Random(f"{self.started.seed}#{self.started.run}")
         return self._random
 
     def next_seq(self) -> int:
-        """Return the next number that names a command of this run."""
+        """Return the number of the next command of this run."""
         self._refuse_if_mute()
         self._seq += 1
         return self._seq
 
     def abandon(self, seq: int) -> None:
-        """Nobody waits for this command any more."""
+        """Cancel a command whose future was cancelled."""
         future = self._pending.pop(seq, None)
         if future is None or future.decode is None:
-            # Sending a signal is done once it was asked for, whether or not anyone waits to hear of it.
+            # A signal is sent once the command was issued, whether or not it is awaited.
             return
         child = self._children.pop(seq, None)
         if self._take_back(seq):
@@ -262,15 +262,15 @@ class Interpreter:
             self._commands.append(CancelActivity(seq))
 
     def break_off(self, error: BaseException) -> None:
-        """What the turn needs cannot be had: `advance` raises this, whatever the code makes of it."""
+        """Have `advance` raise this error, whatever the code does with it: the turn cannot be completed."""
         self._broken = error
 
     def note(self, level: str, text: str) -> None:
-        """Keep a line of the execution's log, once."""
+        """Add a line to the execution's log; replay adds none."""
         if not self.replaying and not self._is_gone:
             self.notes.append(Note(self.at_ms, level, note_text(text)))
 
-    # What the loop asks of its host.
+    # The host of the loop.
 
     def start_timer(self, timer: DurableTimer) -> None:
         timer.seq = self.next_seq()
@@ -288,7 +288,7 @@ class Interpreter:
         if isinstance(error, WorkflowViolationError):
             self._broken = error
 
-    # Applying events.
+    # Events.
 
     def _apply_all(self, events: Sequence[Event]) -> int:
         for place, event in enumerate(events):
@@ -300,14 +300,14 @@ class Interpreter:
         return len(events)
 
     def _settle(self) -> None:
-        # Conditions are asked only when the code has nothing left to do: a flag set after an await counts.
+        # Conditions are evaluated only when no task is ready: a flag that is set after an await counts.
         while True:
             self.loop.drain()
             if not self.mailbox.check_conditions():
                 return
 
     def _apply(self, event: Event) -> None:
-        match event:  # Woken is only a reason to look.
+        match event:  # `Woken` needs no action.
             case ActivityEnded():
                 self._end_activity(event)
             case TimerFired():
@@ -321,7 +321,7 @@ class Interpreter:
             case Started():
                 self._start(event)
             case CancelRequested():
-                # The last one before the code lets go is the one that ended it.
+                # The last request before the code ends is the one that ended it.
                 self._cancel = event
                 if self._main is not None:
                     self._main.cancel(event.reason or None)
@@ -335,7 +335,7 @@ class Interpreter:
         args, kwargs = self.signature.unpack(event.input, what=f"input of {event.workflow}")
         self._main = self.loop.create_task(self._function(*args, **kwargs), name="main")
         if self._cancel is not None:
-            # Cancelled before it began: not a line of it runs.
+            # Cancelled before the start: no line of it runs.
             self._main.cancel(self._cancel.reason or None)
 
     def _end_activity(self, event: ActivityEnded) -> None:
@@ -371,14 +371,14 @@ class Interpreter:
             future.set_result(None)
         else:
             future.set_exception(kind(error.message))
-            # Sending is often not awaited, and a target that is gone is then not worth a warning.
+            # A sent signal is often not awaited; then a missing target needs no warning.
             future.exception()
 
     def _resolve(self, future: PendingFuture, result: Raw) -> None:
         assert future.decode is not None
         try:
             value = future.decode(result)
-        except Exception as exc:  # noqa: BLE001 - the awaiting code hears that the result is not of its type
+        except Exception as exc:  # noqa: BLE001 - raised in the awaiting code: the result is not of its type
             future.set_exception(exc)
         else:
             future.set_result(value)
@@ -411,7 +411,7 @@ class Interpreter:
         return future
 
     def _take_back(self, seq: int) -> bool:
-        """Drop a command that was issued in this very turn, as if it had never been."""
+        """Drop a command that was issued in this turn."""
         for place in range(len(self._commands) - 1, -1, -1):
             if getattr(self._commands[place], "seq", None) == seq:
                 del self._commands[place]

@@ -1,4 +1,4 @@
-"""The mailbox of an execution in memory: signals kept or handed on, conditions, queries and updates."""
+"""Mailbox: signals, conditions, queries and updates of an execution in memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from headgate.durable.replay.interpreter import Interpreter
 
 
-# As many as someone reads who wonders what an execution waits for.
+# Limits of the names of awaited signals that an execution's row stores.
 AWAITED_MAX: Final = 50
 AWAITED_CHARACTERS_MAX: Final = 200
 
 
 class Handler:
-    """A function of the workflow that takes messages of one name, until it is disposed of."""
+    """A function of the workflow that handles the signals of one name, until it is disposed of."""
 
     def __init__(self, function: Callable[..., Any], dispose: Callable[[Handler], None]) -> None:
         self.function = function
@@ -31,13 +31,13 @@ class Handler:
         self._dispose = dispose
 
     def dispose(self) -> None:
-        """Take no more messages. Disposing of it again changes nothing."""
+        """Stop handling signals. Idempotent."""
         dispose, self._dispose = self._dispose, _nothing
         dispose(self)
 
 
 def _nothing(_: Handler) -> None:
-    """Dispose of what is no longer there."""
+    """Do nothing: the handler is disposed of already."""
 
 
 def _pending(futures: Iterable[asyncio.Future[Signal]]) -> list[asyncio.Future[Signal]]:
@@ -45,7 +45,7 @@ def _pending(futures: Iterable[asyncio.Future[Signal]]) -> list[asyncio.Future[S
 
 
 class UpdateHandler:
-    """A function that answers an update, and one that may refuse it first."""
+    """The function that answers an update, and the validator that may reject it."""
 
     def __init__(self, function: Callable[..., Any], validator: Callable[..., Any] | None) -> None:
         self.function = function
@@ -54,13 +54,13 @@ class UpdateHandler:
 
 
 class Mailbox:
-    """What reaches the code of one execution from outside."""
+    """The messages to the code of one execution."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.queries: dict[str, Handler] = {}
         self.updates: dict[str, UpdateHandler] = {}
         self._interpreter = interpreter
-        self._kept: dict[str, deque[Signal]] = {}
+        self._buffered: dict[str, deque[Signal]] = {}
         self._waiters: dict[str, list[asyncio.Future[Signal]]] = {}
         self._handlers: dict[str, list[Handler]] = {}
         self._conditions: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
@@ -69,7 +69,7 @@ class Mailbox:
     # Signals.
 
     def deliver(self, signal: Signal) -> None:
-        """Hand a signal to everyone who waits for it or handles it now; with nobody there, keep it."""
+        """Pass a signal to every waiter and every handler of its name; without any, buffer it."""
         waiters = [future for future in self._waiters.pop(signal.name, []) if not future.done()]
         handlers = list(self._handlers.get(signal.name, ()))
         for future in waiters:
@@ -77,21 +77,21 @@ class Mailbox:
         for handler in handlers:
             self._handle(handler, signal)
         if not waiters and not handlers:
-            self._kept.setdefault(signal.name, deque()).append(signal)
+            self._buffered.setdefault(signal.name, deque()).append(signal)
 
     def wait(self, name: str) -> asyncio.Future[Signal]:
-        """Return a future of the next signal of this name, which may be one that was kept."""
+        """Return a future of the next signal of this name, which may be a buffered one."""
         future: asyncio.Future[Signal] = self._interpreter.loop.create_future()
-        kept = self._kept.get(name)
-        if kept:
-            future.set_result(kept.popleft())
+        buffered = self._buffered.get(name)
+        if buffered:
+            future.set_result(buffered.popleft())
         else:
-            # Without those who gave up: a loop of waits that time out must not grow a list.
+            # Without cancelled waiters: a loop of waits that time out must not grow the list.
             self._waiters[name] = [*_pending(self._waiters.get(name, ())), future]
         return future
 
     def awaited(self) -> tuple[str, ...]:
-        """Return the names of signals that the code waits for; for a condition, of those that it has handlers for."""
+        """Return the names of the signals that the code awaits; with an open condition, also those with a handler."""
         if not self._waiters and not self._conditions:
             return ()
         names = [name for name, waiters in self._waiters.items() if _pending(waiters)]
@@ -100,17 +100,17 @@ class Mailbox:
         return tuple(name[:AWAITED_CHARACTERS_MAX] for name in names[:AWAITED_MAX])
 
     def handle(self, name: str, function: Callable[..., Any]) -> Handler:
-        """Give every signal of this name to `function`, those that were kept first."""
+        """Call `function` with every signal of this name, buffered ones first."""
         handlers = self._handlers.setdefault(name, [])
         handler = Handler(function, handlers.remove)
         handlers.append(handler)
-        for signal in self._kept.pop(name, ()):
+        for signal in self._buffered.pop(name, ()):
             self._handle(handler, signal)
         return handler
 
     def unconsumed(self) -> tuple[Signal, ...]:
-        """Return the signals that nobody has taken yet, for the next run."""
-        return tuple(signal for kept in self._kept.values() for signal in kept)
+        """Return the buffered signals, for the next run."""
+        return tuple(signal for buffered in self._buffered.values() for signal in buffered)
 
     def _handle(self, handler: Handler, signal: Signal) -> None:
         self._interpreter.loop.create_task(self._run_handler(handler, signal), name=f"signal {signal.name}")
@@ -123,19 +123,19 @@ class Mailbox:
                 await answer
         except WorkflowViolationError:
             raise
-        except Exception as exc:  # noqa: BLE001 - a handler's failure is noted; it does not fail the workflow
+        except Exception as exc:  # noqa: BLE001 - a handler's failure is logged; it does not fail the workflow
             self._interpreter.report(f"handler of signal {signal.name} failed", exc)
 
     # Conditions.
 
     def wait_until(self, predicate: Callable[[], bool]) -> asyncio.Future[bool]:
-        """Return a future that is done once `predicate` holds, asked whenever the code has come to rest."""
+        """Return a future that is done once `predicate` holds, evaluated whenever no task is ready."""
         future: asyncio.Future[bool] = self._interpreter.loop.create_future()
         self._conditions.append((predicate, future))
         return future
 
     def check_conditions(self) -> bool:
-        """Ask every condition once, in the order they were made. Returns whether any future was settled."""
+        """Evaluate every condition once, in the order of creation. Returns whether any future was resolved."""
         if not self._conditions:
             return False
         left, settled = [], False
@@ -160,7 +160,7 @@ class Mailbox:
     # Updates.
 
     def update(self, event: UpdateRequested) -> None:
-        """Have an update handler answer; the answer is a command."""
+        """Run an update handler; its answer is a command."""
         handler = self.updates.get(event.name)
         if handler is None:
             missing = NotFoundError(f"no update {event.name!r}; the workflow takes {sorted(self.updates)}")
@@ -170,7 +170,7 @@ class Mailbox:
             args, kwargs = handler.signature.unpack(event.input, what=f"update {event.name}")
             if handler.validator is not None:
                 handler.validator(*args, **kwargs)
-        except Exception as exc:  # noqa: BLE001 - told to the caller as a refusal
+        except Exception as exc:  # noqa: BLE001 - returned to the caller as a rejection
             self._interpreter.issue(AnswerUpdate(event.id, error=describe(exc), rejected=True))
             return
         answering = self._answer(event, handler, args, kwargs)
@@ -186,14 +186,14 @@ class Mailbox:
             result = payload.encode(answer, what=f"answer of update {event.name}")
         except WorkflowViolationError:
             raise
-        except Exception as exc:  # noqa: BLE001 - told to the caller
+        except Exception as exc:  # noqa: BLE001 - returned to the caller
             self._interpreter.issue(AnswerUpdate(event.id, error=describe(exc)))
         else:
             self._interpreter.issue(AnswerUpdate(event.id, result))
         self._answering.pop(event.id, None)
 
     def refuse_updates(self) -> None:
-        """Answer those who still wait: the workflow has ended."""
+        """Answer the open updates with an error: the workflow has ended."""
         for update_id in self._answering:
             ended = NotFoundError("the workflow ended before it answered")
             self._interpreter.issue(AnswerUpdate(update_id, error=describe(ended)))

@@ -1,4 +1,4 @@
-"""Open work: what an execution has asked for and not heard of, read from its history without running its code."""
+"""Open work: commands of an execution whose end is not in its history, found without running its code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from headgate.durable.model.history import (
 
 
 class OpenWork(Struct):
-    """Activities, timers and children that are under way, by the number of the command that asked for them."""
+    """Open activities, timers and children, by the number of their command."""
 
     activities: dict[int, StartActivity]
     timers: dict[int, StartTimer]
     children: dict[int, StartChild]
-    # Whether the code has begun: an execution may hear of things before a start that is to come later.
+    # Whether the code has started: messages may come before a delayed start.
     has_begun: bool = False
 
     def closing(self) -> list[Command]:
-        """Return the commands that leave none of it behind."""
+        """Return the commands that cancel all open work."""
         commands: list[Command] = [CancelTimer(seq) for seq in self.timers]
         commands += [CancelActivity(seq) for seq in self.activities]
         for seq, child in self.children.items():
@@ -45,17 +45,17 @@ class OpenWork(Struct):
 
 
 def open_work(turns: Iterable[Turn]) -> OpenWork:
-    """Return what is open after these turns of one run."""
+    """Return the open work after these turns of one run."""
     work = OpenWork({}, {}, {})
     for turn in turns:
         for event in turn.events:
-            _heard(work, event)
+            _close_command(work, event)
         for command in turn.commands:
-            _asked(work, command)
+            _open_command(work, command)
     return work
 
 
-def _heard(work: OpenWork, event: object) -> None:
+def _close_command(work: OpenWork, event: object) -> None:
     match event:
         case Started():
             work.has_begun = True
@@ -69,7 +69,7 @@ def _heard(work: OpenWork, event: object) -> None:
             return
 
 
-def _asked(work: OpenWork, command: Command) -> None:
+def _open_command(work: OpenWork, command: Command) -> None:
     match command:
         case StartActivity():
             work.activities[command.seq] = command

@@ -1,4 +1,4 @@
-"""Outcomes: how a run of a workflow ended, told from what became of its main task."""
+"""Outcomes: the command that ends a run, from the result of its main task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.errors import WorkflowViolationError
 
 
 class ContinueRequest(BaseException):
-    """Unwinds workflow code that asked to begin again. Not an `Exception`, so that `except Exception` lets it pass."""
+    """Unwinds workflow code that continues as new. Not an `Exception`, so that `except Exception` does not catch it."""
 
     def __init__(self, input: Raw) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class ContinueRequest(BaseException):
 
 
 def outcome_of(
-    main: asyncio.Task[Any], cancel: CancelRequested | None, kept: tuple[Signal, ...]
+    main: asyncio.Task[Any], cancel: CancelRequested | None, buffered: tuple[Signal, ...]
 ) -> Close | ContinueAsNew:
     """Return the command that ends the run. Raises the `WorkflowViolationError` that ended the code, if one did."""
     if main.cancelled():
@@ -31,21 +31,21 @@ def outcome_of(
         status = Status.TIMED_OUT if timed_out else Status.CANCELLED
         return Close(status, error=ErrorInfo(type="Cancelled", message=reason))
     error = main.exception()
-    wish = _continue_request(error)
-    if wish is not None:
-        return ContinueAsNew(wish.input, kept)
+    request = _continue_request(error)
+    if request is not None:
+        return ContinueAsNew(request.input, buffered)
     if isinstance(error, WorkflowViolationError):
         raise error
     if error is not None:
         return Close(Status.FAILED, error=describe(error))
     try:
         return Close(Status.SUCCEEDED, result=payload.encode(main.result(), what="result of the workflow"))
-    except Exception as exc:  # noqa: BLE001 - a result that cannot be stored is the workflow's failure
+    except Exception as exc:  # noqa: BLE001 - a result that cannot be stored fails the workflow
         return Close(Status.FAILED, error=describe(exc))
 
 
 def _continue_request(error: BaseException | None) -> ContinueRequest | None:
-    """Return the wish to continue as new, also one that a task group has wrapped."""
+    """Return the request to continue as new, even if a task group has wrapped it."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, (_continue_request(member) for member in error.exceptions)), None)
     return error if isinstance(error, ContinueRequest) else None

@@ -1,4 +1,4 @@
-"""Queries: what the code of an execution answers as of its last turn, found by replaying its history, in time."""
+"""Query replay: answers a query by replaying the history of an execution up to its last turn."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ QUERY_SECONDS: Final = 10.0
 
 
 def answer(interpreter: Interpreter, turns: Iterable[Turn], name: str, input: Raw, timeout_seconds: float) -> Raw:
-    """Return what a new interpreter answers after these turns, and let go of it.
+    """Return the answer of a new interpreter after these turns, and evict it.
 
-    Raises `QueryTimeoutError` if reading, replaying and asking take longer than they may, and whatever these raise.
+    Raises `QueryTimeoutError` if the replay and the handler take too long, and what the handler raises.
     """
     ends_at = monotonic() + timeout_seconds
     try:

@@ -1,4 +1,4 @@
-"""Whether code still does what its history says: the commands of a turn, compared one by one."""
+"""Replay check: compares the commands that code issues on replay with those in its history."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from headgate.durable.model.payload import canonical
 
 
 def compare(recorded: Sequence[Command], issued: Sequence[Command]) -> str | None:
-    """Return the first difference in words, or None if there is none.
+    """Return the first difference as text, or None if there is none.
 
-    Options, due times, and what closed the execution are not compared: changing a time-out or the text of an error
-    must not break what is under way.
+    Options, due times, and the result of the execution are not compared: a new time-out or another error message must
+    not break running executions.
     """
     for old, new in zip(recorded, issued, strict=False):
         if not _same(old, new):
             return _difference(old, new)
     if len(issued) > len(recorded):
-        return f"history ends there, the code now also does {_say(issued[len(recorded)])}"
+        return f"history ends there, the code now also does {_describe(issued[len(recorded)])}"
     if len(issued) < len(recorded):
-        return f"history has {_say(recorded[len(issued)])}, the code no longer does it"
+        return f"history has {_describe(recorded[len(issued)])}, the code no longer does it"
     return None
 
 
@@ -50,17 +50,17 @@ def _same(old: Command, new: Command) -> bool:
 
 
 def _difference(old: Command, new: Command) -> str:
-    before, after = _say(old), _say(new)
+    before, after = _describe(old), _describe(new)
     if before != after:
         return f"history has {before}, the code now does {after}"
-    # What they are called by is the same; what they are not called by is not.
+    # Their descriptions are the same; another compared field differs.
     names = _COMPARED[type(old)]
     parts = zip(names, map(_shown, _parts(old)), map(_shown, _parts(new)), strict=True)
     name, was, is_now = next(each for each in parts if each[1] != each[2])
     return f"history has {before} with {name.replace('_', ' ')} {_cut(was)}, the code now has {_cut(is_now)}"
 
 
-# What makes a command the same as another. What is not listed, such as options and due times, may change.
+# The compared fields. Others, such as options and due times, may change.
 _COMPARED: Final[dict[type, tuple[str, ...]]] = {
     StartActivity: ("name", "input"),
     StartChild: ("workflow", "child_id", "input"),
@@ -82,8 +82,8 @@ def _canonical(part: object) -> object:
     return canonical(Raw(part)) if isinstance(part, bytes) else part
 
 
-def _say(command: Command) -> str:
-    """Name a command as its author would."""
+def _describe(command: Command) -> str:
+    """Return the description of a command in terms of the code."""
     seq = getattr(command, "seq", None)
     place = "" if seq is None else f" #{seq}"
     kind = str(command.__struct_config__.tag).replace("_", " ")

@@ -1,8 +1,8 @@
-"""What keeps real I/O and threads out of workflow code while it runs.
+"""Sandbox: refuses real I/O and threads in workflow code while it runs.
 
-It is an audit hook of the interpreter, so it sees files, sockets, processes and threads whoever opens them. It does not
-see clocks, random numbers and the environment, which `source_check` finds where they are written plainly. Neither is
-a sandbox against malice: both are there to catch a mistake early and by name.
+It is an audit hook of the Python interpreter, which sees files, sockets, processes and threads, wherever they are
+opened. It does not see clocks, random numbers and the environment, which the determinism lint finds in the source. It
+is no protection against malicious code: it reports a mistake early and by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.errors import WorkflowViolationError
 IN_ACTIVITY: Final = "call it in an activity and await that"
 THREADS: Final = "workflow code is a single thread: use asyncio.gather() over activities"
 
-# By event, else by the part of its name before the first dot.
+# By audit event, or by the part of its name before the first dot.
 _REFUSED: Final = {
     "_thread.start_new_thread": THREADS,
     "builtins.input": "use hg.wait_signal()",
@@ -34,11 +34,11 @@ _REFUSED: Final = {
     ),
     IN_ACTIVITY,
 )
-# Events whose first argument is a path. Others may hold a command line, an address or a password.
+# Events whose first argument is a path. Others may contain a command line, an address or a password.
 _SHOWN: Final = frozenset({"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"})
 
-# What runs below these modules is not the workflow's doing: imports, what shows an error, what logs, what
-# debugs, what cleans up after something that was collected just now, and the rules of a time zone.
+# Events below these modules are not the workflow's own: imports, error display, logging, debugging, clean-up of
+# collected objects, and time zone rules.
 _TOLERATED: Final = frozenset(
     {
         *("_frozen_importlib", "_frozen_importlib_external", "importlib", "zipimport"),
@@ -50,13 +50,13 @@ T = TypeVar("T")
 
 _installing: Final = threading.Lock()
 _installed = False
-# By thread: the labels of the workflow code it is in, the outermost first, and the first thing that code did wrong.
+# By thread: the labels of its running workflow code, the outermost first, and the first violation.
 _running: Final[dict[int, tuple[str, ...]]] = {}
 _violations: Final[dict[int, WorkflowViolationError]] = {}
 
 
 def install() -> None:
-    """Start to watch this process; from the second call on nothing happens. An audit hook cannot be taken out."""
+    """Install the audit hook in this process, once. It cannot be removed."""
     global _installed
     with _installing:
         if not _installed:
@@ -67,7 +67,7 @@ def install() -> None:
 
 
 def enter(label: str) -> None:
-    """Mark this thread as running workflow code, which `label` names in errors; forget an earlier violation.
+    """Mark this thread as running workflow code, named `label` in errors, and clear an earlier violation.
 
     May be nested; each call needs its `leave`.
     """
@@ -81,7 +81,7 @@ def enter(label: str) -> None:
 
 
 def leave() -> None:
-    """Take back the last `enter` of this thread."""
+    """Undo the last `enter` of this thread."""
     thread = get_ident()
     outer = _running.pop(thread)[:-1]
     if outer:
@@ -89,7 +89,7 @@ def leave() -> None:
 
 
 def lifted(work: Callable[[], T]) -> T:
-    """Return what `work` returns, letting it do what workflow code must not. For values that are recorded."""
+    """Run `work` outside of the sandbox. For values that are recorded."""
     thread = get_ident()
     labels = _running.pop(thread, None)
     try:
@@ -100,12 +100,12 @@ def lifted(work: Callable[[], T]) -> T:
 
 
 def violation() -> WorkflowViolationError | None:
-    """Return the first thing that was refused in this thread since the outermost `enter`, even if it was caught."""
+    """Return the first violation in this thread since the outermost `enter`, even if the code caught it."""
     return _violations.get(get_ident())
 
 
 def _announce_threads() -> None:
-    """Have `threading` raise the event that the interpreter itself raises from Python 3.12 on."""
+    """Raise the audit event of thread starts, which Python itself raises from 3.12 on."""
     start: Callable[..., int] = vars(threading)["_start_new_thread"]
 
     def announced(function: Callable[..., object], args: tuple[object, ...]) -> int:
@@ -116,7 +116,7 @@ def _announce_threads() -> None:
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    # Most events come while no workflow code runs, and most others are of kinds that nobody minds.
+    # Most events come while no workflow code runs, and most others are allowed.
     labels = _running.get(get_ident()) if _running else None
     if labels is None:
         return
@@ -130,7 +130,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_tolerated(frame: FrameType | None, event: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether something is done on behalf of what the workflow cannot help, as far up as it was called from us."""
+    """Whether a tolerated module caused the event, anywhere in the stack up to the workflow code."""
     if event == "open" and _is_time_zone(arguments):
         return True
     while frame is not None:
@@ -144,7 +144,7 @@ def _is_tolerated(frame: FrameType | None, event: str, arguments: tuple[Any, ...
 
 
 def _is_time_zone(arguments: tuple[Any, ...]) -> bool:
-    """Whether the rules of a time zone are read: the native `ZoneInfo` does that with no frame of its own."""
+    """Whether time zone rules are read: the native `ZoneInfo` has no Python frame."""
     path, mode = arguments[:2]
     zones = sys.modules.get("zoneinfo")
     if zones is None or mode not in ("r", "rb") or not isinstance(path, str):

@@ -1,12 +1,11 @@
-"""Recurrences: which moments a cron expression or an interval names, in a time zone, through clock changes too.
+"""Cron: the slots of a cron expression or an interval, in a time zone, with daylight saving changes.
 
-The moments of a recurrence are its slots: whole seconds, the same set whoever asks and from wherever they begin.
+Slots are whole seconds, the same set for every caller and every start of a search.
 
-When a clock is set forward or back, an expression that names certain hours means times of the day: each of them
-happens once. One that falls into the hour that is left out happens at the moment the clock moves on; one in the hour
-that comes twice happens the first time. An expression for every hour ("*/15 * * * *", "@hourly") means what it
-matches on the wall: nothing in the hour that is left out, and both passes of the one that comes twice, so that every
-15 minutes stays every 15 minutes.
+At a clock change, an expression with fixed hours means times of day: each happens once. A time in the skipped hour
+happens at the moment of the change; a time in the repeated hour happens at its first pass. An expression for every hour
+("*/15 * * * *", "@hourly") means wall clock matches: none in the skipped hour, and both passes of the repeated hour, so
+that every 15 minutes stays every 15 minutes.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from headgate.errors import InvalidScheduleError, UserError
 
 JITTER_SECONDS_MAX: Final = 86_400
 _EXPRESSION_LENGTH_MAX: Final = 200
-# Begins before 1970 in UTC, because it is still 1969 then in the west; ends long before dates do.
+# Starts before 1970 in UTC, because western time zones are still in 1969 then; ends long before `datetime` does.
 _YEARS: Final = range(1969, 9_000)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
-# No clock is set back by more, so that whoever looks this far ahead sees every hour that will come twice.
+# No clock is set back by more, so that a search this far ahead finds every repeated hour.
 _SET_BACK_MAX: Final = timedelta(days=1)
 _EVERY: Final = re.compile(r"every\s+(\S.*)", re.IGNORECASE)
-# The two names that are not zones but whatever this machine is set to.
+# Excludes two names that stand for the setting of this machine.
 _ZONE: Final = re.compile(r"(?!localtime$|posixrules$)[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 
 _ALIASES: Final = {
@@ -64,11 +63,11 @@ _FORMS: Final = (
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When something happens again and again.
+    """A recurring time.
 
     `expression` is cron ("0 6 * * MON-FRI", "@hourly") or an interval ("every 15m"). An interval counts from `start`,
-    or from 1970-01-01 UTC, so that "every 15m" falls on the quarters of the hour; time zones do not touch it. Slots
-    lie from `start` on and before `end`. `jitter_seconds` spreads the work: each slot is taken up to that much later.
+    or from 1970-01-01 UTC, so that "every 15m" falls on the quarters of the hour; time zones do not affect it. Slots
+    are from `start` on and before `end`. `jitter_seconds` delays each slot by up to that much, to spread the load.
     """
 
     expression: str
@@ -105,7 +104,7 @@ def times_between(recurrence: Recurrence, after: datetime, until: datetime, limi
 
 
 def jitter_ms(recurrence: Recurrence, schedule_id: str, slot: datetime) -> int:
-    """Return by how much the slot is taken later: the same for all who ask, and another for each slot."""
+    """Return the delay of a slot: the same in every process, and different for each slot."""
     if not recurrence.jitter_seconds:
         return 0
     drawn = hashlib.blake2b(f"{schedule_id}@{slot_text(slot)}".encode(), digest_size=8).digest()
@@ -113,7 +112,7 @@ def jitter_ms(recurrence: Recurrence, schedule_id: str, slot: datetime) -> int:
 
 
 def slot_text(slot: datetime) -> str:
-    """Return a slot as ids and people have it: 2026-11-16T00:00:00Z."""
+    """Return a slot as text: 2026-11-16T00:00:00Z."""
     return f"{slot.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -133,11 +132,11 @@ def _slots(recurrence: Recurrence, after: datetime) -> Iterator[datetime]:
     start = None if recurrence.start is None else recurrence.start.astimezone(UTC).replace(microsecond=0)
     begin = after if start is None else max(after, start - _SECOND)
     if interval_seconds is not None:
-        found = _interval_slots(start or _EPOCH, interval_seconds, begin)
+        slots = _interval_slots(start or _EPOCH, interval_seconds, begin)
     else:
-        found = _cron_slots(_cron(recurrence.expression), zone, begin)
+        slots = _cron_slots(_cron(recurrence.expression), zone, begin)
     end = recurrence.end
-    return found if end is None else takewhile(lambda slot: slot < end, found)
+    return slots if end is None else takewhile(lambda slot: slot < end, slots)
 
 
 def _interval_slots(anchor: datetime, seconds: int, after: datetime) -> Iterator[datetime]:
@@ -149,9 +148,9 @@ def _interval_slots(anchor: datetime, seconds: int, after: datetime) -> Iterator
 
 
 def _cron_slots(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Walk the times on the wall, which know nothing of clock changes, and say at which moments they happen."""
+    """Iterate over local times, which have no clock changes, and convert each to its UTC times."""
     local = _wall(after, zone)
-    # Before a clock is set back, times on the wall that have passed once are still to come again.
+    # Shortly before a clock is set back, local times that have passed once come again.
     walls = CronSim(expression, min(local, _wall(after + _SET_BACK_MAX, zone) - _SET_BACK_MAX))
     is_every_hour = len(walls.hours) == 24
     second_pass: deque[datetime] = deque()
@@ -169,7 +168,7 @@ def _cron_slots(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[da
 
 
 def _moments(wall: datetime, zone: ZoneInfo, *, is_every_hour: bool) -> list[datetime]:
-    """Return when it is `wall` in the zone: once, at both passes, or at a clock change that leaves it out."""
+    """Return the UTC times of a local time: one, both passes, or the clock change that skips it."""
     first = wall.replace(tzinfo=zone).astimezone(UTC)
     second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     if first == second:
@@ -180,7 +179,7 @@ def _moments(wall: datetime, zone: ZoneInfo, *, is_every_hour: bool) -> list[dat
 
 
 def _clock_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first second after `before` at which the zone has the offset that it has at `after`."""
+    """Return the first second after `before` with the offset of the zone at `after`."""
     offset = after.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) // 2
@@ -200,7 +199,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         if _ZONE.fullmatch(name):
             return ZoneInfo(name)
-    # A folder of zones, such as "Europe", cannot be read as one.
+    # A directory of zones, such as "Europe", is not a zone.
     except (KeyError, ValueError, OSError):
         pass
     raise InvalidScheduleError(
@@ -210,7 +209,7 @@ def _zone(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=1024)
 def _interval_seconds(expression: str) -> int | None:
-    """Return the seconds of "every 15m"; None: it is not an interval."""
+    """Return the seconds of "every 15m"; None if it is not an interval."""
     match = _EVERY.fullmatch(expression.strip())
     if match is None:
         return None
@@ -225,7 +224,7 @@ def _interval_seconds(expression: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _cron(expression: str) -> str:
-    """Return the cron expression with names for common ones resolved. Raises `InvalidScheduleError`."""
+    """Return the cron expression with aliases resolved. Raises `InvalidScheduleError`."""
     if len(expression) > _EXPRESSION_LENGTH_MAX:
         raise InvalidScheduleError(f"expression: {len(expression)} characters, at most {_EXPRESSION_LENGTH_MAX}")
     resolved = _ALIASES.get(expression.strip().lower(), expression)

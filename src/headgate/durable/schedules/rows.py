@@ -1,4 +1,4 @@
-"""Schedule rows: how a schedule is stored, in one transaction with the executions that it starts and ends."""
+"""Schedule rows: store a schedule in one transaction with the executions that it starts and ends."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 FIRES_MAX: Final = 20
-# Partitions of the due index: what has a next time, and what has none because it is paused or has ended.
+# Partitions of the due index: schedules with a next time, and paused or ended ones without.
 DUE: Final = "SCHEDULES"
 PARKED: Final = "SCHEDULES#PARKED"
-# The tags by which the executions of a schedule, and the slot of each, are found.
+# The tags of an execution with its schedule and its slot.
 SCHEDULE_TAG: Final = "headgate.schedule"
 SLOT_TAG: Final = "headgate.slot"
 
 
 class ScheduleRows:
-    """The rows of schedules, and the writes that go with a change of one."""
+    """The rows of schedules, and the writes of their changes."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class ScheduleRows:
         self._declarations = Declarations(store)
 
     def find(self, schedule_id: str) -> Schedule | None:
-        """Return the schedule as it stands."""
+        """Return the stored schedule."""
         item = self._store.get(SCHEDULES, Key(schedule_id), consistent=True)
         return None if item is None else schedule_of(item)
 
     def find_due(self, schedule_id: str, now_ms: int) -> Schedule | None:
-        """Return the schedule if it is due. The index may lag: what it names can be gone, paused, or done by others."""
+        """Return the schedule if it is due. The index may lag: it can be deleted, paused, or fired already."""
         item = self._store.get(SCHEDULES, Key(schedule_id), consistent=True)
         if item is None or item["due_pk"] != DUE or item["due_at_ms"] > now_ms:
             return None
@@ -70,7 +70,7 @@ class ScheduleRows:
         )
 
     def carry_out(self, schedule: Schedule, decision: Decision, now_ms: int) -> Schedule | None:
-        """Do what was decided, all of it at once. None: someone else changed the schedule first."""
+        """Commit a decision in one transaction. None if another process has changed the schedule."""
         started = [(each.slot_ms, Fire(slot_of(each.slot_ms), now_ms, each.execution_id)) for each in decision.starts]
         skipped = [
             (each.slot_ms, Fire(slot_of(each.slot_ms), now_ms, skipped=each.reason, blocked_by=each.blocked_by))
@@ -93,9 +93,9 @@ class ScheduleRows:
         return changed if self.commit(changed, decision.due_at_ms, groups) else None
 
     def start(self, schedule: Schedule, execution_id: str, slot: str, now_ms: int) -> list[Write]:
-        """Return the writes that start an execution. The first is refused if there is one of this id."""
+        """Return the writes that start an execution. The store refuses the first if the id exists."""
         spec = schedule.spec
-        # Asked for at every start, as a client's start does: what is declared anew takes effect.
+        # Read at every start, as in the client: a new declaration takes effect.
         limits = self._limits(spec)
         request = StartRequest(
             execution_id=execution_id,
@@ -108,18 +108,18 @@ class ScheduleRows:
         return start_writes(request, now_ms, self._ids.ulid())[1]
 
     def _limits(self, spec: Spec) -> Limits:
-        """Return the limits that a schedule gives, or those that its workflow is declared with."""
-        given = Limits(spec.timeout_seconds, spec.retention_seconds)
-        if None not in given:
-            return given
+        """Return the limits of a schedule, or those of its workflow's declaration."""
+        own_limits = Limits(spec.timeout_seconds, spec.retention_seconds)
+        if None not in own_limits:
+            return own_limits
         declared = Limits(*self._limits_of(spec.workflow))
         if declared == Limits():
-            # The code that is loaded here is nearer than what some process has said of it.
+            # The code that is loaded here takes precedence over the published declaration.
             declared = self._declarations.limits(spec.workflow)
-        return Limits(*(own if own is not None else other for own, other in zip(given, declared, strict=True)))
+        return Limits(*(own if own is not None else other for own, other in zip(own_limits, declared, strict=True)))
 
     def end(self, schedule: Schedule, overlap: Overlap, execution_id: str, now_ms: int) -> list[Write]:
-        """Return the writes that ask an execution to end, or end it. The first is refused if it has."""
+        """Return the writes that cancel or terminate an execution. The store refuses the first if it is closed."""
         reason = f"schedule {schedule.schedule_id}: the next execution starts"
         terminates = overlap is Overlap.TERMINATE_OTHER
         event = TerminateRequested(reason) if terminates else CancelRequested(reason)
@@ -127,9 +127,9 @@ class ScheduleRows:
         return [Check(EXECUTIONS, Key(execution_id), OPEN), mail.put()]
 
     def commit(self, changed: Schedule, due_ms: int | None, groups: Sequence[Sequence[Write]]) -> bool:
-        """Store the schedule and all of `groups`. False: the schedule had changed, and nothing was written.
+        """Store the schedule and all of `groups`. False if the schedule had changed; then nothing is written.
 
-        A group that is refused is left out: the execution to be started is there already, the one to be ended has.
+        A refused group is left out: the execution to start exists already, or the one to end is closed.
         """
         row = Put(SCHEDULES, row_item(changed, due_ms), version_is(changed.version - 1))
         remaining: list[Sequence[Write]] = [[row], *groups]
@@ -149,7 +149,7 @@ class ScheduleRows:
 
 
 def row_item(schedule: Schedule, due_at_ms: int | None) -> Item:
-    """Return a schedule as it is stored."""
+    """Return a schedule as an item."""
     if due_at_ms is None:
         return {**item_of(schedule), "due_pk": PARKED, "due_at_ms": schedule.created_at_ms}
     return {**item_of(schedule), "due_pk": DUE, "due_at_ms": due_at_ms}
@@ -161,5 +161,5 @@ def schedule_of(item: Item) -> Schedule:
 
 
 def latest(schedule: Schedule, fires: Sequence[Fire]) -> tuple[Fire, ...]:
-    """Return the last verdicts of a schedule, these being the newest."""
+    """Return the last fires of a schedule, with these as the newest."""
     return (*schedule.fires, *fires)[-FIRES_MAX:]

@@ -1,4 +1,4 @@
-"""Schedules: workflows that are started again and again, each slot once, whatever crashes and whoever else fires it."""
+"""Schedules: create, change and fire schedules; each slot starts its workflow once, across crashes and processes."""
 
 from __future__ import annotations
 
@@ -61,31 +61,31 @@ from headgate.store.port import Store
 
 BACKFILLS_MAX: Final = 10
 PREVIEW_MAX: Final = 1000
-# So that as many starts as one transaction makes fit into it with their inputs.
+# Small enough for the inputs of all starts of one transaction.
 INPUT_BYTES_MAX: Final = 256 * 1024
 SECONDS_MAX: Final = 100 * 366 * 86_400
-# Without the slash that separates it from the slot, so that no two schedules can mean one execution.
+# Without the slash that separates it from the slot, so that execution ids are unique.
 _SCHEDULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+-]{0,127}")
-# Losing this often against other writers of one row is not a race any more.
+# More conflicts than this with other writers are not a race any more.
 _ATTEMPTS_MAX: Final = 25
 
 
 class SchedulePage(Struct, frozen=True):
-    """Part of the list of schedules. `cursor` is None on the last page."""
+    """A page of schedules. `cursor` is None on the last page."""
 
     schedules: list[Schedule]
     cursor: str | None = None
 
 
 class Preview(Struct, frozen=True):
-    """A slot to come, and when it will be taken (later by its jitter)."""
+    """A future slot, and when it will be fired (later by its jitter)."""
 
     slot: datetime
     due: datetime
 
 
 class Schedules:
-    """All schedules of a store. Any number of processes may have one and fire."""
+    """The schedules of a store. Any number of processes may fire them."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Schedules:
         self._rows = ScheduleRows(store, ids, limits_of)
 
     def create(self, schedule_id: str, spec: Spec, *, paused: bool = False, reason: str = "") -> Schedule:
-        """Store a new schedule. Its slots are those from now on.
+        """Store a new schedule, with slots from now on.
 
-        Creating it again as it is changes nothing. Raises `ConflictError` if there is another of this id, and
-        `InvalidScheduleError`, `InvalidIdError` or another `UserError` for what it cannot be.
+        Creating the same schedule again changes nothing. Raises `ConflictError` if the id has a different schedule, and
+        `InvalidScheduleError`, `InvalidIdError` or another `UserError` for an invalid one.
         """
         now_ms = self._now_ms()
         schedule = Schedule(
@@ -133,14 +133,14 @@ class Schedules:
         return schedule
 
     def get(self, schedule_id: str) -> Schedule:
-        """Return the schedule as it stands. Raises `NotFoundError`."""
-        found = self._find(schedule_id)
-        if found is None:
+        """Return the stored schedule. Raises `NotFoundError`."""
+        schedule = self._find(schedule_id)
+        if schedule is None:
             raise NotFoundError(f"schedule {schedule_id[:80]!r}: there is none of this id; list them to see which are")
-        return found
+        return schedule
 
     def ls(self, *, limit: int = 100, cursor: str | None = None) -> SchedulePage:
-        """Return schedules, those that are due next first and those that are paused or have ended last.
+        """Return schedules in the order of their next slot; paused and ended ones come last.
 
         A schedule that is paused or resumed meanwhile can be on two pages or on none. Raises `CursorError`.
         """
@@ -156,9 +156,9 @@ class Schedules:
         return SchedulePage(schedules, f"{PARKED}|" if partition == DUE else None)
 
     def update(self, schedule_id: str, spec: Spec, *, revision: int | None = None) -> Schedule:
-        """Replace what the user says about the schedule. Slots up to now are judged by what was said before.
+        """Replace the spec of a schedule. Slots up to now are decided by the old spec.
 
-        With `revision`, only if that is the present one. Raises `ConflictError`, `NotFoundError`, or a `UserError` as
+        With `revision`, only if that is the current one. Raises `ConflictError`, `NotFoundError`, or a `UserError` as
         `create` does.
         """
         spec = checked(spec)
@@ -175,11 +175,11 @@ class Schedules:
         return self._change(schedule_id, change, revision)
 
     def pause(self, schedule_id: str, reason: str = "", *, revision: int | None = None) -> Schedule:
-        """Start nothing from now on, but by hand and by backfill. Slots that are still to be judged are skipped."""
+        """Start nothing from now on, except by trigger and backfill. Undecided slots are skipped."""
         return self._change(schedule_id, lambda current: replace(current, paused=True, reason=reason), revision)
 
     def resume(self, schedule_id: str, *, revision: int | None = None) -> Schedule:
-        """Start again, with the slots from now on."""
+        """Resume with the slots from now on."""
 
         def change(current: Schedule) -> Schedule:
             if not current.paused:
@@ -189,7 +189,7 @@ class Schedules:
         return self._change(schedule_id, change, revision)
 
     def delete(self, schedule_id: str, *, revision: int | None = None) -> None:
-        """Remove the schedule; what it started goes on. Raises `NotFoundError`, or `ConflictError` for a `revision`."""
+        """Delete a schedule; its executions go on. Raises `NotFoundError`, `ConflictError` for another `revision`."""
         for _ in range(_ATTEMPTS_MAX):
             current = self.get(schedule_id)
             _check_revision(current, revision)
@@ -201,10 +201,10 @@ class Schedules:
         raise _contended(schedule_id)
 
     def trigger(self, schedule_id: str, *, overlap: Overlap = Overlap.ALLOW, request_id: str | None = None) -> Fire:
-        """Start an execution now, besides the slots, paused or not, and return what became of it.
+        """Start an execution now, besides the slots, paused or not, and return the result.
 
-        With a `request_id` the same call again starts nothing more. Raises `NotFoundError`, `InvalidIdError`, and
-        `InvalidScheduleError` for an `overlap` of buffer_one.
+        `request_id` is an idempotency key. Raises `NotFoundError`, `InvalidIdError`, and `InvalidScheduleError` for an
+        `overlap` of buffer_one.
         """
         if overlap is Overlap.BUFFER_ONE:
             raise InvalidScheduleError(
@@ -224,10 +224,10 @@ class Schedules:
     def backfill(
         self, schedule_id: str, since: datetime, until: datetime, overlap: Overlap = Overlap.BUFFER_ONE
     ) -> Schedule:
-        """Let the slots from `since` on and before `until` be started, whatever verdict they have.
+        """Start the slots from `since` on and before `until`, whether or not they were skipped.
 
-        It is stored, and carried on by whoever fires next. A slot that has an execution keeps it, so that asking
-        again is harmless. `overlap` buffer_one starts them one after another, allow side by side. Raises
+        The backfill is stored, and any process that fires schedules continues it. A slot with an execution keeps it, so
+        that the call can be repeated. `overlap` buffer_one starts them one after another, allow in parallel. Raises
         `InvalidScheduleError`, `NotFoundError`.
         """
         if overlap not in (Overlap.BUFFER_ONE, Overlap.ALLOW):
@@ -238,17 +238,17 @@ class Schedules:
         def change(current: Schedule) -> Schedule:
             now_ms = self._now_ms()
             settled = self._settled(current, now_ms) if current.paused else current
-            # Later slots are not judged yet: the schedule will start them, if they are to be started.
+            # Later slots are not decided yet: the schedule itself will start or skip them.
             until_ms = min(milliseconds(until), settled.judged_through_ms + 1)
             since_ms = milliseconds(since)
-            asked = Backfill(since_ms, until_ms, since_ms - 1, overlap is Overlap.BUFFER_ONE)
-            if since_ms >= until_ms or any(_same_range(asked, each) for each in settled.backfills):
+            backfill = Backfill(since_ms, until_ms, since_ms - 1, overlap is Overlap.BUFFER_ONE)
+            if since_ms >= until_ms or any(_same_range(backfill, each) for each in settled.backfills):
                 return settled
             if len(settled.backfills) == BACKFILLS_MAX:
                 raise InvalidScheduleError(
                     f"schedule {schedule_id}: {BACKFILLS_MAX} backfills are under way; wait for one, or stop them"
                 )
-            return replace(settled, backfills=(*settled.backfills, asked))
+            return replace(settled, backfills=(*settled.backfills, backfill))
 
         return self._change(schedule_id, change)
 
@@ -259,7 +259,7 @@ class Schedules:
         )
 
     def preview(self, schedule_id: str, count: int = 10) -> list[Preview]:
-        """Return the slots to come, as if it were not paused. Raises `NotFoundError`, `InvalidScheduleError`."""
+        """Return the next slots, even of a paused schedule. Raises `NotFoundError`, `InvalidScheduleError`."""
         if not 1 <= count <= PREVIEW_MAX:
             raise InvalidScheduleError(f"count {count}: from 1 to {PREVIEW_MAX}")
         schedule = self.get(schedule_id)
@@ -271,15 +271,15 @@ class Schedules:
         ]
 
     def next_due_ms(self) -> int | None:
-        """Return when `fire_due` has something to do next; None: not before a schedule is made or changed."""
+        """Return when the next schedule is due; None if there is none until a schedule is created or changed."""
         page = self._store.query(Query(table=SCHEDULES, index="due-index", partition=DUE, limit=1))
         return page.items[0]["due_at_ms"] if page.items else None
 
     def fire_due(self, now_ms: int, limit: int = 100) -> list[str]:
-        """Judge the slots that are due, of up to `limit` schedules, and return the executions that were started.
+        """Decide the due slots of up to `limit` schedules, and return the executions that were started.
 
-        Each schedule is one transaction. One that is far behind, or lost to another process, is still due afterwards,
-        or not any more: `next_due_ms` tells. One that cannot go on for what the user said is paused, with the reason.
+        Each schedule is one transaction. A schedule that is far behind stays due. One that another process has fired is
+        skipped. One with an invalid spec is paused, with the reason.
         """
         page = self._store.query(
             Query(
@@ -300,17 +300,17 @@ class Schedules:
             decision = decide(schedule, now_ms, self._rows.running(schedule))
             is_done = self._rows.carry_out(schedule, decision, now_ms) is not None
         except UserError as exc:
-            self._set_aside(schedule_id, f"it could not go on: {exc}")
+            self._pause_failed(schedule_id, f"it could not go on: {exc}")
             return []
         return [start.execution_id for start in decision.starts] if is_done else []
 
-    def _set_aside(self, schedule_id: str, reason: str) -> None:
-        """Pause a schedule that would fail again and again, backfills included."""
+    def _pause_failed(self, schedule_id: str, reason: str) -> None:
+        """Pause a schedule that would fail every time, with its backfills."""
         with contextlib.suppress(NotFoundError):
             self._change(schedule_id, lambda current: replace(current, paused=True, reason=reason, backfills=()))
 
     def _trigger(self, schedule: Schedule, started: str, overlap: Overlap, now_ms: int) -> Fire | None:
-        """Start an execution by hand. None: someone else changed the schedule first."""
+        """Start a triggered execution. None if another process has changed the schedule."""
         fire = Fire(slot_of(now_ms), now_ms, started, by_hand=True)
         running = self._rows.running(schedule)
         if running and overlap is Overlap.SKIP:
@@ -325,9 +325,9 @@ class Schedules:
         return fire if self._rows.commit(changed, due_at_ms(changed, now_ms, running), groups) else None
 
     def _settled(self, schedule: Schedule, now_ms: int) -> Schedule:
-        """Return the schedule once every slot up to now has its verdict, by the rules that are in force."""
+        """Return the schedule after all slots up to now are decided by its current spec."""
         while cron.times_between(schedule.spec.recurrence, moment(schedule.judged_through_ms), moment(now_ms), 1):
-            # Without jitter: whoever changes the rules does not wait for it.
+            # Without jitter: a change of the spec does not wait for it.
             recurrence = replace(schedule.spec.recurrence, jitter_seconds=0)
             prompt = replace(schedule, spec=replace(schedule.spec, recurrence=recurrence))
             decision = decide(prompt, now_ms, self._rows.running(schedule))
@@ -340,10 +340,10 @@ class Schedules:
         for _ in range(_ATTEMPTS_MAX):
             current = self.get(schedule_id)
             _check_revision(current, revision)
-            wanted = change(current)
-            if wanted is current:
+            updated = change(current)
+            if updated is current:
                 return current
-            changed = replace(wanted, version=wanted.version + 1, revision=wanted.revision + 1)
+            changed = replace(updated, version=updated.version + 1, revision=updated.revision + 1)
             if self._rows.commit(changed, due_at_ms(changed, self._now_ms()), ()):
                 self._observer.on_work_stored()
                 return changed
@@ -357,7 +357,7 @@ class Schedules:
 
 
 def check_schedule_id(schedule_id: str) -> str:
-    """Return the id. Raises `InvalidIdError` for one that cannot be given to a schedule."""
+    """Return the id. Raises `InvalidIdError` if it is not a valid schedule id."""
     if not _SCHEDULE_ID.fullmatch(schedule_id):
         raise InvalidIdError(
             f"schedule id {schedule_id[:80]!r}: use 1 to 128 letters, digits and . _ : @ = + -, beginning with a "
@@ -367,7 +367,7 @@ def check_schedule_id(schedule_id: str) -> str:
 
 
 def checked(spec: Spec) -> Spec:
-    """Return the spec in its stored form. Raises the `UserError` that names what is wrong with it."""
+    """Return the spec in its stored form. Raises a `UserError` if it is not valid."""
     try:
         spec = typed_decode.convert(msgspec.to_builtins(spec), Spec)
     except (msgspec.ValidationError, TypeError) as exc:
@@ -377,7 +377,7 @@ def checked(spec: Spec) -> Spec:
     cron.check(spec.recurrence)
     for name in ("catchup_window_seconds", "timeout_seconds", "retention_seconds"):
         seconds = getattr(spec, name)
-        # Written so that NaN, which compares false with everything, is refused too.
+        # Written so that NaN, which compares false with any number, is refused too.
         if seconds is not None and not 0 <= seconds <= SECONDS_MAX:
             raise InvalidScheduleError(f"{name} {seconds}: from 0 to {SECONDS_MAX} (a hundred years)")
     if len(spec.input.encode()) > INPUT_BYTES_MAX:
@@ -401,5 +401,5 @@ def _contended(schedule_id: str) -> ConflictError:
     return ConflictError(f"schedule {schedule_id}: it was changed by others {_ATTEMPTS_MAX} times in a row; try again")
 
 
-def _same_range(asked: Backfill, other: Backfill) -> bool:
-    return (asked.since_ms, asked.until_ms, asked.one_by_one) == (other.since_ms, other.until_ms, other.one_by_one)
+def _same_range(one: Backfill, other: Backfill) -> bool:
+    return (one.since_ms, one.until_ms, one.one_by_one) == (other.since_ms, other.until_ms, other.one_by_one)

@@ -1,6 +1,6 @@
-"""Slots: what becomes of each moment that a schedule names. Pure: the time and what is running are passed in.
+"""Slots: decides which slots of a schedule start an execution. Pure: the time and the open executions are arguments.
 
-Every slot gets one verdict, in order: an execution of an id that is derived from the slot, or a reason why not.
+Every slot gets one decision, in order: an execution with an id derived from the slot, or the reason to skip it.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from msgspec.structs import replace
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.cron import Recurrence, slot_text
 
-# A slot that is judged this soon after its time is on time, and no matter of catching up.
+# A slot that is decided this soon after its time is on time, and not a catch-up.
 ON_TIME_MS: Final = 60_000
-# How much one transaction judges. Whoever is further behind is due again at once.
+# Limits of one transaction. A schedule that is further behind is due again at once.
 SLOTS_MAX: Final = 1000
 STARTS_MAX: Final = 8
-# How often to look whether what a buffered slot or a backfill waits for has ended.
+# How often to check whether the execution that a buffered slot or a backfill waits for has ended.
 POLL_MS: Final = 2_000
-# How many executions a schedule keeps an eye on. All of them can be ended in one transaction.
+# How many open executions a schedule tracks. All of them can be ended in one transaction.
 OPEN_MAX: Final = 30
 
 
 class Overlap(enum.StrEnum):
-    """What to do when a slot comes while an execution of the schedule is still open."""
+    """What a slot does while an execution of the schedule is still open."""
 
-    # Leave the slot out.
+    # Skip the slot.
     SKIP = "skip"
-    # Start it when nothing is open any more; one slot waits, and further ones are left out.
+    # Start it when nothing is open any more; one slot waits, and further ones are skipped.
     BUFFER_ONE = "buffer_one"
-    # Start it besides.
+    # Start it in parallel.
     ALLOW = "allow"
-    # Ask what is open to end (terminate: end it), and start at once.
+    # Cancel (or terminate) the open execution, and start at once.
     CANCEL_OTHER = "cancel_other"
     TERMINATE_OTHER = "terminate_other"
 
 
 class CatchUp(enum.StrEnum):
-    """What to do about slots that nobody was there to start in time."""
+    """What happens to slots that were missed because no worker was running."""
 
     NONE = "none"
-    # Start the newest one.
+    # Start the newest missed slot.
     LAST = "last"
     ALL = "all"
 
 
 class Skipped(enum.StrEnum):
-    """Why a slot started nothing."""
+    """Why a slot was skipped."""
 
     PAUSED = "paused"
     # It was missed, and the schedule does not catch up.
@@ -67,14 +67,14 @@ class Skipped(enum.StrEnum):
 
 
 class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a user says about a schedule. `input` is JSON text."""
+    """The user's definition of a schedule. `input` is JSON text."""
 
     workflow: str
     recurrence: Recurrence
     input: str = "null"
     overlap: Overlap = Overlap.SKIP
     catchup: CatchUp = CatchUp.LAST
-    # Slots that were missed by more are left out, whatever `catchup` says.
+    # Slots that were missed by more are skipped, whatever `catchup` is.
     catchup_window_seconds: int = 7 * 86_400
     tags: dict[str, str] = {}
     timeout_seconds: float | None = None
@@ -82,59 +82,59 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Fire(Struct, frozen=True, omit_defaults=True):
-    """What became of a slot, or of a start by hand, whose slot is the moment it was asked for."""
+    """The decision on a slot, or a triggered start, whose slot is the time of the request."""
 
     slot: str
     at_ms: int
     execution_id: str | None = None
     skipped: Skipped | None = None
-    # The open execution because of which it was skipped.
+    # The open execution that caused the skip.
     blocked_by: str | None = None
     by_hand: bool = False
 
 
 class Backfill(Struct, frozen=True, omit_defaults=True):
-    """Slots of a past time that are to be started as well: later than `done_through_ms`, before `until_ms`.
+    """Past slots to be started as well: later than `done_through_ms`, before `until_ms`.
 
-    It lies in the time that the schedule has judged: what comes later, the schedule starts itself.
+    All of them are decided already: the schedule itself starts later slots.
     """
 
     since_ms: int
     until_ms: int
     done_through_ms: int
-    # Each waits until nothing of the schedule is open; otherwise they start side by side.
+    # Each slot waits until nothing of the schedule is open; otherwise they start in parallel.
     one_by_one: bool = True
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A workflow that is started again and again.
+    """A schedule of a workflow.
 
-    Every change of the row moves `version`; `revision` moves only when a user changes the schedule.
+    Every change of the row increments `version`; only a change by a user increments `revision`.
     """
 
     schedule_id: str
     spec: Spec
     created_at_ms: int
-    # Every slot up to here has its verdict. It never moves back, so that a clock that does fires nothing twice.
+    # All slots up to here are decided. It never moves back, so that a clock that does fires nothing twice.
     judged_through_ms: int
-    # Neither has a default: what is at its default is not stored, and could not be compared with.
+    # Without defaults: a default is not stored, and a condition could not compare with it.
     version: int
     revision: int
     paused: bool = False
     reason: str = ""
-    # The last verdicts, newest last, and how many there were of slots that were due.
+    # The last decisions, newest last, and the counts of due slots.
     fires: tuple[Fire, ...] = ()
     started_count: int = 0
     skipped_count: int = 0
-    # The newest executions that were started and not seen ended.
+    # The newest executions that were started and are not known to be closed.
     open_ids: tuple[str, ...] = ()
-    # The slot that waits until nothing is open.
+    # The buffered slot, which waits until nothing is open.
     buffered_ms: int | None = None
     backfills: tuple[Backfill, ...] = ()
 
 
 class Start(Struct, frozen=True):
-    """An execution that is to be started for a slot. `is_due`: not by a backfill."""
+    """An execution to start for a slot. `is_due` is False for a backfill."""
 
     slot_ms: int
     execution_id: str
@@ -142,7 +142,7 @@ class Start(Struct, frozen=True):
 
 
 class Skip(Struct, frozen=True):
-    """A slot that is to start nothing."""
+    """A slot to skip."""
 
     slot_ms: int
     reason: Skipped
@@ -150,50 +150,50 @@ class Skip(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What is to be done for a schedule now, all of it or nothing."""
+    """The changes of one schedule, committed together."""
 
     starts: tuple[Start, ...]
     skips: tuple[Skip, ...]
-    # Executions that are to be asked to end, or ended, by the schedule's overlap policy.
+    # Executions to cancel or terminate, by the overlap policy.
     ends: tuple[str, ...]
     open_ids: tuple[str, ...]
     buffered_ms: int | None
     backfills: tuple[Backfill, ...]
     judged_through_ms: int
-    # When to look again; None: never, by itself.
+    # When to decide again; None if not before a change.
     due_at_ms: int | None
 
 
 def execution_id(schedule_id: str, slot_ms: int) -> str:
-    """Return the id of the execution of a slot: whoever starts it, and however often, it is one."""
+    """Return the id of the execution of a slot, which makes its start idempotent."""
     return f"{schedule_id}/{slot_of(slot_ms)}"
 
 
 def slot_of(ms: int) -> str:
-    """Return a slot as ids and people have it."""
+    """Return a slot as text."""
     return slot_text(moment(ms))
 
 
 def decide(schedule: Schedule, now_ms: int, running: Sequence[str]) -> Decision:
-    """Return what to do now about every slot that is due. `running` are the executions of `open_ids` still open.
+    """Return the decision on every due slot. `running` are the executions of `open_ids` that are still open.
 
-    Raises `InvalidScheduleError` if the recurrence cannot be read.
+    Raises `InvalidScheduleError` if the recurrence is not valid.
     """
     slots, has_more = _due_slots(schedule, now_ms)
-    bench = _Bench(schedule, now_ms, running)
+    decider = _Decider(schedule, now_ms, running)
     if schedule.paused:
-        bench.skip_buffered(Skipped.PAUSED)
+        decider.skip_buffered(Skipped.PAUSED)
     else:
-        bench.start_buffered()
+        decider.start_buffered()
     for place, slot_ms in enumerate(slots):
-        if not bench.judge(slot_ms, is_newest=place == len(slots) - 1 and not has_more):
+        if not decider.decide(slot_ms, is_newest=place == len(slots) - 1 and not has_more):
             break
-    bench.advance_backfill()
-    return bench.decision()
+    decider.advance_backfill()
+    return decider.decision()
 
 
 def due_at_ms(schedule: Schedule, now_ms: int, running: Sequence[str] = ()) -> int | None:
-    """Return when `decide` should be asked again; None: not before someone changes the schedule."""
+    """Return when to call `decide` again; None if not before a change of the schedule."""
     waits = []
     if schedule.backfills:
         waits.append(now_ms + POLL_MS if running and schedule.backfills[0].one_by_one else now_ms)
@@ -220,20 +220,20 @@ def _due_ms(schedule: Schedule, slot: datetime) -> int:
 
 
 def _due_slots(schedule: Schedule, now_ms: int) -> tuple[list[int], bool]:
-    """Return the slots to be judged now, oldest first, and whether there are more than are judged at once."""
+    """Return the due slots, oldest first, and whether there are more than one decision takes."""
     after, now = moment(schedule.judged_through_ms), moment(now_ms)
-    found = cron.times_between(schedule.spec.recurrence, after, now, SLOTS_MAX + 1)
+    slots = cron.times_between(schedule.spec.recurrence, after, now, SLOTS_MAX + 1)
     due: list[int] = []
-    for slot in found:
-        # A slot whose jitter is long holds those after it back: verdicts are given in order.
+    for slot in slots:
+        # A slot with a long jitter delays those after it: slots are decided in order.
         if not schedule.paused and _due_ms(schedule, slot) > now_ms:
             break
         due.append(milliseconds(slot))
     return due[:SLOTS_MAX], len(due) > SLOTS_MAX
 
 
-class _Bench:
-    """Where slots are judged one after the other, each knowing what the ones before it were told."""
+class _Decider:
+    """Decides slots one after the other; each decision includes the effects of those before it."""
 
     def __init__(self, schedule: Schedule, now_ms: int, running: Sequence[str]) -> None:
         self._schedule = schedule
@@ -267,7 +267,7 @@ class _Bench:
         )
 
     def start_buffered(self) -> None:
-        """Start the slot that waits, if nothing is in its way."""
+        """Start the buffered slot, if nothing is open."""
         if self._buffered_ms is not None and (not self._open or self._spec.overlap is Overlap.ALLOW):
             self._start(self._buffered_ms)
             self._buffered_ms = None
@@ -277,8 +277,8 @@ class _Bench:
             self._skips.append(Skip(self._buffered_ms, reason))
             self._buffered_ms = None
 
-    def judge(self, slot_ms: int, *, is_newest: bool) -> bool:
-        """Give a slot its verdict. False: there have been enough starts for once, and it keeps waiting for one."""
+    def decide(self, slot_ms: int, *, is_newest: bool) -> bool:
+        """Decide a slot. False if this decision has no room for another start; the slot stays due."""
         if len(self._starts) == STARTS_MAX:
             return False
         reason = self._missed(slot_ms, is_newest=is_newest)
@@ -290,9 +290,9 @@ class _Bench:
         return True
 
     def advance_backfill(self) -> None:
-        """Start the next slots of the oldest backfill, as far as it may and there is room."""
+        """Start the next slots of the oldest backfill, while there is room."""
         room = STARTS_MAX - len(self._starts)
-        # What is being ended may be of a slot that the backfill comes to: not in one transaction.
+        # An execution that is being ended may belong to a slot of the backfill: not in one transaction.
         if not self._backfills or not room or self._ends:
             return
         backfill = self._backfills[0]
@@ -309,7 +309,7 @@ class _Bench:
         self._backfills = (done, *self._backfills[1:])
 
     def _missed(self, slot_ms: int, *, is_newest: bool) -> Skipped | None:
-        """Return why a slot is not to be started, whatever is open."""
+        """Return why a missed slot is skipped; None if it is to be started."""
         if self._schedule.paused:
             return Skipped.PAUSED
         late_ms = self._now_ms - _due_ms(self._schedule, moment(slot_ms))
@@ -324,15 +324,15 @@ class _Bench:
         return None
 
     def _place(self, slot_ms: int, *, is_newest: bool) -> None:
-        """Start a slot, or do what the overlap policy says."""
+        """Start a slot, or apply the overlap policy."""
         match self._spec.overlap:
             case Overlap.ALLOW:
                 self._start(slot_ms)
             case Overlap.CANCEL_OTHER | Overlap.TERMINATE_OTHER if not is_newest:
-                # Started, it would be ended by the next one before it had done anything.
+                # The next slot would end it before it had done anything.
                 self._skips.append(Skip(slot_ms, Skipped.SUPERSEDED))
             case Overlap.CANCEL_OTHER | Overlap.TERMINATE_OTHER:
-                # They are told once. A second request would disturb the cleaning up after the first.
+                # They are cancelled once. A second request would disturb the clean-up.
                 self._ends, self._open = list(self._running), self._open[len(self._running) :]
                 self._start(slot_ms)
             case _ if not self._open and self._buffered_ms is None:
@@ -345,7 +345,7 @@ class _Bench:
 
     def _start(self, slot_ms: int, *, is_due: bool = True) -> None:
         started = execution_id(self._schedule.schedule_id, slot_ms)
-        # A backfill may come across a slot that is open, or is being started in this very decision.
+        # A backfill may reach a slot that is open, or that this decision starts.
         if is_due or started not in self._open:
             self._starts.append(Start(slot_ms, started, is_due))
         if started not in self._open:

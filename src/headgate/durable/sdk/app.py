@@ -1,4 +1,4 @@
-"""The app: what a user's module declares. Workflows, activities, subscriptions, routes and commands by name."""
+"""App: declares the workflows, activities, subscriptions, routes and commands of a user's module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.names import check_name
 from headgate.durable.model.retry import Retry
-from headgate.durable.replay.determinism_lint import look_through
+from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.sdk.definitions import Activity, Limit, Workflow
 from headgate.errors import DefinitionError, NotFoundError
 
@@ -28,7 +28,7 @@ DELIVERY_TIMEOUT_SECONDS = 300.0
 
 
 class DeclaresActivity(Protocol):
-    """The decorator that `app.activity(...)` returns. What an async function returns is what awaiting it gives."""
+    """The decorator that `app.activity(...)` returns. The result type of an async function is that of awaiting it."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
@@ -38,7 +38,7 @@ class DeclaresActivity(Protocol):
 
 
 class App(Router):
-    """Declares what a service does. Loaded by `headgate up --app module:app` and `headgate worker`."""
+    """The declarations of a service. Loaded by `headgate up --app module:app` and `headgate worker`."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -47,12 +47,12 @@ class App(Router):
         self.activities: dict[str, Activity[..., Any]] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.handlers: dict[str, Activity[..., Any]] = {}
-        # Workflows whose source names something that was not defined when they were declared.
+        # Workflows whose source had undefined names when they were declared.
         self._unseen: list[Workflow[..., Any]] = []
         self._client: Client | None = None
         self._bus: Bus | None = None
 
-    # Declaring.
+    # Declarations.
 
     @overload
     def workflow(self, function: Callable[P, Awaitable[R]], /) -> Workflow[P, R]: ...
@@ -77,15 +77,15 @@ class App(Router):
         retention: Duration | None = None,
         check: bool = True,
     ) -> Any:
-        """Make an `async def` a workflow.
+        """Declare an `async def` as a workflow.
 
-        Its source, and that of the functions of the same package that it names, is looked through for what cannot be
-        replayed (clocks, random numbers, I/O), unless `check` is False. Raises `DefinitionError` with what was found
-        and what to use instead.
+        Its source, and that of the functions of the same package that it names, is checked for code that cannot be
+        replayed (clocks, random numbers, I/O), unless `check` is False. Raises `DefinitionError` with the findings and
+        their remedies.
         """
 
         def declare(function: Callable[P, Awaitable[R]]) -> Workflow[P, R]:
-            made = Workflow(
+            workflow = Workflow(
                 function,
                 name=name or function.__name__,
                 timeout_seconds=optional_seconds(timeout, name="timeout"),
@@ -93,9 +93,9 @@ class App(Router):
                 client=self.client,
             )
             if check:
-                self._check(made)
-            self._declare(self.workflows, "workflow", made.name, made)
-            return made
+                self._check(workflow)
+            self._declare(self.workflows, "workflow", workflow.name, workflow)
+            return workflow
 
         return declare if function is None else declare(function)
 
@@ -120,7 +120,7 @@ class App(Router):
         isolate: bool = False,
     ) -> DeclaresActivity: ...
 
-    def activity(  # type: ignore[misc]  # noqa: PLR0913 - each is a thing that users set
+    def activity(  # type: ignore[misc]  # noqa: PLR0913 - each is an option of users
         self,
         function: Any = None,
         /,
@@ -135,10 +135,10 @@ class App(Router):
         limit: Limit | None = None,
         isolate: bool = False,
     ) -> Any:
-        """Make a function, async or not, an activity: a side effect with retries and time limits.
+        """Declare a function, async or not, as an activity: a side effect with retries and time limits.
 
-        With `isolate`, one that is not async runs in a process of its own, which is killed with everything that it has
-        started when its time is up, or nobody wants its result any more.
+        With `isolate`, a function that is not async runs in a process of its own, which is killed with all its
+        descendants at the time limit or when the activity is cancelled.
         """
         options = ActivityOptions(
             queue=check_name("queue", queue),
@@ -150,9 +150,9 @@ class App(Router):
         )
 
         def declare(function: Callable[P, R]) -> Activity[P, R]:
-            made = Activity(function, name=name or function.__name__, options=options, limit=limit, isolate=isolate)
-            self._declare(self.activities, "activity", made.name, made)
-            return made
+            activity = Activity(function, name=name or function.__name__, options=options, limit=limit, isolate=isolate)
+            self._declare(self.activities, "activity", activity.name, activity)
+            return activity
 
         return declare if function is None else declare(function)
 
@@ -165,9 +165,9 @@ class App(Router):
         timeout: Duration = DELIVERY_TIMEOUT_SECONDS,
         queue: str = "default",
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Have a function called with every event of these types: `order.created`, `order.*` or `*`.
+        """Declare a handler of all events of these types: `order.created`, `order.*` or `*`.
 
-        Deliveries are at least once, retried, and kept as dead letters when they fail for good.
+        Deliveries are at least once; a failed one is retried, and then stored as a dead letter.
         """
 
         def declare(function: Callable[P, R]) -> Callable[P, R]:
@@ -197,7 +197,7 @@ class App(Router):
         retry: Retry | None = None,
         mode: Mode | str = Mode.STRUCTURED,
     ) -> None:
-        """Send events of these types on to another service, as CloudEvents over HTTP.
+        """Forward events of these types to another service, as CloudEvents over HTTP.
 
         `mode` is `structured`, an event as one JSON document, or `binary`, its attributes as headers and its data as
         the body.
@@ -218,39 +218,39 @@ class App(Router):
         self._declare(self.subscriptions, "subscription", name, subscription)
 
     def check_again(self) -> None:
-        """Look through workflows again that named what was not defined yet. Raises `DefinitionError`."""
+        """Check workflows again whose source had undefined names. Raises `DefinitionError`."""
         unseen, self._unseen = self._unseen, []
         try:
             while unseen:
                 self._check(unseen[-1])
                 unseen.pop()
         finally:
-            # What was refused is refused the next time too.
+            # A refused workflow is refused the next time too.
             self._unseen = unseen
 
     def _check(self, workflow: Workflow[..., Any]) -> None:
-        looked = look_through(workflow.function)
-        if looked.findings:
-            raise DefinitionError(f"workflow {workflow.name} cannot be replayed: {'; '.join(looked.findings)}")
-        if not looked.is_whole:
+        result = lint(workflow.function)
+        if result.findings:
+            raise DefinitionError(f"workflow {workflow.name} cannot be replayed: {'; '.join(result.findings)}")
+        if not result.is_whole:
             self._unseen.append(workflow)
 
-    # Using what was declared.
+    # Use.
 
     def bind(self, client: Client | None, bus: Bus | None) -> None:
-        """Have `workflow.start` and its like reach executions through this client, and events this bus."""
+        """Set the client that `workflow.start` uses, and the bus that `emit` uses."""
         self._client = client
         self._bus = bus
 
     def emit(self, type: str, data: Any = None, *, subject: str = "", id: str = "") -> str:  # noqa: ANN401
-        """Put an event on the bus, and return its id once it is durable. The same `id` again is the same event."""
+        """Emit an event, and return its stored id. `id` is an idempotency key."""
         self.client()
         assert self._bus is not None, "bound together with the client"
         raw = payload.encode(data, what=f"data of event {type}")
         return self._bus.emit(Event(id=id, type=type, source=f"/headgate/{self.name}", subject=subject, data=raw))
 
     def client(self) -> Client:
-        """Return the client that the app is bound to. Raises `DefinitionError` if it is not."""
+        """Return the client of the app. Raises `DefinitionError` if it has none."""
         if self._client is None:
             raise DefinitionError(
                 f"app {self.name} is not connected to a store; run it with 'headgate up --app', or in "
@@ -259,21 +259,21 @@ class App(Router):
         return self._client
 
     def activity_names(self) -> list[str]:
-        """Return the names of everything that can be performed here."""
+        """Return the names of all activities and subscriptions."""
         return [*self.activities, *self.subscriptions]
 
     def has_activity(self, name: str, *, is_delivery: bool) -> bool:
-        """Whether this app can perform an activity, or the delivery of an event, of this name."""
+        """Whether this app has the activity, or the subscription, of this name."""
         return name in (self.subscriptions if is_delivery else self.activities)
 
     def activity_named(self, name: str, *, is_delivery: bool) -> Activity[..., Any]:
-        """Return what to call. Raises `NotFoundError` if the app has nothing of this name."""
-        found: Mapping[str, Activity[..., Any]] = self.handlers if is_delivery else self.activities
-        if name not in found:
-            raise NotFoundError(f"activity {name}: app {self.name} does not have it; it has {sorted(found)}")
-        return found[name]
+        """Return an activity, or the handler of a subscription. Raises `NotFoundError`."""
+        declared: Mapping[str, Activity[..., Any]] = self.handlers if is_delivery else self.activities
+        if name not in declared:
+            raise NotFoundError(f"activity {name}: app {self.name} does not have it; it has {sorted(declared)}")
+        return declared[name]
 
-    def _declare(self, known: dict[str, Any], kind: str, name: str, made: object) -> None:
+    def _declare(self, known: dict[str, Any], kind: str, name: str, definition: object) -> None:
         if name in known:
             raise DefinitionError(f"{kind} {name}: app {self.name} has one of this name already; give another name=")
-        known[name] = made
+        known[name] = definition

@@ -1,4 +1,4 @@
-"""Definitions: what the decorators of an app make of functions. They can be called, started and configured."""
+"""Definitions: workflows and activities as the decorators of an app create them from functions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of an activity may happen at once or in a time, for all workers together.
+    """A limit of how many calls of an activity run at once, or start in a period, across all workers.
 
-    `key` makes a limit for each value: a function of the activity's arguments, or a fixed name that several
+    `key` makes a separate limit for each value: a function of the activity's arguments, or a fixed name that several
     activities share.
     """
 
@@ -51,7 +51,7 @@ class Limit:
 
 
 class Activity(Generic[P, R]):
-    """A side effect that workflows ask for. Called in a workflow it is durable; called elsewhere it just runs."""
+    """A side effect of workflows. A call in a workflow is durable; any other call just runs the function."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Activity(Generic[P, R]):
         look: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = check_name("activity", name)
-        # Answers a call of a state machine within its turn, if that is quick and changes nothing; None: it is not.
+        # Answers a read-only call of a state machine within its turn; None if the activity has no such calls.
         self.look = look
-        # Nobody waits for what the handler of an event returns.
+        # The result of an event handler is dropped.
         self.is_handler = is_handler
         self.function = function
         self.signature = payload.Signature.of(function)
@@ -96,7 +96,7 @@ class Activity(Generic[P, R]):
         queue: str | None = None,
     ) -> Activity[P, R]:
         """Return the same activity with other options for the calls made through it."""
-        given = {
+        options = {
             "retry": retry,
             "start_to_close": optional_seconds(timeout, name="timeout"),
             "schedule_to_start": optional_seconds(schedule_to_start, name="schedule_to_start"),
@@ -104,14 +104,14 @@ class Activity(Generic[P, R]):
             "heartbeat": optional_seconds(heartbeat, name="heartbeat"),
             "queue": queue if queue is None else check_name("queue", queue),
         }
-        changed = {name: value for name, value in given.items() if value is not None}
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.activity_options = msgspec.structs.replace(self.activity_options, **changed)
-        return made
+        changed = {name: value for name, value in options.items() if value is not None}
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy.activity_options = msgspec.structs.replace(self.activity_options, **changed)
+        return copy
 
     def options_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityOptions:
-        """Return how a call with these arguments is to be run."""
+        """Return the options of a call with these arguments."""
         if self.limit is None:
             return self.activity_options
         key = self.limit.key
@@ -147,7 +147,7 @@ class Child(PendingFuture):
 
 @dataclass(frozen=True)
 class ChildOptions:
-    """How a child is to be started."""
+    """The options of a child."""
 
     id: str | None = None
     parent_close: ParentClose = ParentClose.TERMINATE
@@ -156,7 +156,7 @@ class ChildOptions:
 
 
 class Workflow(Generic[P, R]):
-    """A durable function. Start it from outside; call it inside of another workflow to make a child."""
+    """A durable function. Start it from outside; a call inside of another workflow starts a child."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Workflow(Generic[P, R]):
         what = f"input of workflow {self.name}"
         raw = self.signature.pack(args, kwargs, what=what)
         if not interpreter.is_child_recorded():
-            # Here, where the code can deal with it: the child could only get stuck.
+            # Checked here, where the code can handle the error: the child could only get stuck.
             self.signature.unpack(raw, what=what)
         return self._start_child(interpreter, raw)
 
@@ -195,27 +195,27 @@ class Workflow(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
     ) -> Workflow[P, R]:
         """Return the same workflow with options for the children that are made through it."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._child = replace(
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._child = replace(
             self._child,
             id=id if id is None else check_execution_id(id),
             parent_close=self._parent_close(parent_close),
             timeout_seconds=optional_seconds(timeout, name="timeout"),
             tags=check_tags(tags or {}),
         )
-        return made
+        return copy
 
-    def _parent_close(self, given: ParentClose | str) -> ParentClose:
+    def _parent_close(self, value: ParentClose | str) -> ParentClose:
         try:
-            return ParentClose(given)
+            return ParentClose(value)
         except ValueError:
             allowed = [each.value for each in ParentClose]
-            raise DefinitionError(f"workflow {self.name}: parent_close {given!r}: use one of {allowed}") from None
+            raise DefinitionError(f"workflow {self.name}: parent_close {value!r}: use one of {allowed}") from None
 
     def start(
         self,
-        *args: Any,  # noqa: ANN401 - the workflow's own, checked when they are packed
+        *args: Any,  # noqa: ANN401 - arguments of the workflow, checked when they are packed
         id: str | None = None,
         reuse: Reuse | str = "never",
         tags: Mapping[str, str] | None = None,
@@ -224,10 +224,10 @@ class Workflow(Generic[P, R]):
         delay: Duration | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Handle:
-        """Start an execution, and return once that is durable.
+        """Start an execution, and return once the start is durable.
 
-        Starting the same input under the id of a live execution again changes nothing; another input raises
-        `AlreadyStartedError`. Parameters of the workflow that have the name of an option are given by position.
+        The same input under the id of a live execution starts nothing again; another input raises
+        `AlreadyStartedError`. Parameters of the workflow with the name of an option are passed by position.
         """
         raw = self._input("start", args, kwargs)
         handle: Handle = self._client().start(
@@ -247,7 +247,7 @@ class Workflow(Generic[P, R]):
         name: str,
         value: Any = None,  # noqa: ANN401 - any JSON
         /,
-        *args: Any,  # noqa: ANN401 - the workflow's own, checked when they are packed
+        *args: Any,  # noqa: ANN401 - arguments of the workflow, checked when they are packed
         id: str,
         signal_id: str | None = None,
         reuse: Reuse | str = "closed",
@@ -256,10 +256,10 @@ class Workflow(Generic[P, R]):
         timeout: Duration | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Handle:
-        """Send a signal to the execution of this id, starting it first with the other arguments if none is open.
+        """Send a signal to the execution of this id, and start it first with the other arguments if none is open.
 
-        The same `signal_id` again is the same signal: it is heard once, and nothing is started for it again. Raises
-        `ExecutionClosedError` if the execution has ended and `reuse` lets none take its place.
+        `signal_id` is an idempotency key: the same signal is received once, and starts nothing again. Raises
+        `ExecutionClosedError` if the execution has ended and `reuse` does not allow to replace it.
         """
         raw = self._input("signal_with_start", args, kwargs)
         handle: Handle = self._client().signal_with_start(
@@ -285,7 +285,7 @@ class Workflow(Generic[P, R]):
             )
         what = f"input of workflow {self.name}"
         raw = self.signature.pack(args, kwargs, what=what)
-        # Read as it will be: what does not fit could only get stuck later.
+        # Decoded as the worker does: an invalid input could only get stuck later.
         self.signature.unpack(raw, what=what)
         return raw
 

@@ -1,4 +1,4 @@
-"""Emitting: puts an event on the bus from wherever user code runs."""
+"""Event emission from workflow and activity code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headgate.durable.replay.interpreter import running
 from headgate.durable.sdk.activity_context import running_activity
 from headgate.errors import PayloadTooLargeError, WorkflowViolationError
 
-# What the attributes around the data may take.
+# The room for the attributes of an event.
 _ENVELOPE_BYTES: Final = 16_000
 
 
 def emit(type: str, data: Any = None, *, subject: str = "") -> None:  # noqa: ANN401 - CloudEvents' own words
-    """Put an event on the bus.
+    """Emit an event on the bus.
 
-    In a workflow it is part of the turn. In an activity it is durable when this returns, and an attempt that is made
-    again emits the same event, which is delivered once. Elsewhere use `app.emit()`.
+    In a workflow it is part of the turn. In an activity it is durable when this returns, and a retry of the activity
+    emits the same event, which is delivered once. Other code uses `app.emit()`.
     """
     raw = payload.encode(data, what=f"data of event {type}")
-    # Here and now, so that the code that asks for it hears of it.
+    # Checked here, so that the error is raised in the calling code.
     if len(bytes(raw)) > EVENT_BYTES_MAX - _ENVELOPE_BYTES:
         raise PayloadTooLargeError(
             f"event {type}: {len(bytes(raw)):,} bytes of data; an event has at most {EVENT_BYTES_MAX:,} in all; "

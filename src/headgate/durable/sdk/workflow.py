@@ -1,6 +1,6 @@
-"""What workflow code can do besides calling activities: wait, be told, answer, and ask for the time.
+"""Workflow functions: what workflow code uses besides activities: waits, messages, time and random numbers.
 
-Every function here works inside of a workflow only, and gives the same answer when the history is replayed.
+Every function here works inside of a workflow only, and has the same result on replay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ExecutionInfo:
-    """What an execution may know of itself."""
+    """The identity of the current execution."""
 
     execution_id: str
     workflow: str
@@ -50,12 +50,12 @@ def info() -> ExecutionInfo:
 
 
 def now() -> datetime:
-    """Return the time of this turn. It stands still until the workflow waits for something."""
+    """Return the time of this turn. It does not change until the workflow waits."""
     return datetime.fromtimestamp(current("hg.now()").at_ms / 1000, UTC)
 
 
 def random() -> random_module.Random:
-    """Return this execution's random numbers, which are drawn alike on replay. Not for secrets."""
+    """Return the random generator of this execution, the same on replay. Not for secrets."""
     return current("hg.random()").random()
 
 
@@ -65,19 +65,19 @@ def uuid() -> UUID:
 
 
 def side_effect(function: Callable[[], T], returns: Any = Any) -> T:  # noqa: ANN401 - a type of any kind
-    """Call `function` once, record what it returned, and return that on replay.
+    """Call `function` once, record its result, and return the recorded result on replay.
 
-    For a quick look at something outside of the history. It must not fail and must not need a retry: what does is an
-    activity.
+    For a quick read of something outside of the history. It must not fail and must not need a retry: use an activity
+    for that.
     """
     interpreter = current("hg.side_effect()")
-    made = interpreter.record(lambda: payload.encode(function(), what="value of a side effect"))
-    value: T = payload.decode(made, returns, what="value of a side effect")
+    recorded = interpreter.record(lambda: payload.encode(function(), what="value of a side effect"))
+    value: T = payload.decode(recorded, returns, what="value of a side effect")
     return value
 
 
 def patched(patch: str) -> bool:
-    """Whether this execution takes the new side of a change in the code.
+    """Whether this execution takes the new branch of a change in the code.
 
     True for executions that reach this point for the first time with the new code, and on their replay; False for
     those that passed it before the change.
@@ -86,20 +86,20 @@ def patched(patch: str) -> bool:
 
 
 async def sleep(duration: Duration) -> None:
-    """Wait, be it for milliseconds or for years."""
+    """Wait, for milliseconds or for years."""
     current("hg.sleep()")
     await asyncio.sleep(seconds(duration, name="sleep"))
 
 
 async def sleep_until(moment: datetime) -> None:
-    """Wait for a moment; one that has passed is not waited for."""
+    """Wait until a time; return at once if it has passed."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     await asyncio.sleep(max(0.0, moment.timestamp() - current("hg.sleep_until()").at_ms / 1000))
 
 
 async def wait_signal(name: str, *, timeout: Duration | None = None, type: Any = Any) -> Any:  # noqa: ANN401
-    """Return the payload of the next signal of this name, which may have come before. Raises `TimeoutError`."""
+    """Return the payload of the next signal of this name, which may be a buffered one. Raises `TimeoutError`."""
     interpreter = current("hg.wait_signal()")
     waiting = interpreter.mailbox.wait(name)
     if timeout is not None:
@@ -111,12 +111,12 @@ async def wait_signal(name: str, *, timeout: Duration | None = None, type: Any =
 
 
 def on_signal(name: str, handler: Callable[..., Any]) -> Handler:
-    """Give every signal of this name to `handler`, those that came before first, until `.dispose()`."""
+    """Call `handler` with every signal of this name, buffered ones first, until `.dispose()`."""
     return current("hg.on_signal()").mailbox.handle(name, handler)
 
 
 def on_query(name: str, function: Callable[..., Any]) -> None:
-    """Answer queries of this name with what `function` returns. It reads; it must not wait or change anything."""
+    """Answer queries of this name with the result of `function`, which must not wait or change anything."""
     interpreter = current("hg.on_query()")
     if inspect.iscoroutinefunction(function):
         raise DefinitionError(f"query {name}: a query cannot wait; write its function without async, or use on_update")
@@ -124,15 +124,15 @@ def on_query(name: str, function: Callable[..., Any]) -> None:
 
 
 def on_update(name: str, function: Callable[..., Any], *, validator: Callable[..., Any] | None = None) -> None:
-    """Answer updates of this name with what `function` returns; it may be `async` and wait.
+    """Answer updates of this name with the result of `function`, which may be `async` and wait.
 
-    `validator` is called first with the same arguments, and refuses the update by raising.
+    `validator` is called first with the same arguments, and rejects the update by raising.
     """
     current("hg.on_update()").mailbox.updates[name] = UpdateHandler(function, validator)
 
 
 async def wait_condition(predicate: Callable[[], bool], *, timeout: Duration | None = None) -> bool:
-    """Return True once `predicate` holds, or False at the time-out. It is asked whenever the code comes to rest."""
+    """Return True once `predicate` holds, or False at the time-out. It is evaluated whenever no task is ready."""
     interpreter = current("hg.wait_condition()")
     if predicate():
         return True
@@ -148,24 +148,24 @@ async def wait_condition(predicate: Callable[[], bool], *, timeout: Duration | N
 
 
 def signal(execution_id: str, name: str, value: Any = None) -> Awaitable[None]:  # noqa: ANN401
-    """Send a signal to another execution, once. Awaiting it raises `NotFoundError` if there is none that takes it."""
+    """Send a signal to another execution, once. Awaiting it raises `NotFoundError` if there is no open one."""
     raw = payload.encode(value, what=f"payload of signal {name}")
     check_execution_id(execution_id, derived=True)
     return current("hg.signal()").send_signal(execution_id, check_signal_name(name), raw)
 
 
 def set_tags(tags: Mapping[str, str]) -> None:
-    """Change the tags by which this execution is found; an empty value removes a tag."""
+    """Change the tags of this execution; an empty value removes a tag."""
     interpreter = current("hg.set_tags()")
     interpreter.issue(SetTags(interpreter.next_seq(), check_tags(tags)))
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401
-    """End this run here and begin a new one with this input, under the same id. Kept signals go along."""
+    """End this run and start a new one with this input, under the same id. Buffered signals are carried over."""
     interpreter = current("hg.continue_as_new()")
     raise ContinueRequest(interpreter.signature.pack(args, kwargs, what="input of the next run"))
 
 
 def log(text: str, *, level: str = "INFO") -> None:
-    """Write a line into the execution's log, once, however often the turn is replayed."""
+    """Write a line to the execution's log; replay writes none."""
     current("hg.log()").note(level.upper(), text)

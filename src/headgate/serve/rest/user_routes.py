@@ -24,7 +24,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler, Message, Receive, S
 
 from headgate.durable.http.messages import WireResponse, to_json
 from headgate.durable.http.openapi import Document, describe
-from headgate.durable.http.paths import Kind
+from headgate.durable.http.paths import SegmentKind
 from headgate.durable.http.router import BadInputError, Headers, HttpError, Match, Request, Route, Router
 from headgate.durable.http.routes import METHODS
 from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
@@ -286,6 +286,6 @@ def _catch_alls(routes: Iterable[Route]) -> list[str]:
     Below a literal first segment the framework no longer tries a parameter in its place, so each needs its own.
     """
     firsts = dict.fromkeys(route.template.segments[0] for route in routes)
-    texts = [f"/{each.text}" for each in firsts if each.kind is Kind.TEXT]
+    texts = [f"/{each.text}" for each in firsts if each.kind is SegmentKind.TEXT]
     below = [f"{text}/{CATCH_ALL}" for text in texts]
     return [*texts, *below, f"/{CATCH_ALL}"] if len(texts) < len(firsts) else [*texts, *below]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.replay.determinism_lint import check_source
+from headgate.durable.replay.determinism_lint import lint
 from headgate.errors import DefinitionError
 from tests.unit.durable import clock_helpers
 from tests.unit.durable.clock_helpers import Pricing, cached, plain, pricing, stamp, stamped
@@ -73,8 +73,8 @@ async def _local_import() -> object:
 @pytest.mark.parametrize(
     "function", [_by_name, _by_module, _two_deep, _cached, _method, _static, _as_argument, _local_import]
 )
-def test_check_source__clock_in_a_helper__is_found_with_its_name_and_line(function: Callable[..., object]) -> None:
-    (finding,) = check_source(function)
+def test_lint__clock_in_a_helper__is_found_with_its_name_and_line(function: Callable[..., object]) -> None:
+    (finding,) = lint(function).findings
     line, _, told = finding.partition(": ")
     first = inspect.getsourcelines(function)[1]
     assert first < int(line.removeprefix("line ")) <= first + 3
@@ -86,8 +86,8 @@ async def _mixed() -> object:
     return here(), again(3), here()
 
 
-def test_check_source__helpers_of_the_same_file__are_found_once_each() -> None:
-    findings = [finding.partition(": ")[2] for finding in check_source(_mixed)]
+def test_lint__helpers_of_the_same_file__are_found_once_each() -> None:
+    findings = [finding.partition(": ")[2] for finding in lint(_mixed).findings]
     assert [finding.partition(" at ")[0] for finding in findings] == ["pauses()", "here()"]
     assert findings[0].endswith("time.sleep(): use `await hg.sleep()`")
     assert findings[1].endswith("random.randint(): use hg.random()")
@@ -100,15 +100,15 @@ async def _innocent(pricing: Any, stamp: Any) -> object:
     return plain("x"), pricing.total(1), stamp(), here_too.here, made, hg.side_effect(lambda: clock_helpers.stamp())
 
 
-def test_check_source__helpers_that_are_not_meant_or_do_no_harm__are_passed_over() -> None:
-    assert check_source(_innocent) == []
+def test_lint__helpers_that_are_not_meant_or_do_no_harm__are_passed_over() -> None:
+    assert lint(_innocent).findings == []
 
 
-def test_check_source__very_many_helpers__is_bounded() -> None:
+def test_lint__very_many_helpers__is_bounded() -> None:
     source = "".join(f"def f{n}():\n    return f{n + 1}()\n" for n in range(1000))
     scope: dict[str, Any] = {"__name__": __name__}
     exec(compile(source + "async def w():\n    return f0()\n", __file__, "exec"), scope)
-    assert isinstance(check_source(scope["w"]), list)
+    assert isinstance(lint(scope["w"]).findings, list)
 
 
 def test_workflow__that_calls_a_helper_with_a_clock__is_refused() -> None:

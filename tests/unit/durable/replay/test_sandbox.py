@@ -45,7 +45,7 @@ import pytest
 
 import headgate
 from headgate.durable.replay import sandbox as guard
-from headgate.durable.replay.determinism_lint import check_source
+from headgate.durable.replay.determinism_lint import lint
 from headgate.errors import UserError, WorkflowViolationError
 
 
@@ -419,21 +419,19 @@ async def _nested() -> object:
         (_nested, ["time.time(): use hg.now()", "random.random(): use hg.random()", "uuid.uuid4(): use hg.uuid()"]),
     ],
 )
-def test_check_source__what_replay_would_not_repeat__is_found(
-    function: Callable[..., object], expected: list[str]
-) -> None:
-    found = [finding.partition(": ")[2] for finding in check_source(function)]
+def test_lint__what_replay_would_not_repeat__is_found(function: Callable[..., object], expected: list[str]) -> None:
+    found = [finding.partition(": ")[2] for finding in lint(function).findings]
     assert len(found) == len(expected)
     assert all(finding.startswith(start) for finding, start in zip(found, expected, strict=True)), found
 
 
-def test_check_source__finding__has_the_line_of_the_file() -> None:
+def test_lint__finding__has_the_line_of_the_file() -> None:
     expected = [
         f"line {_line_of(_nested, 'return time.time()')}: time.time(): use hg.now()",
         f"line {_line_of(_nested, 'later: Callable')}: random.random(): use hg.random()",
         f"line {_line_of(_nested, 'return [inner()')}: uuid.uuid4(): use hg.uuid()",
     ]
-    assert check_source(_nested) == expected
+    assert lint(_nested).findings == expected
 
 
 class Clock:
@@ -489,11 +487,11 @@ async def _side_effects() -> object:
 
 
 @pytest.mark.parametrize("function", [_innocent, _seeded, _side_effects])
-def test_check_source__names_that_only_look_alike__are_passed_over(function: Callable[..., object]) -> None:
-    assert check_source(function) == []
+def test_lint__names_that_only_look_alike__are_passed_over(function: Callable[..., object]) -> None:
+    assert lint(function).findings == []
 
 
-def test_check_source__inside_a_function_and_a_closure__is_found() -> None:
+def test_lint__inside_a_function_and_a_closure__is_found() -> None:
     watch = time.time
     text = """
 not indented"""
@@ -503,25 +501,25 @@ not indented"""
 also not indented"""
         return watch(), text, shown
 
-    (finding,) = check_source(workflow)
+    (finding,) = lint(workflow).findings
     assert finding.endswith(": time.time(): use hg.now()")
     assert finding.startswith(f"line {_line_of(workflow, 'return watch()')}:")
 
 
-def test_check_source__no_source__says_nothing() -> None:
+def test_lint__no_source__says_nothing() -> None:
     scope: dict[str, Any] = {}
     exec("import time\nasync def f():\n    return time.time()", scope)
-    assert check_source(scope["f"]) == []
-    assert check_source(len) == []
-    assert check_source(lambda: time.time()) == []
-    assert check_source(Clock) == []
+    assert lint(scope["f"]).findings == []
+    assert lint(len).findings == []
+    assert lint(lambda: time.time()).findings == []
+    assert lint(Clock).findings == []
 
 
-def test_check_source__wrapped__looks_below() -> None:
+def test_lint__wrapped__looks_below() -> None:
     import functools
 
     @functools.wraps(_nested)
     def outer() -> object:
         return _nested()
 
-    assert check_source(outer) == check_source(_nested)
+    assert lint(outer).findings == lint(_nested).findings
