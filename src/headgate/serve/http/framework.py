@@ -13,12 +13,12 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation, Schema
 
-from headgate.durable.http.paths import Kind, PathTemplate
+from headgate.durable.http.paths import PathTemplate, SegmentKind
 
 Document = dict[str, Any]
 # A path parameter that matches everything. No declared parameter can have this name.
 CATCH_ALL: Final = "{-:path}"
-_FORMS: Final = {Kind.TEXT: "{}", Kind.PARAMETER: "{{{}:str}}", Kind.TAIL: "{{{}:path}}"}
+_FORMS: Final = {SegmentKind.TEXT: "{}", SegmentKind.PARAMETER: "{{{}:str}}", SegmentKind.TAIL: "{{{}:path}}"}
 
 
 def framework_path(template: PathTemplate) -> str:
