@@ -20,7 +20,7 @@ from headgate.pipelines.service import PipelineService
 from headgate.settings import Settings
 from headgate.store.model.conditions import absent
 from headgate.store.port import Store
-from headgate.triggers.contract import JobState, Polled, Started, TriggerOrder, completed
+from headgate.triggers.contract import JobState, PollResult, Started, TriggerOrder, completed
 
 LANDED = "landed"
 ORDERS = "orders"
@@ -43,9 +43,9 @@ class Jobs:
             self._told.notify_all()
         return completed(f"job-{order.key}")
 
-    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
         del order, metadata
-        return Polled(JobState.SUCCEEDED)
+        return PollResult(JobState.SUCCEEDED)
 
     def cancel(self, order: TriggerOrder, metadata: Mapping[str, str]) -> None:
         del order, metadata

@@ -38,7 +38,7 @@ from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from headgate.triggers.contract import (
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     TriggerOrder,
@@ -65,9 +65,9 @@ class Jobs:
         self.orders: list[TriggerOrder] = []
         self.polls: list[str] = []
         self.cancelled: list[str] = []
-        self.states: dict[str, Polled] = {}
+        self.states: dict[str, PollResult] = {}
         # What a new job is from the start on, and whether it is over before its start is answered.
-        self.outcome = Polled(JobState.RUNNING)
+        self.outcome = PollResult(JobState.RUNNING)
         self.is_sync = False
         # What the next starts and polls come to instead.
         self.start_errors: deque[TriggerFailedError] = deque()
@@ -92,7 +92,7 @@ class Jobs:
         external_id = f"job-{order.key}"
         return completed(external_id) if self.is_sync else running(external_id, cluster="c1")
 
-    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
         assert metadata["external_id"] == f"job-{order.key}", "asked after with what the start answered"
         self.polls.append(order.key)
         if self.poll_errors:
@@ -105,16 +105,16 @@ class Jobs:
 
     def keep_running(self) -> None:
         """Have jobs that will be begun run on, until something is said of them."""
-        self.outcome = Polled(JobState.RUNNING)
+        self.outcome = PollResult(JobState.RUNNING)
 
     def succeed(self, *keys: str) -> None:
         """Have jobs end well: those named, or all that run and will be begun."""
-        self._end(keys, Polled(JobState.SUCCEEDED))
+        self._end(keys, PollResult(JobState.SUCCEEDED))
 
     def fail(self, *keys: str, category: FailureCategory = FailureCategory.TRANSIENT, reason: str = "exit 1") -> None:
         self._end(keys, failed(category, reason))
 
-    def _end(self, keys: Sequence[str], outcome: Polled) -> None:
+    def _end(self, keys: Sequence[str], outcome: PollResult) -> None:
         if not keys:
             self.outcome = outcome
         for key in keys or [key for key, state in self.states.items() if state.state is JobState.RUNNING]:

@@ -16,7 +16,7 @@ import boto3
 import pytest
 
 from headgate.triggers.aws.clients import AwsClients
-from headgate.triggers.contract import FailureCategory, JobState, Polled, StartStatus, TriggerFailedError
+from headgate.triggers.contract import FailureCategory, JobState, PollResult, StartStatus, TriggerFailedError
 from headgate.triggers.registry import TriggerKinds
 from tests.ministack import REGION, aws_session, fresh_account
 from tests.unit.triggers.rigs import RUN_ID, Asked, Reply, kinds, order, serving
@@ -56,12 +56,12 @@ class World:
         for client in self._clients:
             client.close()
 
-    def ended(self, type: str, config: dict[str, Any], metadata: dict[str, str]) -> Polled:
+    def ended(self, type: str, config: dict[str, Any], metadata: dict[str, str]) -> PollResult:
         """Poll until the job has ended."""
         return until(lambda: self.kinds.poll(order(type, config), metadata), lambda one: one.state != JobState.RUNNING)
 
 
-def until(look: Callable[[], Polled], accept: Callable[[Polled], bool]) -> Polled:
+def until(look: Callable[[], PollResult], accept: Callable[[PollResult], bool]) -> PollResult:
     ends_at = time.monotonic() + 30
     while not accept(found := look()):
         assert time.monotonic() < ends_at, f"still {found}"

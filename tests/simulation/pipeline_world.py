@@ -48,7 +48,7 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits.traits import TraitPush
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Query, Range, Sort
-from headgate.triggers.contract import Polled, Started, TriggerFailedError, TriggerOrder
+from headgate.triggers.contract import PollResult, Started, TriggerFailedError, TriggerOrder
 from tests.pipeline_rig import LANDED, Jobs, pipeline
 from tests.simulation.asl_processes import AslMachine, AslProcess
 from tests.simulation.durable_processes import Crash, SeededIds
@@ -517,7 +517,7 @@ class PipelineWorld:
         assert not watched, f"still watched: {watched}"
         for slot in {run.slot for run in self.all_runs()} | set(self.wishes.slots):
             assert self.machine.locks.find(evaluation_key(slot)) is None, f"{slot}: its lock is left behind"
-        unended = [key for key, state in self.jobs.states.items() if state == Polled(JobState.RUNNING)]
+        unended = [key for key, state in self.jobs.states.items() if state == PollResult(JobState.RUNNING)]
         assert not unended, unended
 
     def _check_wishes(self) -> None:

@@ -1,1 +1,1 @@
-"""Triggers: what starts the jobs of pipelines, asks how they are, and ends them."""
+"""Triggers: start the jobs of pipelines, poll their state, and cancel them."""

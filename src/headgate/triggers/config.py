@@ -1,4 +1,4 @@
-"""The config of a trigger: read into the struct of its kind, and refused with the field and what is allowed."""
+"""Trigger config: decodes the config of a trigger into the struct of its kind, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OURS: Final = frozenset(
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The config of one kind. What it does not know it refuses."""
+    """The config of one kind. Unknown fields are rejected."""
 
 
 def read(kind: str, config_type: type[C], value: dict[str, Any]) -> C:
-    """Return a config in its type. Raises `DefinitionError`, which names the field and what is allowed."""
+    """Decode a config. Raises `DefinitionError`, which names the field and the allowed values."""
     try:
         return typed_decode.convert(value, config_type, dec_hook=from_json_type)
     except msgspec.ValidationError as exc:
@@ -44,33 +44,33 @@ def between(name: str, value: float, low: float, high: float) -> None:
 
 
 def exactly_one(**given: object) -> str:
-    """Return the name of the one that is given. Raises `ValueError` if it is not just one."""
+    """Return the name of the one option that is set. Raises `ValueError` unless exactly one is."""
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
-        said = " and ".join(names) + " are given" if names else "none is given"
-        raise ValueError(f"give one of {', '.join(given)}; {said}")
+        problem = " and ".join(names) + " are given" if names else "none is given"
+        raise ValueError(f"give one of {', '.join(given)}; {problem}")
     return names[0]
 
 
 def check_headers(headers: dict[str, str]) -> None:
-    """Raise `ValueError` for a header that no request can have, or that is not for the user to say."""
+    """Raise `ValueError` for an invalid header, or one that the client sets itself."""
     for name in headers:
         if not _HEADER.fullmatch(name):
-            raise ValueError(f"headers: {name[:40]!r} is not the name of a header")
+            raise ValueError(f"headers: {name[:40]!r} is not a valid header name")
         if name.lower() in _OURS or name.lower().startswith("proxy-"):
-            raise ValueError(f"headers: {name} says how a request is sent, and is set for you; leave it out")
+            raise ValueError(f"headers: {name} is set by the client; leave it out")
 
 
 def check_url(url: str) -> None:
-    """Raise `ValueError` for what cannot be an address."""
+    """Raise `ValueError` for an invalid URL."""
     if not re.match(r"https?://[^/\s]+", url) or re.search(r"[\s\x00-\x1f]", url):
-        raise ValueError(f"url {url[:80]!r}: use an address that begins with https://, or with http:// if allowed")
+        raise ValueError(f"url {url[:80]!r}: use a URL that begins with https://, or with http:// if allowed")
 
 
 def check_name(field: str, value: str) -> None:
-    """Raise `ValueError` for a name that is empty or stands for many things."""
+    """Raise `ValueError` for an empty name or a wildcard."""
     if not value.strip() or "*" in value:
-        raise ValueError(f"{field} {value[:80]!r}: name one thing; no '*', and not nothing")
+        raise ValueError(f"{field} {value[:80]!r}: give one name, not empty and without '*'")
 
 
 def _explained(config_type: type, message: str) -> str:
@@ -88,7 +88,7 @@ def _explained(config_type: type, message: str) -> str:
 
 
 def _choices(field_type: object) -> list[object]:
-    """Return the values that a field is limited to, if it is."""
+    """Return the allowed values of a field that is limited to some."""
     if get_origin(field_type) is Literal:
         return list(get_args(field_type))
     if get_origin(field_type) in (Union, types.UnionType, *_LIST):

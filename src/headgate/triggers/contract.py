@@ -1,6 +1,6 @@
-"""The contract of triggers: what is ordered, what a start and a poll come to, and why one failed.
+"""Trigger contract: orders, starts, polls and failure categories that all triggers share.
 
-A start is idempotent by `TriggerOrder.key`: asked for again, it finds the job that is there and starts no second one.
+A start is idempotent by `TriggerOrder.key`: a repeated start finds the existing job and starts no second one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HIDDEN: Final = "***"
 
 
 class JobState(enum.StrEnum):
-    """What a poll of a job says."""
+    """The state of a job as polled."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -27,7 +27,7 @@ class JobState(enum.StrEnum):
 
 
 class FailureCategory(enum.StrEnum):
-    """Why something failed, as far as trying again is concerned."""
+    """Why a job failed, in terms of whether a retry helps."""
 
     TRANSIENT = "TRANSIENT"
     PERMANENT = "PERMANENT"
@@ -36,14 +36,14 @@ class FailureCategory(enum.StrEnum):
 
 
 class StartStatus(enum.StrEnum):
-    """Whether a job that was started is under way, or over and done well."""
+    """Whether a started job is running, or has already succeeded."""
 
     RUNNING = "running"
     COMPLETED = "completed"
 
 
 class TriggerOrder(Struct, frozen=True, kw_only=True):
-    """A job that is to be started, and what for. `config` is as the definition has it, with its templates."""
+    """A job to start, and for which run. `config` is as defined, with its templates."""
 
     type: str
     config: dict[str, Any]
@@ -52,27 +52,27 @@ class TriggerOrder(Struct, frozen=True, kw_only=True):
     date: str
     run_id: str
     attempt: int = 1
-    # Where the job says that it has ended, if it does so itself.
+    # Callback URL for jobs that report their end themselves.
     callback_url: str | None = None
 
     @property
     def key(self) -> str:
-        """What tells this attempt from all others: the id of the run, from the second attempt on with its number."""
+        """The idempotency key of this attempt: the run id, with the attempt number from the second on."""
         return self.run_id if self.attempt == 1 else f"{self.run_id}-{self.attempt}"
 
 
 class Started(Struct, frozen=True):
-    """A job that was started. `metadata` is what `poll` and `cancel` need; it is stored, and holds no secret."""
+    """A started job. `metadata` is what `poll` and `cancel` need; it is stored, and holds no secret."""
 
     status: StartStatus
     external_id: str
     metadata: dict[str, str]
-    # Whether an event on the bus tells of its end, with the key of the order as its subject.
+    # Whether a bus event reports its end, with the order's key as its subject.
     tells_end: bool = False
 
 
-class Polled(Struct, frozen=True):
-    """How a job is. A failure has a category; `reason` may also say what is to be known about a success."""
+class PollResult(Struct, frozen=True):
+    """The state of a job. A failure has a category; `reason` may also comment on a success."""
 
     state: JobState
     category: FailureCategory | None = None
@@ -80,9 +80,9 @@ class Polled(Struct, frozen=True):
 
 
 class TriggerFailedError(HeadgateError):
-    """A job was not started, failed at once, or cannot be asked after. `category` says whether to try again.
+    """A job could not be started, failed at once, or cannot be polled. `category` says whether to retry.
 
-    `was_started` tells a job that ran and failed from one that was never begun.
+    `was_started` separates a job that ran and failed from one that never started.
     """
 
     code = "trigger_failed"
@@ -97,23 +97,23 @@ class TriggerFailedError(HeadgateError):
 
 
 class Trigger(Protocol):
-    """What pipelines see of every kind of trigger."""
+    """The interface of triggers to pipelines."""
 
     def start(self, order: TriggerOrder) -> Started:
         """Start a job, or find the one that was started for this key. Raises `TriggerFailedError`."""
 
-    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
-        """Return how a job is. Raises `TriggerFailedError` if that cannot be found out: the job may be well."""
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
+        """Return the state of a job. Raises `TriggerFailedError` if it is unknown: the job may be running."""
 
     def cancel(self, order: TriggerOrder, metadata: Mapping[str, str]) -> None:
-        """Have a job end; one that has ended stays as it is. Raises `TriggerFailedError`."""
+        """Cancel a job; one that has ended is left alone. Raises `TriggerFailedError`."""
 
 
 C = TypeVar("C")
 
 
 class Job(Struct, Generic[C], frozen=True):
-    """An order whose config is filled in. It holds secrets, so it is neither stored nor shown."""
+    """An order with its config filled in. It holds secrets, so that it is neither stored nor shown."""
 
     order: TriggerOrder
     config: C
@@ -132,29 +132,29 @@ class Job(Struct, Generic[C], frozen=True):
         return f"<job {self.order.type} {self.order.key}>"
 
 
-class Kind(Protocol[C]):
-    """One kind of trigger. Whoever calls it has filled in the config, and takes secrets out of what it says."""
+class TriggerKind(Protocol[C]):
+    """One kind of trigger. The registry fills in the config, and removes secrets from results."""
 
     @property
     def name(self) -> str:
-        """The `type` of definitions."""
+        """The `type` in definitions."""
 
     @property
     def config_type(self) -> type[C]:
-        """What a config is read into."""
+        """The struct of its config."""
 
     @property
     def secret_fields(self) -> frozenset[str]:
-        """The fields of the config that may refer to secrets."""
+        """Config fields that may refer to secrets."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it may be defined in the project folder only, and never through an API."""
+        """Whether definitions through an API may not use it, only those in the project folder."""
 
     def start(self, job: Job[C]) -> Started:
         """As `Trigger.start`."""
 
-    def poll(self, job: Job[C], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[C], metadata: Mapping[str, str]) -> PollResult:
         """As `Trigger.poll`."""
 
     def cancel(self, job: Job[C], metadata: Mapping[str, str]) -> None:
@@ -162,46 +162,46 @@ class Kind(Protocol[C]):
 
 
 def running(external_id: str, **metadata: str) -> Started:
-    """Return a job that is under way."""
+    """Return a running job."""
     return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id, **metadata})
 
 
 def running_here(external_id: str) -> Started:
-    """Return a job of ours that is under way, of whose end the bus tells."""
+    """Return a running job whose end the bus reports."""
     return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id}, tells_end=True)
 
 
 def completed(external_id: str, **metadata: str) -> Started:
-    """Return a job that is done."""
+    """Return a job that has succeeded."""
     return Started(StartStatus.COMPLETED, external_id, {EXTERNAL_ID: external_id, **metadata})
 
 
 def external_id_of(order: TriggerOrder, metadata: Mapping[str, str]) -> str:
-    """Return under which id the other side knows a job. Raises `TriggerFailedError` if that was not kept."""
+    """Return the external id of a job. Raises `TriggerFailedError` if it was not stored."""
     found = metadata.get(EXTERNAL_ID, "")
     if not found:
         raise TriggerFailedError(
-            f"run {order.key}: the id of its {order.type} job was not kept, so that it cannot be asked after; "
+            f"run {order.key}: the id of its {order.type} job was not stored, so that it cannot be polled; "
             "start the run again",
             FailureCategory.PERMANENT,
         )
     return found
 
 
-def failed(category: FailureCategory, reason: str) -> Polled:
-    """Return a job that has failed."""
-    return Polled(JobState.FAILED, category, shown(reason))
+def failed(category: FailureCategory, reason: str) -> PollResult:
+    """Return a failed job."""
+    return PollResult(JobState.FAILED, category, shown(reason))
 
 
 def shown(text: str) -> str:
-    """Return a foreign text as it may be kept and logged: short, and without control characters."""
+    """Return an external text as it may be stored and logged: short, and without control characters."""
     plain = "".join(character if character.isprintable() else " " for character in text[: 4 * REASON_CHARS_MAX])
     plain = " ".join(plain.split())
     return plain if len(plain) <= REASON_CHARS_MAX else plain[: REASON_CHARS_MAX - 1] + "…"
 
 
 def scrubbed(text: str, secrets: tuple[str, ...]) -> str:
-    """Return a text in which no secret can be read."""
+    """Return a text with all secrets removed."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text

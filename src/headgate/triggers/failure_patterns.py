@@ -1,7 +1,7 @@
-"""Failure texts: what the message of a job that failed says about trying it again.
+"""Failure patterns: derive the failure category from a job's error message.
 
-Services that run other people's code say FAILED for a bug and for a lost machine alike; the message tells them apart.
-What is not recognised counts as passing: trying once more costs less than a period that nobody redoes.
+Services report FAILED for a bug and for a lost machine alike; the message separates them. An unknown message counts as
+transient: one more attempt costs less than a missed period.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.triggers.contract import FailureCategory
 _TIMEOUT: Final = re.compile(
     r"timed out|time[- ]?out exceeded|TimeoutException|Sandbox\.Timedout|exceeded .{0,40}time limit", re.I
 )
-# Losses of the machine, which may quote what the code was doing when they happened.
+# Lost machines and capacity; such messages may quote what the code was doing.
 _PASSING: Final = re.compile(
     r"throttl|rate exceeded|slow ?down|too many requests|spot|preempt|executor lost|lost executor|executorlostfailure|"
     r"connection (?:reset|refused|closed)|broken pipe|service unavailable|internal (?:service |server )?error|"
@@ -36,7 +36,7 @@ _CODE: Final = re.compile(
 
 
 def category_of(text: str) -> FailureCategory:
-    """Return the category of a failure by what was said about it."""
+    """Return the failure category of a message."""
     if _TIMEOUT.search(text):
         return FailureCategory.TIMEOUT
     if _PASSING.search(text):

@@ -14,8 +14,8 @@ from msgspec import Struct
 from headgate import plugins
 from headgate.clock import Clock
 from headgate.errors import SettingsError
-from headgate.triggers.contract import Kind
-from headgate.triggers.http.client import Outbound
+from headgate.triggers.contract import TriggerKind
+from headgate.triggers.http.client import TriggerHttpClient
 
 GROUP: Final = "headgate.triggers"
 _CLASS_ATTRIBUTES: Final = ("name", "config_type", "secret_fields", "is_local")
@@ -25,7 +25,7 @@ class TriggerTools(Struct, frozen=True):
     """What Headgate gives a third-party trigger: the clock, and an HTTP client that is guarded against SSRF."""
 
     clock: Clock
-    outbound: Outbound
+    outbound: TriggerHttpClient
 
 
 def registered_types() -> tuple[str, ...]:
@@ -50,6 +50,6 @@ def trigger_class(name: str, *, reserved: Collection[str]) -> type[Any]:
     return found
 
 
-def open_triggers(tools: TriggerTools, *, reserved: Collection[str]) -> list[Kind[Any]]:
+def open_triggers(tools: TriggerTools, *, reserved: Collection[str]) -> list[TriggerKind[Any]]:
     """Return every third-party trigger. Raises `SettingsError` as `trigger_class` does."""
     return [trigger_class(name, reserved=reserved)(tools) for name in registered_types()]

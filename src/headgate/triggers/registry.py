@@ -1,7 +1,7 @@
-"""The registry of triggers: every kind there is, behind the one contract that pipelines know.
+"""Trigger registry: all kinds of triggers behind the contract that pipelines use.
 
-Whoever asks gives an order with the config as it was defined; the registry fills in templates and secrets, hands it to
-the kind, and takes secrets out of everything that comes back.
+It takes orders with the config as defined, fills in templates and secrets, calls the kind, and removes secrets from
+everything that comes back.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from headgate.triggers.config import read
 from headgate.triggers.contract import (
     FailureCategory,
     Job,
-    Kind,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
+    TriggerKind,
     TriggerOrder,
     scrubbed,
 )
 from headgate.triggers.http.airflow import AirflowKind
-from headgate.triggers.http.client import Outbound
+from headgate.triggers.http.client import TriggerHttpClient
 from headgate.triggers.http.databricks import DatabricksKind
 from headgate.triggers.http.request import HttpKind
 from headgate.triggers.local.command import CommandKind
@@ -49,9 +49,9 @@ from headgate.triggers.secret_sources import SecretSources
 
 
 class TriggerKinds:
-    """All kinds of triggers by name. It is itself what `contract.Trigger` says. Safe to use from many threads."""
+    """All kinds of triggers by name; implements `contract.Trigger`. Safe to use from many threads."""
 
-    def __init__(self, kinds: Iterable[Kind[Any]], secrets: SecretSources) -> None:
+    def __init__(self, kinds: Iterable[TriggerKind[Any]], secrets: SecretSources) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self._secrets = secrets
 
@@ -65,9 +65,9 @@ class TriggerKinds:
         return self._kind(type).is_local
 
     def check(self, type: str, config: dict[str, Any], *, date_example: str | None = None) -> None:
-        """Raise `DefinitionError` for a trigger that could never be started, naming the field and what is allowed.
+        """Raise `DefinitionError` for a trigger that could never be started, naming the field and the allowed values.
 
-        `date_example` is a date as runs of the pipeline have it; with it, parts that such dates lack are refused.
+        `date_example` is a date of the pipeline's period; with it, date parts that such dates lack are refused.
         """
         kind = self._kind(type)
         read(kind.name, kind.config_type, config)
@@ -84,27 +84,27 @@ class TriggerKinds:
         clean = {name: scrubbed(value, job.secrets) for name, value in started.metadata.items()}
         return replace(started, metadata=clean)
 
-    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
-        """Return how a job is. Raises `TriggerFailedError` if that cannot be found out: the job may be well."""
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
+        """Return the state of a job. Raises `TriggerFailedError` if it is unknown: the job may be running."""
         job = self._job(order)
         with _without(job.secrets):
             polled = self._kinds[order.type].poll(job, metadata)
         return replace(polled, reason=scrubbed(polled.reason, job.secrets))
 
     def cancel(self, order: TriggerOrder, metadata: Mapping[str, str]) -> None:
-        """Have a job end; one that has ended stays as it is. Raises `TriggerFailedError`."""
+        """Cancel a job; one that has ended is left alone. Raises `TriggerFailedError`."""
         job = self._job(order)
         with _without(job.secrets):
             self._kinds[order.type].cancel(job, metadata)
 
-    def _kind(self, type: str) -> Kind[Any]:
+    def _kind(self, type: str) -> TriggerKind[Any]:
         kind = self._kinds.get(type)
         if kind is None:
             raise DefinitionError(f"trigger type {type[:40]!r}: there is none; use one of {', '.join(self.names)}")
         return kind
 
     def _job(self, order: TriggerOrder) -> Job[Any]:
-        """Return the order with its config filled in. Every error is the definition's, so it is PERMANENT."""
+        """Return the order with its config filled in. Errors are those of the definition, so they are PERMANENT."""
         try:
             kind = self._kind(order.type)
             templates.check(order.config, kind.secret_fields, self._secrets)
@@ -114,7 +114,7 @@ class TriggerKinds:
         try:
             config = read(kind.name, kind.config_type, filled)
         except DefinitionError as exc:
-            # Not chained: it may quote a secret.
+            # Not chained: the cause may quote a secret.
             reason = scrubbed(f"run {order.key}: {exc}", secrets)
             raise TriggerFailedError(reason, FailureCategory.PERMANENT) from None
         return Job(order, config, secrets)
@@ -130,11 +130,11 @@ def trigger_kinds(
     aws: AwsClients,
     client: Client | None = None,
     fanouts: FanoutService | None = None,
-    outbound: Outbound | None = None,
+    outbound: TriggerHttpClient | None = None,
 ) -> TriggerKinds:
-    """Return every kind, on what it needs. Without `client` or `fanouts` there are no workflows or fan-outs."""
+    """Return all kinds of triggers. Without `client` or `fanouts`, there are no workflow or fan-out triggers."""
     requests = outbound if outbound is not None else open_outbound(clock, destinations)
-    kinds: list[Kind[Any]] = [
+    kinds: list[TriggerKind[Any]] = [
         CommandKind(clock, commands_folder, environ),
         HttpKind(requests),
         AirflowKind(requests),
@@ -155,14 +155,14 @@ def trigger_kinds(
 
 def open_outbound(
     clock: Clock, destinations: Destinations, *, resolve: Resolve = system_resolve, tls: ssl.SSLContext | None = None
-) -> Outbound:
-    """Return what sends requests to where it is allowed."""
-    return Outbound(clock, destinations, resolve=resolve, tls=tls)
+) -> TriggerHttpClient:
+    """Return the HTTP client of triggers for the allowed destinations."""
+    return TriggerHttpClient(clock, destinations, resolve=resolve, tls=tls)
 
 
 @contextmanager
 def _without(secrets: tuple[str, ...]) -> Iterator[None]:
-    """Take secrets out of the error that the block raises; what caused it may quote them, and is dropped then."""
+    """Remove secrets from the error that the block raises, and drop its cause, which may quote them."""
     try:
         yield
     except TriggerFailedError as exc:

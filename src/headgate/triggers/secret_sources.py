@@ -1,7 +1,7 @@
-"""Secret sources: where the secrets that a trigger's config refers to are read from, each time one is started.
+"""Secret sources: read the secrets that a trigger's config refers to, at each start.
 
-A config says `${env:NAME}` or `${file:NAME}`. Of the environment only names with an agreed prefix can be had, of files
-only those below one folder: whoever may write a definition can send what it refers to wherever he likes.
+A config refers to `${env:NAME}` or `${file:NAME}`. Only variables with a fixed prefix and files below one folder can be
+used, because the author of a definition can send a secret to any destination.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Z
 
 
 class SecretSources:
-    """The secrets that definitions may refer to. What they are is never part of an error."""
+    """The secrets that definitions may refer to. Errors never contain them."""
 
     def __init__(self, environ: Mapping[str, str], *, folder: Path | None = None, prefix: str = PREFIX) -> None:
         if not prefix:
-            raise ValueError("without a prefix every variable could be had")
+            raise ValueError("a prefix is required: without one, every variable could be read")
         self._environ = environ
         self._folder = folder
         self._prefix = prefix
 
     def check(self, source: str, name: str) -> None:
-        """Raise `DefinitionError` for a secret that no definition may refer to."""
+        """Raise `DefinitionError` for a secret that definitions may not refer to."""
         if source == ENV and not name.startswith(self._prefix):
             raise DefinitionError(f"${{env:{name}}}: only variables whose names begin with {self._prefix} can be used")
         if source == FILE and not _FILE_NAME.fullmatch(name):
@@ -43,7 +43,7 @@ class SecretSources:
             raise DefinitionError(f"${{file:{name}}}: there is no folder of secrets here; use ${{env:{self._prefix}…}}")
 
     def read(self, source: str, name: str) -> str:
-        """Return a secret. Raises `TriggerFailedError` if it is not there, `DefinitionError` as `check` does."""
+        """Return a secret. Raises `TriggerFailedError` if it is missing, `DefinitionError` as `check` does."""
         self.check(source, name)
         value = self._environ.get(name, "") if source == ENV else self._file(name)
         if not value:
@@ -65,7 +65,7 @@ class SecretSources:
                 f"secret ${{file:{name}}}: it cannot be read: {exc.strerror}", FailureCategory.PERMANENT
             ) from exc
         except UnicodeDecodeError:
-            # Not chained: the error would quote what it could not read.
+            # Not chained: the error would quote the content.
             raise TriggerFailedError(f"secret ${{file:{name}}}: it is not UTF-8", FailureCategory.PERMANENT) from None
         if len(content) > BYTES_MAX:
             raise TriggerFailedError(

@@ -1,7 +1,7 @@
-"""Templates: `${date}` and the like in every text of a trigger's config, and references to secrets.
+"""Templates: fill `${date}` and other names, and references to secrets, into a trigger's config.
 
-The run's own date is what counts, never today's. `$${` stands for `${` itself. A name that does not exist is refused
-when the definition is loaded, and so is a part that dates of the pipeline's period do not have.
+The date is that of the run, never today's. `$${` stands for `${`. Unknown names, and date parts that the pipeline's
+period does not have, are refused when the definition is loaded.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DATE: Final = re.compile(
     r"(?P<year>\d{4})-(?:W(?P<week>\d{2})|(?P<month>\d{2})(?:-(?P<day>\d{2})(?:T(?P<hour>\d{2})(?::(?P<minute>\d{2}))?)?)?)"
 )
 _PARTS: Final = ("year", "week", "month", "day", "hour", "minute")
-# Parts of the run's date, and what they look like for one of an hour.
+# Date parts, with examples for an hourly run.
 DATE_NAMES: Final = ("date", "date_compact", "day_compact", *_PARTS)
 NAMES: Final = (*DATE_NAMES, "schedule", "pipeline", "run_id", "attempt", "callback_url")
 _SECRET: Final = (ENV, FILE)
 
 
 def date_values(date: str) -> dict[str, str]:
-    """Return what a run's date gives: itself, without separators, its day as YYYYMMDD, and the parts that it has."""
+    """Return the values of a run's date: itself, without separators, its day as YYYYMMDD, and its parts."""
     match = _DATE.fullmatch(date)
     parts = {} if match is None else {name: part for name, part in match.groupdict().items() if part is not None}
     values = {"date": date, "date_compact": re.sub(r"[-:]", "", date), **parts}
@@ -37,7 +37,7 @@ def date_values(date: str) -> dict[str, str]:
 
 
 def order_values(order: TriggerOrder) -> dict[str, str]:
-    """Return everything that the templates of an order can name, except secrets."""
+    """Return all values that templates of an order can name, except secrets."""
     values = date_values(order.date)
     values |= {
         "schedule": order.schedule,
@@ -55,7 +55,7 @@ def check(
 ) -> None:
     """Raise `DefinitionError` for a template that can never be filled in, naming its field.
 
-    With `date_example`, a date as the pipeline's runs have it, also for a part that such a date does not have.
+    With `date_example`, a date of the pipeline's period, date parts that it lacks are refused too.
     """
     lacking = set() if date_example is None else set(DATE_NAMES) - date_values(date_example).keys()
     for field, text in _texts(config, ""):
@@ -84,13 +84,13 @@ def _check_name(
             "${env:NAME} or ${file:NAME}"
         )
     elif name in lacking:
-        raise DefinitionError(f"{field}: dates of this pipeline's period have no {name}, so ${{{name}}} says nothing")
+        raise DefinitionError(f"{field}: dates of this pipeline's period have no {name}, so ${{{name}}} has no value")
 
 
 def render(
     config: dict[str, Any], values: dict[str, str], read_secret: Callable[[str, str], str]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a config filled in, and the secrets that are now in it. The config that is given stays as it is.
+    """Return a copy of the config with templates filled in, and the secrets that are now in it.
 
     Raises `TriggerFailedError` for a name without a value.
     """

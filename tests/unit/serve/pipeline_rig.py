@@ -27,7 +27,7 @@ from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.keyring import Keyring
 from headgate.telemetry import Metrics, Tracing
 from headgate.triggers.config import Config
-from headgate.triggers.contract import FailureCategory, Job, JobState, Polled, Started, failed, running
+from headgate.triggers.contract import FailureCategory, Job, JobState, PollResult, Started, failed, running
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
 from headgate.triggers.secret_sources import SecretSources
@@ -65,10 +65,10 @@ class Jobs:
             self.started.append(job.key)
         return running(f"job-{job.key}")
 
-    def poll(self, job: Job[JobConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[JobConfig], metadata: Mapping[str, str]) -> PollResult:
         if self.state is JobState.FAILED:
             return failed(FailureCategory.PERMANENT, "it broke")
-        return Polled(self.state)
+        return PollResult(self.state)
 
     def cancel(self, job: Job[JobConfig], metadata: Mapping[str, str]) -> None:
         self.cancelled.append(job.key)

@@ -17,7 +17,7 @@ from headgate.durable.client.client import Client
 from headgate.fanout.service import FanoutService
 from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import TriggerOrder
-from headgate.triggers.http.client import Outbound
+from headgate.triggers.http.client import TriggerHttpClient
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
 
@@ -73,7 +73,7 @@ def kinds(
         aws=aws if aws is not None else AwsClients(region="us-east-1"),
         client=client,
         fanouts=fanouts,
-        outbound=Outbound(clock, destinations, pause=noted.append, draw=lambda: 0.5, **options),
+        outbound=TriggerHttpClient(clock, destinations, pause=noted.append, draw=lambda: 0.5, **options),
     )
 
 

@@ -15,8 +15,7 @@ from headgate.pipelines.enums import FailureCategory
 from headgate.pipelines.traits.protocol import Answer, Question, failure, of_failure, read_answer, timed_out, too_large
 from headgate.triggers.contract import FailureCategory as TriggerCategory
 from headgate.triggers.contract import TriggerFailedError
-from headgate.triggers.http.client import ANSWER_BYTES_MAX, Outbound, Request, json_headers
-from headgate.triggers.http.client import Answer as Response
+from headgate.triggers.http.client import ANSWER_BYTES_MAX, HttpRequest, HttpResponse, TriggerHttpClient, json_headers
 
 SECONDS_MAX: Final = 60.0
 # Before the second, third and fourth attempt.
@@ -37,7 +36,7 @@ class HttpEvaluator:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
-        self._outbound = Outbound(clock, destinations, resolve=resolve, tls=tls)
+        self._outbound = TriggerHttpClient(clock, destinations, resolve=resolve, tls=tls)
 
     def evaluate(self, question: Question) -> Answer:
         """Call the service at the reference, and return its answer."""
@@ -54,8 +53,8 @@ class HttpEvaluator:
                 return _judged(response)
             self._clock.sleep(pauses.pop(0))
 
-    def _asked(self, question: Question, seconds: float) -> Response:
-        request = Request(
+    def _asked(self, question: Question, seconds: float) -> HttpResponse:
+        request = HttpRequest(
             method="POST",
             url=question.reference,
             headers=json_headers({}),
@@ -65,7 +64,7 @@ class HttpEvaluator:
         return self._outbound.ask(request, tries=1)
 
 
-def _judged(response: Response) -> Answer:
+def _judged(response: HttpResponse) -> Answer:
     if not response.is_good:
         is_passing = response.status == 429 or response.status >= 500
         category = FailureCategory.TRANSIENT if is_passing else FailureCategory.PERMANENT

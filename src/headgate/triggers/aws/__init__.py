@@ -1,1 +1,1 @@
-"""Aws: say here what this part is for."""
+"""AWS: triggers for Glue, EMR, EMR Serverless, Step Functions and Lambda."""

@@ -1,6 +1,6 @@
-"""AWS clients of triggers: made when they are needed, and what their errors say about trying again.
+"""AWS clients of triggers: created on first use, with errors translated to failure categories.
 
-boto3 is imported with the first client, so that a process without AWS never loads it.
+boto3 is imported with the first client, so that processes without AWS never load it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 60.0
 TRIES: Final = 3
 
-# Refusals that are about the moment and not about the request.
+# Temporary refusals that say nothing about the request.
 _PASSING: Final = frozenset(
     {
         "ConcurrentRunsExceededException",
@@ -103,7 +103,7 @@ class AwsClients:
             raise SettingsError("store.aws_region: triggers of AWS need a region; set it, or `region` there") from exc
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         with self._lock:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
@@ -112,7 +112,7 @@ class AwsClients:
 
 @contextmanager
 def aws_call(what: str) -> Iterator[None]:
-    """Raise what AWS answers within the block as `TriggerFailedError`, with its category."""
+    """Raise AWS errors within the block as `TriggerFailedError`, with their category."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -124,7 +124,7 @@ def aws_call(what: str) -> Iterator[None]:
 
 
 def error_code(error: Exception) -> str:
-    """Return the code of an error that AWS answered; nothing if it is none."""
+    """Return the code of an AWS error, or an empty string."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
@@ -159,7 +159,7 @@ def _category_without_answer(error: Exception) -> FailureCategory:
 
 
 def answered(value: object, what: str) -> str:
-    """Return an id that AWS answered with. Raises `TriggerFailedError` if it is not there."""
+    """Return an id from a response. Raises `TriggerFailedError` if it is missing."""
     if not isinstance(value, str) or not value:
         raise TriggerFailedError(f"{what}: answered without an id", FailureCategory.TRANSIENT)
     return value

@@ -1,6 +1,7 @@
-"""The emr trigger: a step on an EMR cluster that runs.
+"""EMR trigger: adds a step to a running EMR cluster.
 
-Adding a step takes no token, so our key is part of the step's name, and is looked for before a step is added.
+The API has no idempotency token, so that our key is part of the step's name, and is searched for before a step is
+added.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from headgate.triggers.aws.clients import AwsClients, answered, aws_call
 from headgate.triggers.config import Config, check_name
-from headgate.triggers.contract import Job, JobState, Polled, Started, external_id_of, failed, running
+from headgate.triggers.contract import Job, JobState, PollResult, Started, external_id_of, failed, running
 from headgate.triggers.failure_patterns import category_of
 
 _PAGES_MAX: Final = 4
@@ -51,7 +52,7 @@ class EmrKind:
         config = job.config
         emr = self._clients.client("emr", region=config.region)
         what = f"EMR cluster {config.cluster_id}"
-        # Tried once: the client would try again without looking whether the first try has added the step.
+        # Without retries: the client would repeat the call without searching for the first step.
         adder = self._clients.client("emr", region=config.region, tries=1)
         with aws_call(what):
             found = _found(emr, config.cluster_id, job.key)
@@ -61,7 +62,7 @@ class EmrKind:
             answer = adder.add_job_flow_steps(JobFlowId=config.cluster_id, Steps=[_step(job)], **role)
         return running(answered(next(iter(answer.get("StepIds") or []), None), what))
 
-    def poll(self, job: Job[EmrConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[EmrConfig], metadata: Mapping[str, str]) -> PollResult:
         config, step_id = job.config, external_id_of(job.order, metadata)
         emr = self._clients.client("emr", region=config.region)
         with aws_call(f"EMR step {step_id}"):
@@ -69,9 +70,9 @@ class EmrKind:
         status: dict[str, Any] = step.get("Status") or {}
         state = str(status.get("State") or "")
         if state == "COMPLETED":
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         if state not in _FAILED:
-            return Polled(JobState.RUNNING, reason=state or "EMR has not said how it is")
+            return PollResult(JobState.RUNNING, reason=state or "EMR has not said how it is")
         reason = _reason(status)
         return failed(category_of(reason), f"{state}: {reason}" if reason else f"EMR says {state}")
 

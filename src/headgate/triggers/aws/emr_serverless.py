@@ -1,4 +1,4 @@
-"""The emr-serverless trigger: a job run of an EMR Serverless application, with our key as its client token."""
+"""EMR Serverless trigger: starts a job run of an application, with our key as its client token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     external_id_of,
@@ -25,7 +25,7 @@ _ENDED: Final = _FAILED | {"SUCCESS"}
 
 
 class EmrServerlessConfig(Config, frozen=True):
-    """A job of an application. `job_driver` is as the API has it: sparkSubmit or hive."""
+    """A job of an application. `job_driver` is as in the API: sparkSubmit or hive."""
 
     application_id: str
     execution_role_arn: str
@@ -76,14 +76,14 @@ class EmrServerlessKind:
             )
         return running(answered(answer.get("jobRunId"), what))
 
-    def poll(self, job: Job[EmrServerlessConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[EmrServerlessConfig], metadata: Mapping[str, str]) -> PollResult:
         run = self._run(job, external_id_of(job.order, metadata))
         state, said = str(run.get("state") or ""), str(run.get("stateDetails") or "")
         if state == "SUCCESS":
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         if state in _FAILED:
             return failed(category_of(said), f"{state}: {said}" if said else f"EMR Serverless says {state}")
-        return Polled(JobState.RUNNING, reason=state or "EMR Serverless has not said how it is")
+        return PollResult(JobState.RUNNING, reason=state or "EMR Serverless has not said how it is")
 
     def cancel(self, job: Job[EmrServerlessConfig], metadata: Mapping[str, str]) -> None:
         run_id = external_id_of(job.order, metadata)
@@ -92,7 +92,7 @@ class EmrServerlessKind:
             with aws_call(f"EMR Serverless run {run_id}"):
                 emr.cancel_job_run(applicationId=job.config.application_id, jobRunId=run_id)
         except TriggerFailedError:
-            # One that has ended cannot be cancelled, and need not be.
+            # An ended run cannot be cancelled, and need not be.
             if self._run(job, run_id).get("state") not in _ENDED:
                 raise
 

@@ -1,7 +1,7 @@
-"""The glue trigger: a run of a Glue job.
+"""Glue trigger: starts a run of a Glue job.
 
-Starting one takes no token, so our key is one of the run's arguments, and is looked for before a run is started. Glue
-says SUCCEEDED of runs whose Spark application failed, so the logs of a run are looked at before it is believed.
+The API has no idempotency token, so that our key is one of the run's arguments, and is searched for before a run is
+started. Glue reports SUCCEEDED for runs whose Spark application failed, so that the logs are checked after a success.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     external_id_of,
     failed,
@@ -31,7 +31,7 @@ _OUT_OF_TIME: Final = frozenset({"TIMEOUT", "EXPIRED"})
 
 
 class GlueConfig(Config, frozen=True):
-    """A Glue job, and what is different for this run of it."""
+    """A Glue job, and the overrides of this run."""
 
     job_name: str
     arguments: dict[str, str] = {}
@@ -40,7 +40,7 @@ class GlueConfig(Config, frozen=True):
     worker_type: str | None = None
     number_of_workers: int | None = None
     execution_class: Literal["STANDARD", "FLEX"] | None = None
-    # Whether the logs are looked at before a success is believed, and where they are if not where Glue says.
+    # Whether the logs are checked after a success, and their log group if it is not the one Glue reports.
     verify_logs: bool = True
     log_group: str | None = None
 
@@ -68,7 +68,7 @@ class GlueKind:
         config = job.config
         glue = self._clients.client("glue", region=config.region)
         what = f"Glue job {config.job_name}"
-        # Tried once: the client would try again without looking whether the first try has started a run.
+        # Without retries: the client would repeat the call without searching for the first run.
         starter = self._clients.client("glue", region=config.region, tries=1)
         with aws_call(what):
             found = _found(glue, config.job_name, job.key)
@@ -79,7 +79,7 @@ class GlueKind:
             )
         return running(answered(answer.get("JobRunId"), what))
 
-    def poll(self, job: Job[GlueConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[GlueConfig], metadata: Mapping[str, str]) -> PollResult:
         config, run_id = job.config, external_id_of(job.order, metadata)
         glue = self._clients.client("glue", region=config.region)
         with aws_call(f"Glue job {config.job_name}, run {run_id}"):
@@ -90,9 +90,9 @@ class GlueKind:
         if state in _FAILED:
             return failed(category_of(said), f"{state}: {said}" if said else f"Glue says {state}")
         if state != "SUCCEEDED":
-            return Polled(JobState.RUNNING, reason=state or "Glue has not said how it is")
+            return PollResult(JobState.RUNNING, reason=state or "Glue has not said how it is")
         if not config.verify_logs:
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         logs = GlueLogs(self._clients.client("logs", region=config.region))
         return logs.verdict(run_id, _log_group(config, run))
 
@@ -100,12 +100,12 @@ class GlueKind:
         config, run_id = job.config, external_id_of(job.order, metadata)
         glue = self._clients.client("glue", region=config.region)
         with aws_call(f"Glue job {config.job_name}, run {run_id}"):
-            # Runs that have ended are answered as errors of theirs, and that is as good.
+            # Errors about ended runs are in the response, and are ignored.
             glue.batch_stop_job_run(JobName=config.job_name, JobRunIds=[run_id])
 
 
 def _found(glue: Any, job_name: str, key: str) -> str | None:  # noqa: ANN401 - a client of boto3
-    """Return the run that was started for this key, if there is one among the latest."""
+    """Return the run that was started for this key, if it is among the latest."""
     answer = glue.get_job_runs(JobName=job_name, MaxResults=_RUNS_LOOKED_AT)
     runs = answer.get("JobRuns") or []
     return next((run["Id"] for run in runs if (run.get("Arguments") or {}).get(RUN_ARGUMENT) == key), None)
@@ -122,9 +122,9 @@ def _options(config: GlueConfig) -> dict[str, Any]:
 
 
 def _log_group(config: GlueConfig, run: Mapping[str, Any]) -> str:
-    """Return where the driver of a run logs."""
+    """Return the log group of a run's driver."""
     named = (run.get("Arguments") or {}).get("--continuous-log-logGroup")
     said = str(run.get("LogGroupName") or "")
-    # The usual one is said without the part that continuous logs are in.
+    # The default group lacks the suffix of continuous logs.
     usual = "" if said in ("", "/aws-glue/jobs") else said
     return config.log_group or named or usual or "/aws-glue/jobs/logs-v2"

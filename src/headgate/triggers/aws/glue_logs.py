@@ -1,9 +1,8 @@
-"""Glue logs: whether a run that Glue calls a success did fail after all.
+"""Glue logs: detect whether a run that Glue reports as successful has failed.
 
-Three filters, each narrower than the last that was too wide: only streams of this run's driver are read, since others
-log whatever they like; its analysis of failures is believed by the name of the event; and of what the driver prints,
-only lines that log4j wrote at the level ERROR or FATAL count, since "Error" is part of the flags that every JVM is
-started with. Loggers that complain at that level about what Spark has mended are passed over.
+Only streams of this run's driver are read. Glue's own failure analysis counts by the name of its event. Of the driver's
+output, only lines that log4j wrote at level ERROR or FATAL count, since "Error" is part of the flags of every JVM.
+Loggers that report recovered errors at that level are ignored.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ import msgspec
 
 from headgate import typed_decode
 from headgate.triggers.aws.clients import error_code
-from headgate.triggers.contract import JobState, Polled, failed, shown
+from headgate.triggers.contract import JobState, PollResult, failed, shown
 from headgate.triggers.failure_patterns import category_of
 
 INSIGHTS_SUFFIX: Final = "-job-insights-rca-driver"
 INSIGHTS_EVENT: Final = "GlueExceptionAnalysisJobFailed"
 _PAGES_MAX: Final = 20
-# Wider than what counts: CloudWatch is to send less, not to judge.
+# A superset for CloudWatch, to reduce the data; the patterns below decide.
 _LEVELS: Final = ("ERROR", "FATAL")
 _LINE: Final = re.compile(
     r"\s*\d{2,4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}(?:[.,]\d{1,6})?Z?\s+(?P<level>ERROR|FATAL)\s+"
     r"(?:\[[^\]]*\]\s+)?(?P<logger>[\w.$]+)"
 )
-# They say ERROR of what Spark does again, or of what happens once everything is done.
+# These log ERROR for things that Spark retries, or that happen after the end.
 _HARMLESS: Final = frozenset(
     {
         "AsyncEventQueue",
@@ -46,13 +45,13 @@ _HARMLESS: Final = frozenset(
 
 
 class GlueLogs:
-    """The logs of runs, by a client of CloudWatch Logs."""
+    """The logs of runs in CloudWatch Logs."""
 
     def __init__(self, logs: Any) -> None:  # noqa: ANN401 - a client of boto3
         self._logs = logs
 
-    def verdict(self, run_id: str, group: str) -> Polled:
-        """Return how a run that Glue calls a success really ended. Where logs cannot be read, Glue is believed."""
+    def verdict(self, run_id: str, group: str) -> PollResult:
+        """Return how a run that Glue reports as successful ended. Without readable logs, Glue's report counts."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -60,9 +59,9 @@ class GlueLogs:
             for level in _LEVELS:
                 reason = reason or log4j_error(self._messages(group, run_id, level))
         except (ClientError, BotoCoreError) as exc:
-            return Polled(JobState.SUCCEEDED, reason=shown(f"its logs could not be looked at: {exc}"))
+            return PollResult(JobState.SUCCEEDED, reason=shown(f"its logs could not be read: {exc}"))
         if reason is None:
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         return failed(category_of(reason), f"Glue says SUCCEEDED, its log says otherwise: {reason}")
 
     def _messages(self, group: str, stream: str, pattern: str) -> Iterator[str]:
@@ -76,11 +75,11 @@ class GlueLogs:
                 )
             except ClientError as exc:
                 if error_code(exc) == "ResourceNotFoundException":
-                    # A run without insights has no such stream, and one without continuous logs no group.
+                    # A run without insights lacks this stream, and one without continuous logs the group.
                     return
                 raise
             for event in page.get("events") or []:
-                # A client may be given more than it asked for: the stream is what the whole check stands on.
+                # The response may contain other streams: the check relies on the driver's own.
                 if event.get("logStreamName", stream) == stream:
                     yield str(event.get("message") or "")
             if not page.get("nextToken"):
@@ -89,7 +88,7 @@ class GlueLogs:
 
 
 def failure_reason(messages: Iterable[str]) -> str | None:
-    """Return why a run failed by Glue's own analysis of it, or None if that does not say so."""
+    """Return the failure reason of Glue's own analysis, or None."""
     for message in messages:
         if INSIGHTS_EVENT in message:
             return _reason_in(message)
@@ -97,7 +96,7 @@ def failure_reason(messages: Iterable[str]) -> str | None:
 
 
 def log4j_error(messages: Iterable[str]) -> str | None:
-    """Return the first line that the driver logged as an error, or None."""
+    """Return the first error line of the driver, or None."""
     for message in messages:
         for line in message.splitlines():
             match = _LINE.match(line)

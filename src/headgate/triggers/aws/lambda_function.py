@@ -1,7 +1,7 @@
-"""The lambda trigger: one invocation of a function, which is the job itself, or only begins it (Event).
+"""Lambda trigger: invokes a function, which is the job itself, or only starts it (Event).
 
-An invocation takes no token: the function is told our key in the client context, and by whatever its payload says, and
-must tell repetitions itself. None is made by the client: it would not know whether the first one ran.
+The API has no idempotency token: the function receives our key in the client context, and must detect repetitions
+itself. The client does not retry, since it cannot know whether the first invocation ran.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     completed,
@@ -28,13 +28,13 @@ from headgate.triggers.contract import (
 )
 from headgate.triggers.failure_patterns import category_of
 
-# The longest that a function may take, and a little for the way.
+# The longest run time of a function, and a margin for the network.
 _TIMEOUT_SECONDS: Final = 905.0
 _PAYLOAD_CHARS_MAX: Final = 65_536
 
 
 class LambdaConfig(Config, frozen=True):
-    """A function, by name or ARN. `payload` is any JSON; without one, the run is told what it is for."""
+    """A function, by name or ARN. `payload` is any JSON; by default, a description of the run."""
 
     function: str
     payload: Any = None
@@ -65,7 +65,7 @@ class LambdaKind:
         client = self._clients.client("lambda", region=config.region, read_seconds=config.timeout, tries=1)
         options: dict[str, str] = {} if config.qualifier is None else {"Qualifier": config.qualifier}
         if config.invocation == "RequestResponse":
-            # Functions that are sent an event never see it.
+            # The client context does not reach asynchronous invocations.
             options["ClientContext"] = _context(job)
         with aws_call(what):
             answer = client.invoke(
@@ -79,14 +79,14 @@ class LambdaKind:
             return running(job.key, request_id=request_id)
         return completed(job.key, request_id=request_id)
 
-    def poll(self, job: Job[LambdaConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[LambdaConfig], metadata: Mapping[str, str]) -> PollResult:
         del metadata
         if job.order.callback_url is not None:
-            return Polled(JobState.RUNNING, reason="it says itself when it has ended")
-        return Polled(JobState.SUCCEEDED, reason="it was over when the invocation was answered")
+            return PollResult(JobState.RUNNING, reason="it reports its end itself")
+        return PollResult(JobState.SUCCEEDED, reason="it had ended when the invocation was answered")
 
     def cancel(self, job: Job[LambdaConfig], metadata: Mapping[str, str]) -> None:
-        """Do nothing: AWS cannot end an invocation."""
+        """Do nothing: AWS cannot cancel an invocation."""
         del job, metadata
 
 
@@ -106,7 +106,7 @@ def _context(job: Job[LambdaConfig]) -> str:
 
 
 def failure_of(what: str, said: str) -> TriggerFailedError:
-    """Return the error that a function which failed comes to, by the payload it was answered with."""
+    """Return the error of a failed function, from the payload of its response."""
     try:
         answer = typed_decode.from_json(said.encode(), dict[str, Any])
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""The step-function trigger: an execution of a state machine of AWS, named by our key.
+"""Step Functions trigger: starts an execution of a state machine on AWS, named by our key.
 
-Names are unique for 90 days, so that a second start is refused, and the execution of that name is the one it wanted.
+Names are unique for 90 days, so that a repeated start is refused and finds the existing execution.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     external_id_of,
@@ -27,7 +27,7 @@ from headgate.triggers.contract import (
 from headgate.triggers.failure_patterns import category_of
 
 _ARN: Final = re.compile(r"arn:(aws[\w-]*):states:([a-z0-9-]+):(\d{12}):stateMachine:([^:*\s]+)(:[^:*\s]+)?")
-# Errors of the machine itself: it says the same next time.
+# Errors of the machine itself, which a retry repeats.
 _OF_THE_MACHINE: Final = frozenset(
     {
         "States.BranchFailed",
@@ -44,7 +44,7 @@ _OF_THE_MACHINE: Final = frozenset(
 
 
 class StepFunctionConfig(Config, frozen=True):
-    """A standard state machine, by its ARN, also with a version or an alias. `input` is any JSON."""
+    """A standard state machine by its ARN, optionally with a version or an alias. `input` is any JSON."""
 
     state_machine_arn: str
     input: Any = {}
@@ -81,14 +81,14 @@ class StepFunctionKind:
             return running(execution_arn(arn, job.key))
         return running(answered(answer.get("executionArn"), f"state machine {arn}"))
 
-    def poll(self, job: Job[StepFunctionConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[StepFunctionConfig], metadata: Mapping[str, str]) -> PollResult:
         arn = external_id_of(job.order, metadata)
         try:
             with aws_call(f"execution {arn}"):
                 execution = self._client(job).describe_execution(executionArn=arn)
         except TriggerFailedError as exc:
             if error_code(_cause(exc)) == "ExecutionDoesNotExist":
-                # What was started a moment ago may not be seen everywhere yet.
+                # An execution started just now may not be visible yet.
                 raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
             raise
         return judge(execution)
@@ -101,18 +101,18 @@ class StepFunctionKind:
                 states.stop_execution(executionArn=arn, error="Headgate.Cancelled", cause=f"run {job.key}")
 
     def _client(self, job: Job[StepFunctionConfig]) -> Any:  # noqa: ANN401 - a client of boto3
-        # An ARN says where the machine is.
+        # The ARN contains the region.
         return self._clients.client("stepfunctions", region=job.config.state_machine_arn.split(":")[3])
 
 
-def judge(execution: Mapping[str, Any]) -> Polled:
-    """Return how an execution is, by what DescribeExecution says of it."""
+def judge(execution: Mapping[str, Any]) -> PollResult:
+    """Return the state of an execution from its DescribeExecution response."""
     status = str(execution.get("status") or "")
     error, cause = str(execution.get("error") or ""), str(execution.get("cause") or "")
     reason = ": ".join(part for part in (status, error, cause) if part)
     match status:
         case "SUCCEEDED":
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         case "TIMED_OUT":
             return failed(FailureCategory.TIMEOUT, reason)
         case "ABORTED":
@@ -123,7 +123,7 @@ def judge(execution: Mapping[str, Any]) -> Polled:
             return failed(FailureCategory.TIMEOUT, reason)
         case "FAILED":
             return failed(category_of(f"{error} {cause}"), reason)
-    return Polled(JobState.RUNNING, reason=status or "Step Functions has not said how it is")
+    return PollResult(JobState.RUNNING, reason=status or "Step Functions has not said how it is")
 
 
 def execution_arn(machine_arn: str, name: str) -> str:

@@ -1,1 +1,1 @@
-"""Http: say here what this part is for."""
+"""HTTP: triggers for Airflow, Databricks and any HTTP endpoint."""

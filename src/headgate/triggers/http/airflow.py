@@ -1,7 +1,7 @@
-"""The airflow trigger: a run of a DAG, by the REST API of Airflow 2 (v1) or of Airflow 3 (v2).
+"""Airflow trigger: starts a DAG run by the REST API of Airflow 2 (v1) or Airflow 3 (v2).
 
-The run of the DAG has our key as its id, so that a second start finds the first. Every call proves who asks: by a
-token, by name and password (v1), or by a token that is had for name and password and renewed when it is refused (v2).
+The DAG run has our key as its id, so that a repeated start finds it. Calls authenticate with a token, with user and
+password (v1), or with a token obtained for user and password and renewed when it expires (v2).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     failed,
     running,
 )
 from headgate.triggers.failure_patterns import category_of
-from headgate.triggers.http.client import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
+from headgate.triggers.http.client import TIMEOUT_SECONDS, HttpRequest, HttpResponse, TriggerHttpClient, json_headers
 
 _TASKS_SHOWN: Final = 5
 _TOKENS_MAX: Final = 256
 
 
 class AirflowConfig(Config, frozen=True):
-    """A DAG and who asks for it. `url` is where Airflow is, without `/api`."""
+    """A DAG and its credentials. `url` is the base URL of Airflow, without `/api`."""
 
     url: str
     dag_id: str
@@ -56,18 +56,18 @@ class AirflowConfig(Config, frozen=True):
         if (self.username is None) != (self.password is None):
             raise ValueError("username, password: they go together; give both, or neither")
         if self.token is not None and self.username is not None:
-            raise ValueError("token, username: one of them says who asks; leave the other out")
+            raise ValueError("token, username: give only one of them")
 
 
 class AirflowKind:
-    """Runs of DAGs."""
+    """DAG runs."""
 
     name: ClassVar[str] = "airflow"
     config_type: ClassVar[type[AirflowConfig]] = AirflowConfig
     secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "token", "username", "password", "conf"})
     is_local: ClassVar[bool] = False
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: TriggerHttpClient) -> None:
         self._outbound = outbound
         self._tokens: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class AirflowKind:
         if config.note is not None:
             body["note"] = config.note
         if config.logical_date is not None or config.api == "v2":
-            # Airflow 3 wants it said that there is none.
+            # Airflow 3 requires an explicit null.
             body["logical_date"] = config.logical_date
         answer = self._ask(config, "POST", _runs(config), body)
         if answer.status == 409 and not self._ask(config, "GET", _run(config, job.key)).is_good:
@@ -88,20 +88,20 @@ class AirflowKind:
             raise answer.refusal()
         return running(job.key, dag_id=config.dag_id)
 
-    def poll(self, job: Job[AirflowConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[AirflowConfig], metadata: Mapping[str, str]) -> PollResult:
         del metadata
         answer = self._ask(job.config, "GET", _run(job.config, job.key))
         if answer.status == 404:
-            return failed(FailureCategory.PERMANENT, f"Airflow knows no run {job.key} of DAG {job.config.dag_id}")
+            return failed(FailureCategory.PERMANENT, f"Airflow has no run {job.key} of DAG {job.config.dag_id}")
         if not answer.is_good:
             raise answer.refusal()
         state = str(answer.object().get("state") or "queued")
         if state == "success":
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         if state == "failed":
             reason = f"DAG {job.config.dag_id} failed{self._failed_tasks(job)}"
             return failed(category_of(reason), reason)
-        return Polled(JobState.RUNNING, reason=state)
+        return PollResult(JobState.RUNNING, reason=state)
 
     def cancel(self, job: Job[AirflowConfig], metadata: Mapping[str, str]) -> None:
         del metadata
@@ -113,7 +113,7 @@ class AirflowKind:
             raise answer.refusal()
 
     def _failed_tasks(self, job: Job[AirflowConfig]) -> str:
-        """Return which tasks failed, for people; nothing if that cannot be had."""
+        """Return the names of failed tasks for the message, or an empty string."""
         try:
             answer = self._ask(job.config, "GET", f"{_run(job.config, job.key)}/taskInstances?state=failed&limit=100")
             tasks = answer.object().get("task_instances", []) if answer.is_good else []
@@ -123,18 +123,18 @@ class AirflowKind:
         more = f" and {len(names) - _TASKS_SHOWN} more" if len(names) > _TASKS_SHOWN else ""
         return f": tasks {', '.join(names[:_TASKS_SHOWN])}{more}" if names else ""
 
-    def _ask(self, config: AirflowConfig, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+    def _ask(self, config: AirflowConfig, method: str, path: str, body: dict[str, Any] | None = None) -> HttpResponse:
         answer = self._send(config, method, path, body, self._authorization(config))
         if answer.status == 401 and config.api == "v2" and config.username is not None:
-            # The token has run out.
+            # The token has expired.
             answer = self._send(config, method, path, body, self._authorization(config, renew=True))
         return answer
 
     def _send(
         self, config: AirflowConfig, method: str, path: str, body: dict[str, Any] | None, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> HttpResponse:
         return self._outbound.ask(
-            Request(
+            HttpRequest(
                 method=method,
                 url=config.url.rstrip("/") + path,
                 headers=json_headers({**headers, **{name.lower(): value for name, value in config.headers.items()}}),

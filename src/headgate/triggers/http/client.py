@@ -1,7 +1,7 @@
-"""Outbound requests of triggers: checked destinations, bounded time, bounded answers, and tries that help.
+"""HTTP client of triggers: bounded time, bounded responses, retries, and an SSRF guard.
 
-Every connection goes to an address that was looked up once and checked, so that no name can be pointed at a cloud's own
-services between the check and the call. Redirects are not followed, and proxies of the environment not used.
+Every connection goes to an address that was resolved once and checked, so that DNS cannot redirect it to internal
+services between the check and the call. Redirects are not followed, and proxies of the environment are ignored.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ TRIES: Final = 3
 BACKOFF_SECONDS: Final = 0.2
 BACKOFF_SECONDS_MAX: Final = 2.0
 JITTER: Final = 0.3
-# Statuses of the 400s that say nothing against the request itself.
-PASSING: Final = frozenset({408, 425, 429})
-# Answers to these may quote what proves who asks.
+# 4xx statuses for which a retry may succeed.
+RETRYABLE_STATUSES: Final = frozenset({408, 425, 429})
+# Responses to these may quote credentials.
 _SILENT: Final = frozenset({401, 403, 407})
 
 
-class Request(Struct, frozen=True, kw_only=True):
-    """A request. Its headers and body may hold secrets, so it is never shown."""
+class HttpRequest(Struct, frozen=True, kw_only=True):
+    """A request. Its headers and body may hold secrets, so that it is never shown."""
 
     method: str
     url: str
     headers: dict[str, str] = {}
     body: bytes = b""
     timeout_seconds: float = TIMEOUT_SECONDS
-    # Whether it can be sent again though an earlier one may have been acted upon after all.
+    # Whether it may be repeated although an earlier attempt may have had an effect.
     is_idempotent: bool = True
 
     def __repr__(self) -> str:
         return f"<request {self.method}>"
 
 
-class Answer(Struct, frozen=True):
-    """A status, and as much of the body as was asked for."""
+class HttpResponse(Struct, frozen=True):
+    """A status, and the body up to a limit."""
 
     status: int
     body: bytes
@@ -70,25 +70,25 @@ class Answer(Struct, frozen=True):
             return typed_decode.from_json(self.body, dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise TriggerFailedError(
-                f"{self.where}: answered {self.status} with what is not a JSON object; is it the right address?",
+                f"{self.where}: answered {self.status} without a JSON object; check the URL",
                 FailureCategory.TRANSIENT,
             ) from exc
 
     def refusal(self) -> TriggerFailedError:
-        """Return the error that an answer other than good comes to."""
+        """Return the error for an unsuccessful response."""
         category = FailureCategory.PERMANENT
-        if self.status >= 500 or self.status in PASSING:
+        if self.status >= 500 or self.status in RETRYABLE_STATUSES:
             category = FailureCategory.TRANSIENT
         if 300 <= self.status < 400:
-            said = "; redirects are not followed, so name the address it leads to"
+            detail = "; redirects are not followed; use the final URL"
         else:
             text = "" if self.status in _SILENT else shown(self.body.decode(errors="replace"))
-            said = f": {text}" if text else ""
-        return TriggerFailedError(f"{self.where}: answered {self.status}{said}", category)
+            detail = f": {text}" if text else ""
+        return TriggerFailedError(f"{self.where}: answered {self.status}{detail}", category)
 
 
-class Outbound:
-    """Sends requests. Safe to use from many threads."""
+class TriggerHttpClient:
+    """Sends requests with retries. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -103,22 +103,22 @@ class Outbound:
         self._clock = clock
         self._destinations = destinations
         self._resolve = resolve
-        # Loading the certificates takes longer than many a request, so it is done once, and late.
+        # Loaded on first use, and once: loading the certificates takes longer than many requests.
         self._tls = tls
         self._pause = pause if pause is not None else clock.sleep
         self._draw = draw
 
-    def ask(self, request: Request, *, tries: int = TRIES) -> Answer:
-        """Return the answer to a request, whatever its status; 5xx and passing 4xx have been tried again before.
+    def ask(self, request: HttpRequest, *, tries: int = TRIES) -> HttpResponse:
+        """Return the response to a request, whatever its status, after retrying 5xx and temporary 4xx.
 
-        Raises `TriggerFailedError` if there is none: PERMANENT if the address must not be used, TIMEOUT if the time
-        was up, TRANSIENT if it could not be reached.
+        Raises `TriggerFailedError` without a response: PERMANENT if the destination is not allowed, TIMEOUT, or
+        TRANSIENT if it cannot be reached.
         """
         target = self._target(request.url)
         for attempt in range(1, tries + 1):
             try:
                 answer = self._once(target, request)
-                if answer.status < 500 and answer.status not in PASSING:
+                if answer.status < 500 and answer.status not in RETRYABLE_STATUSES:
                     return answer
             except TriggerFailedError as exc:
                 if attempt == tries or not _helps(exc, request):
@@ -137,10 +137,10 @@ class Outbound:
         try:
             target = httpx.URL(url)
         except httpx.InvalidURL as exc:
-            raise TriggerFailedError(f"url: it is not an address: {exc}", FailureCategory.PERMANENT) from exc
+            raise TriggerFailedError(f"url: it is not a URL: {exc}", FailureCategory.PERMANENT) from exc
         if not target.host or target.userinfo:
             raise TriggerFailedError(
-                "url: an address has a host, and neither user nor password", FailureCategory.PERMANENT
+                "url: a URL needs a host, and neither user nor password", FailureCategory.PERMANENT
             )
         try:
             self._destinations.check_scheme(target.scheme)
@@ -148,14 +148,14 @@ class Outbound:
             raise TriggerFailedError(f"{_where(target)}: {exc}", FailureCategory.PERMANENT) from exc
         return target
 
-    def _once(self, target: httpx.URL, request: Request) -> Answer:
+    def _once(self, target: httpx.URL, request: HttpRequest) -> HttpResponse:
         where = _where(target)
         try:
             return self._exchanged(target, request)
         except (NonRetryable, httpcore.UnsupportedProtocol) as exc:
             raise TriggerFailedError(f"{where}: {exc}", FailureCategory.PERMANENT) from exc
         except httpcore.LocalProtocolError:
-            # Not chained: the error quotes the header that cannot be sent.
+            # Not chained: the error quotes the header.
             raise TriggerFailedError(
                 f"{where}: a header cannot be sent; use ASCII without controls", FailureCategory.PERMANENT
             ) from None
@@ -172,7 +172,7 @@ class Outbound:
                 f"{where}: {type(exc).__name__} {shown(str(exc))}", FailureCategory.TRANSIENT
             ) from exc
 
-    def _exchanged(self, target: httpx.URL, request: Request) -> Answer:
+    def _exchanged(self, target: httpx.URL, request: HttpRequest) -> HttpResponse:
         if self._tls is None:
             self._tls = httpx.create_ssl_context(trust_env=False)
         deadline = _Deadline(self._clock, request.timeout_seconds)
@@ -191,17 +191,17 @@ class Outbound:
                 extensions={"timeout": spans},
             ) as response,
         ):
-            return Answer(response.status, _body(response), _where(target))
+            return HttpResponse(response.status, _body(response), _where(target))
 
 
 def json_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers of a request with a JSON body, with whatever else is to be said."""
+    """Return the headers of a request with a JSON body, with further ones."""
     return {"content-type": "application/json", "accept": "application/json", **headers}
 
 
-def _headers(target: httpx.URL, request: Request) -> list[tuple[str, str]]:
+def _headers(target: httpx.URL, request: HttpRequest) -> list[tuple[str, str]]:
     given = {name.lower(): value for name, value in request.headers.items()}
-    # Last, since where it goes and how long the body is are not for the user to say.
+    # Last: host and length are not configurable.
     ours = {"host": target.netloc.decode("ascii"), "content-length": str(len(request.body))}
     return list(({"user-agent": "headgate"} | given | ours).items())
 
@@ -215,13 +215,13 @@ def _body(response: httpcore.Response) -> bytes:
     return body
 
 
-def _helps(error: TriggerFailedError, request: Request) -> bool:
-    """Whether another try may help, and cannot do anything twice."""
+def _helps(error: TriggerFailedError, request: HttpRequest) -> bool:
+    """Whether a retry may help and cannot repeat an effect."""
     if error.category is FailureCategory.TRANSIENT:
         return True
     return error.category is FailureCategory.TIMEOUT and request.is_idempotent
 
 
 def _where(target: httpx.URL) -> str:
-    """Return an address without what may be secret in it."""
+    """Return the origin of a URL, without parts that may be secret."""
     return f"{target.scheme}://{target.netloc.decode('ascii')}"

@@ -1,6 +1,6 @@
-"""The databricks trigger: a run of a job that exists (`job_id`), or a one-time run of tasks (`tasks`).
+"""Databricks trigger: starts a run of an existing job (`job_id`), or a one-time run of tasks (`tasks`).
 
-Our key is the idempotency token of the start: Databricks answers a second one with the run of the first.
+Our key is the idempotency token: Databricks answers a repeated start with the existing run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     external_id_of,
@@ -25,7 +25,7 @@ from headgate.triggers.contract import (
     running,
 )
 from headgate.triggers.failure_patterns import category_of
-from headgate.triggers.http.client import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
+from headgate.triggers.http.client import TIMEOUT_SECONDS, HttpRequest, HttpResponse, TriggerHttpClient, json_headers
 
 _ENDED: Final = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})
 _GOOD: Final = frozenset({"SUCCESS", "SUCCESS_WITH_FAILURES"})
@@ -38,7 +38,7 @@ _BY_RESULT: Final = {
     "EXCLUDED": FailureCategory.PERMANENT,
     "DISABLED": FailureCategory.PERMANENT,
 }
-# Whose fault Databricks itself says it was.
+# Failure categories by Databricks' own termination codes.
 _BY_TYPE: Final = {
     "CLIENT_ERROR": FailureCategory.PERMANENT,
     "INTERNAL_ERROR": FailureCategory.TRANSIENT,
@@ -57,7 +57,7 @@ _OF_SUBMIT: Final = ("tasks", "timeout_seconds", "git_source", "environments", "
 
 
 class DatabricksConfig(Config, frozen=True):
-    """A job, or tasks. `url` is the workspace's."""
+    """A job, or tasks. `url` is that of the workspace."""
 
     url: str
     token: str | None = None
@@ -87,11 +87,11 @@ class DatabricksConfig(Config, frozen=True):
         if self.tasks is not None and not self.tasks:
             raise ValueError("tasks: there is none; give one at least")
         if isinstance(self.job_id, str) and not self.job_id.isdigit():
-            raise ValueError(f"job_id {self.job_id[:40]!r}: a job has a number; its name will not do")
+            raise ValueError(f"job_id {self.job_id[:40]!r}: give the job's number, not its name")
         strange = _OF_JOB if given == "tasks" else _OF_SUBMIT[1:4]
         wrong = [name for name in strange if getattr(self, name) is not None]
         if wrong:
-            raise ValueError(f"{wrong[0]}: it does not go with {given}; leave it out")
+            raise ValueError(f"{wrong[0]}: not allowed with {given}; leave it out")
 
 
 class DatabricksKind:
@@ -102,7 +102,7 @@ class DatabricksKind:
     secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "token"})
     is_local: ClassVar[bool] = False
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: TriggerHttpClient) -> None:
         self._outbound = outbound
 
     def start(self, job: Job[DatabricksConfig]) -> Started:
@@ -126,12 +126,12 @@ class DatabricksKind:
             )
         return running(str(run_id))
 
-    def poll(self, job: Job[DatabricksConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[DatabricksConfig], metadata: Mapping[str, str]) -> PollResult:
         run_id = external_id_of(job.order, metadata)
         answer = self._ask(job.config, "GET", f"runs/get?{urlencode({'run_id': run_id})}")
         if not answer.is_good:
             if _is_gone(answer):
-                return failed(FailureCategory.PERMANENT, f"Databricks knows no run {run_id}")
+                return failed(FailureCategory.PERMANENT, f"Databricks has no run {run_id}")
             raise _refusal(answer)
         return judge(answer.object())
 
@@ -141,10 +141,12 @@ class DatabricksKind:
         if not answer.is_good and not _is_gone(answer):
             raise _refusal(answer)
 
-    def _ask(self, config: DatabricksConfig, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+    def _ask(
+        self, config: DatabricksConfig, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> HttpResponse:
         proof = {} if config.token is None else {"authorization": f"Bearer {config.token}"}
         return self._outbound.ask(
-            Request(
+            HttpRequest(
                 method=method,
                 url=f"{config.url.rstrip('/')}/api/{config.api}/jobs/{path}",
                 headers=json_headers(proof | {name.lower(): value for name, value in config.headers.items()}),
@@ -154,14 +156,14 @@ class DatabricksKind:
         )
 
 
-def judge(run: Mapping[str, Any]) -> Polled:
-    """Return how a run is, by what `runs/get` says of it."""
+def judge(run: Mapping[str, Any]) -> PollResult:
+    """Return the state of a run from its `runs/get` response."""
     state = _part(run, "state")
     life, result = str(state.get("life_cycle_state") or "PENDING"), str(state.get("result_state") or "")
     if life not in _ENDED:
-        return Polled(JobState.RUNNING, reason=life)
+        return PollResult(JobState.RUNNING, reason=life)
     if life == "TERMINATED" and result in _GOOD:
-        return Polled(JobState.SUCCEEDED, reason="" if result == "SUCCESS" else result)
+        return PollResult(JobState.SUCCEEDED, reason="" if result == "SUCCESS" else result)
     details = _part(_part(run, "status"), "termination_details")
     message = str(state.get("state_message") or details.get("message") or "")
     reason = f"{result or life}: {message}" if message else result or life
@@ -182,15 +184,15 @@ def _given(config: DatabricksConfig, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if getattr(config, name) is not None}
 
 
-def _is_gone(answer: Answer) -> bool:
+def _is_gone(answer: HttpResponse) -> bool:
     if answer.status not in (400, 404):
         return False
     said = answer.object()
     return said.get("error_code") in _GONE or "does not exist" in str(said.get("message"))
 
 
-def _refusal(answer: Answer) -> TriggerFailedError:
-    # A workspace that runs as much as it may says so with a 400.
+def _refusal(answer: HttpResponse) -> TriggerFailedError:
+    # A workspace at its limit of runs answers 400.
     if answer.status == 400 and b"QUOTA_EXCEEDED" in answer.body:
         return TriggerFailedError(f"{answer.where}: its quota is used up for now", FailureCategory.TRANSIENT)
     return answer.refusal()

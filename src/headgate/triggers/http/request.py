@@ -1,6 +1,6 @@
-"""The http trigger: one request, which is the job itself, or begins one that calls back when it has ended.
+"""HTTP trigger: one request, which is the job itself, or starts one that calls back at its end.
 
-The key of the run is sent as `Idempotency-Key`, the same with every try, so that a receiver can tell a repetition.
+The run's key is sent as `Idempotency-Key` with every attempt, so that receivers can detect repetitions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headgate.triggers.config import Config, between, check_headers, check_url
 from headgate.triggers.contract import (
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     completed,
     running,
 )
-from headgate.triggers.http.client import TIMEOUT_SECONDS, TRIES, Outbound, Request
+from headgate.triggers.http.client import TIMEOUT_SECONDS, TRIES, HttpRequest, TriggerHttpClient
 
 _TIMEOUT_SECONDS_MAX: Final = 900.0
 _RETRIES_MAX: Final = 10
@@ -28,16 +28,16 @@ CALLBACK_HEADER: Final = "headgate-callback"
 
 
 class HttpConfig(Config, frozen=True):
-    """A request. A body that is no text is sent as JSON; without one, the run is told what it is for."""
+    """A request. A body other than text is sent as JSON; by default, it is a description of the run."""
 
     url: str
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
     headers: dict[str, str] = {}
     body: Any = None
     timeout: Seconds = Seconds(TIMEOUT_SECONDS)
-    # Further tries after a 5xx, a 429 or a broken connection.
+    # Further attempts after a 5xx, a 429 or a broken connection.
     retries: int = TRIES - 1
-    # Where a job that calls back is told to end. Sent as POST.
+    # Where to cancel a job that calls back. Sent as POST.
     cancel_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -57,20 +57,20 @@ class HttpKind:
     secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "body"})
     is_local: ClassVar[bool] = False
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: TriggerHttpClient) -> None:
         self._outbound = outbound
 
     def start(self, job: Job[HttpConfig]) -> Started:
         config = job.config
         content_type, body = _body(job)
         answer = self._outbound.ask(
-            Request(
+            HttpRequest(
                 method=config.method,
                 url=config.url,
                 headers=_headers(job) | content_type | {n.lower(): v for n, v in config.headers.items()},
                 body=body,
                 timeout_seconds=config.timeout,
-                # Not every receiver looks at the key, and a job that is slow may have begun.
+                # The receiver may ignore the key, and a slow job may have started.
                 is_idempotent=config.method in ("GET", "PUT", "DELETE"),
             ),
             tries=config.retries + 1,
@@ -80,18 +80,18 @@ class HttpKind:
         said = {"status": str(answer.status)}
         return running(job.key, **said) if job.order.callback_url is not None else completed(job.key, **said)
 
-    def poll(self, job: Job[HttpConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[HttpConfig], metadata: Mapping[str, str]) -> PollResult:
         del metadata
         if job.order.callback_url is not None:
-            return Polled(JobState.RUNNING, reason="it says itself when it has ended")
-        return Polled(JobState.SUCCEEDED, reason="it was over when the request was answered")
+            return PollResult(JobState.RUNNING, reason="it reports its end itself")
+        return PollResult(JobState.SUCCEEDED, reason="it had ended when the request was answered")
 
     def cancel(self, job: Job[HttpConfig], metadata: Mapping[str, str]) -> None:
         del metadata
         if job.config.cancel_url is None:
             return
         headers = _headers(job) | {name.lower(): value for name, value in job.config.headers.items()}
-        request = Request(method="POST", url=job.config.cancel_url, headers=headers)
+        request = HttpRequest(method="POST", url=job.config.cancel_url, headers=headers)
         answer = self._outbound.ask(request)
         if not answer.is_good and answer.status not in (404, 409, 410):
             raise answer.refusal()

@@ -1,1 +1,1 @@
-"""Local: say here what this part is for."""
+"""Local: triggers that run commands, fan-outs and workflows of this installation."""

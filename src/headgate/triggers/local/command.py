@@ -1,7 +1,7 @@
-"""The command trigger: a program of this machine, run to its end without a shell.
+"""Command trigger: runs a program of this machine without a shell.
 
-Started again for the same run, it is not run again: how it ended is on record, and one that still runs, though the
-server that began it may be gone, is waited for. A command of which nobody can say how it ended is run once more.
+A repeated start for the same run does not run it again: its end is on record, and one that is still running, even if
+its server has died, is awaited. A command whose end is unknown is run once more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     completed,
@@ -32,7 +32,7 @@ from headgate.triggers.contract import (
 from headgate.triggers.local.command_process import Command, Finished, kill_group, run
 from headgate.triggers.local.command_records import Begun, CommandRecord, Ended, sweep
 
-# What a program needs to find its way; everything else is named in the config.
+# Variables every program gets; all others are named in the config.
 INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 _NEVER_INHERITED: Final = re.compile(r"AWS_|HEADGATE_|HG_SECRET_")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,25 +41,25 @@ _OUTPUT_BYTES_MAX: Final = 1_048_576
 _LOOK_SECONDS: Final = 0.05
 _SWEEP_SECONDS: Final = 3_600.0
 _STORED_CHARS: Final = 2_000
-# Reasons for which the machine cannot start a program just now.
+# Temporary reasons why the machine cannot start a program.
 _PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETXTBSY})
-# Of sysexits.h: what the user, the data or the permissions are at fault for.
+# Codes of sysexits.h for errors of the user, the data or permissions.
 _PERMANENT_EXITS: Final = (64, 65, 66, 67, 68, 69, 72, 73, 76, 77, 78, 126, 127)
 
 
 class CommandConfig(Config, frozen=True):
-    """A program and its arguments, as a list, or as a text that is split like a shell would, and does nothing else."""
+    """A program and its arguments, as a list, or as a text split like a shell would, without other shell features."""
 
     command: str | list[str]
     folder: str | None = None
     environment: dict[str, str] = {}
-    # Variables of the server that the command gets too, beside the usual few.
+    # Further variables of the server that the command inherits.
     inherit: list[str] = []
     timeout: Seconds = Seconds(3_600)
-    # How long it has to end by itself once its time is up.
+    # Time between SIGTERM and SIGKILL.
     grace: Seconds = Seconds(5)
     output_bytes_max: int = 65_536
-    # Exit codes after which trying again is no use.
+    # Exit codes after which a retry is useless.
     permanent_exits: tuple[int, ...] = _PERMANENT_EXITS
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class CommandConfig(Config, frozen=True):
         between("output_bytes_max", self.output_bytes_max, 1, _OUTPUT_BYTES_MAX)
 
     def argv(self) -> list[str]:
-        """Return the program and its arguments. Raises `ValueError` for a text with an open quotation."""
+        """Return the program and its arguments. Raises `ValueError` for an unclosed quote."""
         return shlex.split(self.command) if isinstance(self.command, str) else list(self.command)
 
 
 class CommandKind:
-    """Programs of this machine. `environ` is what the server itself was started with."""
+    """Programs of this machine. `environ` is the server's own environment."""
 
     name: ClassVar[str] = "command"
     config_type: ClassVar[type[CommandConfig]] = CommandConfig
@@ -103,7 +103,7 @@ class CommandKind:
         ended = record.ended()
         while ended is None:
             with record.try_lock() as lock:
-                # Whoever had the lock before may have written it since the look.
+                # The previous holder of the lock may have written the record meanwhile.
                 ended = record.ended()
                 if ended is None and lock is not None:
                     ended = self._run(job, record, lock)
@@ -111,17 +111,17 @@ class CommandKind:
                 self._wait(record)
         return _started(job, ended)
 
-    def poll(self, job: Job[CommandConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[CommandConfig], metadata: Mapping[str, str]) -> PollResult:
         del metadata
         record = CommandRecord(self._folder, job.key)
         ended = record.ended()
         if ended is not None:
-            return Polled(JobState.SUCCEEDED) if ended.category is None else failed(ended.category, ended.reason)
+            return PollResult(JobState.SUCCEEDED) if ended.category is None else failed(ended.category, ended.reason)
         if not self._folder.exists():
             return failed(FailureCategory.TRANSIENT, f"run {job.key}: nothing is known of its command here")
         if _is_locked(record):
-            return Polled(JobState.RUNNING)
-        return failed(FailureCategory.TRANSIENT, f"run {job.key}: its command ended, and nobody saw how")
+            return PollResult(JobState.RUNNING)
+        return failed(FailureCategory.TRANSIENT, f"run {job.key}: its command ended, and its exit code is unknown")
 
     def cancel(self, job: Job[CommandConfig], metadata: Mapping[str, str]) -> None:
         del metadata
@@ -169,7 +169,7 @@ class CommandKind:
             sweep(self._folder, self._clock.seconds())
 
     def _wait(self, record: CommandRecord) -> None:
-        """Wait a little for a command that someone else has begun; end it if it is out of time and nobody does."""
+        """Wait a little for a command that another process started; kill it if it is past its time-out."""
         begun = record.begun()
         if begun is not None and self._clock.seconds() > begun.ends_by_seconds + 1:
             kill_group(begun.group)
@@ -189,7 +189,7 @@ class CommandKind:
 
 
 def _is_locked(record: CommandRecord) -> bool:
-    """Whether a command runs, or is about to."""
+    """Whether a command is running or about to start."""
     with record.try_lock() as lock:
         return lock is None
 

@@ -1,4 +1,4 @@
-"""The process of a command: run without a shell, in a group of its own that ends with it, its output bounded."""
+"""Command process: runs a program without a shell, in its own process group, with bounded output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from msgspec import Struct
 from headgate.clock import Clock
 
 _READ_BYTES: Final = 65_536
-# How soon the end of a command is noticed if something that it started keeps its output open.
+# Poll interval for the end of a command whose output is kept open by a descendant.
 _LOOK_SECONDS: Final = 0.02
 
 
 class Finished(Struct, frozen=True):
-    """How a process ended: by itself with a code (negative: the signal that killed it), or out of time."""
+    """How a process ended: with a code (negative: the signal that killed it), or by time-out."""
 
     exit_code: int
     output: bytes
@@ -29,7 +29,7 @@ class Finished(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What is to be run."""
+    """The program to run, its environment and limits."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -40,7 +40,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def run(command: Command, clock: Clock, lock: int, begun: Callable[[int], None]) -> Finished:
-    """Run a command to its end and kill whatever it leaves behind. `begun` is told the id of its process group.
+    """Run a command to its end, and kill everything it leaves behind. `begun` is called with its process group id.
 
     Raises `OSError` if it cannot be started.
     """
@@ -64,7 +64,7 @@ def run(command: Command, clock: Clock, lock: int, begun: Callable[[int], None])
             _signal(process.pid, signal.SIGTERM)
             _follow(process, tail, clock, clock.monotonic() + command.grace_seconds)
     finally:
-        # Not yet collected, so that the number of the group cannot be anyone else's.
+        # The process is not reaped yet, so that its group id cannot have been reused.
         _signal(process.pid, signal.SIGKILL)
         process.wait()
         tail.drain(process.stdout.fileno())
@@ -78,7 +78,7 @@ def kill_group(group: int, signal_number: signal.Signals = signal.SIGKILL) -> No
 
 
 class _Tail:
-    """The end of an output, however long that is."""
+    """The tail of an output, in bounded memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self.total = 0
@@ -92,7 +92,7 @@ class _Tail:
             del self._kept[: -self._max]
 
     def drain(self, output: int) -> None:
-        """Take what is there already, and wait for no more."""
+        """Read what is available, without waiting."""
         os.set_blocking(output, False)
         with suppress(BlockingIOError):
             while self.total < 1 << 40 and (chunk := os.read(output, _READ_BYTES)):
@@ -103,7 +103,7 @@ class _Tail:
 
 
 def _follow(process: subprocess.Popen[bytes], tail: _Tail, clock: Clock, ends_at: float) -> bool:
-    """Read until the process ends. Return False if the time is up before that."""
+    """Read until the process ends. Return False if the time-out comes first."""
     assert process.stdout is not None, "it is a pipe"
     output = process.stdout.fileno()
     is_open = True
@@ -124,7 +124,7 @@ def _follow(process: subprocess.Popen[bytes], tail: _Tail, clock: Clock, ends_at
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended; it stays to be collected."""
+    """Whether the process has ended; it is not reaped yet."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

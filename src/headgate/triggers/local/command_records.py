@@ -1,7 +1,7 @@
-"""Records of commands: which one runs for a run, and how it ended, in files that outlive the process that wrote them.
+"""Command records: files that record which command runs for a run, and how it ended.
 
-A command's lock is held by the command itself and all it has started, besides whoever waits for it. So a server that
-was killed leaves a lock that says truly whether the command still runs, and frees it when that has ended.
+The lock of a command is inherited by the command and all its descendants. After a server was killed, the lock therefore
+shows whether the command is still running, and is released at its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_SECONDS: Final = 14 * 86_400.0
 
 
 class Ended(Struct, frozen=True, omit_defaults=True):
-    """How a command ended; without a category it ended well."""
+    """How a command ended; without a category it succeeded."""
 
     exit_code: int
     output: str = ""
@@ -36,7 +36,7 @@ class Ended(Struct, frozen=True, omit_defaults=True):
 
 
 class Begun(Struct, frozen=True):
-    """Which processes a command is, and until when it may run, by the wall clock."""
+    """The process group of a command, and its deadline by the wall clock."""
 
     group: int
     ends_by_seconds: float
@@ -46,7 +46,7 @@ class CommandRecord:
     """The files of one command."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        # A hash, because a key may be whatever a caller chose as the id of a run.
+        # A hash, because a run id may contain any character.
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         self._lock = folder / f"{name}.lock"
         self._begun = folder / f"{name}.begun"
@@ -55,7 +55,7 @@ class CommandRecord:
 
     @contextmanager
     def try_lock(self) -> Iterator[int | None]:
-        """Give the lock as a file descriptor to be handed on to the command, or None if someone has it."""
+        """Yield the lock as a file descriptor for the command to inherit, or None if another process holds it."""
         lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -65,16 +65,16 @@ class CommandRecord:
             else:
                 yield lock
         finally:
-            # Closed, not unlocked: what the command has started may still hold it.
+            # Closed, not unlocked: descendants of the command may still hold it.
             os.close(lock)
 
     def begin(self, begun: Begun) -> None:
         """Record the processes of the command."""
-        # Of no use after a power cut, which ends the command too.
+        # Not synced: a power cut ends the command too.
         _write(self._begun, begun, is_synced=False)
 
     def begun(self) -> Begun | None:
-        """Return the processes of the command that was begun last."""
+        """Return the process group of the latest command."""
         return _read(self._begun, Begun)
 
     def end(self, ended: Ended) -> None:
@@ -82,22 +82,22 @@ class CommandRecord:
         _write(self._ended, ended, is_synced=True)
 
     def ended(self) -> Ended | None:
-        """Return how the command ended, if it has."""
+        """Return how the command ended, or None."""
         return _read(self._ended, Ended)
 
     def cancel(self) -> None:
-        """Record that nobody wants the command any more."""
+        """Record that the command was cancelled."""
         self._cancelled.touch(mode=0o600)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody wants the command any more."""
+        """Whether the command was cancelled."""
         return self._cancelled.exists()
 
 
 def sweep(folder: Path, now_seconds: float) -> None:
-    """Remove the records that nobody can ask for any more."""
+    """Delete records past their retention."""
     for path in folder.iterdir():
-        # Another process sweeps too.
+        # Another process deletes them too.
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < now_seconds - KEPT_SECONDS:
                 path.unlink()

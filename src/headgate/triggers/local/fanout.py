@@ -1,4 +1,4 @@
-"""The fan-out trigger: work split into chunks that our workers run, under the key of the run as its id."""
+"""Fan-out trigger: runs a fan-out on our workers, with the run's key as its id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     external_id_of,
@@ -38,18 +38,18 @@ _CHUNK_LINES: Final = 1000
 
 
 class FanoutConfig(Config, frozen=True):
-    """A handler, `module:function`, and the items it is given: listed, a range of numbers, or the lines of a file."""
+    """A handler, `module:function`, and its items: a list, a range of numbers, or the lines of a file."""
 
     handler: str
     items: list[Any] | None = None
-    # From, and up to before.
+    # Start, and end (exclusive).
     range: tuple[int, int] | None = None
     lines: str | None = None
     chunk_size: int | None = None
     group: str | None = None
     params: dict[str, Any] = {}
     policy: Policy = Policy()
-    # Whether the run counts as done although some chunks failed.
+    # Whether the run succeeds although chunks failed.
     allow_partial: bool = False
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class FanoutConfig(Config, frozen=True):
             raise ValueError(f"handler {self.handler[:80]!r}: write module:function, such as prices:update")
         exactly_one(items=self.items, range=self.range, lines=self.lines)
         if self.range is not None and self.range[1] < self.range[0]:
-            raise ValueError("range: the end must not be before the beginning")
+            raise ValueError("range: the end must not be before the start")
         if self.chunk_size is not None and self.chunk_size < 1:
             raise ValueError("chunk_size: use a whole number from 1 on")
 
@@ -94,17 +94,17 @@ class FanoutKind:
             raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
         return running_here(fanout.run_id)
 
-    def poll(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> PollResult:
         fanout = self._fanouts.queries.find(external_id_of(job.order, metadata))
         if fanout is None:
-            return failed(FailureCategory.PERMANENT, f"fan-out {job.key}: there is none")
+            return failed(FailureCategory.PERMANENT, f"fan-out {job.key}: it does not exist")
         if not fanout.is_finished:
-            return Polled(JobState.RUNNING, reason=fanout.status.value)
+            return PollResult(JobState.RUNNING, reason=fanout.status.value)
         if fanout.status is FanoutStatus.SUCCEEDED:
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         if fanout.status is FanoutStatus.PARTIAL and job.config.allow_partial:
-            return Polled(JobState.SUCCEEDED, reason="some chunks failed")
-        # Its chunks have had all their tries, so that running everything again is not what helps.
+            return PollResult(JobState.SUCCEEDED, reason="some chunks failed")
+        # Its chunks have used all their attempts, so that a retry of the whole run does not help.
         is_cancelled = fanout.status is FanoutStatus.CANCELLED
         category = FailureCategory.TRANSIENT if is_cancelled else FailureCategory.PERMANENT
         return failed(
@@ -119,7 +119,7 @@ class FanoutKind:
         except OutcomeUnknownError as exc:
             raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
         except (ConflictError, NotFoundError):
-            # It has ended by itself.
+            # It has ended already.
             return
 
 

@@ -1,4 +1,4 @@
-"""The workflow trigger: an execution of a durable workflow of ours, whose id is the key of the run."""
+"""Workflow trigger: starts an execution of a durable workflow, with the run's key as its id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headgate.triggers.contract import (
     FailureCategory,
     Job,
     JobState,
-    Polled,
+    PollResult,
     Started,
     TriggerFailedError,
     external_id_of,
@@ -31,11 +31,11 @@ from headgate.triggers.contract import (
     running_here,
 )
 
-_RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is mended and it is redriven"}
+_RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is fixed and it is redriven"}
 
 
 class WorkflowConfig(Config, frozen=True):
-    """A workflow by name. `input` is what its function is given; without one, what the run is for."""
+    """A workflow by name. `input` is its argument; by default, a description of the run."""
 
     workflow: str
     input: Any = None
@@ -47,7 +47,7 @@ class WorkflowConfig(Config, frozen=True):
 
 
 class WorkflowKind:
-    """Executions of workflows."""
+    """Workflow executions."""
 
     name: ClassVar[str] = "workflow"
     config_type: ClassVar[type[WorkflowConfig]] = WorkflowConfig
@@ -78,16 +78,16 @@ class WorkflowKind:
             raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
         return running_here(handle.id)
 
-    def poll(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> Polled:
+    def poll(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> PollResult:
         execution_id = external_id_of(job.order, metadata)
         try:
             row = self._client.get(execution_id)
         except NotFoundError as exc:
             return failed(FailureCategory.PERMANENT, str(exc))
         if row.status in _RUNNING:
-            return Polled(JobState.RUNNING, reason=_RUNNING[row.status])
+            return PollResult(JobState.RUNNING, reason=_RUNNING[row.status])
         if row.status is Status.SUCCEEDED:
-            return Polled(JobState.SUCCEEDED)
+            return PollResult(JobState.SUCCEEDED)
         failure = failure_of(row)
         category = FailureCategory.TRANSIENT if failure.info.retryable else FailureCategory.PERMANENT
         if row.status is Status.TIMED_OUT:
@@ -98,5 +98,5 @@ class WorkflowKind:
         try:
             self._client.cancel(external_id_of(job.order, metadata), f"run {job.key} was cancelled")
         except (ExecutionClosedError, NotFoundError):
-            # It has ended by itself.
+            # It has ended already.
             return

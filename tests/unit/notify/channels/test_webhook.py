@@ -100,7 +100,7 @@ def test_webhook__without_tls__is_refused_unless_allowed(store: SqliteStore, tmp
 
 
 def test_webhook__secret_is_not_base_64__is_refused_without_being_repeated(store: SqliteStore, tmp_path: Path) -> None:
-    with pytest.raises(TransientError, match="not base 64") as raised:
+    with pytest.raises(TransientError, match="not base64") as raised:
         signing_key(Secret("whsec_!!!!"))
     assert "!!!!" not in str(raised.value)
     (tmp_path / "short").write_text("short")

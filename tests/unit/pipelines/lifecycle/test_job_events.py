@@ -22,7 +22,7 @@ from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.job_events import SUBSCRIPTION
 from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.runs.rows import Run, Slot
-from headgate.triggers.contract import Polled, Started, TriggerOrder
+from headgate.triggers.contract import PollResult, Started, TriggerOrder
 from headgate.triggers.registry import TriggerKinds
 from tests.pipeline_rig import DATE, START, Jobs, Rig, pipeline, slot_of
 from tests.simulation.asl_processes import AslProcess
@@ -61,7 +61,7 @@ class OwnJobs(Jobs):
     def start(self, order: TriggerOrder) -> Started:
         return self.of.start(order)
 
-    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
         return self.of.poll(order, metadata)
 
     def cancel(self, order: TriggerOrder, metadata: Mapping[str, str]) -> None:

@@ -118,7 +118,7 @@ def test_verdict__logs_that_cannot_be_read__believes_glue_and_says_so() -> None:
     polled = GlueLogs(Logs({}, fails=denied)).verdict("jr_1", "g")
 
     assert polled.state is JobState.SUCCEEDED
-    assert "could not be looked at" in polled.reason
+    assert "could not be read" in polled.reason
 
 
 def test_verdict__endless_log__is_read_to_a_bound() -> None:

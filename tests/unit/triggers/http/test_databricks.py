@@ -130,7 +130,7 @@ def test_poll__run_that_does_not_exist__has_failed(world: World) -> None:
 
 def test_poll__id_that_was_not_kept__is_refused_and_no_crash(world: World) -> None:
     # bug 32
-    with pytest.raises(TriggerFailedError, match="the id of its databricks job was not kept") as caught:
+    with pytest.raises(TriggerFailedError, match="the id of its databricks job was not stored") as caught:
         world.registry.poll(world.order(job_id=17), {})
 
     assert caught.value.category is FailureCategory.PERMANENT
