@@ -67,12 +67,12 @@ class AppSettings(Struct, frozen=True, kw_only=True):
 
 
 def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:
-    """Return what the environment says. Raises `SettingsError` that names every variable which is missing."""
+    """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(FunctionSettings, environ)
 
 
 def read_app_settings(environ: Mapping[str, str]) -> AppSettings:
-    """Return what the environment says. Raises `SettingsError` that names every variable which is missing."""
+    """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(AppSettings, environ)
 
 

@@ -170,7 +170,7 @@ def _check_batcher(location: SourceLocation, batcher: Json, language: Language) 
     limits = [name for name in _BATCHERS[Language.JSONPATH] if name != "BatchInput"]
     if not any(name in batcher for name in limits):
         allowed = "write MaxItemsPerBatch, MaxInputBytesPerBatch or both"
-        location.report(ProblemCode.MISSING_FIELD, "no limit says how large a batch is", allowed)
+        location.report(ProblemCode.MISSING_FIELD, "it has no limit for the size of a batch", allowed)
     exclusive(location, batcher, "MaxItemsPerBatch", "MaxItemsPerBatchPath")
     exclusive(location, batcher, "MaxInputBytesPerBatch", "MaxInputBytesPerBatchPath")
 

@@ -112,8 +112,8 @@ def untangle(layers: list[list[Place]], chains: list[list[Place]]) -> None:
         crossings = _crossings(layers, below)
         if crossings < fewest:
             fewest, best = crossings, [list(layer) for layer in layers]
-    for layer, kept in zip(layers, best, strict=True):
-        layer[:] = kept
+    for layer, ordered in zip(layers, best, strict=True):
+        layer[:] = ordered
 
 
 def _sort_layer(layer: list[Place], beside: list[Place], near: Mapping[Place, list[Place]]) -> None:

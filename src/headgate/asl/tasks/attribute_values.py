@@ -29,7 +29,7 @@ def read_item(attributes: Json, where: str) -> dict[str, Any]:
     return {name: read_value(value, f"{where}.{name}") for name, value in attributes.items()}
 
 
-def read_value(value: Json, where: str, depth: int = 1) -> Any:  # noqa: ANN401 - a value is what it is
+def read_value(value: Json, where: str, depth: int = 1) -> Any:  # noqa: ANN401 - a value of any type
     """Parse one attribute value. Raises `InvalidItemError` that names the path."""
     if depth > _DEPTH_MAX:
         raise InvalidItemError(f"{where}: nested deeper than {_DEPTH_MAX} levels")
@@ -58,7 +58,7 @@ def write_item(item: Mapping[str, Any]) -> dict[str, Json]:
     return written
 
 
-def kind_of(value: Any) -> str:  # noqa: ANN401 - a value is what it is
+def kind_of(value: Any) -> str:  # noqa: ANN401 - a value of any type
     """Return DynamoDB's type code of a value."""
     return next(iter(to_value(value)))
 

@@ -141,7 +141,7 @@ class Placeholders:
         self._defined: dict[str, Any] = {**names, **values}
         self._used: set[str] = set()
 
-    def resolve(self, placeholder: str) -> Any:  # noqa: ANN401 - a value is what it is
+    def resolve(self, placeholder: str) -> Any:  # noqa: ANN401 - a value of any type
         """Return the name or value of a placeholder. Raises `InvalidItemError`."""
         if placeholder not in self._defined:
             kind = "Names" if placeholder[0] == "#" else "Values"

@@ -83,7 +83,7 @@ class ItemView:
             case _:
                 return _contains(found, operand)
 
-    def _operand(self, operand: Operand) -> Any:  # noqa: ANN401 - a value is what it is
+    def _operand(self, operand: Operand) -> Any:  # noqa: ANN401 - a value of any type
         match operand:
             case Value():
                 return operand.value
@@ -99,7 +99,7 @@ class ItemView:
         self.attributes_read.setdefault(path.name, False)
         return path.name in self.item
 
-    def _value(self, path: Path) -> Any:  # noqa: ANN401 - a value is what it is
+    def _value(self, path: Path) -> Any:  # noqa: ANN401 - a value of any type
         self.attributes_read[path.name] = True
         found = self.item.get(path.name, MISSING)
         for step in path.steps:
@@ -121,7 +121,7 @@ class ItemView:
             sets[name] = add_numbers(before, amount, name)
         return {name: value for name, value in sets.items() if value is not MISSING}
 
-    def _term(self, term: Term, target: str) -> Any:  # noqa: ANN401 - a value is what it is
+    def _term(self, term: Term, target: str) -> Any:  # noqa: ANN401 - a value of any type
         match term:
             case Value():
                 return term.value
