@@ -1,4 +1,4 @@
-"""Runs one state machine on three interpreters, ours, MiniStack's and asl-validator's checks, and says how it ended."""
+"""Runs one state machine on Headgate and on MiniStack, checks it with asl-validator, and compares the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State machines in virtual time, with functions that note who called them and do as they are told."""
+"""Rig for state machines in virtual time, with scripted functions that record their calls."""
 
 from __future__ import annotations
 

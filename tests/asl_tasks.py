@@ -1,4 +1,4 @@
-"""What the Tasks of `tests/asl_machines` call. Run as a program, it is a Lambda runtime that serves one of them."""
+"""The functions of `tests/asl_machines`. Run as a program, it is a Lambda runtime that serves one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deployed to AWS: Terraform, package and names agree with the code that they deploy."""
+"""Deployment: Terraform, the package and handler names agree with the code."""
 
 from __future__ import annotations
 

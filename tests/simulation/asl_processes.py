@@ -1,4 +1,4 @@
-"""Processes that run state machines and can crash at any call to their store, and outcomes that can be compared."""
+"""Simulated processes that run state machines and crash at any store call, with comparable outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories: small machines with Map, Parallel, Retry, Wait, tokens, many runs and redrives, and how they are told."""
+"""Scenarios: small machines with Map, Parallel, Retry, Wait, tokens, continue-as-new and redrive."""
 
 from __future__ import annotations
 

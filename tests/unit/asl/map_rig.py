@@ -1,4 +1,4 @@
-"""A rig for distributed Maps: an environment with functions that keep count, and the books of its map runs."""
+"""Rig for distributed Maps: an environment with counting functions and the ledger of its map runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MapRig:
         self.calls: Counter[str] = Counter()
         self.broken: set[Any] = set()
         # Called with each input of `double` before it answers.
-        self.heard: Callable[[Any], None] = lambda _: None
+        self.on_double: Callable[[Any], None] = lambda _: None
         self.sent: dict[Any, str] = {}
         self._lock = threading.Lock()
         self._declare()
@@ -43,7 +43,7 @@ class MapRig:
         def double(x: Any) -> Any:
             with self._lock:
                 self.calls[f"double {x}"] += 1
-            self.heard(x)
+            self.on_double(x)
             if x in self.broken:
                 raise ValueError(f"{x} is broken")
             return 2 * x

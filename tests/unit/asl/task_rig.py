@@ -1,4 +1,4 @@
-"""The activities behind Tasks on a real store, each attempt performed as a worker performs it."""
+"""Rig for the activities behind Tasks: each attempt runs on a real store, as a worker runs it."""
 
 from __future__ import annotations
 

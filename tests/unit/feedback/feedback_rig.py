@@ -1,4 +1,4 @@
-"""Pipelines and health on one store in virtual time, each hearing of the other over the bus."""
+"""Rig for feedback: pipelines and health on one store in virtual time, connected by the bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What definitions say of datasets, as the lineage has it: stored, changed, removed, told twice and in any order."""
+"""Definition lineage: stored, changed and removed definitions, with repeated and reordered events."""
 
 from __future__ import annotations
 

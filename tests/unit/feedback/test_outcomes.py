@@ -1,4 +1,4 @@
-"""The whole circle: health holds a run, a run changes health, and what was held goes on when health returns."""
+"""Feedback loop: health holds a run, a run changes health, and recovery releases held runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""News of health: on the bus always, and delivered to pipelines where one of them depends on the dataset."""
+"""Subscriber filter: health events are always published, and delivered only to dependent pipelines."""
 
 from __future__ import annotations
 

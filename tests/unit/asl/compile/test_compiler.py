@@ -1,4 +1,4 @@
-"""Definitions, compiled: every field ends up where the runner looks for it, and gives what it should."""
+"""Compiler: every field of a definition is compiled to the evaluator that the interpreter uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event budget: what a pass costs, and which loops outrun the history."""
+"""Event budget: the events of a pass, and the loops that exceed the history."""
 
 from __future__ import annotations
 

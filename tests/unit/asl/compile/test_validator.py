@@ -1,4 +1,4 @@
-"""What is wrong with a definition: every rule with its place and its code, and nothing wrong with what is right."""
+"""Validator: every rule with its path and code, and no problem for valid definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intrinsics: every function, as AWS documents it, and the ways its calls can be written wrongly."""
+"""Intrinsic functions as AWS documents them, and invalid calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths: what they select, what they refuse, and what they say when nothing is there."""
+"""JSONPath: selection, invalid paths, and errors for missing values."""
 
 from __future__ import annotations
 

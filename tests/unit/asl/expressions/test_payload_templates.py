@@ -1,4 +1,4 @@
-"""Templates: what is put in, what stays as it is, and what is refused."""
+"""Payload templates: substituted members, literal members and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that start machines and fan-outs, and machines whose Tasks call services, on the engine."""
+"""Task activities: Tasks that start machines and fan-outs or call services, on the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributed Maps: what their iterations are given, what they come to, and what they leave behind when they fail."""
+"""Distributed Map: inputs, results, redrive and failures of its iterations."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_failure__that_a_retry_mends__is_none(rig: MapRig, kind: str) -> None:
         if rig.calls["double 1"] == 2:
             rig.broken = set()
 
-    rig.broken, rig.heard = {1}, mend
+    rig.broken, rig.on_double = {1}, mend
     retry = [{"ErrorEquals": ["ValueError"], "IntervalSeconds": 1, "MaxAttempts": 1, "MaxDelaySeconds": 2}]
     state = ("Double", {"Type": "Task", "Resource": "double", "Retry": retry})
     assert rig.run(each(kind, state), [1]) == [2]
@@ -256,7 +256,7 @@ def test_retry__of_the_state__begins_another_map_run(rig: MapRig) -> None:
         if rig.calls["double 1"] == 2:
             rig.broken = set()
 
-    rig.broken, rig.heard = {1}, mend
+    rig.broken, rig.on_double = {1}, mend
     retry = [{"ErrorEquals": [EXCEED_TOLERATED_FAILURE_THRESHOLD], "MaxAttempts": 1}]
     assert rig.run(each("STANDARD", Retry=retry), [1]) == [2]
     assert [run.status for run in rig.map_runs] == [FanoutStatus.FAILED, FanoutStatus.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""A map run whose process is killed goes on in the next one, and what had ended well is not done again."""
+"""Distributed Map: after a kill, the next process resumes the map run and repeats no finished iteration."""
 
 from __future__ import annotations
 

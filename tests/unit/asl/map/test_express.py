@@ -1,4 +1,4 @@
-"""Iterations of a distributed Map that run in memory: what they may not do, and what happens when some fail."""
+"""EXPRESS iterations: limits, failures and crashed workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_express__a_function_that_takes_too_long__timed_out(rig: MapRig) -> None
     assert found[0]["Error"] == TIMEOUT
 
 
-def test_express__chunks_of_a_worker_that_died__are_done_by_another(rig: MapRig) -> None:
+def test_express__chunks_of_a_dead_worker__are_run_by_another(rig: MapRig) -> None:
     ledger = MapLedger(rig.fanouts)
     claimed: list[Any] = []
 
@@ -55,7 +55,7 @@ def test_express__chunks_of_a_worker_that_died__are_done_by_another(rig: MapRig)
         if item == 0:
             claimed.extend(ledger.claim(rig.map_run.run_id, 2, lambda *_: "gone"))
 
-    rig.heard = die
+    rig.on_double = die
     assert rig.run(each("EXPRESS", MaxConcurrency=1), [0, 1, 2, 3]) == [0, 2, 4, 6]
     assert len(claimed) == 2
     # A late report of the dead worker changes nothing.

@@ -1,4 +1,4 @@
-"""Items of a distributed Map that are in blobs."""
+"""Item readers: items of a distributed Map in blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a distributed Map writes to blobs, and in which form."""
+"""Result writer: the files that a distributed Map writes to blobs."""
 
 from __future__ import annotations
 

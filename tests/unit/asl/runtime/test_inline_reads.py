@@ -1,4 +1,4 @@
-"""Calls of our own functions that only look: answered in the turn, once, or by an activity where they cannot be."""
+"""Inline reads: read-only calls of built-in activities, answered in the turn or by the activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that call DynamoDB: what they write, what they are refused, and that no attempt counts twice."""
+"""DynamoDB actions: writes, rejections, and idempotent retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that publish, send and put events: what the bus has afterwards, once for every attempt."""
+"""Messaging actions: SNS, SQS and EventBridge calls become one bus event per attempt chain."""
 
 from __future__ import annotations
 
