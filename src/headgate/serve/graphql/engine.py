@@ -111,11 +111,11 @@ class Engine:
     def execute(self, prepared: Prepared, principal: Principal, ends_at: float, root: object = None) -> Outcome:
         """Execute a document and return the response. `root` is the event batch of a subscription."""
 
-        begun: list[Coroutine[Any, Any, Any]] = []
+        started: list[Coroutine[Any, Any, Any]] = []
 
         def is_noted(value: Any) -> TypeGuard[Awaitable[Any]]:  # noqa: ANN401 - a resolver's result
             if iscoroutine(value):
-                begun.append(value)
+                started.append(value)
                 return True
             return isawaitable(value)
 
@@ -137,7 +137,7 @@ class Engine:
                 return outcome_of(runner.run(run()))
         finally:
             # If a field fails at once, graphql-core drops sibling coroutines that it has not awaited yet.
-            for each in begun:
+            for each in started:
                 if getcoroutinestate(each) == CORO_CREATED:
                     each.close()
 

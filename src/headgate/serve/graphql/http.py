@@ -147,8 +147,8 @@ class View:
             yield _next(outcome_of(source))
             yield COMPLETE
             return
-        async with aclosing(self._messages(prepared, principal, source)) as told:
-            async for each in told:
+        async with aclosing(self._messages(prepared, principal, source)) as messages:
+            async for each in messages:
                 yield each
 
     async def _source(self, prepared: Prepared, principal: Principal) -> Any:  # noqa: ANN401 - events, or an error
@@ -173,11 +173,11 @@ class View:
                 if not done:
                     yield streams.ALIVE
                     continue
-                news, waiting = waiting.result(), None
-                if news is None:
+                batch, waiting = waiting.result(), None
+                if batch is None:
                     return
                 until = self._clock.monotonic() + self._engine.limits.seconds_max
-                work = lambda: self._engine.execute(prepared, principal, until, news)  # noqa: E731, B023
+                work = lambda: self._engine.execute(prepared, principal, until, batch)  # noqa: E731, B023
                 yield _next(await self._in_time(work))
         except HeadgateError as exc:
             yield _next(Outcome({"errors": [shaped(exc)]}))

@@ -108,8 +108,8 @@ class Subscription:
     ) -> AsyncGenerator[SignalStateType, None]:
         context = info.context
         urn = await context.named(dataset_urn or None, Permission.SIGNAL_READ)
-        async for news in context.events(SIGNALS, SignalEvent):
-            found = await context.following.pool.run(partial(signals_of, context.health, news))
+        async for events in context.events(SIGNALS, SignalEvent):
+            found = await context.following.pool.run(partial(signals_of, context.health, events))
             for each in found:
                 if urn in (None, each.dataset_urn) and (not tier or each.tier is tier):
                     yield SignalStateType.of(each)
@@ -120,8 +120,8 @@ class Subscription:
     ) -> AsyncGenerator[IncidentType, None]:
         context = info.context
         urn = await context.named(dataset_urn or None, Permission.INCIDENT_READ)
-        async for news in context.events(INCIDENTS, IncidentEvent):
-            found = await context.following.pool.run(partial(incidents_of, context.health, news))
+        async for events in context.events(INCIDENTS, IncidentEvent):
+            found = await context.following.pool.run(partial(incidents_of, context.health, events))
             for each in found:
                 of = each.primary_dataset_urn
                 # The event may name another dataset than the incident has.
@@ -129,9 +129,9 @@ class Subscription:
                     yield IncidentType.of(each, context)
 
 
-def signals_of(health: HealthService, news: list[SignalEvent]) -> list[Signal]:
+def signals_of(health: HealthService, events: list[SignalEvent]) -> list[Signal]:
     """Return the current signals of events, without duplicates. Deleted ones are dropped."""
-    versions = {(each.dataset_urn, each.signal_type): each.version for each in news}
+    versions = {(each.dataset_urn, each.signal_type): each.version for each in events}
     named = list(dict.fromkeys(urn for urn, _ in versions))
     listed = health.signals.of_datasets(named) if named else []
     by_key = {(each.dataset_urn, each.signal_type): each for its in listed for each in its}
@@ -146,9 +146,9 @@ def signals_of(health: HealthService, news: list[SignalEvent]) -> list[Signal]:
     return found
 
 
-def incidents_of(health: HealthService, news: list[IncidentEvent]) -> list[Incident]:
+def incidents_of(health: HealthService, events: list[IncidentEvent]) -> list[Incident]:
     """Return the current incidents of events, without duplicates. Deleted ones are dropped."""
-    versions = {each.incident_id: each.version for each in news}
+    versions = {each.incident_id: each.version for each in events}
     listed = health.incidents.get_many(list(versions)) if versions else []
     found = []
     for incident, (incident_id, version) in zip(listed, versions.items(), strict=True):

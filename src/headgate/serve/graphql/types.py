@@ -226,8 +226,8 @@ class NotificationStateType:
     def of(cls, notification: incident_values.Notification | None, *, is_open: bool) -> NotificationStateType | None:
         if notification is None:
             return None
-        told: dict[str, str] = msgspec.to_builtins(notification)
-        shown = told if is_open else mask(told)
+        ids: dict[str, str] = msgspec.to_builtins(notification)
+        shown = ids if is_open else mask(ids)
         return cls(**{name: shown.get(name) for name in notification.__struct_fields__})
 
 

@@ -80,8 +80,8 @@ def changed(events: list[StoredEvent], principal: Principal, subject: Subject) -
     """Return the kinds of visible changes to the subject of a page."""
     found = set()
     for each in events:
-        told: Any = each.event.data
-        data: dict[str, Any] = told if isinstance(told, dict) else {}
+        payload: Any = each.event.data
+        data: dict[str, Any] = payload if isinstance(payload, dict) else {}
         # Users may emit events of any type; only ours have this source.
         if each.source == announcements.SOURCE:
             kind = _of_health(each.type.split(".")[1], data, principal, subject)

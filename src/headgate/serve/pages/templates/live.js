@@ -1,12 +1,12 @@
-// Keeps a page as things are: it fetches its inside again when the server says that something has changed.
-// Without this script everything works by reloading.
+// Live pages: refetches the page content when the server reports a change.
+// Without this script pages work by reloading.
 "use strict";
 
 (() => {
   const main = document.getElementById("main");
   const live = document.getElementById("live");
   const address = document.body.dataset.changes;
-  const AGES_MS = 30000; // how often "5 min ago" is brought up to date without news
+  const AGES_MS = 30000; // refresh interval of relative times
   let source = null;
   let isFetching = false;
   let isAskedAgain = false;
@@ -21,7 +21,7 @@
   }
 
   function isBusy() {
-    // Someone who marks text or fills in a form is not disturbed.
+    // Do not refresh while the user selects text or edits a form.
     const marked = document.getSelection();
     const field = document.activeElement;
     return (marked && !marked.isCollapsed) || (field && main.contains(field) && /^(INPUT|SELECT)$/.test(field.tagName));
@@ -44,7 +44,7 @@
         showButtons();
       }
     } catch {
-      // The stream says that the server is away, and comes back with it.
+      // The event stream reports the outage and reconnects.
     } finally {
       isFetching = false;
     }
@@ -59,7 +59,7 @@
     source.addEventListener("changed", refresh);
     source.addEventListener("error", () => {
       say("off", "not live: reconnecting");
-      // A refusal closes it for good; a server that restarts is tried again by the browser itself.
+      // A refusal closes the stream for good; after a server restart the browser reconnects.
       if (source.readyState === EventSource.CLOSED) setTimeout(restart, 5000);
     });
   }
@@ -67,7 +67,7 @@
   function restart() {
     if (source) source.close();
     source = null;
-    // A tab that nobody looks at holds no connection: browsers have few for each server.
+    // A hidden tab closes its connection: browsers allow few per server.
     if (!document.hidden) follow();
   }
 

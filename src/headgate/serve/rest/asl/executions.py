@@ -177,27 +177,27 @@ class _Tasks:
 
     def succeed(self, call: Call[TaskSuccess, NoQuery]) -> Result:
         output = msgspec.json.decode(checked(call.body.output, "output"))
-        return self._tell(call.body.task_token, TaskCallback(CallbackKind.SUCCESS, output=output))
+        return self._send_callback(call.body.task_token, TaskCallback(CallbackKind.SUCCESS, output=output))
 
     def fail(self, call: Call[TaskFailure, NoQuery]) -> Result:
-        return self._tell(
+        return self._send_callback(
             call.body.task_token, TaskCallback(CallbackKind.FAILURE, error=call.body.error, cause=call.body.cause)
         )
 
     def beat(self, call: Call[TaskHeartbeat, NoQuery]) -> Result:
-        return self._tell(call.body.task_token, TaskCallback(CallbackKind.HEARTBEAT))
+        return self._send_callback(call.body.task_token, TaskCallback(CallbackKind.HEARTBEAT))
 
-    def _tell(self, token: str, told: TaskCallback) -> Result:
-        def tell() -> Answer:
+    def _send_callback(self, token: str, callback: TaskCallback) -> Result:
+        def send() -> Answer:
             try:
-                self._executions.send_callback(token, told)
+                self._executions.send_callback(token, callback)
             except StateError as exc:
                 raise PayloadTooLargeError(
                     f"output: {exc.cause}; store the data elsewhere and pass a reference"
                 ) from exc
             return Answer(status=204)
 
-        return _named(tell, _TASK_ERRORS)
+        return _named(send, _TASK_ERRORS)
 
 
 def _named(run: Callable[[], Answer], names: Names) -> Result:

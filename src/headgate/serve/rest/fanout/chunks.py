@@ -234,10 +234,10 @@ class FanoutChunks:
         page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)
         return Answer(LetterPage([_letter_view(chunk) for chunk in page.chunks], page.cursor))
 
-    def _lane(self, run_id: str, lane: str, is_meant: Callable[[Chunk], bool]) -> Fetch[Chunk]:
+    def _lane(self, run_id: str, lane: str, matches: Callable[[Chunk], bool]) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
             page = self._queries.chunks(run_id, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
-            return [chunk for chunk in page.chunks if is_meant(chunk)], page.cursor
+            return [chunk for chunk in page.chunks if matches(chunk)], page.cursor
 
         return fetch
 
@@ -309,7 +309,7 @@ class FanoutChunks:
         if chunk.token != token or chunk.disposition not in (Disposition.RUNNING, *ended):
             raise StaleClaimError(
                 f"chunk {chunk_id} of {run_id}: the claim is no longer valid, the chunk is {chunk.disposition}; "
-                "drop the result, whoever holds it now will do the work"
+                "drop the result; the current holder does the work"
             )
         return Claim(fanout, chunk)
 

@@ -146,18 +146,18 @@ class _Evidence:
         # All or none: a request that names a forbidden dataset fails as a whole.
         named = (each.get("dataset_urn") for each in call.body.evidence)
         self._written.require((each for each in named if isinstance(each, str)), call.principal)
-        told: list[Taken | None] = []
+        outcomes: list[Taken | None] = []
         sound: list[Evidence] = []
         for given in call.body.evidence:
             try:
                 evidence = self._renamed(from_outside(given))
                 require(call.principal, Permission.EVIDENCE_WRITE, evidence.dataset_urn)
                 sound.append(evidence)
-                told.append(None)
+                outcomes.append(None)
             except UserError as exc:
-                told.append(_refused(given, exc.message))
+                outcomes.append(_refused(given, exc.message))
         done = iter(self._evidence.put_many(sound))
-        results = [each if each is not None else _taken(next(done)) for each in told]
+        results = [each if each is not None else _taken(next(done)) for each in outcomes]
         return Answer(
             TakenBatch(
                 results=results,

@@ -349,9 +349,9 @@ class _Incidents:
 
     def context(self, call: Call[None, NoQuery]) -> Answer:
         self._found(call, Permission.INCIDENT_READ)
-        told = self._health.contexts.of(call.path["incident_id"])
-        shown = complete(_seen(told, call.principal))
-        return Answer({**shown, "signals": [signal_view(each) for each in told.signals]})
+        context = self._health.contexts.of(call.path["incident_id"])
+        shown = complete(_visible_context(context, call.principal))
+        return Answer({**shown, "signals": [signal_view(each) for each in context.signals]})
 
     def stats(self, call: Call[None, IncidentQuery]) -> Answer:
         return Answer(self._health.incident_listing.recovery(self._wanted(call)))
@@ -391,20 +391,20 @@ def _trouble(body: NewIncident, dataset_urn: str) -> IncidentReport:
     )
 
 
-def _seen(told: IncidentContext, principal: Principal) -> IncidentContext:
+def _visible_context(context: IncidentContext, principal: Principal) -> IncidentContext:
     """Return the context as a principal may see it: evidence of other datasets is only named."""
-    seen = [each for each in told.evidence if principal.reaches(each.dataset_urn)]
+    seen = [each for each in context.evidence if principal.reaches(each.dataset_urn)]
     hidden = [
         Missing("evidence", f"{each.evidence_id} belongs to a dataset out of your scope")
-        for each in told.evidence
+        for each in context.evidence
         if not principal.reaches(each.dataset_urn)
     ]
     return replace(
-        told,
-        incident=incident_view(told.incident, principal),
+        context,
+        incident=incident_view(context.incident, principal),
         evidence=tuple(seen),
-        missing=(*told.missing, *hidden),
-        complete=told.complete and not hidden,
+        missing=(*context.missing, *hidden),
+        complete=context.complete and not hidden,
     )
 
 

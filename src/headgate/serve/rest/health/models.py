@@ -186,11 +186,13 @@ def incident_view(incident: Incident, principal: Principal) -> Incident:
     """Return an incident with on-call user and notification ids masked unless the principal may read them."""
     if may(principal, Permission.SECRET_FIELDS_READ, incident.primary_dataset_urn):
         return incident
-    told = incident.notification_state
+    notification = incident.notification_state
     return replace(
         incident,
         oncall_user=None if incident.oncall_user is None else fields.mask(incident.oncall_user),
         notification_state=None
-        if told is None
-        else Notification(**{name: None if text is None else fields.mask(text) for name, text in asdict(told).items()}),
+        if notification is None
+        else Notification(
+            **{name: None if text is None else fields.mask(text) for name, text in asdict(notification).items()}
+        ),
     )

@@ -133,9 +133,9 @@ class _Resolutions:
 
     def explain(self, call: Call[Message, NoQuery]) -> Answer:
         body = call.body
-        told = self._resolver.explain(body.topic, body.payload, body.headers, body.schema_id)
-        require(call.principal, Permission.RULE_READ, told.resolution.dataset_urn)
-        return Answer(told)
+        explanation = self._resolver.explain(body.topic, body.payload, body.headers, body.schema_id)
+        require(call.principal, Permission.RULE_READ, explanation.resolution.dataset_urn)
+        return Answer(explanation)
 
     def of_dataset(self, call: Call[None, NoQuery]) -> Answer:
         return Answer(complete(RulePage(self._resolver.of_dataset(call.path["dataset_urn"]))))

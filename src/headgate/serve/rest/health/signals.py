@@ -266,9 +266,9 @@ class _Signals:
             except UserError as exc:
                 results.append(_refused(exc.message))
         taken = iter(self._signals.update_many(sound))
-        told = [each if each is not None else _result(next(taken)) for each in results]
-        good = sum(each.success for each in told)
-        return Answer(BatchResult(results=told, success_count=good, failure_count=len(told) - good))
+        outcomes = [each if each is not None else _result(next(taken)) for each in results]
+        good = sum(each.success for each in outcomes)
+        return Answer(BatchResult(results=outcomes, success_count=good, failure_count=len(outcomes) - good))
 
     def history(self, call: Call[None, HistoryQuery]) -> Answer:
         now_ms = int(self._health.clock.seconds() * 1000)

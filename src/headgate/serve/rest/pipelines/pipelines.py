@@ -386,7 +386,7 @@ def _id_mismatch(loaded: Loaded, pipeline_id: str) -> list[problems.Problem]:
 
 
 def _refused(pipeline_id: str, errors: Sequence[problems.Problem]) -> Result:
-    told = "; ".join(problem.text() for problem in errors[:_PROBLEMS_MAX])
+    first = "; ".join(problem.text() for problem in errors[:_PROBLEMS_MAX])
     rest = f"; and {len(errors) - _PROBLEMS_MAX} more" if len(errors) > _PROBLEMS_MAX else ""
-    detail = f"pipeline {pipeline_id}: {told}{rest}"
+    detail = f"pipeline {pipeline_id}: {first}{rest}"
     return response(Problem.of(400, DefinitionError.code, detail, errors=_findings(errors)))

@@ -158,14 +158,14 @@ class _Runs:
         by, key = call.principal.name, idempotency_key(call.headers)
         # Two callers may use the same key independently.
         token = "" if key is None else f"{by}-{key}"
-        begun = self._manual.start(slot, by=by, reason=body.reason, is_forced=body.force, token=token)
-        started = StartedView(
+        run = self._manual.start(slot, by=by, reason=body.reason, is_forced=body.force, token=token)
+        view = StartedView(
             **slot._asdict(),
-            execution=begun.execution,
-            execution_id=execution_id_of(MACHINE, begun.execution),
-            created=begun.is_new,
+            execution=run.execution,
+            execution_id=execution_id_of(MACHINE, run.execution),
+            created=run.is_new,
         )
-        return Answer(started, 202, {"location": _log_path(slot)})
+        return Answer(view, 202, {"location": _log_path(slot)})
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         run = self._runs.get(call.path["run_id"])

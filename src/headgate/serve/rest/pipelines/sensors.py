@@ -151,8 +151,8 @@ class _Sensors:
         pipeline_id, key = call.path["id"], call.path["key"]
         # A misspelled key would otherwise be stored and never read.
         self._definitions.get(pipeline_id)
-        told = self._sensors.push(pipeline_id, key, call.body.data, period=call.body.period, by=call.principal.name)
-        return _shown(told, 201 if told.version == 1 else 200)
+        sensor = self._sensors.push(pipeline_id, key, call.body.data, period=call.body.period, by=call.principal.name)
+        return _shown(sensor, 201 if sensor.version == 1 else 200)
 
     def delete(self, call: Call[None, SensorQuery]) -> Answer:
         if not self._sensors.delete(call.path["id"], call.path["key"], period=call.query.period):
