@@ -240,7 +240,7 @@ def test_payload__over_the_limit__is_told_as_that_and_not_as_a_broken_connection
 
 
 def test_body__over_what_the_server_reads__is_answered_although_it_was_not_sent_to_its_end(shop: Shop) -> None:
-    reply = Connection(shop.server.url).ask("POST", "/events", query={}, content=b"x" * 30_000_000)
+    reply = Connection(shop.server.url).request("POST", "/events", query={}, content=b"x" * 30_000_000)
 
     assert (reply.status, json.loads(reply.content)["code"]) == (413, "content_too_large")
 

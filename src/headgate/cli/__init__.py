@@ -1,1 +1,1 @@
-"""The command line: one module for each noun. Commands import what they need when they run, so that help is fast."""
+"""Command line: one module per command group. Commands import their dependencies when they run, so help is fast."""

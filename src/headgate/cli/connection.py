@@ -1,7 +1,4 @@
-"""A connection to a server: what is asked of it and what it answers, whether or not that is an error.
-
-By the standard library: a command is mostly waited for while its modules are loaded.
-"""
+"""HTTP connection to a server, on the standard library to keep the start of a command fast."""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ from headgate.errors import SettingsError, TransientError
 
 _ANSWER_SECONDS: Final = 90.0
 _PREFIX: Final = "/api/v1"
-_HUNG_UP: Final = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+_CLOSED_BY_SERVER: Final = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
 class Reply(Struct, frozen=True):
-    """What a server answered."""
+    """Response of a server."""
 
     url: str
     status: int
@@ -42,14 +39,14 @@ class Reply(Struct, frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether it is anything but what was asked for."""
+        """Whether the status is not 2xx."""
         return self.status >= 300
 
 
 class Connection:
-    """Asks one server. `key` is sent with every call, and `ca` vouches for the server.
+    """HTTP client of one server. `key` authenticates every request; `ca` verifies the server's certificate.
 
-    Raises `SettingsError` for an address that cannot be asked, also because others could read the key on the way.
+    Raises `SettingsError` for an invalid address, and for a key over plain HTTP to another machine.
     """
 
     def __init__(self, url: str, *, key: str | None = None, ca: Path | None = None) -> None:
@@ -60,18 +57,16 @@ class Connection:
             parts = urlsplit(url)
             host, _ = parts.hostname or "", parts.port
         except ValueError as exc:
-            raise self._no_address() from exc
+            raise self._invalid_address() from exc
         if parts.scheme not in {"http", "https"} or not host:
-            raise self._no_address()
-        is_near = is_loopback(f"[{host}]" if ":" in host else host)
-        if key is not None and parts.scheme != "https" and not is_near:
-            raise SettingsError(
-                f"--server {url}: others could read the API key on the way; name the server with https://"
-            )
+            raise self._invalid_address()
+        is_local = is_loopback(f"[{host}]" if ":" in host else host)
+        if key is not None and parts.scheme != "https" and not is_local:
+            raise SettingsError(f"--server {url}: the API key would be sent unencrypted; use https://")
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._opener = _opener(is_near=is_near, context=_trust(ca) if parts.scheme == "https" else None)
+        self._opener = _opener(is_local=is_local, context=_tls_context(ca) if parts.scheme == "https" else None)
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -80,129 +75,129 @@ class Connection:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Return the answer. Raises `TransientError` if there is none, and `SettingsError` if it is not trusted."""
-        with self._open(self._request(method, path, query, content, headers or {})) as answer:
-            return self._reply(path, answer)
+        """Send a request. Raises `TransientError` without a response, `SettingsError` for an untrusted certificate."""
+        with self._open(self._prepare(method, path, query, content, headers or {})) as response:
+            return self._reply(path, response)
 
     @contextmanager
     def lines(
         self, path: str, *, query: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Iterator[Reply | Iterator[str]]:
-        """Give the lines of an answer as they come, or the answer itself if it is an error. Raises as `ask` does."""
-        with self._open(self._request("GET", path, query, None, headers)) as answer:
-            yield self._lines(answer) if answer.status == HTTPStatus.OK else self._reply(path, answer)
+        """Stream the lines of a response, or return it whole if it is an error. Raises as `request` does."""
+        with self._open(self._prepare("GET", path, query, None, headers)) as response:
+            yield self._lines(response) if response.status == HTTPStatus.OK else self._reply(path, response)
 
-    def _request(
+    def _prepare(
         self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
     ) -> Request:
-        asked = urlencode({name: _text(value) for name, value in query.items()}, doseq=True)
-        url = f"{self._url}{_PREFIX}{path}" + (f"?{asked}" if asked else "")
+        encoded = urlencode({name: _text(value) for name, value in query.items()}, doseq=True)
+        url = f"{self._url}{_PREFIX}{path}" + (f"?{encoded}" if encoded else "")
         return Request(url, data=content, headers={**self._headers, **headers}, method=method)
 
-    def _open(self, request: Request) -> Any:  # noqa: ANN401 - an HTTPResponse, or an error that is one
+    def _open(self, request: Request) -> Any:  # noqa: ANN401 - an HTTPResponse or HTTPError
         try:
-            with self._unbroken():
+            with self._connection_errors():
                 return self._opener.open(request, timeout=_ANSWER_SECONDS)
         except HTTPError as exc:
             return exc
         except URLError as exc:
-            raise self._unreached(exc) from exc
+            raise self._unreachable(exc) from exc
         except (http.client.InvalidURL, ValueError) as exc:
-            raise self._no_address() from exc
+            raise self._invalid_address() from exc
 
-    def _reply(self, path: str, answer: Any) -> Reply:  # noqa: ANN401 - as `_open` returns it
-        with self._unbroken():
-            return Reply(f"{self._url}{_PREFIX}{path}", answer.status, answer.read())
+    def _reply(self, path: str, response: Any) -> Reply:  # noqa: ANN401 - as `_open` returns it
+        with self._connection_errors():
+            return Reply(f"{self._url}{_PREFIX}{path}", response.status, response.read())
 
-    def _lines(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 - as `_open` returns it
+    def _lines(self, response: Any) -> Iterator[str]:  # noqa: ANN401 - as `_open` returns it
         while True:
-            # Around the reading alone: what those raise who are given the lines is theirs.
-            with self._unbroken():
-                line: bytes = answer.readline()
+            # Only around the read: errors raised by the consumer of the lines pass through.
+            with self._connection_errors():
+                line: bytes = response.readline()
             if not line:
                 return
             yield line.decode().rstrip("\r\n")
 
     @contextmanager
-    def _unbroken(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except (URLError, http.client.InvalidURL):
             raise
         except (OSError, http.client.HTTPException) as exc:
-            raise self._broken(exc) from exc
+            raise self._connection_lost(exc) from exc
 
-    def _unreached(self, error: URLError) -> Exception:
+    def _unreachable(self, error: URLError) -> Exception:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            return SettingsError(
-                f"{self._url}: its certificate is not trusted here; name the file that vouches for it with --ca"
-            )
+            return SettingsError(f"{self._url}: certificate not trusted; name a CA bundle with --ca")
         if isinstance(error.reason, BrokenPipeError | ConnectionResetError):
-            return self._broken(error.reason)
-        return TransientError(f"{self._url}: no server answers; start one with 'headgate up', or name it with --server")
+            return self._connection_lost(error.reason)
+        return TransientError(
+            f"{self._url}: no server is running there; start one with 'headgate up', or select one with --server"
+        )
 
-    def _broken(self, error: Exception) -> TransientError:
-        return TransientError(f"{self._url}: the connection broke off ({type(error).__name__}); try again")
+    def _connection_lost(self, error: Exception) -> TransientError:
+        return TransientError(f"{self._url}: connection lost ({type(error).__name__}); try again")
 
-    def _no_address(self) -> SettingsError:
-        return SettingsError(f"--server {self._url}: not an address such as http://127.0.0.1:8400")
+    def _invalid_address(self) -> SettingsError:
+        return SettingsError(f"--server {self._url}: invalid address; write it as http://127.0.0.1:8400")
 
 
-class _Heard(http.client.HTTPConnection):
-    """A connection that is listened to although the other side has stopped reading: it may have said why.
+class _EarlyResponseConnection(http.client.HTTPConnection):
+    """Connection that reads the response even if the server closes it during the upload.
 
-    A server that refuses a large body answers at once and hangs up, while we still send.
+    A server that rejects a large body responds and closes the connection before it is sent completely.
     """
 
-    _is_begun = False
+    _has_sent = False
 
     def send(self, data: Any) -> None:  # noqa: ANN401 - as the standard library declares it
         try:
             super().send(data)
-        except _HUNG_UP:
-            if not self._is_begun:
+        except _CLOSED_BY_SERVER:
+            if not self._has_sent:
                 raise
-        self._is_begun = True
+        self._has_sent = True
 
 
-class _HeardSafely(_Heard, http.client.HTTPSConnection):
-    """The same with TLS."""
+class _EarlyResponseTlsConnection(_EarlyResponseConnection, http.client.HTTPSConnection):
+    """The same over TLS."""
 
 
-class _HeardHandler(HTTPHandler):
+class _HttpHandler(HTTPHandler):
     def http_open(self, request: Request) -> http.client.HTTPResponse:
-        return self.do_open(_Heard, request)
+        return self.do_open(_EarlyResponseConnection, request)
 
 
-class _HeardSafelyHandler(HTTPSHandler):
+class _HttpsHandler(HTTPSHandler):
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(context=context)
-        self._trusted = context
+        self._tls_context = context
 
     def https_open(self, request: Request) -> http.client.HTTPResponse:
-        return self.do_open(_HeardSafely, request, context=self._trusted)
+        return self.do_open(_EarlyResponseTlsConnection, request, context=self._tls_context)
 
 
-def _opener(*, is_near: bool, context: ssl.SSLContext | None) -> OpenerDirector:
-    """Return what opens requests. It follows nobody elsewhere: the key is for this server alone."""
+def _opener(*, is_local: bool, context: ssl.SSLContext | None) -> OpenerDirector:
+    """Return an opener that follows no redirects: the key is for this server only."""
     opener = OpenerDirector()
-    # A proxy is for what is elsewhere.
-    opener.add_handler(ProxyHandler({} if is_near else None))
-    opener.add_handler(_HeardHandler() if context is None else _HeardSafelyHandler(context))
+    # Loopback addresses bypass the proxy.
+    opener.add_handler(ProxyHandler({} if is_local else None))
+    opener.add_handler(_HttpHandler() if context is None else _HttpsHandler(context))
     opener.add_handler(HTTPErrorProcessor())
     opener.add_handler(HTTPDefaultErrorHandler())
     return opener
 
 
-def _trust(ca: Path | None) -> ssl.SSLContext:
+def _tls_context(ca: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as exc:
-        # An SSLError is one, too.
-        raise SettingsError(f"--ca {ca}: it holds no certificates in PEM that can be read") from exc
+        # SSLError is an OSError.
+        raise SettingsError(f"--ca {ca}: no readable PEM certificates") from exc
 
 
-def _text(value: Any) -> Any:  # noqa: ANN401 - what a query can hold
+def _text(value: Any) -> Any:  # noqa: ANN401 - any query value
     if isinstance(value, bool):
         return "true" if value else "false"
     return [_text(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Documents that commands are given as files: JSON, one JSON value a line, or TOML; `-` is standard input."""
+"""Input files of commands: JSON, JSON lines or TOML; `-` is standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.errors import InvalidPayloadError, UserError
 
 
 def read_content(name: str, what: str) -> bytes:
-    """Return what is in a file, or on standard input for `-`. Raises `UserError`."""
+    """Return the content of a file, or of standard input for `-`. Raises `UserError`."""
     if name == "-":
         return sys.stdin.buffer.read()
     try:
@@ -20,9 +20,9 @@ def read_content(name: str, what: str) -> bytes:
 
 
 def read_document(name: str, what: str) -> dict[str, Any]:
-    """Return the object in a file, which is JSON, or TOML if its name says so.
+    """Return the object in a JSON file, or in a TOML file if its name ends in .toml.
 
-    Raises `UserError`, and `InvalidPayloadError` for what is no such object.
+    Raises `UserError` if the file cannot be read, `InvalidPayloadError` if it holds no object.
     """
     import tomllib
 
@@ -36,11 +36,11 @@ def read_document(name: str, what: str) -> dict[str, Any]:
             return tomllib.loads(content.decode())
         return typed_decode.from_json(content, dict[str, Any])
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"{what} {name}: it holds no object in JSON or TOML ({exc})") from exc
+        raise InvalidPayloadError(f"{what} {name}: expected an object in JSON or TOML ({exc})") from exc
 
 
 def read_documents(name: str, what: str) -> list[dict[str, Any]]:
-    """Return the objects in a file: one, a list, or one a line. Raises as `read_document` does."""
+    """Return the objects in a file: one object, a list, or JSON lines. Raises as `read_document` does."""
     import msgspec
 
     from headgate import typed_decode
@@ -54,4 +54,4 @@ def read_documents(name: str, what: str) -> list[dict[str, Any]]:
         except msgspec.DecodeError:
             return [typed_decode.from_json(line, dict[str, Any]) for line in content.splitlines() if line.strip()]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"{what} {name}: it holds no JSON objects ({exc})") from exc
+        raise InvalidPayloadError(f"{what} {name}: expected JSON objects ({exc})") from exc

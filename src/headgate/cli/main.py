@@ -1,4 +1,4 @@
-"""`headgate`: the program. It reads the environment, picks the command, and turns errors into exit codes."""
+"""Entry point of `headgate`: reads the environment, loads the requested command and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
 from headgate.serve import process
 
-# Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
+# Imported on demand: importing every command takes longer than most commands take to run.
 _COMMANDS: Final = {
     "up": ("headgate.cli.admin.up", "up"),
     "worker": ("headgate.cli.durable.workflow", "worker"),
@@ -38,14 +38,14 @@ _GROUPS: Final = {
     **dict.fromkeys(("key", "table"), "admin"),
     "region": "health",
 }
-"""The folder of each group of commands, in the order in which the help lists them."""
+"""Folder of each command group, in the order of the help."""
 
 app = typer.Typer(
     name="headgate",
-    help="A control plane for data pipelines: nothing flows until it is safe.",
+    help="Control plane for data pipelines.",
     no_args_is_help=True,
     add_completion=False,
-    # As markup, "[default: …]" in a help text would vanish.
+    # Markup would swallow "[default: …]" in help texts.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,7 +55,7 @@ _LOADED: Final[set[str]] = set()
 
 @app.command()
 def version(as_json: Json = False) -> None:
-    """Show the version."""
+    """Print the version."""
     from headgate import __version__
 
     if as_json:
@@ -64,8 +64,8 @@ def version(as_json: Json = False) -> None:
         typer.echo(f"headgate {__version__}")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         version()
         raise typer.Exit
 
@@ -73,21 +73,21 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error comes from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     session_of(context).debug = debug
 
 
-def load(words: Sequence[str] = ()) -> typer.Typer:
-    """Return the program with the command that the words of a command line name, or with all if they name none."""
-    first = next((word for word in words if not word.startswith("-")), None)
+def load(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with the command that the arguments select, or with all commands if they select none."""
+    first = next((each for each in arguments if not each.startswith("-")), None)
     names = [*_COMMANDS, *_GROUPS]
-    is_version = first == version.__name__ or (first is None and "--version" in words)
-    wanted = [] if is_version else [first] if first in names else names
-    for name in wanted:
+    is_version = first == version.__name__ or (first is None and "--version" in arguments)
+    selected = [] if is_version else [first] if first in names else names
+    for name in selected:
         if name in _LOADED:
             continue
         _LOADED.add(name)
@@ -96,7 +96,7 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def add_command(program: typer.Typer, name: str) -> None:
-    """Add a command or a group of commands to a program, importing its module."""
+    """Import the module of a command or command group and add it to a program."""
     if name in _COMMANDS:
         module, function = _COMMANDS[name]
         program.command(name)(getattr(importlib.import_module(module), function))
@@ -106,16 +106,16 @@ def add_command(program: typer.Typer, name: str) -> None:
 
 
 def main() -> None:
-    """Run the program. The exit code is 0, or that of the family the error belongs to."""
+    """Run the program. The exit code is 0, or that of the error."""
     process.relax_gc()
-    # The one place that reads the environment; everything else is given what it needs.
+    # The only place that reads the environment.
     session = Session(dict(os.environ))  # noqa: TID251
     try:
         load(sys.argv[1:])(obj=session)
     except HeadgateError as error:
         sys.exit(_report(session, error, error.message, error.code, error.exit_code))
-    except Exception as error:  # noqa: BLE001 - the top of the process
-        message = f"a bug in Headgate: {type(error).__name__}: {error}; run again with --debug and report what it shows"
+    except Exception as error:  # noqa: BLE001 - top of the process
+        message = f"internal error: {type(error).__name__}: {error}; run again with --debug and report the traceback"
         sys.exit(_report(session, error, message, FatalError.code, FatalError.exit_code))
 
 

@@ -1,4 +1,4 @@
-"""What commands print for people: tables, facts, and moments without what nobody reads."""
+"""Text output: tables, name-value lists and short timestamps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import typer
 
-WIDTH_OF_FILES: Final = 240
+FILE_WIDTH: Final = 240
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str, key: int = 0) -> None:
-    """Print rows under their columns, or `nothing` if there are none. `key` is the column that rows are found by."""
+    """Print a table, or `nothing` if it has no rows. `key` is the index of the identifying column."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -21,20 +21,20 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, noth
         typer.echo(nothing)
         return
     table = Table(box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        # What a row is found by is not broken over lines: it is what people copy.
-        table.add_column(column, no_wrap=place == key, overflow="fold")
+    for index, column in enumerate(columns):
+        # The identifying column is never wrapped, so that it can be copied.
+        table.add_column(column, no_wrap=index == key, overflow="fold")
     for line in lines:
         table.add_row(*line)
     console = Console()
     if not console.is_terminal:
-        # Nobody's window is that narrow: a program reads it, or a file, and lines are what it reads.
-        console.width = max(console.width, WIDTH_OF_FILES)
+        # Files and pipes get one line per row.
+        console.width = max(console.width, FILE_WIDTH)
     console.print(table)
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Print one fact a line; those that are empty are left out."""
+    """Print one name and value per line; empty values are left out."""
     shown = {name: _text(value) for name, value in facts.items() if value not in (None, "", [], {})}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -42,7 +42,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 
 def short(moment: str | None) -> str:
-    """Return a moment to the second, as tables have room for."""
+    """Return a timestamp to the second, without its zone."""
     return "" if not moment else f"{moment[:10]} {moment[11:19]}"
 
 
@@ -56,6 +56,11 @@ def _text(value: object) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     return compact(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def compact(value: Any) -> str:  # noqa: ANN401 - any JSON

@@ -1,43 +1,37 @@
-"""Moments as people write and read them: a time, or how long ago it was."""
+"""Times on the command line: parses absolute and relative times, and formats ages and durations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from headgate.errors import UserError
 
-SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="From then on, such as 2h (ago) or 2026-01-31.")
-]
-# For those that must be given.
-Since = Annotated[
-    str,
-    typer.Option(
-        "--since", metavar="TIME", help="A time, a date, or how long ago: 2026-01-31T06:00:00Z, 2026-01-31, 2h."
-    ),
-]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="The same; not included.")]
-UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until then, such as 1h (ago).")]
-
-# Up to how many seconds to speak of which unit; so much and no more is read at a glance.
+# Upper limit in seconds, size and symbol of each unit of an age; longer ages are given in days.
 _UNITS: Final = ((120, 1, "s"), (120 * 60, 60, "m"), (48 * 3600, 3600, "h"))
 _DAY: Final = 86_400
 
 
 def now() -> datetime:
-    """Return the present moment."""
+    """Return the current time."""
     from headgate.clock import SystemClock
 
     return SystemClock().now()
 
 
-def asked(text: str | None, name: str, present: datetime | None = None) -> str | None:
-    """Return a moment that was given as such, or as how long ago it was. Raises `UserError`."""
+def past_time(text: str | None, name: str, present: datetime | None = None) -> str | None:
+    """Parse a time, or a duration before now. Raises `UserError`."""
+    return _parsed(text, name, -1, "how long ago", present)
+
+
+def future_time(text: str | None, name: str) -> str | None:
+    """Parse a time, or a duration from now. Raises `UserError`."""
+    return _parsed(text, name, 1, "a duration from now", None)
+
+
+def _parsed(text: str | None, name: str, sign: int, relative: str, present: datetime | None) -> str | None:
     from headgate.durable.model import duration
 
     if text is None:
@@ -48,21 +42,39 @@ def asked(text: str | None, name: str, present: datetime | None = None) -> str |
     except ValueError:
         pass
     try:
-        ago = timedelta(seconds=duration.seconds(text, name=name))
-        return ((present or now()) - ago).isoformat()
+        distance = timedelta(seconds=duration.seconds(text, name=name))
+        return ((present or now()) + sign * distance).isoformat()
     except (UserError, OverflowError) as exc:
-        raise UserError(f"{name} {text!r}: write a time such as 2026-01-31T06:00:00Z, or how long ago: 2h") from exc
+        raise UserError(f"{name} {text!r}: write a time such as 2026-01-31T06:00:00Z, or {relative}: 2h") from exc
 
 
 def ago(moment: str | None, present: datetime | None = None) -> str:
-    """Return how long ago a moment was, or in how long it will be; nothing for none."""
+    """Return the age of a moment ("5m ago"), or the time until it ("in 5m"); empty for None."""
     if not moment:
         return ""
     seconds = ((present or now()) - datetime.fromisoformat(moment)).total_seconds()
-    # What was ten seconds more than an hour ago was an hour ago; what will be in nearly an hour is in an hour.
-    return f"{_about(seconds, floor)} ago" if seconds >= 0 else f"in {_about(-seconds, ceil)}"
+    # Ages round down and remaining times round up.
+    return f"{_rounded(seconds, floor)} ago" if seconds >= 0 else f"in {_rounded(-seconds, ceil)}"
 
 
-def _about(seconds: float, whole: Callable[[float], int]) -> str:
+def _rounded(seconds: float, whole: Callable[[float], int]) -> str:
     size, unit = next(((size, unit) for limit, size, unit in _UNITS if seconds < limit), (_DAY, "d"))
     return f"{whole(seconds / size)}{unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a duration in at most two units; "?" for None."""
+    if seconds is None:
+        return "?"
+    if 0 < seconds < 0.9995:
+        return f"{max(1, round(1000 * seconds))}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s".replace(".0s", "s")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
-import typer.main
-from typer.testing import CliRunner
 
 from headgate.cli import api_client as api
 from headgate.cli.session import Session
@@ -27,19 +23,19 @@ from headgate.errors import ConflictError, FatalError, HeadgateError, SettingsEr
 def test_served__address_in_the_home__is_one_that_can_be_asked(tmp_path: Path, written: str, asked: str) -> None:
     (tmp_path / "server.json").write_text(f'{{"http": "{written}"}}')
 
-    assert api._served(tmp_path) == asked
+    assert api._served_url(tmp_path) == asked
 
 
 def test_served__no_file__is_none(tmp_path: Path) -> None:
-    assert api._served(tmp_path) is None
+    assert api._served_url(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '{"http": 1}', '{"http": "http://[x"}'])
 def test_served__damaged_file__says_which(tmp_path: Path, content: str) -> None:
     (tmp_path / "server.json").write_text(content)
 
-    with pytest.raises(SettingsError, match=r"server\.json: it does not say where the server is"):
-        api._served(tmp_path)
+    with pytest.raises(SettingsError, match=r"server\.json: no valid server address"):
+        api._served_url(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -119,25 +115,3 @@ def test_settings__how_to_call_a_server__is_no_setting(tmp_path: Path) -> None:
 
 def test_at__ids_with_slashes__are_one_segment() -> None:
     assert api.at("executions", "a/b c", "history") == "/executions/a%2Fb%20c/history"
-
-
-def test_asks__a_command__has_its_own_options_and_those_that_name_the_server() -> None:
-    app = typer.Typer(add_completion=False)
-    given: list[tuple[str, int]] = []
-
-    @app.command("tell")
-    @api.asks
-    def tell(asked: api.Api, name: str, count: Annotated[int, typer.Option(min=1)] = 2) -> None:
-        """Tell someone."""
-        assert isinstance(asked, api.Api)
-        given.append((name, count))
-
-    command = typer.main.get_command(app)
-    shown = CliRunner().invoke(app, ["--help"]).output
-    app(["anna", "--server", "http://127.0.0.1:1"], obj=Session({}), standalone_mode=False)
-    app(["ben", "--count", "3", "--home", "x"], obj=Session({}), standalone_mode=False)
-
-    assert given == [("anna", 2), ("ben", 3)]
-    named = ["server", "home", "config", "api_key_file", "ca"]
-    assert [param.name for param in command.params] == ["name", "count", *named]
-    assert "Tell someone." in shown

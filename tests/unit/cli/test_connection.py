@@ -1,105 +1,52 @@
-"""Connections to a server: what is asked arrives, what is answered comes back, and what breaks is told apart."""
+"""Connection to a server: requests, responses, streams and connection errors."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from headgate.cli.connection import Connection, Reply
 from headgate.errors import SettingsError, TransientError
+from tests.unit.cli.http_peer import Peer, responds
 from tests.unit.serve.http.test_tls import make_files
 
-Answer = Callable[[BaseHTTPRequestHandler], None]
 
-
-class Peer:
-    """A server that answers as it is told."""
-
-    def __init__(self) -> None:
-        self.answer: Answer = lambda _: None
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-        peer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length", "0")))
-                peer.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                peer.answer(self)
-
-            do_GET = do_POST = do_PUT = do_DELETE = handle_any
-
-            def log_message(self, *_: object) -> None:
-                """Keep the output of the tests clean."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def says(status: int, content: bytes, **headers: str) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.send_header("content-length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content)
-
-    return answer
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    made = Peer()
-    yield made
-    made.close()
-
-
-def test_ask__query_body_and_key__arrive_as_they_were_given(peer: Peer) -> None:
-    peer.answer = says(200, b'{"a": 1}')
+def test_request__query_body_and_key__arrive_as_they_were_given(peer: Peer) -> None:
+    peer.response = responds(200, b'{"a": 1}')
     connection = Connection(peer.url, key="hg_key")
 
-    reply = connection.ask(
+    reply = connection.request(
         "PUT", "/x%2Fy", query={"tag": ["a:1", "b c"], "all": True}, content=b"t", headers={"content-type": "text/x"}
     )
 
     assert (reply.status, reply.content, reply.is_error) == (200, b'{"a": 1}', False)
-    ((method, path, headers, body),) = peer.asked
+    ((method, path, headers, body),) = peer.requests
     assert (method, path, body) == ("PUT", "/api/v1/x%2Fy?tag=a%3A1&tag=b+c&all=true", b"t")
     assert (headers["authorization"], headers["content-type"]) == ("Bearer hg_key", "text/x")
 
 
 @pytest.mark.parametrize("status", [302, 404, 409, 503])
-def test_ask__anything_but_success__is_returned_and_nobody_is_followed(peer: Peer, status: int) -> None:
-    peer.answer = says(status, b"no", location=f"{peer.url}/elsewhere")
+def test_request__anything_but_success__is_returned_and_nobody_is_followed(peer: Peer, status: int) -> None:
+    peer.response = responds(status, b"no", location=f"{peer.url}/elsewhere")
 
-    reply = Connection(peer.url, key="hg_key").ask("GET", "/x", query={})
+    reply = Connection(peer.url, key="hg_key").request("GET", "/x", query={})
 
-    assert (reply.status, reply.content, reply.is_error, len(peer.asked)) == (status, b"no", True, 1)
+    assert (reply.status, reply.content, reply.is_error, len(peer.requests)) == (status, b"no", True, 1)
 
 
-def test_ask__proxy_of_the_machine__is_not_for_what_is_near(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer.answer = says(200, b"")
+def test_request__proxy_of_the_machine__is_not_for_what_is_near(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer.response = responds(200, b"")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
 
-    assert Connection(peer.url).ask("GET", "/x", query={}).status == 200
+    assert Connection(peer.url).request("GET", "/x", query={}).status == 200
 
 
-def test_ask__nobody_there__is_told_from_what_broke_off(peer: Peer) -> None:
+def test_request__nobody_there__is_told_from_what_broke_off(peer: Peer) -> None:
     def half(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("content-length", "100")
@@ -107,15 +54,15 @@ def test_ask__nobody_there__is_told_from_what_broke_off(peer: Peer) -> None:
         handler.wfile.write(b"half")
         handler.close_connection = True
 
-    peer.answer = half
+    peer.response = half
 
-    with pytest.raises(TransientError, match="the connection broke off"):
-        Connection(peer.url).ask("GET", "/x", query={})
-    with pytest.raises(TransientError, match="no server answers; start one with 'headgate up'"):
-        Connection("http://127.0.0.1:1").ask("GET", "/x", query={})
+    with pytest.raises(TransientError, match="connection lost"):
+        Connection(peer.url).request("GET", "/x", query={})
+    with pytest.raises(TransientError, match="no server is running there; start one with 'headgate up'"):
+        Connection("http://127.0.0.1:1").request("GET", "/x", query={})
 
 
-def test_ask__refused_before_all_of_it_was_sent__is_given_the_refusal() -> None:
+def test_request__refused_before_all_of_it_was_sent__is_given_the_refusal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def refuse() -> None:
@@ -128,13 +75,13 @@ def test_ask__refused_before_all_of_it_was_sent__is_given_the_refusal() -> None:
         refusing = threading.Thread(target=refuse)
         refusing.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        reply = Connection(url).ask("POST", "/x", query={}, content=b"x" * 20_000_000)
+        reply = Connection(url).request("POST", "/x", query={}, content=b"x" * 20_000_000)
         refusing.join()
 
     assert (reply.status, reply.content) == (413, b"{}")
 
 
-def test_ask__cut_off_while_sending_and_no_answer__is_told_as_broken_off() -> None:
+def test_request__cut_off_while_sending_and_no_answer__is_told_as_broken_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -145,19 +92,19 @@ def test_ask__cut_off_while_sending_and_no_answer__is_told_as_broken_off() -> No
         hanging = threading.Thread(target=hang_up)
         hanging.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(TransientError, match="the connection broke off"):
-            Connection(url).ask("POST", "/x", query={}, content=b"x" * 20_000_000)
+        with pytest.raises(TransientError, match="connection lost"):
+            Connection(url).request("POST", "/x", query={}, content=b"x" * 20_000_000)
         hanging.join()
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8400", "ftp://x", "http://", "http://[x", "http://a:b", "http://a b"])
 def test_address__that_cannot_be_asked__is_refused(url: str) -> None:
-    with pytest.raises(SettingsError, match="not an address such as"):
-        Connection(url).ask("GET", "/x", query={})
+    with pytest.raises(SettingsError, match="invalid address"):
+        Connection(url).request("GET", "/x", query={})
 
 
 def test_key__in_clear_to_another_machine__is_not_sent() -> None:
-    with pytest.raises(SettingsError, match="others could read the API key"):
+    with pytest.raises(SettingsError, match="the API key would be sent unencrypted"):
         Connection("http://gate.example:8400", key="hg_key")
 
 
@@ -173,25 +120,25 @@ def test_lines__as_they_come__are_given_before_the_end(peer: Peer) -> None:
         assert is_read.wait(10), "the first line was given only with the rest"
         handler.wfile.write(b"2\r\n\r\n\r\n0\r\n\r\n")
 
-    peer.answer = stream
+    peer.response = stream
 
     with Connection(peer.url).lines("/x", query={}, headers={"last-event-id": "7"}) as lines:
         assert not isinstance(lines, Reply)
         assert next(lines) == "one"
         is_read.set()
         assert list(lines) == ["two"]
-    assert peer.asked[0][2]["last-event-id"] == "7"
+    assert peer.requests[0][2]["last-event-id"] == "7"
 
 
 def test_lines__error__is_given_whole(peer: Peer) -> None:
-    peer.answer = says(404, b"{}")
+    peer.response = responds(404, b"{}")
 
     with Connection(peer.url).lines("/x", query={}, headers={}) as lines:
         assert lines == Reply(f"{peer.url}/api/v1/x", 404, b"{}")
 
 
 def test_lines__whoever_reads_them_fails__is_not_taken_for_the_connection(peer: Peer) -> None:
-    peer.answer = says(200, b"one\n")
+    peer.response = responds(200, b"one\n")
 
     with (
         pytest.raises(BrokenPipeError),
@@ -202,7 +149,7 @@ def test_lines__whoever_reads_them_fails__is_not_taken_for_the_connection(peer: 
             raise BrokenPipeError
 
 
-def test_ask__with_tls__is_answered_and_a_refusal_heard_or_told_as_broken_off(tmp_path: Path) -> None:
+def test_request__with_tls__is_answered_and_a_refusal_heard_or_told_as_broken_off(tmp_path: Path) -> None:
     cert, key = make_files(tmp_path / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
@@ -219,10 +166,10 @@ def test_ask__with_tls__is_answered_and_a_refusal_heard_or_told_as_broken_off(tm
         answering = threading.Thread(target=answer)
         answering.start()
         connection = Connection(f"https://127.0.0.1:{listener.getsockname()[1]}", ca=cert)
-        assert connection.ask("GET", "/x", query={}).status == 200
+        assert connection.request("GET", "/x", query={}).status == 200
         # What was sent last may be lost together with the connection; what is heard is true.
         try:
-            assert connection.ask("POST", "/x", query={}, content=b"x" * 20_000_000).status == 413
+            assert connection.request("POST", "/x", query={}, content=b"x" * 20_000_000).status == 413
         except TransientError as exc:
-            assert "the connection broke off" in exc.message
+            assert "connection lost" in exc.message
         answering.join()

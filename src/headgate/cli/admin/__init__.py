@@ -1,1 +1,1 @@
-"""Admin: say here what this part is for."""
+"""Commands that run, set up and inspect an installation: up, watchdog, doctor, init, keys and tables."""

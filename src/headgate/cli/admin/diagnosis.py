@@ -1,4 +1,4 @@
-"""The checks of `headgate doctor`: each looks at one thing, changes nothing, and says what it saw."""
+"""Checks of `headgate doctor`: read-only diagnostics of the installation and the home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.bootstrap import store as wiring
+from headgate.bootstrap import store as bootstrap
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
@@ -29,51 +29,51 @@ from headgate.store.table_names import TableNames
 _WAL_BYTES_MAX: Final = 256 * 1024 * 1024
 _ANSWER_SECONDS: Final = 2.0
 _MOUNTS: Final = Path("/proc/mounts")
-# Their locks do not hold between machines, and some lose them: two writers would damage the file.
+# File locks are not reliable between machines there, so two writers could corrupt the database.
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "ncpfs", "vboxsf"}
     | {"fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.mount-s3"}
 )
 
 
-class Verdict(enum.StrEnum):
-    """WARN works today and may not tomorrow; FAIL does not work."""
+class CheckStatus(enum.StrEnum):
+    """Status of a check. WARN: works, but needs attention; FAIL: does not work."""
 
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """What one check saw, and what to do if that is not good."""
+class CheckResult(msgspec.Struct, frozen=True):
+    """Result of one check, with a remedy unless it is OK."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckStatus
     fact: str
     remedy: str = ""
 
 
-def diagnose(load: Callable[[], Settings]) -> list[Finding]:
-    """Run every check. Those that need settings are left out if the settings cannot be loaded."""
+def diagnose(load: Callable[[], Settings]) -> list[CheckResult]:
+    """Run every check. Checks that need settings are left out if the settings cannot be loaded."""
     findings = [_check_python(), _check_sqlite()]
     try:
         settings = load()
         TableNames(settings.store.table_prefix, settings.store.table_names)
     except HeadgateError as exc:
         return [*findings, _failed("settings", exc.message)]
-    findings.append(Finding("settings", Verdict.OK, f"loaded; home is {settings.home}"))
+    findings.append(CheckResult("settings", CheckStatus.OK, f"loaded; home is {settings.home}"))
     return [*findings, *_checks_of(settings)]
 
 
-def _checks_of(settings: Settings) -> Iterator[Finding]:
+def _checks_of(settings: Settings) -> Iterator[CheckResult]:
     home = settings.home
-    yield from _looked_at("home", lambda: [_check_home(home)])
-    yield from _looked_at("free space", lambda: [_check_space(_existing(home))])
-    yield from _looked_at("filesystem", lambda: [_check_filesystem(_existing(home))])
-    yield from _looked_at("file locks", lambda: [_check_locks(_existing(home))])
-    yield from _looked_at("keys", lambda: [_check_keys(wiring.keys_path(settings))])
+    yield from _guarded("home", lambda: [_check_home(home)])
+    yield from _guarded("free space", lambda: [_check_space(_existing(home))])
+    yield from _guarded("filesystem", lambda: [_check_filesystem(_existing(home))])
+    yield from _guarded("file locks", lambda: [_check_locks(_existing(home))])
+    yield from _guarded("keys", lambda: [_check_keys(bootstrap.keys_path(settings))])
     if settings.store.backend == "sqlite":
-        yield from _looked_at("database", lambda: _check_database(wiring.database_path(settings)))
+        yield from _guarded("database", lambda: _check_database(bootstrap.database_path(settings)))
     else:
         yield from _check_tables(settings)
     yield _check_port("http", settings.http, _headgate_answers)
@@ -82,81 +82,84 @@ def _checks_of(settings: Settings) -> Iterator[Finding]:
         yield _check_redis(settings)
 
 
-def _looked_at(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield what `look` finds, or that the filesystem did not let it look."""
+def _guarded(check: str, run: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
+    """Yield the results of a check, or a failure if the filesystem denies access."""
     try:
-        yield from look()
+        yield from run()
     except OSError as exc:
-        remedy = "give this user access to it, or name another home with --home"
-        yield Finding(check, Verdict.FAIL, f"{exc.filename}: cannot be looked at: {exc.strerror}", remedy)
+        remedy = "grant this user access, or choose another home with --home"
+        yield CheckResult(check, CheckStatus.FAIL, f"{exc.filename}: cannot be read: {exc.strerror}", remedy)
 
 
-def _failed(check: str, message: str) -> Finding:
-    """Return the finding for a message of ours, which gives the fact first and the remedy after a semicolon."""
+def _failed(check: str, message: str) -> CheckResult:
+    """Return a failure for an error message, which has the form "fact; remedy"."""
     fact, _, remedy = message.partition("; ")
-    return Finding(check, Verdict.FAIL, fact, remedy)
+    return CheckResult(check, CheckStatus.FAIL, fact, remedy)
 
 
-def _check_python() -> Finding:
-    verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.FAIL
-    remedy = "" if verdict is Verdict.OK else "install Python 3.11 or newer"
-    return Finding("python", verdict, f"{platform.python_implementation()} {platform.python_version()}", remedy)
+def _check_python() -> CheckResult:
+    verdict = CheckStatus.OK if sys.version_info >= (3, 11) else CheckStatus.FAIL
+    remedy = "" if verdict is CheckStatus.OK else "install Python 3.11 or newer"
+    return CheckResult("python", verdict, f"{platform.python_implementation()} {platform.python_version()}", remedy)
 
 
-def _check_sqlite() -> Finding:
-    found = sqlite_doctor.library()
-    least = ".".join(map(str, sqlite_doctor.LIBRARY_MIN))
-    if not found.is_new_enough:
-        return Finding(
-            "sqlite library", Verdict.FAIL, found.version, f"use a Python built with SQLite {least} or newer"
+def _check_sqlite() -> CheckResult:
+    library = sqlite_doctor.library()
+    minimum = ".".join(map(str, sqlite_doctor.LIBRARY_MIN))
+    if not library.is_new_enough:
+        return CheckResult(
+            "sqlite library", CheckStatus.FAIL, library.version, f"use a Python built with SQLite {minimum} or newer"
         )
-    if not found.is_threadsafe:
-        remedy = "use a Python whose SQLite was built in serialized mode"
-        return Finding("sqlite library", Verdict.FAIL, f"{found.version}, not safe for threads", remedy)
-    return Finding("sqlite library", Verdict.OK, f"{found.version}, safe for threads")
+    if not library.is_threadsafe:
+        remedy = "use a Python with SQLite in serialized mode"
+        return CheckResult("sqlite library", CheckStatus.FAIL, f"{library.version}, not thread-safe", remedy)
+    return CheckResult("sqlite library", CheckStatus.OK, f"{library.version}, thread-safe")
 
 
 def _existing(folder: Path) -> Path:
-    """Return `folder` or, as long as it is not there, the folder it would be made in."""
+    """Return `folder`, or its nearest existing parent."""
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
-def _check_home(home: Path) -> Finding:
+def _check_home(home: Path) -> CheckResult:
     if home.exists() and not home.is_dir():
-        return Finding("home", Verdict.FAIL, f"{home} is a file", "move it away or name another home with --home")
+        return CheckResult("home", CheckStatus.FAIL, f"{home} is a file", "move it, or choose another home with --home")
     folder = _existing(home)
     if not os.access(folder, os.W_OK | os.X_OK):
-        remedy = "make it writable for this user, or name another home with --home"
-        return Finding("home", Verdict.FAIL, f"{folder} cannot be written", remedy)
+        remedy = "make it writable for this user, or choose another home with --home"
+        return CheckResult("home", CheckStatus.FAIL, f"{folder} is not writable", remedy)
     if folder != home:
-        return Finding("home", Verdict.OK, f"{home} is not there yet; 'headgate up' makes it")
-    return Finding("home", Verdict.OK, f"{home} is there and can be written")
+        return CheckResult("home", CheckStatus.OK, f"{home} does not exist yet; 'headgate up' creates it")
+    return CheckResult("home", CheckStatus.OK, f"{home} is writable")
 
 
-def _check_space(folder: Path) -> Finding:
+def _check_space(folder: Path) -> CheckResult:
     free_bytes = shutil.disk_usage(folder).free
     fact = f"{free_bytes // 2**20:,} MiB free"
     if free_bytes < DISK_FREE_BYTES_MIN:
-        return Finding(
-            "free space", Verdict.WARN, fact, f"free some: less than {DISK_FREE_BYTES_MIN // 2**20} MiB is little"
+        return CheckResult(
+            "free space",
+            CheckStatus.WARN,
+            fact,
+            f"free disk space: at least {DISK_FREE_BYTES_MIN // 2**20} MiB are recommended",
         )
-    return Finding("free space", Verdict.OK, fact)
+    return CheckResult("free space", CheckStatus.OK, fact)
 
 
-def _check_filesystem(folder: Path) -> Finding:
+def _check_filesystem(folder: Path) -> CheckResult:
     kind = _filesystem(folder)
     if kind is None:
-        return Finding("filesystem", Verdict.OK, "this system does not tell which one it is")
+        return CheckResult("filesystem", CheckStatus.OK, "type unknown on this system")
     if kind in _NETWORK_FILESYSTEMS:
-        remedy = "name a home on a local disk with --home; several machines share state through DynamoDB"
-        return Finding("filesystem", Verdict.FAIL, f"{kind} is a network filesystem", remedy)
-    return Finding("filesystem", Verdict.OK, f"{kind} is local")
+        remedy = "choose a home on a local disk with --home; use DynamoDB to share state between machines"
+        return CheckResult("filesystem", CheckStatus.FAIL, f"{kind} is a network filesystem", remedy)
+    return CheckResult("filesystem", CheckStatus.OK, f"{kind} is local")
 
 
 def _filesystem(folder: Path) -> str | None:
-    """Return the type of the filesystem that `folder` is on, from the mount point nearest above it."""
+    """Return the filesystem type of the mount point nearest above `folder`."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -165,119 +168,123 @@ def _filesystem(folder: Path) -> str | None:
     nearest: tuple[int, str] | None = None
     for line in lines:
         _, mounted_at, kind, *_ = line.split(" ")
-        # The kernel writes spaces and the like in a path as octal escapes.
+        # The kernel escapes spaces in paths as octal.
         point = Path(mounted_at.encode().decode("unicode_escape"))
-        # A later line hides an earlier one at the same place.
+        # A later mount hides an earlier one at the same point.
         if resolved.is_relative_to(point) and (nearest is None or len(point.parts) >= nearest[0]):
             nearest = (len(point.parts), kind)
     return nearest[1] if nearest else None
 
 
-def _check_locks(folder: Path) -> Finding:
+def _check_locks(folder: Path) -> CheckResult:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return Finding("file locks", Verdict.OK, "work; another process holds one now")
+        return CheckResult("file locks", CheckStatus.OK, "work; held by another process")
     except OSError as exc:
-        remedy = "name a home on a filesystem that has flock, with --home"
-        return Finding("file locks", Verdict.FAIL, f"{folder} does not support them: {exc.strerror}", remedy)
+        remedy = "choose a home on a filesystem with flock, with --home"
+        return CheckResult("file locks", CheckStatus.FAIL, f"not supported by {folder}: {exc.strerror}", remedy)
     finally:
         os.close(descriptor)
-    return Finding("file locks", Verdict.OK, "work")
+    return CheckResult("file locks", CheckStatus.OK, "work")
 
 
-def _check_keys(path: Path) -> Finding:
+def _check_keys(path: Path) -> CheckResult:
     if not path.exists():
-        return Finding("keys", Verdict.OK, f"{path.name} is not there yet; 'headgate up' makes it")
+        return CheckResult("keys", CheckStatus.OK, f"{path.name} does not exist yet; 'headgate up' creates it")
     try:
         keyring = Keyring.open(path, SystemClock())
     except HeadgateError as exc:
         return _failed("keys", exc.message)
     except OSError as exc:
-        return Finding(
-            "keys", Verdict.FAIL, f"{path}: cannot be read: {exc.strerror}", "make it readable for this user"
+        return CheckResult(
+            "keys", CheckStatus.FAIL, f"{path}: cannot be read: {exc.strerror}", "make it readable for this user"
         )
     held = ", ".join(f"{len(keyring.keys(purpose))} {purpose}" for purpose in Purpose)
-    return Finding("keys", Verdict.OK, f"{path.name} is private; it holds {held}")
+    return CheckResult("keys", CheckStatus.OK, f"{path.name} is private; keys: {held}")
 
 
-def _check_database(path: Path) -> Iterator[Finding]:
+def _check_database(path: Path) -> Iterator[CheckResult]:
     if not path.exists() or path.stat().st_size == 0:
-        yield Finding("database", Verdict.OK, f"{path.name} is not there yet; 'headgate up' makes it")
+        yield CheckResult("database", CheckStatus.OK, f"{path.name} does not exist yet; 'headgate up' creates it")
         return
     if not os.access(path, os.W_OK):
-        yield Finding("database", Verdict.FAIL, f"{path} cannot be written", "make it writable for this user")
+        yield CheckResult("database", CheckStatus.FAIL, f"{path} is not writable", "make it writable for this user")
         return
     try:
         facts = sqlite_doctor.inspect(path)
     except HeadgateError as exc:
         yield _failed("database", exc.message)
         return
-    yield Finding("database", Verdict.OK, f"{path.name} opens: format {facts.format}, {facts.file_bytes:,} bytes")
+    yield CheckResult(
+        "database", CheckStatus.OK, f"{path.name} opens: format {facts.format}, {facts.file_bytes:,} bytes"
+    )
     if facts.damages:
-        remedy = f"stop Headgate, keep a copy of {path} with its -wal, and restore a backup"
-        yield Finding("database content", Verdict.FAIL, "; ".join(facts.damages), remedy)
+        remedy = f"stop Headgate, copy {path} and its -wal file, and restore a backup"
+        yield CheckResult("database content", CheckStatus.FAIL, "; ".join(facts.damages), remedy)
     else:
-        yield Finding("database content", Verdict.OK, "quick_check found no damage")
+        yield CheckResult("database content", CheckStatus.OK, "quick_check found no damage")
     if facts.wal_bytes > _WAL_BYTES_MAX:
-        remedy = "look for a program that keeps the database open in a long read, and end it"
-        yield Finding("write-ahead log", Verdict.WARN, f"{facts.wal_bytes // 2**20:,} MiB are not merged back", remedy)
+        remedy = "find and stop the process with a long read transaction"
+        yield CheckResult(
+            "write-ahead log", CheckStatus.WARN, f"{facts.wal_bytes // 2**20:,} MiB not checkpointed", remedy
+        )
     else:
-        yield Finding("write-ahead log", Verdict.OK, f"{facts.wal_bytes:,} bytes")
+        yield CheckResult("write-ahead log", CheckStatus.OK, f"{facts.wal_bytes:,} bytes")
 
 
-def _check_tables(settings: Settings) -> Iterator[Finding]:
+def _check_tables(settings: Settings) -> Iterator[CheckResult]:
     try:
-        differences = wiring.check_dynamodb_tables(settings, SystemClock())
+        differences = bootstrap.check_dynamodb_tables(settings, SystemClock())
     except HeadgateError as exc:
         yield _failed("dynamodb tables", exc.message)
         return
     for difference in differences:
         yield _failed("dynamodb tables", difference)
     if not differences:
-        yield Finding("dynamodb tables", Verdict.OK, "all are there, as in the catalogue")
+        yield CheckResult("dynamodb tables", CheckStatus.OK, "all tables match the catalogue")
 
 
-def _check_port(name: str, address: Address, answers: Callable[[Address], str | None]) -> Finding:
+def _check_port(name: str, address: Address, answers: Callable[[Address], str | None]) -> CheckResult:
     check = f"{name} port"
     if address.port == 0:
-        return Finding(check, Verdict.OK, "any free one")
+        return CheckResult(check, CheckStatus.OK, "any free port")
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except UnicodeError:
-        return Finding(check, Verdict.FAIL, f"{address}: not a host name", f"correct --{name} HOST:PORT")
+        return CheckResult(check, CheckStatus.FAIL, f"{address}: invalid host name", f"correct --{name} HOST:PORT")
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:
-            return Finding(check, Verdict.FAIL, f"{address}: {exc.strerror}", f"correct --{name} HOST:PORT")
+            return CheckResult(check, CheckStatus.FAIL, f"{address}: {exc.strerror}", f"correct --{name} HOST:PORT")
         served = answers(address)
         if served is not None:
-            return Finding(check, Verdict.OK, f"{address} is served by {served}")
-        remedy = f"stop what listens there, or choose another port with --{name} HOST:PORT"
-        return Finding(check, Verdict.FAIL, f"{address} is taken by another program", remedy)
-    return Finding(check, Verdict.OK, f"{address} is free")
+            return CheckResult(check, CheckStatus.OK, f"{address} is served by {served}")
+        remedy = f"stop the program that listens there, or choose another port with --{name} HOST:PORT"
+        return CheckResult(check, CheckStatus.FAIL, f"{address} is used by another program", remedy)
+    return CheckResult(check, CheckStatus.OK, f"{address} is free")
 
 
 def _headgate_answers(address: Address) -> str | None:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_SECONDS)
     try:
-        # Under a name that every server of ours answers to: its address need not be one, such as 0.0.0.0.
+        # Every server accepts the host localhost; its address may be a wildcard such as 0.0.0.0.
         connection.request("GET", "/", headers={"Host": "localhost"})
         answer = msgspec.json.decode(connection.getresponse().read(65536))
     except (OSError, http.client.HTTPException, msgspec.DecodeError):
         return None
     finally:
         connection.close()
-    is_ours = isinstance(answer, dict) and answer.get("name") == "headgate"
-    return f"Headgate {answer.get('version')}" if is_ours else None
+    is_headgate = isinstance(answer, dict) and answer.get("name") == "headgate"
+    return f"Headgate {answer.get('version')}" if is_headgate else None
 
 
 def _grpc_health_answers(address: Address) -> str | None:
     import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it has no stubs
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # no stubs
 
     with grpc.insecure_channel(str(address)) as channel:
         try:
@@ -288,10 +295,10 @@ def _grpc_health_answers(address: Address) -> str | None:
     return f"gRPC with health {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}"
 
 
-def _check_redis(settings: Settings) -> Finding:
+def _check_redis(settings: Settings) -> CheckResult:
     assert settings.cache.redis_url is not None, "checked only if it is set"
     try:
-        wiring.ping_redis(settings.cache.redis_url)
+        bootstrap.ping_redis(settings.cache.redis_url)
     except HeadgateError as exc:
         return _failed("redis", exc.message)
-    return Finding("redis", Verdict.OK, "answers")
+    return CheckResult("redis", CheckStatus.OK, "responds")

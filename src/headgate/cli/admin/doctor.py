@@ -1,4 +1,4 @@
-"""`headgate doctor`: what is wrong with this installation and this home, and what to do about it."""
+"""`headgate doctor`: prints the results of the installation checks."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import typer
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 
 if TYPE_CHECKING:
-    from headgate.cli.admin.diagnosis import Finding
+    from headgate.cli.admin.diagnosis import CheckResult
 
 
 def doctor(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Look for trouble, change nothing.
+    """Check the installation and the home without changing anything.
 
-    The exit code is 0 if nothing fails, 1 if something does.
+    The exit code is 1 if a check fails.
     """
-    from headgate.cli.admin.diagnosis import Verdict, diagnose
+    from headgate.cli.admin.diagnosis import CheckStatus, diagnose
 
-    findings = diagnose(lambda: session_of(context).settings(config, home=home))
+    results = diagnose(lambda: session_of(context).settings(config, home=home))
     if as_json:
-        echo_json(findings)
+        echo_json(results)
     else:
-        _print(findings)
-    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        _print(results)
+    if any(result.verdict is CheckStatus.FAIL for result in results):
         raise typer.Exit(1)
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(results: Sequence[CheckResult]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     colours = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
     table = Table("", "CHECK", "FACT", "REMEDY", box=None, pad_edge=False)
-    for finding in findings:
-        # As Text, so that brackets in a path or an address are not taken for markup.
-        cells = (finding.check, finding.fact, finding.remedy)
-        table.add_row(Text(finding.verdict, colours[finding.verdict]), *map(Text, cells))
+    for result in results:
+        # Text, because brackets in paths and addresses are not markup.
+        cells = (result.check, result.fact, result.remedy)
+        table.add_row(Text(result.verdict, colours[result.verdict]), *map(Text, cells))
     Console().print(table)

@@ -1,4 +1,4 @@
-"""`headgate key`: the secret keys of this home, by their ids. The secrets themselves are never shown."""
+"""`headgate key`: lists and rotates the secret keys of a home. The secrets are never printed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ app = typer.Typer(
 
 @app.command("ls")
 def ls(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """List the keys: what they are for, since when, and which one is active."""
+    """List the keys with their purpose, age and status."""
     keys = _rows(_open(_path(context, config, home)))
     if as_json:
         echo_json(keys)
         return
-    # Not with rich: in a narrow terminal it cuts the times off.
+    # Not a rich table, which would truncate the times in a narrow terminal.
     lines = [("PURPOSE", "ID", "CREATED", "RETIRED")]
     lines += [(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active") for row in keys]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -41,17 +41,17 @@ def ls(context: typer.Context, home: Home = None, config: Config = None, as_json
 @app.command("rotate")
 def rotate(
     context: typer.Context,
-    purpose: Annotated[Literal["cursor", "token", "field"], typer.Argument(help="What the key is for.")],
+    purpose: Annotated[Literal["cursor", "token", "field"], typer.Argument(help="Purpose of the key.")],
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Make a new key active. The present one is kept for what it has signed or encrypted."""
+    """Create a new active key. The previous one still verifies and decrypts existing data."""
     from headgate.clock import SystemClock
     from headgate.store.keyring import Purpose
 
     path = _path(context, config, home)
-    with _access(path), _alone(path.parent):
+    with _access(path), _rotation_lock(path.parent):
         before = _open(path)
         after = before.rotated(Purpose(purpose), SystemClock())
         after.save(path)
@@ -59,7 +59,7 @@ def rotate(
     if as_json:
         echo_json({"purpose": purpose, "active": active, "retired": retired})
     else:
-        typer.echo(f"{purpose}: key {active} is active, key {retired} is retired; restart running servers to use it")
+        typer.echo(f"{purpose}: key {active} active, key {retired} retired; restart running servers to use it")
 
 
 def _path(context: typer.Context, config: Path | None, home: str | None) -> Path:
@@ -68,11 +68,9 @@ def _path(context: typer.Context, config: Path | None, home: str | None) -> Path
 
     path = keys_path(session_of(context).settings(config, home=home))
     with _access(path):
-        is_there = path.exists()
-    if not is_there:
-        raise NotFoundError(
-            f"{path}: there are no keys yet; 'headgate up' makes them, or name another home with --home"
-        )
+        exists = path.exists()
+    if not exists:
+        raise NotFoundError(f"{path}: no keys yet; 'headgate up' creates them, or choose another home with --home")
     return path
 
 
@@ -96,20 +94,20 @@ def _rows(keyring: Keyring) -> list[dict[str, Any]]:
 
 @contextmanager
 def _access(path: Path) -> Iterator[None]:
-    """Turn what the filesystem refuses into an error that names the file."""
+    """Convert an `OSError` to a `SettingsError` with the path."""
     from headgate.errors import SettingsError
 
     try:
         yield
     except OSError as exc:
         raise SettingsError(
-            f"{path}: cannot be used: {exc.strerror}; give this user access to it, or name another home with --home"
+            f"{path}: cannot be used: {exc.strerror}; grant this user access, or choose another home with --home"
         ) from exc
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Keep others from rotating meanwhile: of two rotations at once, one would be lost."""
+def _rotation_lock(home: Path) -> Iterator[None]:
+    """Hold an exclusive lock, because one of two concurrent rotations would be lost."""
     descriptor = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

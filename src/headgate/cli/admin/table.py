@@ -1,4 +1,4 @@
-"""`headgate table`: the tables of the catalogue, and making them where a backend does not do it by itself."""
+"""`headgate table`: lists, creates and checks tables; compares and repairs restored ones; estimates costs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import typer
 
 from headgate.cli.admin.table_costs import costs
-from headgate.cli.admin.table_restore import compare, mend, swap
+from headgate.cli.admin.table_restore import compare, repair, swap
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
     from headgate.settings import Settings
 
-app = typer.Typer(help="The tables that hold everything.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Manage the tables of the store.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
 def list_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """List every table: its name here and what it is for; with --json also its keys and indexes."""
+    """List every table and its purpose; JSON adds its keys and indexes."""
     from headgate.store.catalogue.tables import ALL_TABLES
     from headgate.store.table_names import TableNames
 
@@ -52,7 +52,7 @@ def list_tables(context: typer.Context, home: Home = None, config: Config = None
 
 @app.command("create")
 def create_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Create the tables that DynamoDB lacks, and wait until they can be used."""
+    """Create missing DynamoDB tables and wait until they are active."""
     from headgate.bootstrap.store import create_dynamodb_tables
     from headgate.clock import SystemClock
 
@@ -62,12 +62,12 @@ def create_tables(context: typer.Context, home: Home = None, config: Config = No
     elif created:
         typer.echo("\n".join(f"created {name}" for name in created))
     else:
-        typer.echo("every table is there")
+        typer.echo("all tables exist")
 
 
 @app.command("check")
 def check_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Compare the tables in DynamoDB with the catalogue. The exit code is 1 if they differ."""
+    """Compare the DynamoDB tables with the catalogue. The exit code is 1 if they differ."""
     from headgate.bootstrap.store import check_dynamodb_tables
     from headgate.clock import SystemClock
 
@@ -75,18 +75,18 @@ def check_tables(context: typer.Context, home: Home = None, config: Config = Non
     if as_json:
         echo_json({"differences": differences})
     else:
-        typer.echo("\n".join(differences) or "the tables are as the catalogue says")
+        typer.echo("\n".join(differences) or "all tables match the catalogue")
     if differences:
         raise typer.Exit(1)
 
 
 def _dynamodb(settings: Settings) -> Settings:
     if settings.store.backend != "dynamodb":
-        raise UserError("store.backend is sqlite, which makes its tables when it is opened; nothing to do here")
+        raise UserError("store.backend is sqlite, which creates its tables itself")
     return settings
 
 
 app.command("compare")(compare)
-app.command("mend")(mend)
+app.command("mend")(repair)
 app.command("swap")(swap)
 app.command("costs")(costs)

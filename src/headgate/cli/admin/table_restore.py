@@ -1,4 +1,4 @@
-"""`headgate table`: what to do with a copy of a table that was restored: compare it, mend items from it, use it."""
+"""`headgate table compare`, `mend` and `swap`: compares, repairs from, and switches to a restored table."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ if TYPE_CHECKING:
 DIFFER_EXIT_CODE: Final = 1
 _SHOWN: Final = 20
 
-Name = Annotated[
-    str, typer.Argument(metavar="TABLE", help="As the catalogue calls it; 'headgate table ls' lists them.")
-]
+Name = Annotated[str, typer.Argument(metavar="TABLE", help="Table name in the catalogue; see 'headgate table ls'.")]
 Restored = Annotated[
     str,
-    typer.Option(
-        "--restored", metavar="NAME", help="The restored table; on SQLite, the folder that a backup was put into."
-    ),
+    typer.Option("--restored", metavar="NAME", help="Restored table; on SQLite, the folder of the restored backup."),
 ]
 
 
@@ -31,15 +27,15 @@ def compare(
     table: Name,
     restored: Restored,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="ATTRIBUTE", help="May differ; may be given repeatedly.")
+        list[str] | None, typer.Option(metavar="ATTRIBUTE", help="Attribute to ignore. Repeatable.")
     ] = None,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a restored copy of a table with the one in use, item by item. The exit code is 1 if they differ.
+    """Compare a restored table with the live one, item by item. The exit code is 1 if they differ.
 
-    On DynamoDB, what a restore leaves out is switched on in the copy first: expiry, stream, point-in-time recovery.
+    On DynamoDB, features that a restore leaves out are enabled first: TTL, stream, point-in-time recovery.
     """
     from headgate.bootstrap.health import compare_restored
     from headgate.clock import SystemClock
@@ -50,42 +46,44 @@ def compare(
         echo_json({"difference": found, "faults": faults, "is_alike": found.is_alike})
     else:
         counts = {
-            "alike": found.equal_count,
-            "not in the copy": found.missing_count,
-            "only in the copy": found.extra_count,
+            "equal": found.equal_count,
+            "only in the live table": found.missing_count,
+            "only in the restored table": found.extra_count,
             "different": found.differing_count,
         }
-        typer.echo(f"{found.table}: " + ", ".join(f"{count} {said}" for said, count in counts.items()))
-        typer.echo(f"checksums: in use {found.in_use.checksum}, restored {found.restored.checksum}")
-        for said, keys in (("missing", found.missing), ("extra", found.extra), ("differs", found.differing)):
+        typer.echo(f"{found.table}: " + ", ".join(f"{count} {label}" for label, count in counts.items()))
+        typer.echo(f"checksums: live {found.in_use.checksum}, restored {found.restored.checksum}")
+        for label, keys in (("missing", found.missing), ("extra", found.extra), ("differs", found.differing)):
             for key in keys[:_SHOWN]:
-                typer.echo(f"{said}: {_text(key)}")
+                typer.echo(f"{label}: {_text(key)}")
         for fault in faults:
             typer.echo(f"fault: {fault}")
     if faults or not found.is_alike:
         raise typer.Exit(DIFFER_EXIT_CODE)
 
 
-def mend(
+def repair(
     context: typer.Context,
     table: Name,
     restored: Restored,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="PK[=SK]", help='Mend this item; may be given repeatedly, and as JSON: ["a=b", "c"].'),
+        typer.Option(metavar="PK[=SK]", help='Item to repair, also as JSON: ["a=b", "c"]. Repeatable.'),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", help="Mend all that differ or are gone; nothing is removed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    all: Annotated[
+        bool, typer.Option("--all", help="Repair all items that differ or are missing; none are deleted.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")] = False,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Put items back as they are in a restored copy. Whoever changes one meanwhile wins."""
+    """Restore items from a restored table. Items that change concurrently are left alone."""
     from headgate.bootstrap.health import repair_restored
     from headgate.clock import SystemClock
 
     if bool(key) == all:
-        raise UserError("mend: name items with --key, or give --all")
+        raise UserError("mend: give either --key or --all")
     settings = session_of(context).settings(config, home=home)
     catalogued = _table(table)
     keys = None if all else [_key(catalogued, text) for text in key or []]
@@ -93,25 +91,25 @@ def mend(
     if as_json:
         echo_json(found)
         return
-    done = "would be mended" if found.is_dry_run else "mended"
-    for said, those in (
-        (done, found.mended), ("as it should be already", found.alike),
-        ("not in the copy, left as it is", found.absent),
-        ("changed by someone else just now, left as it is", found.overtaken),
+    status = "would be repaired" if found.is_dry_run else "repaired"
+    for label, keys_done in (
+        (status, found.mended), ("already equal", found.alike),
+        ("not in the restored table, unchanged", found.absent),
+        ("changed concurrently, unchanged", found.overtaken),
     ):  # fmt: skip
-        for each in those:
-            typer.echo(f"{_text(each)}: {said}")
+        for each in keys_done:
+            typer.echo(f"{_text(each)}: {label}")
 
 
 def swap(
     context: typer.Context,
     table: Name,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The table to use; its usual name is the way back.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Table to use; its usual name reverts the swap.")],
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Print the setting with which another table takes the place of one. It holds once the servers are restarted."""
+    """Print the setting that replaces a table with another. It takes effect when the servers restart."""
     from headgate.health.regions.table_restore import swapped
 
     settings = session_of(context).settings(config, home=home)
@@ -133,7 +131,7 @@ def _table(name: str) -> Table:
 
 
 def _key(table: Table, text: str) -> Key:
-    """Return the key that was given. Raises `UserError`."""
+    """Parse a key. Raises `UserError`."""
     import msgspec
 
     from headgate import typed_decode
@@ -144,9 +142,9 @@ def _key(table: Table, text: str) -> Key:
         try:
             parts = typed_decode.from_json(text, list[str | int])
         except msgspec.DecodeError as exc:
-            raise UserError(f"--key {text}: it begins like JSON and is none ({exc})") from exc
+            raise UserError(f"--key {text}: invalid JSON ({exc})") from exc
     if len(parts) != len(table.key_names) or "" in parts:
-        raise UserError(f"--key {text}: the key of {table.name} is {' = '.join(table.key_names)}; write all of it")
+        raise UserError(f"--key {text}: write the whole key of {table.name}: {'='.join(table.key_names)}")
     return Key(*parts)
 
 

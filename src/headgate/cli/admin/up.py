@@ -1,4 +1,4 @@
-"""`headgate up`: the whole of Headgate with one command."""
+"""`headgate up`: runs the server with its workers and the watchdog."""
 
 from __future__ import annotations
 
@@ -9,39 +9,37 @@ import typer
 from headgate.cli.session import Config, Home, session_of
 
 
-def up(  # noqa: PLR0913 - each is a thing that users set
+def up(  # noqa: PLR0913 - each is an option
     context: typer.Context,
     home: Home = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve HTTP. [default: 127.0.0.1:8400]")
+        str | None, typer.Option(metavar="HOST:PORT", help="HTTP address. [default: 127.0.0.1:8400]")
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC. [default: 127.0.0.1:8401]")
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address. [default: 127.0.0.1:8401]")
     ] = None,
     app: Annotated[
-        str | None, typer.Option(metavar="MODULE:APP", help="Serve this app and run its workflows and activities.")
+        str | None, typer.Option(metavar="MODULE:APP", help="App to serve, with its workflows and activities.")
     ] = None,
     pipelines: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Define the pipelines of this folder.", show_default=False)
+        str | None, typer.Option(metavar="FOLDER", help="Folder with pipeline definitions to load.", show_default=False)
     ] = None,
     config: Config = None,
     tls_cert: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Certificate in PEM, for both ports.", show_default=False)
+        str | None, typer.Option(metavar="FILE", help="TLS certificate (PEM) for both ports.", show_default=False)
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Its private key in PEM.", show_default=False)
+        str | None, typer.Option(metavar="FILE", help="Private key (PEM) of the certificate.", show_default=False)
     ] = None,
     behind_proxy: Annotated[
         bool | None,
-        typer.Option(
-            "--behind-proxy", help="A reverse proxy checks callers: other addresses than loopback are allowed."
-        ),
+        typer.Option("--behind-proxy", help="Allow non-loopback addresses: a reverse proxy authenticates callers."),
     ] = None,
 ) -> None:
-    """Serve HTTP and gRPC, and run an app's workflows, until a signal asks to stop.
+    """Run the server: HTTP, gRPC, pipelines and the workflows of an app.
 
-    When everything listens, one line on standard output says where. Logs go to standard error. SIGTERM and
-    SIGINT finish what is under way first; a second one does not.
+    Prints one line with its addresses when it is ready. Logs go to standard error. SIGTERM or SIGINT finishes
+    requests in progress; a second signal stops at once.
     """
     from headgate import __version__
     from headgate.bootstrap.store import load_app

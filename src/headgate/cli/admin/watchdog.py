@@ -1,4 +1,4 @@
-"""`headgate watchdog`: sees what does not happen, from a process of its own."""
+"""`headgate watchdog`: runs the process that detects missed pipeline expectations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ def watchdog(
     context: typer.Context,
     home: Home = None,
     config: Config = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and exit with 1 if something could not be.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Check once; the exit code is 1 if a check could not run.")
+    ] = False,
 ) -> None:
-    """Look for what should have happened to pipelines and has not, until a signal asks to stop.
+    """Detect missed schedules, deadlines and sensors of pipelines, and alert on them.
 
-    `headgate up` runs one as soon as there is a pipeline; more of them do no harm.
+    `headgate up` runs a watchdog once there is a pipeline; several can run at a time.
     """
     from headgate.clock import SystemClock
     from headgate.serve import watchdog_process
@@ -26,8 +28,8 @@ def watchdog(
     session = session_of(context)
     settings = session.settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)
-    is_whole = watchdog_process.run(
+    is_complete = watchdog_process.run(
         settings, clock=SystemClock(), environ=session.environ, announce=typer.echo, once=once
     )
-    if not is_whole:
+    if not is_complete:
         raise typer.Exit(1)

@@ -1,1 +1,1 @@
-"""Asl: say here what this part is for."""
+"""Commands for state machines in Amazon States Language."""

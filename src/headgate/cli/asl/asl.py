@@ -1,4 +1,4 @@
-"""`headgate asl`: state machines in Amazon States Language, checked, drawn, run and looked into."""
+"""`headgate asl`: validates, stores, runs and inspects state machines in Amazon States Language."""
 
 from __future__ import annotations
 
@@ -6,183 +6,144 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.asl import task as asl_task
-from headgate.cli.asl.files import File, Variables, read_checked, read_variables, validate
+from headgate.cli.api_client import Api, at
+from headgate.cli.asl import task
+from headgate.cli.asl.files import File, Variables, read_valid, read_variables, validate
 from headgate.cli.asl.follow import read_events
 from headgate.cli.asl.graph import graph
 from headgate.cli.asl.run import run
+from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.output import compact, short, show_facts, show_table
-from headgate.cli.session import Json, echo_json
 
-app = typer.Typer(help="State machines in Amazon States Language.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage state machines in Amazon States Language.")
 app.command("validate")(validate)
 app.command("run")(run)
 app.command("graph")(graph)
-app.add_typer(asl_task.app, name="task")
+app.add_typer(task.app, name="task")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The machine.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The execution: MACHINE:NAME.")]
-_PAGE = 1000
+Name = Annotated[str, typer.Argument(metavar="NAME", help="State machine name.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Execution id: MACHINE:NAME.")]
 
 
-@app.command("put")
-@asks
+@server_command(app, "put")
 def put(
     api: Api,
     name: Name,
     file: File,
     var: Variables = None,
     expected_version: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Refuse if the newest is another; 0 is none.")
+        int | None, typer.Option(min=0, metavar="N", help="Fail unless this is the newest version; 0: there is none.")
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Keep a definition on the server as the newest version of a machine. The same again changes nothing."""
+) -> Answer:
+    """Store a definition as the newest version of a machine. An unchanged definition creates no version."""
     variables = read_variables(var)
-    text, _ = read_checked(file, variables)
+    text, _ = read_valid(file, variables)
     body = {"definition": text, "variables": variables, "expected_version": expected_version}
-    kept = api.request("PUT", at("machines", name), body=body)
-    if as_json:
-        echo_json(kept)
-    else:
-        typer.echo(f"{name}: version {kept['version']}")
+    stored = api.request("PUT", at("machines", name), body=body)
+    yield stored
+    typer.echo(f"{name}: version {stored['version']}")
 
 
-@app.command("ls")
-@asks
-def ls(api: Api, as_json: Json = False) -> None:
-    """List machines, each in its newest version."""
-    found = _pages(api, "/machines", "machines")
-    if as_json:
-        echo_json(found)
-        return
+@server_command(app, "ls")
+def ls(api: Api) -> Answer:
+    """List machines with their newest versions."""
+    found = list(api.entries("/machines", "machines"))
+    yield found
     rows = [(each["name"], each["version"], short(each["created_at"]), each.get("comment", "")) for each in found]
-    show_table(("MACHINE", "VERSION", "KEPT", ""), rows, nothing="no machines; keep one with 'headgate asl put'")
+    show_table(
+        ("MACHINE", "VERSION", "CREATED", "COMMENT"), rows, nothing="no machines; store one with 'headgate asl put'"
+    )
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     name: Name,
     version: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="[default: newest]", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Version. [default: newest]", show_default=False)
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show a machine: its versions, and the definition of one."""
+) -> Answer:
+    """Show a machine: its versions and a definition."""
     found = api.get(at("machines", name), version=version)
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     import json
 
     definition = found.pop("definition")
-    versions = _pages(api, at("machines", name, "versions"), "machines")
+    versions = list(api.entries(at("machines", name, "versions"), "machines"))
     show_facts({**found, "versions": " ".join(str(each["version"]) for each in versions)})
     typer.echo(json.dumps(definition, indent=2, ensure_ascii=False))
 
 
-@app.command("executions")
-@asks
+@server_command(app, "executions")
 def executions(
     api: Api,
     name: Name,
     status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED.")
+        str | None,
+        typer.Option(metavar="STATUS", help="Filter by status: RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List the executions of a machine, the latest first."""
-    found = _pages(api, at("machines", name, "executions"), "executions", limit, status=status)
-    if as_json:
-        echo_json(found)
-        return
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 50,
+) -> Answer:
+    """List the executions of a machine, newest first."""
+    found = list(api.entries(at("machines", name, "executions"), "executions", limit, status=status))
+    yield found
     rows = [
         (each["id"], each["status"], short(each["started_at"]), short(each.get("ended_at")), each.get("error", ""))
         for each in found
     ]
-    show_table(("ID", "STATUS", "STARTED", "ENDED", ""), rows, nothing="no executions")
+    show_table(("ID", "STATUS", "STARTED", "ENDED", "ERROR"), rows, nothing="no executions")
 
 
-@app.command("describe")
-@asks
-def describe(api: Api, id: Id, as_json: Json = False) -> None:
-    """Show how an execution is: what it was given, where it stands, how it ended."""
+@server_command(app, "describe")
+def describe(api: Api, id: Id) -> Answer:
+    """Show an execution: its status, input and output."""
     found = api.get(at("machine-executions", id))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     for name in ("input", "output"):
         if name in found:
             found[name] = compact(found[name])
     show_facts(found)
 
 
-@app.command("history")
-@asks
+@server_command(app, "history")
 def history(
     api: Api,
     id: Id,
-    reverse: Annotated[bool, typer.Option("--reverse", help="The latest first.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show every event of an execution, in the words of Step Functions. With --json, in its shape."""
+    reverse: Annotated[bool, typer.Option("--reverse", help="Newest first.")] = False,
+) -> Answer:
+    """List the events of an execution, with the names and, in JSON, the format of Step Functions."""
     found = list(read_events(api, id))
     visits = _states(found)
     order = found[::-1] if reverse else found
-    if as_json:
-        echo_json({"events": order})
-        return
-    rows = [(each["id"], each["timestamp"][11:23], each["type"], visits[each["id"]], _told(each)) for each in order]
+    yield {"events": order}
+    rows = [
+        (each["id"], each["timestamp"][11:23], each["type"], visits[each["id"]], _details_text(each)) for each in order
+    ]
     show_table(("ID", "AT", "EVENT", "STATE", ""), rows, nothing="no events yet", key=2)
 
 
-@app.command("stop")
-@asks
-def stop(
-    api: Api,
-    id: Id,
-    error: Annotated[str, typer.Option(metavar="NAME", help="What to call the reason.")] = "",
-    cause: Annotated[str, typer.Option(metavar="TEXT", help="For whoever reads the history.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Stop an execution."""
-    answer = api.post(at("machine-executions", id, "stop"), {"error": error, "cause": cause})
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{id}: it is asked to end")
-
-
-@app.command("redrive")
-@asks
-def redrive(api: Api, id: Id, as_json: Json = False) -> None:
-    """Have an execution that did not succeed go on from where it failed; what went well is not done again."""
-    answer = api.post(at("machine-executions", id, "redrive"))
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{id}: it goes on, redrive {answer['redrive_count']}")
-
-
-def _pages(api: Api, path: str, what: str, limit: int | None = None, **query: str | None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while limit is None or len(found) < limit:
-        size = _PAGE if limit is None else min(_PAGE, limit - len(found))
-        page = api.get(path, **query, limit=size, cursor=cursor)
-        found += page[what]
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-    return found
+add_action(
+    app,
+    "stop",
+    "/machine-executions/{id}/stop",
+    "Stop an execution.",
+    "{id}: stop requested",
+    id=Id,
+    error=Option(Annotated[str, typer.Option(metavar="NAME", help="Error name.")], ""),
+    cause=Option(Annotated[str, typer.Option(metavar="TEXT", help="Recorded in the history.")], ""),
+)
+add_action(
+    app,
+    "redrive",
+    "/machine-executions/{id}/redrive",
+    "Redrive an unsuccessful execution from the state that failed. Completed states do not run again.",
+    "{id}: resumed, redrive {answer[redrive_count]}",
+    id=Id,
+)
 
 
 def _states(events: list[dict[str, Any]]) -> dict[int, str]:
-    """Return the state that each event belongs to, with the number of the iteration that it is in."""
+    """Return the state of each event, with its iteration number in a Map."""
     from headgate.serve.rest.asl.state_visits import Visits
 
     visits, states = Visits(), {}
@@ -193,8 +154,8 @@ def _states(events: list[dict[str, Any]]) -> dict[int, str]:
     return states
 
 
-def _told(event: dict[str, Any]) -> str:
-    """Return what an event says besides the state that it is about."""
+def _details_text(event: dict[str, Any]) -> str:
+    """Return the error, payload or other details of an event."""
     from headgate.serve.rest.asl.events import details_of, error_text
 
     details = {name: value for name, value in details_of(event).items() if name != "name"}

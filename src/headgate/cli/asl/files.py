@@ -1,4 +1,4 @@
-"""Definitions that commands are given as files: read with their variables, checked, and named."""
+"""Definition files of state machines: reads them with their variables and validates them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headgate.cli.input_files import read_content
+from headgate.cli.output import counted
 from headgate.cli.session import Json, echo_json
 from headgate.errors import DefinitionError, UserError
 
@@ -17,39 +18,39 @@ if TYPE_CHECKING:
     from headgate.serve.rest.asl.checks import Checked
 
 INVALID_EXIT_CODE: Final = 2
-File = Annotated[str, typer.Argument(metavar="FILE", help="A definition in JSON; - is standard input.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Definition in JSON; - for standard input.")]
 FileOrName = Annotated[
-    str, typer.Argument(metavar="FILE|NAME", help="A definition in JSON, or a machine that the server keeps.")
+    str, typer.Argument(metavar="FILE|NAME", help="Definition in JSON, or the name of a stored machine.")
 ]
 Variables = Annotated[
     list[str] | None,
-    typer.Option("--var", metavar="NAME=VALUE", help="For ${NAME} in the definition. Repeatable."),
+    typer.Option("--var", metavar="NAME=VALUE", help="Value of ${NAME} in the definition. Repeatable."),
 ]
 
 
-def is_file(given: str) -> bool:
-    """Whether an argument that is a file or the name of a machine is a file: no name has a dot or a slash."""
-    return given == "-" or "." in given or "/" in given or Path(given).is_file()
+def is_file(argument: str) -> bool:
+    """Whether an argument is a file rather than the name of a machine, which has no dot or slash."""
+    return argument == "-" or "." in argument or "/" in argument or Path(argument).is_file()
 
 
 def machine_name(file: str) -> str:
-    """Return the name of the machine that a file defines: that of the file, without its ending."""
+    """Return the machine name of a file: the file name without its suffix."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "-", Path(file).name.partition(".")[0]).lstrip("-_")
     return plain[:80] or "machine"
 
 
 def read_text(file: str) -> str:
-    """Return the text of a definition. Raises `UserError`, and `DefinitionError` for what is no text."""
+    """Return the text of a definition. Raises `UserError`, and `DefinitionError` if it is not UTF-8."""
     try:
         return read_content(file, "definition").decode()
     except UnicodeDecodeError as exc:
-        raise DefinitionError(f"definition {file}: it is not text in UTF-8; save it as UTF-8") from exc
+        raise DefinitionError(f"definition {file}: not UTF-8 text") from exc
 
 
-def read_variables(given: list[str] | None) -> dict[str, str]:
-    """Return variables that were given as NAME=VALUE. Raises `UserError`."""
+def read_variables(texts: list[str] | None) -> dict[str, str]:
+    """Parse variables written as NAME=VALUE. Raises `UserError`."""
     variables = {}
-    for text in given or []:
+    for text in texts or []:
         name, separator, value = text.partition("=")
         if not separator or not name:
             raise UserError(f"--var {text!r}: write NAME=VALUE")
@@ -57,8 +58,8 @@ def read_variables(given: list[str] | None) -> dict[str, str]:
     return variables
 
 
-def read_checked(file: str, variables: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return a definition as text and as JSON. What is wrong with it is shown, and ends the command with 2."""
+def read_valid(file: str, variables: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return a valid definition as text and as JSON. Prints the problems of an invalid one and exits with 2."""
     from headgate.serve.rest.asl.checks import check_definition, read_definition
 
     text = read_text(file)
@@ -75,13 +76,15 @@ def validate(
     var: Variables = None,
     strict_budget: Annotated[
         bool,
-        typer.Option("--strict-budget", help="Refuse loops that outrun the 25,000 events of a history on AWS."),
+        typer.Option(
+            "--strict-budget", help="Reject loops that can exceed the 25,000 history events of Step Functions."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say everything that is wrong with a definition: where, and what is allowed. The exit code is 2 if anything is.
+    """Validate a definition and list every problem with its location. The exit code is 2 for problems.
 
-    No server is asked. Loops that only Step Functions' history would not hold are warnings.
+    No server is needed. Loops that can exceed the history limit of Step Functions are warnings.
     """
     from headgate.serve.rest.asl.checks import check_definition
 
@@ -100,17 +103,13 @@ def _show(file: str, found: Checked) -> None:
     for warning in found.warnings:
         typer.echo(f"{file}: warning: {warning}", err=True)
     if not found.valid:
-        typer.echo(f"error: {file}: {_counted(len(found.problems), 'problem')}\ncode: bad_definition", err=True)
+        typer.echo(f"error: {file}: {counted(len(found.problems), 'problem')}\ncode: bad_definition", err=True)
         return
     if found.costs is None:
         return
-    told = f"{file}: valid; {_counted(found.states, 'state')}, {found.costs.events_per_pass} events in one pass"
+    summary = f"{file}: valid; {counted(found.states, 'state')}, {found.costs.events_per_pass} events per pass"
     loops = len(found.costs.loops)
-    typer.echo(told + (f", {_counted(loops, 'loop')}" if loops else ""))
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    typer.echo(summary + (f", {counted(loops, 'loop')}" if loops else ""))
 
 
 def _plain(found: Checked) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Executions of machines that are followed to their end: in this process, or on a server."""
+"""Follows an execution of a state machine until it ends, in this process or on a server."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ Event = dict[str, Any]
 
 FAILED_EXIT_CODE: Final = 1
 INTERRUPTED_EXIT_CODE: Final = 130
-_LOOK_SECONDS: Final = 0.5
-# To see how far it is means to go through its history: the longer that takes, the less often it is done.
-_REST_SHARE: Final = 3.0
+_POLL_SECONDS: Final = 0.5
+# Pause between polls as a multiple of the time that reading the history took.
+_PAUSE_FACTOR: Final = 3.0
 _PAGE: Final = 1000
 
 
-class Followed(Protocol):
-    """An execution that was started."""
+class FollowedExecution(Protocol):
+    """A started execution."""
 
     id: str
 
-    def news(self) -> Iterator[list[Event]]:
-        """Yield events as they come, or none, again and again until it has ended. Called again, it goes on."""
+    def event_batches(self) -> Iterator[list[Event]]:
+        """Yield the new events of each poll, possibly none, until the execution ends."""
 
     def counts(self, map_run: str) -> tuple[int, int] | None:
-        """Return how many items of a map run are done, and how many there are; None if it is not there yet."""
+        """Return the processed and total items of a map run; None if it does not exist yet."""
 
     def stop(self) -> None:
-        """Ask it to end. Raises `ExecutionClosedError` if it has."""
+        """Request its end. Raises `ExecutionClosedError` if it has ended."""
 
     def describe(self) -> dict[str, Any]:
-        """Return how it is."""
+        """Return its description."""
 
 
 class LocalExecution:
-    """One that this process runs."""
+    """Execution that runs in this process."""
 
     def __init__(self, service: AppService, execution_id: str, clock: Clock) -> None:
         self.id = execution_id
         self._service = service
         self._clock = clock
-        self._seen = 0
+        self._last_event_id = 0
 
-    def news(self) -> Iterator[list[Event]]:
+    def event_batches(self) -> Iterator[list[Event]]:
         from headgate.durable.client.blocked_on import error_line
         from headgate.durable.model.history import Status
         from headgate.serve.rest.asl.events import event_view
@@ -62,18 +62,20 @@ class LocalExecution:
         service = self._service
         while True:
             generation = service.store.generation()
-            # Before its history: once it has ended, the history is whole.
+            # Read before the history, so that the history of a closed execution is complete.
             row = service.client.get(self.id)
-            begun_at = self._clock.monotonic()
-            events = [event_view(each) for each in service.asl.executions.history(self.id) if each.id > self._seen]
-            self._seen = events[-1]["id"] if events else self._seen
+            started_at = self._clock.monotonic()
+            events = [
+                event_view(each) for each in service.asl.executions.history(self.id) if each.id > self._last_event_id
+            ]
+            self._last_event_id = events[-1]["id"] if events else self._last_event_id
             yield events
             if row.status.is_closed:
                 return
             if row.status is Status.STUCK:
-                raise _stuck(self.id, error_line(row.failure))
-            self._clock.sleep(_REST_SHARE * (self._clock.monotonic() - begun_at))
-            service.store.wait(generation, _LOOK_SECONDS)
+                raise _stuck_error(self.id, error_line(row.failure))
+            self._clock.sleep(_PAUSE_FACTOR * (self._clock.monotonic() - started_at))
+            service.store.wait(generation, _POLL_SECONDS)
 
     def counts(self, map_run: str) -> tuple[int, int] | None:
         from headgate.fanout.core.queries import FanoutQueries
@@ -98,7 +100,7 @@ class LocalExecution:
 
 
 class RemoteExecution:
-    """One that a server has run."""
+    """Execution on a server."""
 
     def __init__(self, api: Api, execution_id: str, clock: Clock) -> None:
         self.id = execution_id
@@ -106,20 +108,20 @@ class RemoteExecution:
         self._clock = clock
         self._cursor: str | None = None
 
-    def news(self) -> Iterator[list[Event]]:
+    def event_batches(self) -> Iterator[list[Event]]:
         version = None
         while True:
             row = self._api.get(at("executions", self.id))
-            begun_at = self._clock.monotonic()
+            started_at = self._clock.monotonic()
             events = self._events() if row["version"] != version else []
             version = row["version"]
             yield events
             if row["status"] not in ("RUNNING", "STUCK"):
                 return
             if row["status"] == "STUCK":
-                raise _stuck(self.id, (row.get("failure") or {}).get("message", ""))
-            self._clock.sleep(_REST_SHARE * (self._clock.monotonic() - begun_at))
-            self._api.get(at("executions", self.id, "result"), wait=f"{_LOOK_SECONDS}s")
+                raise _stuck_error(self.id, (row.get("failure") or {}).get("message", ""))
+            self._clock.sleep(_PAUSE_FACTOR * (self._clock.monotonic() - started_at))
+            self._api.get(at("executions", self.id, "result"), wait=f"{_POLL_SECONDS}s")
 
     def _events(self) -> list[Event]:
         events = list(read_events(self._api, self.id, self._cursor))
@@ -142,7 +144,7 @@ class RemoteExecution:
 
 
 def read_events(api: Api, execution_id: str, cursor: str | None = None) -> Iterator[Event]:
-    """Yield the events of an execution that come after a cursor."""
+    """Yield the events of an execution after a cursor."""
     while True:
         page = api.get(at("machine-executions", execution_id, "history"), limit=_PAGE, cursor=cursor)
         yield from page["events"]
@@ -151,8 +153,8 @@ def read_events(api: Api, execution_id: str, cursor: str | None = None) -> Itera
             return
 
 
-def follow(execution: Followed, clock: Clock, *, quiet: bool) -> bool:
-    """Show an execution until it has ended, and return whether it was interrupted.
+def follow(execution: FollowedExecution, clock: Clock, *, quiet: bool) -> bool:
+    """Print the progress of an execution until it ends, and return whether it was interrupted.
 
     The first Ctrl-C stops the execution, the second the program.
     """
@@ -161,9 +163,9 @@ def follow(execution: Followed, clock: Clock, *, quiet: bool) -> bool:
     progress = Progress(clock, execution.counts)
     is_stopping = False
     with _interrupts() as interrupts:
-        for events in execution.news():
+        for events in execution.event_batches():
             for line in [] if quiet else progress.lines(events):
-                # Standard output is for what the machine ends with.
+                # Standard output is for the output of the machine.
                 typer.echo(line, err=True)
             if interrupts and not is_stopping:
                 is_stopping = True
@@ -171,29 +173,29 @@ def follow(execution: Followed, clock: Clock, *, quiet: bool) -> bool:
                 try:
                     execution.stop()
                 except ExecutionClosedError:
-                    continue  # It has ended in the meantime, and the next look shows how.
+                    continue  # It has ended; the next poll returns its outcome.
     return is_stopping
 
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Collect the first Ctrl-C, so that nothing is left half done; the second is raised as always."""
-    seen: list[int] = []
+    """Record the first Ctrl-C and raise `KeyboardInterrupt` at the second."""
+    received: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        if seen:
+    def record(number: int, _frame: FrameType | None) -> None:
+        if received:
             raise KeyboardInterrupt
-        seen.append(number)
+        received.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.signal(signal.SIGINT, record)
     try:
-        yield seen
+        yield received
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _stuck(execution_id: str, failure: str) -> FatalError:
+def _stuck_error(execution_id: str, failure: str) -> FatalError:
     return FatalError(
-        f"execution {execution_id}: it is stuck: {failure}; mend the cause, then let it go on with "
+        f"execution {execution_id}: stuck: {failure}; fix the cause, then run "
         f"'headgate execution redrive {execution_id}'"
     )

@@ -1,4 +1,4 @@
-"""Progress of an execution of a machine: a line for each state that is entered, left or fails."""
+"""Progress of a state machine execution: formats a line for each state that is entered, exited or fails."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from headgate.serve.rest.asl.events import details_of, error_text
 from headgate.serve.rest.asl.state_visits import Visit, Visits
 
 Event = Mapping[str, Any]
-# How many items of a map run are done, and how many there are; None as long as that is not known.
+# Returns the processed and total items of a map run; None while they are unknown.
 Counts = Callable[[str], tuple[int, int] | None]
 
-# Of a Map with more items, iterations are counted and not shown one by one.
+# Iterations of a Map with more items are counted instead of printed.
 ITEMS_SHOWN_MAX: Final = 10
-# How often it is said how many items are done.
+# Interval of the item counts.
 COUNT_SECONDS: Final = 1.0
 _FAILURES: Final = ("Failed", "TimedOut")
 
 
 class Progress:
-    """Turns events, as they come, into lines. `counts` is asked how far a distributed Map is."""
+    """Formats events as lines. `counts` returns the progress of a distributed Map."""
 
     def __init__(self, clock: Clock, counts: Counts = lambda _: None) -> None:
         self._visits = Visits()
@@ -31,23 +31,23 @@ class Progress:
         self._count = counts
         self._counted_at = -COUNT_SECONDS
         self._elapsed = 0.0
-        self._begun_at: datetime | None = None
-        # Maps that are only counted, with how many of their items were done when that was last said.
+        self._started_at: datetime | None = None
+        # Counted Maps, each with the last printed number of processed items.
         self._counted: dict[int, tuple[Visit, int]] = {}
 
     def lines(self, events: Sequence[Event]) -> Iterator[str]:
-        """Yield what there is to say of the next events."""
+        """Yield the lines for the next events."""
         for event in events:
             moment = datetime.fromisoformat(event["timestamp"])
-            self._begun_at = self._begun_at or moment
-            self._elapsed = (moment - self._begun_at).total_seconds()
+            self._started_at = self._started_at or moment
+            self._elapsed = (moment - self._started_at).total_seconds()
             visit = self._visits.take(event)
-            told = self._told(event, visit, moment)
-            if told is not None:
-                yield self._line(visit, told)
+            text = self._event_text(event, visit, moment)
+            if text is not None:
+                yield self._line(visit, text)
         yield from self._counts()
 
-    def _told(self, event: Event, visit: Visit | None, moment: datetime) -> str | None:
+    def _event_text(self, event: Event, visit: Visit | None, moment: datetime) -> str | None:
         type, details = event["type"], details_of(event)
         if type == "ExecutionRedriven":
             return f"redriven, {details.get('redriveCount', 1)}"
@@ -59,9 +59,9 @@ class Progress:
             self._counted[id(visit)] = (visit, 0)
         if self._is_hidden(visit):
             return None
-        return self._passed(event, visit, (moment - visit.entered_at).total_seconds())
+        return self._state_text(event, visit, (moment - visit.entered_at).total_seconds())
 
-    def _passed(self, event: Event, visit: Visit, seconds: float) -> str | None:
+    def _state_text(self, event: Event, visit: Visit, seconds: float) -> str | None:
         type = event["type"]
         if type.endswith("StateEntered"):
             return f"{MARKS[StateMark.CURRENT]} {visit.name}"
@@ -86,20 +86,20 @@ class Progress:
         if now - self._counted_at < COUNT_SECONDS:
             return
         self._counted_at = now
-        if self._begun_at is not None:
-            # By the clock: while only items come to an end, there are no events.
-            self._elapsed = max(self._elapsed, (self._clock.now() - self._begun_at).total_seconds())
+        if self._started_at is not None:
+            # By the clock, because completed items cause no events.
+            self._elapsed = max(self._elapsed, (self._clock.now() - self._started_at).total_seconds())
         for visit in self._visits.map_runs():
             found = self._count(visit.map_run)
             if found is not None:
                 visit.done, visit.items = found
             self._counted.setdefault(id(visit), (visit, 0))
-        for key, (visit, told) in self._counted.items():
-            if visit.done != told:
+        for key, (visit, printed) in self._counted.items():
+            if visit.done != printed:
                 self._counted[key] = (visit, visit.done)
-                yield self._line(visit, f"  {visit.name}: {visit.done} of {visit.items} items done")
+                yield self._line(visit, f"  {visit.name}: {visit.done} of {visit.items} items processed")
 
-    def _line(self, visit: Visit | None, told: str) -> str:
+    def _line(self, visit: Visit | None, text: str) -> str:
         index = "" if visit is None or visit.index is None else f"[{visit.index}] "
         depth = 0 if visit is None else visit.depth
-        return f"{self._elapsed:8.2f}s  {'  ' * depth}{index}{told}"
+        return f"{self._elapsed:8.2f}s  {'  ' * depth}{index}{text}"

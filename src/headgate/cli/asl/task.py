@@ -1,56 +1,49 @@
-"""`headgate asl task`: what whoever has the token of a Task can say of it."""
+"""`headgate asl task`: completes, fails or heartbeats a Task by its task token."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headgate.cli.api_client import Api, asks, read_json
-from headgate.cli.session import Json, echo_json
+from headgate.cli.api_client import Api, read_json
+from headgate.cli.commands import Answer, command_group, server_command
 
-app = typer.Typer(help="Tasks that wait for their token.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Report the outcome of Tasks that wait for their task token.")
 
-Token = Annotated[str, typer.Argument(metavar="TOKEN", help="What $$.Task.Token gave.")]
+Token = Annotated[str, typer.Argument(metavar="TOKEN", help="Task token, from $$.Task.Token.")]
 
 
-@app.command("succeed")
-@asks
+@server_command(app, "succeed")
 def succeed(
     api: Api,
     token: Token,
     output: Annotated[
-        str, typer.Option("--output", metavar="JSON", help="Its result: JSON, @file, or - for standard input.")
+        str, typer.Option("--output", metavar="JSON", help="Result: JSON, @file, or - for standard input.")
     ] = "{}",
-    as_json: Json = False,
-) -> None:
-    """End a Task with its result."""
-    _say(api, "success", {"taskToken": token, "output": read_json(output, "--output")}, as_json=as_json)
+) -> Answer:
+    """Complete a Task with its result."""
+    return _report(api, "success", taskToken=token, output=read_json(output, "--output"))
 
 
-@app.command("fail")
-@asks
+@server_command(app, "fail")
 def fail(
     api: Api,
     token: Token,
-    error: Annotated[str, typer.Option(metavar="NAME", help="What its Retry and Catch may name.")] = "",
-    cause: Annotated[str, typer.Option(metavar="TEXT", help="For whoever reads the history.")] = "",
-    as_json: Json = False,
-) -> None:
-    """End a Task with an error."""
-    _say(api, "failure", {"taskToken": token, "error": error, "cause": cause}, as_json=as_json)
+    error: Annotated[str, typer.Option(metavar="NAME", help="Error name, which Retry and Catch can match.")] = "",
+    cause: Annotated[str, typer.Option(metavar="TEXT", help="Recorded in the history.")] = "",
+) -> Answer:
+    """Fail a Task with an error."""
+    return _report(api, "failure", taskToken=token, error=error, cause=cause)
 
 
-@app.command("heartbeat")
-@asks
-def heartbeat(api: Api, token: Token, as_json: Json = False) -> None:
-    """Say that someone works on a Task."""
-    _say(api, "heartbeat", {"taskToken": token}, as_json=as_json)
+@server_command(app, "heartbeat")
+def heartbeat(api: Api, token: Token) -> Answer:
+    """Send a heartbeat for a Task."""
+    return _report(api, "heartbeat", taskToken=token)
 
 
-def _say(api: Api, what: str, body: dict[str, Any], *, as_json: bool) -> None:
-    api.post(f"/tasks/{what}", body)
-    if as_json:
-        echo_json({"told": what})
-    else:
-        typer.echo(f"the Task is told: {what}")
+def _report(api: Api, report: str, **body: object) -> Answer:
+    api.post(f"/tasks/{report}", body)
+    yield {"told": report}
+    typer.echo(f"{report} reported")

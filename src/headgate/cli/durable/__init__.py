@@ -1,1 +1,1 @@
-"""Durable: say here what this part is for."""
+"""Commands for workflows, executions, schedules, events and workers."""

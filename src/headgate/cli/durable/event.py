@@ -1,4 +1,4 @@
-"""`headgate event`: emit events, follow them, see what failed, deliver it again or throw it away."""
+"""`headgate event`: emits and lists events; manages subscriptions, dead letters and replays."""
 
 from __future__ import annotations
 
@@ -7,47 +7,49 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli import times as moments
-from headgate.cli.api_client import Api, asks, at, read_payload
+from headgate.cli.api_client import Api, at, read_payload
+from headgate.cli.commands import Answer, add_action, command_group, server_command
+from headgate.cli.options import Since, Until
 from headgate.cli.output import compact, short, show_facts, show_table
-from headgate.cli.session import Json, echo_json
-from headgate.cli.times import Since, Until
+from headgate.cli.times import past_time
 
-app = typer.Typer(help="Events, subscriptions and dead letters.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage events, subscriptions and dead letters.")
 
-Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="A type, or a pattern such as 'order.*'.")]
-Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
-EventIds = Annotated[list[str] | None, typer.Argument(metavar="[EVENT]...", help="These alone.")]
+Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Event type, or a pattern such as 'order.*'.")]
+Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Subscription name.")]
+EventIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[EVENT]...", help="Event ids. [default: all that match]")
+]
 OlderThan = Annotated[
-    str | None, typer.Option("--older-than", metavar="DURATION", help="Those that failed for good longer ago.")
+    str | None, typer.Option("--older-than", metavar="DURATION", help="Filter by the time of the final failure.")
 ]
 NewerThan = Annotated[
-    str | None, typer.Option("--newer-than", metavar="DURATION", help="Those that failed for good since.")
+    str | None, typer.Option("--newer-than", metavar="DURATION", help="Filter by the time of the final failure.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
-_COME_BACK_SECONDS = 1.0
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the matches.")]
+_RECONNECT_SECONDS = 1.0
 _PAGE = 1000
 
 
-class Kind(StrEnum):
-    """What can be given up."""
+class DeadLetterKind(StrEnum):
+    """Kind of a dead letter."""
 
     DELIVERY = "delivery"
     EXECUTION = "execution"
 
 
-@app.command("emit")
-@asks
+@server_command(app, "emit")
 def emit(
     api: Api,
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as order.created.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Event type, such as order.created.")],
     data: Annotated[str | None, typer.Option(metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
-    subject: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
-    source: Annotated[str | None, typer.Option(metavar="URI")] = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="The same again is the same event.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Put an event on the bus, and print the id it is kept under."""
+    subject: Annotated[str | None, typer.Option(metavar="TEXT", help="CloudEvents subject.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="URI", help="CloudEvents source.")] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Event id; an event with the same id is emitted once.")
+    ] = None,
+) -> Answer:
+    """Emit an event and print its id."""
     body = {
         "type": type,
         "data": read_payload(data, "--data", is_event=True),
@@ -56,40 +58,32 @@ def emit(
         "id": id,
     }
     answer = api.post("/events", body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(answer["ids"][0])
+    yield answer
+    typer.echo(answer["ids"][0])
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     type: Type = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Those that were accepted after this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
-    as_json: Json = False,
-) -> None:
-    """List events: the latest, or those after one."""
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Only events accepted after this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of results.")] = 50,
+) -> Answer:
+    """List the newest events, or those after an event."""
     found = api.get("/events", type=type, after=after, limit=limit)["events"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [(each["id"], short(each["accepted_at"]), each["type"], _data(each)) for each in found]
     show_table(("ID", "ACCEPTED", "TYPE", "DATA"), rows, nothing="no events")
 
 
-@app.command("tail")
-@asks
+@server_command(app, "tail")
 def tail(
     api: Api,
     type: Type = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Begin after this one, and not now.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Follow events as they come, until it is interrupted."""
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Start after this event instead of now.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
+) -> Answer:
+    """Follow new events until interrupted."""
     from headgate.clock import SystemClock
 
     count = 0
@@ -97,76 +91,68 @@ def tail(
         for _, event_id, each in api.follow("/events/tail", after=after, type=type):
             after = event_id
             count += 1
-            if as_json:
-                echo_json(each)
-            else:
-                typer.echo(f"{each['id']}  {short(each['accepted_at'])}  {each['type']}  {_data(each)}".rstrip())
+            yield each
+            typer.echo(f"{each['id']}  {short(each['accepted_at'])}  {each['type']}  {_data(each)}".rstrip())
             if count == limit:
                 return
-        SystemClock().sleep(_COME_BACK_SECONDS)
+        SystemClock().sleep(_RECONNECT_SECONDS)
 
 
-@app.command("subscriptions")
-@asks
-def subscriptions(api: Api, as_json: Json = False) -> None:
-    """List who wants which events."""
+@server_command(app, "subscriptions")
+def subscriptions(api: Api) -> Answer:
+    """List subscriptions."""
     found = api.get("/subscriptions")["subscriptions"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["name"],
             each["app"],
             each["types"],
             each.get("forward_to", ""),
-            "retired" if each.get("retired_at") else "in force",
+            "retired" if each.get("retired_at") else "active",
         )
         for each in found
     ]
-    show_table(("SUBSCRIPTION", "APP", "TYPES", "FORWARDED TO", ""), rows, nothing="no subscriptions")
+    show_table(("SUBSCRIPTION", "APP", "TYPES", "FORWARDED TO", "STATUS"), rows, nothing="no subscriptions")
 
 
-@app.command("retire")
-@asks
-def retire(api: Api, subscription: Subscription, as_json: Json = False) -> None:
-    """Deliver no more events to a subscription, until an app that declares it starts again."""
-    answer = api.post(at("subscriptions", subscription, "retire"))
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{subscription}: it is retired")
+add_action(
+    app,
+    "retire",
+    "/subscriptions/{subscription}/retire",
+    "Retire a subscription: it gets no more events until an app that declares it starts again.",
+    "{subscription}: retired",
+    subscription=Subscription,
+)
 
 
-@app.command("dead")
-@asks
+@server_command(app, "dead")
 def dead(
     api: Api,
-    subscription: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    subscription: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by subscription.")] = None,
     type: Type = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
-    kind: Annotated[Kind | None, typer.Option("--kind", help="Only these; both without it.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 100,
-    as_json: Json = False,
-) -> None:
-    """List what was given up: deliveries that failed for good, and executions that are stuck."""
-    asked = {"subscription": subscription, "type": type, "older_than": older_than, "newer_than": newer_than}
-    asked["kind"] = None if kind is None else kind.value
+    kind: Annotated[DeadLetterKind | None, typer.Option("--kind", help="Filter by kind. [default: both]")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 100,
+) -> Answer:
+    """List dead letters: deliveries without retries left, and stuck executions."""
+    query = {"subscription": subscription, "type": type, "older_than": older_than, "newer_than": newer_than}
+    query["kind"] = None if kind is None else kind.value
     stuck: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     cursor = None
     while (left := limit - len(found) - len(stuck)) > 0:
-        page = api.get("/dead-letters", **asked, limit=min(_PAGE, left), cursor=cursor)
+        page = api.get("/dead-letters", **query, limit=min(_PAGE, left), cursor=cursor)
         stuck += page["executions"]
         found += page["dead_letters"]
         cursor = page["cursor"]
         if cursor is None:
             break
-    if as_json:
-        executions = [{"kind": Kind.EXECUTION.value, **each} for each in stuck]
-        echo_json([*executions, *({"kind": Kind.DELIVERY.value, **each} for each in found)])
-        return
+    yield [
+        *({"kind": DeadLetterKind.EXECUTION.value, **each} for each in stuck),
+        *({"kind": DeadLetterKind.DELIVERY.value, **each} for each in found),
+    ]
     if stuck:
         _show_stuck(stuck)
     if stuck and not found:
@@ -184,36 +170,31 @@ def dead(
     ]
     show_table(("EVENT", "SUBSCRIPTION", "TYPE", "ATTEMPTS", "DEAD SINCE", "ERROR"), rows, nothing="no dead letters")
     if cursor is not None:
-        typer.echo(f"and more than these {limit}; see --limit")
+        typer.echo(f"more than {limit} results; raise --limit")
 
 
 def _show_stuck(stuck: list[dict[str, Any]]) -> None:
     rows = [(each["id"], each["workflow"], each["failures"], short(each["since"]), _error(each)) for each in stuck]
     show_table(("STUCK EXECUTION", "WORKFLOW", "FAILURES", "SINCE", "ERROR"), rows, nothing="")
-    typer.echo(f"mend the code, then let each go on: {stuck[0]['redrive']}\n")
+    typer.echo(f"fix the code, then redrive each: {stuck[0]['redrive']}\n")
 
 
-@app.command("dead-letter")
-@asks
+@server_command(app, "dead-letter")
 def dead_letter(
     api: Api,
     subscription: Subscription,
-    event_id: Annotated[str, typer.Argument(metavar="EVENT")],
-    as_json: Json = False,
-) -> None:
-    """Show a delivery that failed for good: the event, and the error of the last attempt."""
+    event_id: Annotated[str, typer.Argument(metavar="EVENT", help="Event id.")],
+) -> Answer:
+    """Show a dead letter: the event and the error of the last attempt."""
     found = api.get(at("dead-letters", subscription, event_id))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     trace = found["error"].get("trace", "")
     show_facts({**found, "error": _error(found), "event": compact(found["event"])})
     if trace:
         typer.echo(f"\n{trace.rstrip()}")
 
 
-@app.command("redeliver")
-@asks
+@server_command(app, "redeliver")
 def redeliver(
     api: Api,
     subscription: Subscription,
@@ -222,16 +203,16 @@ def redeliver(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Deliver dead letters of a subscription again: those that are named, those that match, or all."""
-    asked = {"event_ids": event_ids or [], "type": type, "older_than": older_than, "newer_than": newer_than}
-    count = _on_letters(api, "redeliver", {"subscription": subscription, **asked, "dry_run": dry_run})
-    _say(subscription, count, "delivered again", dry_run=dry_run, as_json=as_json)
+) -> Answer:
+    """Deliver dead letters of a subscription again: by id, by filter, or all."""
+    selection = {"event_ids": event_ids or [], "type": type, "older_than": older_than, "newer_than": newer_than}
+    body = {"subscription": subscription, **selection, "dry_run": dry_run}
+    count = _apply_to_dead_letters(api, "redeliver", body)
+    yield {"count": count, "dry_run": dry_run}
+    typer.echo(f"{subscription}: {count} {'would be ' if dry_run else ''}redelivered")
 
 
-@app.command("purge")
-@asks
+@server_command(app, "purge")
 def purge(
     api: Api,
     subscription: Subscription,
@@ -239,18 +220,19 @@ def purge(
     type: Type = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
-    all: Annotated[bool, typer.Option("--all", help="All of the subscription's.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="All dead letters of the subscription.")] = False,
     dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Throw dead letters of a subscription away: those that are named, or those that match."""
-    asked = {"event_ids": event_ids or [], "type": type, "older_than": older_than, "newer_than": newer_than}
-    body = {"subscription": subscription, **asked, "all": all, "dry_run": dry_run}
-    _say(subscription, _on_letters(api, "purge", body), "thrown away", dry_run=dry_run, as_json=as_json)
+) -> Answer:
+    """Delete dead letters of a subscription: by id or by filter."""
+    selection = {"event_ids": event_ids or [], "type": type, "older_than": older_than, "newer_than": newer_than}
+    body = {"subscription": subscription, **selection, "all": all, "dry_run": dry_run}
+    count = _apply_to_dead_letters(api, "purge", body)
+    yield {"count": count, "dry_run": dry_run}
+    typer.echo(f"{subscription}: {count} {'would be ' if dry_run else ''}deleted")
 
 
-def _on_letters(api: Api, action: str, body: dict[str, Any]) -> int:
-    """Do something to dead letters page by page, and return to how many."""
+def _apply_to_dead_letters(api: Api, action: str, body: dict[str, Any]) -> int:
+    """Apply an action to dead letters page by page, and return their number."""
     count: int = 0
     cursor = None
     while True:
@@ -261,58 +243,44 @@ def _on_letters(api: Api, action: str, body: dict[str, Any]) -> int:
         cursor = answer["cursor"]
 
 
-def _say(subscription: str, count: int, done: str, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        echo_json({"count": count, "dry_run": dry_run})
-    else:
-        typer.echo(f"{subscription}: {count} {'would be ' if dry_run else ''}{done}")
-
-
-@app.command("replay")
-@asks
+@server_command(app, "replay")
 def replay(
     api: Api,
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    subscription: Subscription,
     since: Since,
     until: Until,
-    type: Annotated[list[str] | None, typer.Option(metavar="TYPE", help="Only these.")] = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="The same again goes on where it was left.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Deliver events of the past to a subscription again."""
-    times = {"since": moments.asked(since, "--since"), "until": moments.asked(until, "--until")}
+    type: Annotated[list[str] | None, typer.Option(metavar="TYPE", help="Filter by event type. Repeatable.")] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Replay id; the same id resumes an interrupted replay.")
+    ] = None,
+) -> Answer:
+    """Deliver past events to a subscription again."""
+    times = {"since": past_time(since, "--since"), "until": past_time(until, "--until")}
     body = {**times, "types": type or [], "id": id}
     answer = api.post(at("subscriptions", subscription, "replay"), body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{subscription}: {answer['count']} delivered again")
+    yield answer
+    typer.echo(f"{subscription}: {answer['count']} redelivered")
 
 
-@app.command("replays")
-@asks
-def replays(api: Api, subscription: Subscription, as_json: Json = False) -> None:
-    """List replays of past events to a subscription."""
+@server_command(app, "replays")
+def replays(api: Api, subscription: Subscription) -> Answer:
+    """List the replays of a subscription."""
     found = api.get(at("subscriptions", subscription, "replays"))["replays"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (each["id"], each["status"], each["count"], short(each["since"]), short(each["until"]), each.get("types"))
         for each in found
     ]
-    show_table(("REPLAY", "", "DELIVERIES", "SINCE", "UNTIL", "TYPES"), rows, nothing="no replays")
+    show_table(("REPLAY", "STATUS", "DELIVERIES", "SINCE", "UNTIL", "TYPES"), rows, nothing="no replays")
 
 
-@app.command("stop-replay")
-@asks
+@server_command(app, "stop-replay")
 def stop_replay(
     api: Api,
     subscription: Subscription,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The replay.")],
-    as_json: Json = False,
-) -> None:
-    """Stop a replay, and drop its deliveries that still wait; what a worker has taken goes on."""
+    id: Annotated[str, typer.Argument(metavar="ID", help="Replay id.")],
+) -> Answer:
+    """Stop a replay and drop its pending deliveries. Deliveries in progress continue."""
     dropped = 0
     cursor = None
     while True:
@@ -321,10 +289,8 @@ def stop_replay(
         cursor = answer.get("cursor")
         if cursor is None:
             break
-    if as_json:
-        echo_json({**answer["replay"], "dropped": dropped})
-    else:
-        typer.echo(f"{id}: stopped after {answer['replay']['count']} deliveries, of which {dropped} were dropped")
+    yield {**answer["replay"], "dropped": dropped}
+    typer.echo(f"{id}: stopped after {answer['replay']['count']} deliveries, {dropped} dropped")
 
 
 def _error(letter: dict[str, Any]) -> str:

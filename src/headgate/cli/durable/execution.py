@@ -1,4 +1,4 @@
-"""`headgate execution`: start executions, see how they are and why, tell them things, end them."""
+"""`headgate execution`: starts, lists, inspects, signals and ends executions of workflows."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, Tags, asks, at, read_payload, read_tags
-from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE, Id, download, logged, replay, result, watch
+from headgate.cli.api_client import Api, at, read_payload, read_tags
+from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
+from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE, Id, download, read_logs, replay, result, watch
+from headgate.cli.options import Tags
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.errors import InvalidPayloadError, TransientError, UserError
 
-app = typer.Typer(help="Durable runs of workflows.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage executions of workflows.")
 app.command("result")(result)
 app.command("watch")(watch)
 app.command("replay")(replay)
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+HandlerName = Annotated[str, typer.Argument(metavar="NAME", help="Signal, query or update handler.")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For whoever reads the history.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Recorded in the history.")]
 StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="STATUS", help="RUNNING, STUCK, FAILED and so on, in any case.")
+    str | None, typer.Option("--status", metavar="STATUS", help="Filter by status: RUNNING, STUCK, FAILED, …")
 ]
-_PAGE = 1000
 _REFUSED_SHOWN = 20
 
 
 class Reuse(StrEnum):
-    """What to do if there is an execution of this id already."""
+    """Policy for an id that is already in use."""
 
     NEVER = "never"
     FAILED = "failed"
@@ -38,8 +39,8 @@ class Reuse(StrEnum):
     TERMINATE = "terminate"
 
 
-class Action(StrEnum):
-    """What can be done to many at once."""
+class BulkAction(StrEnum):
+    """Action on all matching executions."""
 
     CANCEL = "cancel"
     TERMINATE = "terminate"
@@ -48,27 +49,28 @@ class Action(StrEnum):
 
 
 class Order(StrEnum):
-    """Which come first."""
+    """Sort order of a list."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
 
 
-@app.command("start")
-@asks
-def start(  # noqa: PLR0913 - each is an option
+@server_command(app, "start")
+def start(
     api: Api,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW")],
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Workflow name.")],
     input: Input = None,
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id. The same again starts nothing.")] = None,
-    reuse: Annotated[Reuse, typer.Option(help="What to do if there is one of this id.")] = Reuse.NEVER,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Execution id; a second start with the same id has no effect."),
+    ] = None,
+    reuse: Annotated[Reuse, typer.Option(help="When to start again with an id that is in use.")] = Reuse.NEVER,
     tag: Tags = None,
-    memo: Annotated[str | None, typer.Option(metavar="JSON", help="A note that is kept with it.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="End it after this time.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Begin after this time.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Start an execution, and print its id."""
+    memo: Annotated[str | None, typer.Option(metavar="JSON", help="Note stored with the execution.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time out after this duration.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Start after this duration.")] = None,
+) -> Answer:
+    """Start an execution and print its id."""
     body = {
         "workflow": workflow,
         "input": read_payload(input, "--input"),
@@ -80,30 +82,24 @@ def start(  # noqa: PLR0913 - each is an option
         "delay": delay,
     }
     answer = api.post("/executions", body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(answer["id"] if answer["created"] else f"{answer['id']} is there already")
+    yield answer
+    typer.echo(answer["id"] if answer["created"] else f"{answer['id']} already exists")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="ID", help="Children of this execution.")] = None,
+    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by workflow.")] = None,
+    parent: Annotated[str | None, typer.Option(metavar="ID", help="Only children of this execution.")] = None,
     tag: Tags = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    order: Annotated[Order, typer.Option()] = Order.NEWEST,
-    as_json: Json = False,
-) -> None:
-    """List executions: the latest of all, or those that match."""
-    found_by = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
-    found = _listed(api, {**found_by, "order": order.value}, limit)
-    if as_json:
-        echo_json(found)
-        return
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 50,
+    order: Annotated[Order, typer.Option(help="Sort by start time.")] = Order.NEWEST,
+) -> Answer:
+    """List executions, newest first."""
+    query = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
+    found = list(api.entries("/executions", "executions", limit, **query, order=order.value))
+    yield found
     rows = [
         (
             each["id"],
@@ -118,27 +114,15 @@ def ls(
     show_table(("ID", "WORKFLOW", "STATUS", "STARTED", "ENDED", ""), rows, nothing="no executions")
 
 
-def _status(given: str | None) -> str | None:
-    """Return a status as it is written, whatever its case. Raises `InvalidPayloadError` for what is none."""
+def _status(name: str | None) -> str | None:
+    """Return a status by its name in any case. Raises `InvalidPayloadError` for an unknown one."""
     from headgate.durable.model.history import Status
 
-    if given is None:
+    if name is None:
         return None
-    if given.upper() not in Status.__members__:
-        raise InvalidPayloadError(f"--status {given!r}: there is none; use {', '.join(Status)}")
-    return Status[given.upper()].value
-
-
-def _listed(api: Api, query: dict[str, Any], limit: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while len(found) < limit:
-        page = api.get("/executions", **query, limit=min(limit - len(found), _PAGE), cursor=cursor)
-        found += page["executions"]
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-    return found
+    if name.upper() not in Status.__members__:
+        raise InvalidPayloadError(f"--status {name!r}: unknown; use {', '.join(Status)}")
+    return Status[name.upper()].value
 
 
 def _note(each: dict[str, Any]) -> str:
@@ -146,18 +130,14 @@ def _note(each: dict[str, Any]) -> str:
     return " ".join(filter(None, [tags, each.get("error", "")]))
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     id: Id,
-    as_json: Json = False,
-) -> None:
-    """Show an execution, and what it waits for."""
+) -> Answer:
+    """Show an execution and what it is waiting for."""
     found = api.get(at("executions", id))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     waits = found.pop("waits_for", [])
     for name in ("error", "failure"):
         if name in found:
@@ -167,18 +147,18 @@ def show(
             found[name] = compact(found[name])
     show_facts(found)
     for wait in waits:
-        typer.echo(f"waits for {_wait(wait)}")
+        typer.echo(f"waiting for {_wait_text(wait)}")
 
 
-def _wait(wait: dict[str, Any]) -> str:
-    """Return what an execution waits for, as a sentence."""
+def _wait_text(wait: dict[str, Any]) -> str:
+    """Describe what an execution is waiting for."""
     match wait["kind"]:
         case "activity":
-            said = f"activity {wait['name']}: {wait['state']}, attempt {wait['attempt']}"
-            said += f", next try {short(wait['next_try_at'])}" if wait.get("next_try_at") else ""
-            said += f" by {wait['worker']}" if wait.get("worker") else ""
-            said += f"; last error: {wait['last_error']}" if wait.get("last_error") else ""
-            return said + ("; no live worker would take it" if wait.get("no_worker") else "")
+            text = f"activity {wait['name']}: {wait['state']}, attempt {wait['attempt']}"
+            text += f", next attempt {short(wait['next_try_at'])}" if wait.get("next_try_at") else ""
+            text += f" by {wait['worker']}" if wait.get("worker") else ""
+            text += f"; last error: {wait['last_error']}" if wait.get("last_error") else ""
+            return text + ("; no live worker serves it" if wait.get("no_worker") else "")
         case "timer" | "start":
             return f"{wait['kind']} at {short(wait['due_at'])}"
         case "signal":
@@ -188,25 +168,21 @@ def _wait(wait: dict[str, Any]) -> str:
         case "worker":
             return f"a worker: {wait['fact']}"
         case "retry":
-            return f"another try at {short(wait['next_try_at'])}; {wait['failures']} failed: {wait['error']}"
+            return f"a retry at {short(wait['next_try_at'])}; {wait['failures']} attempts failed: {wait['error']}"
         case "redrive":
-            return f"a redrive, once its code is mended; {wait['failures']} tries failed: {wait['error']}"
+            return f"a redrive after its code is fixed; {wait['failures']} attempts failed: {wait['error']}"
         case _:
             return str(wait["fact"])
 
 
-@app.command("history")
-@asks
+@server_command(app, "history")
 def history(
     api: Api,
     id: Id,
-    as_json: Json = False,
-) -> None:
-    """Show every turn: what it was told, and what it asked for. With --json, what 'replay --history' reads."""
+) -> Answer:
+    """Show the history: the events and commands of every turn. 'replay --history' reads its JSON."""
     found = download(api, id)
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     for turn in found["turns"]:
         from datetime import UTC, datetime
 
@@ -218,47 +194,44 @@ def history(
                 typer.echo(f"  {mark} {kind}  {compact(entry)}")
 
 
-@app.command("logs")
-@asks
+@server_command(app, "logs")
 def logs(
     api: Api,
     id: Id,
-    as_json: Json = False,
-) -> None:
-    """Show what the workflow and its activities logged."""
-    found = logged(api, id)
-    if as_json:
-        echo_json(found)
-        return
+) -> Answer:
+    """Show the logs of the workflow and its activities."""
+    found = read_logs(api, id)
+    yield found
     for line in found:
         typer.echo(f"{short(line['at'])}  {line['level']:7}  {line['source']}  {line['text']}")
 
 
-@app.command("signal")
-@asks
-def signal(  # noqa: PLR0913 - each is an option
+@server_command(app, "signal")
+def signal(
     api: Api,
     id: Id,
-    name: Name,
+    name: HandlerName,
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
-    signal_id: Annotated[str | None, typer.Option(metavar="ID", help="The same again is the same signal.")] = None,
+    signal_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Signal id; a signal with the same id is delivered once.")
+    ] = None,
     start: Annotated[
-        str | None, typer.Option("--start", metavar="WORKFLOW", help="Start it first if none of this id is open.")
+        str | None,
+        typer.Option(
+            "--start", metavar="WORKFLOW", help="Start this workflow first if no execution with this id is open."
+        ),
     ] = None,
     input: Input = None,
     tag: Tags = None,
-    reuse: Annotated[
-        Reuse | None, typer.Option(help="With --start: what to do if one has ended. [default: closed]")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Send a signal. With --start, to an execution that is started if need be; --input and --tag are then its own."""
+    reuse: Annotated[Reuse | None, typer.Option(help="With --start: when to reuse the id. [default: closed]")] = None,
+) -> Answer:
+    """Signal an execution. With --start, start it first if needed, with --input and --tag."""
     sent = read_payload(payload, "--payload")
     if start is None:
         if input is not None or tag or reuse is not None:
-            raise UserError(f"execution {id}: --input, --tag and --reuse are of one to start; name it with --start")
-        answer = api.post(at("executions", id, "signals"), {"name": name, "payload": sent, "id": signal_id})
-        _say(answer, f"{id}: signal {name} is sent", as_json=as_json)
+            raise UserError(f"execution {id}: --input, --tag and --reuse need --start")
+        yield api.post(at("executions", id, "signals"), {"name": name, "payload": sent, "id": signal_id})
+        typer.echo(f"{id}: signal {name} sent")
         return
     body = {
         "workflow": start,
@@ -271,117 +244,78 @@ def signal(  # noqa: PLR0913 - each is an option
         "reuse": None if reuse is None else reuse.value,
     }
     answer = api.post("/executions/signal-with-start", body)
-    told = f"it is started with signal {name}" if answer["created"] else f"signal {name} is sent"
-    _say(answer, f"{id}: {told}", as_json=as_json)
+    yield answer
+    typer.echo(f"{id}: started with signal {name}" if answer["created"] else f"{id}: signal {name} sent")
 
 
-@app.command("query")
-@asks
+@server_command(app, "query")
 def query(
     api: Api,
     id: Id,
-    name: Name,
+    name: HandlerName,
     input: Input = None,
 ) -> None:
-    """Ask its code something, and print the answer as JSON."""
+    """Query an execution and print the result as JSON."""
     body = {"name": name, "input": read_payload(input, "--input")}
     echo_json(api.post(at("executions", id, "queries"), body)["result"])
 
 
-@app.command("update")
-@asks
+@server_command(app, "update")
 def update(
     api: Api,
     id: Id,
-    name: Name,
+    name: HandlerName,
     input: Input = None,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the answer.")] = "30s",
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the result.")] = "30s",
 ) -> None:
-    """Have an update handler change something, and print its answer as JSON."""
+    """Run an update handler of an execution and print its result as JSON."""
     body = {"name": name, "input": read_payload(input, "--input"), "wait": wait}
     answer = api.post(at("executions", id, "updates"), body)
     if answer.get("pending"):
-        raise TransientError(f"execution {id}: update {name} ({answer['id']}) has no answer after {wait}; look again")
+        raise TransientError(f"execution {id}: update {name} ({answer['id']}) has no result after {wait}; try again")
     echo_json(answer.get("result"))
 
 
-@app.command("cancel")
-@asks
-def cancel(
-    api: Api,
-    id: Id,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Ask an execution to end; it may clean up."""
-    answer = api.post(at("executions", id, "cancel"), {"reason": reason})
-    _say(answer, f"{id}: it is asked to end", as_json=as_json)
+for _name, _help, _text in (
+    ("cancel", "Request cancellation of an execution. Its code may clean up.", "cancellation requested"),
+    ("terminate", "Terminate an execution without running its code.", "termination requested"),
+):
+    add_action(app, _name, f"/executions/{{id}}/{_name}", _help, f"{{id}}: {_text}", id=Id, reason=Option(Reason, ""))
+for _name, _help, _text in (
+    ("retry", "Run a closed execution again from the start, with the same input.", "restarted"),
+    ("redrive", "Resume a stuck execution after its code was fixed.", "resumed"),
+):
+    add_action(app, _name, f"/executions/{{id}}/{_name}", _help, f"{{id}}: {_text}", id=Id)
 
 
-@app.command("terminate")
-@asks
-def terminate(
-    api: Api,
-    id: Id,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """End an execution without asking its code."""
-    answer = api.post(at("executions", id, "terminate"), {"reason": reason})
-    _say(answer, f"{id}: it will be ended", as_json=as_json)
-
-
-@app.command("retry")
-@asks
-def retry(
-    api: Api,
-    id: Id,
-    as_json: Json = False,
-) -> None:
-    """Run an execution that has ended again from its beginning, with the same input."""
-    answer = api.post(at("executions", id, "retry"))
-    _say(answer, f"{id}: it begins again", as_json=as_json)
-
-
-@app.command("redrive")
-@asks
-def redrive(
-    api: Api,
-    id: Id,
-    as_json: Json = False,
-) -> None:
-    """Let an execution that is stuck go on, after its code was mended."""
-    answer = api.post(at("executions", id, "redrive"))
-    _say(answer, f"{id}: it goes on", as_json=as_json)
-
-
-@app.command("bulk")
-@asks
+@server_command(app, "bulk")
 def bulk(
     api: Api,
-    action: Annotated[Action, typer.Argument()],
+    action: Annotated[BulkAction, typer.Argument(help="What to do with each match.")],
     status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by workflow.")] = None,
     tag: Tags = None,
     reason: Reason = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matches.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Do something to all executions that match. Give at least one of --status, --workflow and --tag.
+    """Apply an action to all matching executions. At least one of --status, --workflow and --tag is required.
 
-    The exit code is 1 if it was not done to some of them; which and why is on standard error.
+    The exit code is 1 if some were refused; they are listed on standard error.
     """
-    where = {"status": _status(status), "workflow": workflow, "tag": read_tags(tag)}
-    if not any(where.values()):
-        raise UserError("bulk: this would be every execution; give --status, --workflow or --tag")
-    body = {"action": action.value, "where": {name: each for name, each in where.items() if each}, "reason": reason}
+    filters = {"status": _status(status), "workflow": workflow, "tag": read_tags(tag)}
+    if not any(filters.values()):
+        raise UserError("bulk: a filter is required: --status, --workflow or --tag")
+    body = {"action": action.value, "where": {name: each for name, each in filters.items() if each}, "reason": reason}
     total: dict[str, Any] = {"action": action.value, "dry_run": dry_run, "matched": 0, "done": 0, "refused": []}
     for page in _bulk_pages(api, {**body, "dry_run": dry_run}):
         total["matched"] += page["matched"]
         total["done"] += page["done"]
         total["refused"] += page["refused"]
-    said = f"{total['matched']} match" if dry_run else f"{action.value}: {total['done']} of {total['matched']}"
-    _say(total, said, as_json=as_json)
+    if as_json:
+        echo_json(total)
+    else:
+        typer.echo(f"{total['matched']} match" if dry_run else f"{action.value}: {total['done']} of {total['matched']}")
     if total["refused"]:
         _show_refused(total["refused"])
         raise typer.Exit(FAILED_EXIT_CODE)
@@ -391,7 +325,7 @@ def _show_refused(refused: list[dict[str, Any]]) -> None:
     for each in refused[:_REFUSED_SHOWN]:
         typer.echo(f"refused: {each['id']}: {each['detail']} ({each['code']})", err=True)
     if len(refused) > _REFUSED_SHOWN:
-        typer.echo(f"refused: {len(refused) - _REFUSED_SHOWN} more; --json names them all", err=True)
+        typer.echo(f"refused: {len(refused) - _REFUSED_SHOWN} more; --json lists them all", err=True)
 
 
 def _bulk_pages(api: Api, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -402,10 +336,3 @@ def _bulk_pages(api: Api, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         cursor = page["cursor"]
         if cursor is None:
             return
-
-
-def _say(answer: object, sentence: str, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(sentence)

@@ -1,4 +1,4 @@
-"""`headgate execution result`, `watch` and `replay`: what takes as long as it takes, or runs code here."""
+"""`headgate execution result`, `watch` and `replay`: commands that wait for an execution or run its code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, Server, api_of, asks, at
+from headgate.cli.api_client import Api, Server, api_of, at
+from headgate.cli.commands import calls_server
 from headgate.cli.output import compact, short
 from headgate.cli.session import Config, Home, Json, echo_json
 from headgate.errors import ConflictError, InvalidPayloadError, TransientError, UnknownWorkflowError, UserError
@@ -16,30 +17,30 @@ from headgate.errors import ConflictError, InvalidPayloadError, TransientError, 
 if TYPE_CHECKING:
     from headgate.clock import Clock
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The execution.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Execution id.")]
 FAILED_EXIT_CODE: Final = 1
-_ASK_SECONDS: Final = 30.0
-_COME_BACK_SECONDS: Final = 1.0
-_LINES_MAX: Final = 1_000
+_LONG_POLL_SECONDS: Final = 30.0
+_RECONNECT_SECONDS: Final = 1.0
+_LOG_PAGE: Final = 1_000
 _RUNNING: Final = "RUNNING"
 _STUCK: Final = "STUCK"
 
 
-@asks
+@calls_server
 def result(
     api: Api,
     id: Id,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the end.")] = "0s",
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the execution to close.")] = "0s",
     as_json: Json = False,
 ) -> None:
-    """Print the result as JSON.
+    """Print the result of an execution as JSON.
 
-    The exit code is 1 if it ended otherwise than well, 3 if it is stuck, and 75 if it has not ended.
+    The exit code is 1 if it did not succeed, 3 if it is stuck, 75 if it is still running.
     """
     from headgate.clock import SystemClock
     from headgate.durable.model import duration
 
-    found = _ended(api, id, duration.seconds(wait, name="--wait"), SystemClock())
+    found = _wait_until_closed(api, id, duration.seconds(wait, name="--wait"), SystemClock())
     if as_json:
         echo_json(found)
     elif found["status"] == "SUCCEEDED":
@@ -50,56 +51,55 @@ def result(
         raise typer.Exit(FAILED_EXIT_CODE)
 
 
-def _ended(api: Api, execution_id: str, wait_seconds: float, clock: Clock) -> dict[str, Any]:
-    give_up_at = clock.monotonic() + wait_seconds
+def _wait_until_closed(api: Api, execution_id: str, wait_seconds: float, clock: Clock) -> dict[str, Any]:
+    deadline = clock.monotonic() + wait_seconds
     while True:
-        left = max(0.0, min(_ASK_SECONDS, give_up_at - clock.monotonic()))
+        left = max(0.0, min(_LONG_POLL_SECONDS, deadline - clock.monotonic()))
         found: dict[str, Any] = api.get(at("executions", execution_id, "result"), wait=f"{left:.3f}s")
         if found["status"] == _STUCK:
-            raise ConflictError(_stuck(execution_id, _told(found.get("failure"))))
+            raise ConflictError(_stuck_text(execution_id, _error_text(found.get("failure"))))
         if found["status"] != _RUNNING:
             return found
-        if clock.monotonic() >= give_up_at:
-            raise TransientError(f"execution {execution_id}: it is {found['status']}; wait longer with --wait")
+        if clock.monotonic() >= deadline:
+            raise TransientError(f"execution {execution_id}: {found['status']}; wait longer with --wait")
 
 
-@asks
+@calls_server
 def watch(
     api: Api,
     id: Id,
     as_json: Json = False,
 ) -> None:
-    """Follow an execution until it ends. The exit code is 1 if it ends otherwise than well.
+    """Follow an execution until it closes. The exit code is 1 if it does not succeed.
 
-    One that is stuck is followed, too: it goes on after a redrive.
+    A stuck execution is followed as well, because a redrive resumes it.
     """
     from headgate.clock import SystemClock
 
-    seen = -1
+    last_version = -1
     while True:
         for name, _, data in api.follow(at("executions", id, "watch")):
             if name == "end":
                 if data["status"] != "SUCCEEDED":
                     raise typer.Exit(FAILED_EXIT_CODE)
                 return
-            # A stream that was begun again tells first what is known already.
-            if data["version"] != seen:
-                seen = data["version"]
+            # A reconnected stream starts with the last known state.
+            if data["version"] != last_version:
+                last_version = data["version"]
                 _show_state(data, as_json=as_json)
                 if data["status"] == _STUCK:
-                    typer.echo(_stuck(id, data.get("error", "")), err=True)
-        SystemClock().sleep(_COME_BACK_SECONDS)
+                    typer.echo(_stuck_text(id, data.get("error", "")), err=True)
+        SystemClock().sleep(_RECONNECT_SECONDS)
 
 
-def _stuck(execution_id: str, error: str) -> str:
-    """Return what there is to say of an execution that is stuck: the fact, the error and the remedy."""
+def _stuck_text(execution_id: str, error: str) -> str:
+    """Describe a stuck execution: the error and the remedy."""
     return (
-        f"execution {execution_id}: it is stuck and does not go on by itself: {error}; mend its code, then run "
-        f"'headgate execution redrive {execution_id}'"
+        f"execution {execution_id}: stuck: {error}; fix its code, then run 'headgate execution redrive {execution_id}'"
     )
 
 
-def _told(error: dict[str, Any] | None) -> str:
+def _error_text(error: dict[str, Any] | None) -> str:
     return "" if error is None else f"{error['type']}: {error['message']}"
 
 
@@ -113,26 +113,24 @@ def _show_state(state: dict[str, Any], *, as_json: bool) -> None:
 
 def replay(
     context: typer.Context,
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The execution; not needed with --history.")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Execution id; not needed with --history.")] = None,
     app_reference: Annotated[
-        str, typer.Option("--app", metavar="MODULE:APP", help="The app with today's code of the workflow.")
+        str, typer.Option("--app", metavar="MODULE:APP", help="App with the current code of the workflow.")
     ] = "",
-    history: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file that 'execution history --json' wrote.")
-    ] = None,
+    history: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of 'execution history --json'.")] = None,
     server: Server = None,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Run a recorded history against today's code, here, and change nothing.
+    """Replay a recorded history against the current code, locally and without side effects.
 
-    The exit code is 70 if the code does not do what the history says; the error names the first difference.
+    The exit code is 70 if the code deviates from the history; the error names the first difference.
     """
     from headgate.bootstrap.store import load_app
 
     if not app_reference:
-        raise UserError("replay: name the code with --app MODULE:APP")
+        raise UserError("replay: --app MODULE:APP is required")
     if history is None and id is None:
         raise UserError("replay: give the ID of an execution, or --history FILE")
     loaded = load_app(app_reference)
@@ -156,12 +154,12 @@ def download(api: Api, execution_id: str) -> dict[str, Any]:
     return whole
 
 
-def logged(api: Api, execution_id: str) -> list[dict[str, Any]]:
-    """Return everything that an execution and its activities logged, in order of time."""
+def read_logs(api: Api, execution_id: str) -> list[dict[str, Any]]:
+    """Return the log lines of an execution and its activities in order of time."""
     lines: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = api.get(at("executions", execution_id, "logs"), limit=_LINES_MAX, cursor=cursor)
+        page = api.get(at("executions", execution_id, "logs"), limit=_LOG_PAGE, cursor=cursor)
         lines += page["lines"]
         cursor = page["cursor"]
         if cursor is None:
@@ -185,13 +183,13 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an app, which is imported only here
-    """Return how many turns were replayed, each run of the execution by itself. Raises `DeterminismError`."""
+def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an App, whose module is not imported here
+    """Replay each run of the execution and return the number of turns. Raises `DeterminismError`."""
     import msgspec
 
     from headgate import testing, typed_decode
     from headgate.durable.model.history import TerminateRequested, Turn
-    from headgate.durable.replay import sandbox as guard
+    from headgate.durable.replay import sandbox
 
     workflow = loaded.workflows.get(recorded["workflow"])
     if workflow is None:
@@ -201,9 +199,9 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
         turns = typed_decode.from_json(compact(recorded["turns"]), list[Turn])
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"history of {recorded['execution_id']}: {exc}") from exc
-    guard.install()
-    # What ended without being asked has nothing to say to it.
-    asked = [turn for turn in turns if not any(isinstance(each, TerminateRequested) for each in turn.events)]
-    for _, run in groupby(asked, key=lambda turn: turn.run):
+    sandbox.install()
+    # A termination does not run workflow code.
+    replayed = [turn for turn in turns if not any(isinstance(each, TerminateRequested) for each in turn.events)]
+    for _, run in groupby(replayed, key=lambda turn: turn.run):
         testing.replay(workflow, recorded["execution_id"], run)
-    return len(asked)
+    return len(replayed)

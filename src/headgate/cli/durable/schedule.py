@@ -1,4 +1,4 @@
-"""`headgate schedule`: workflows that are started again and again."""
+"""`headgate schedule`: manages recurring starts of workflows."""
 
 from __future__ import annotations
 
@@ -6,170 +6,120 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.durable.schedule_edit import Id, Overlap, create, next_slot, say, update
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_action, add_deletion, command_group, server_command
+from headgate.cli.durable.schedule_edit import Id, Overlap, create, next_slot, schedule_text, update
+from headgate.cli.options import Reason, Since, Until
 from headgate.cli.output import compact, short, show_facts, show_table
-from headgate.cli.session import Json, echo_json
-from headgate.cli.times import Since, Until, asked
+from headgate.cli.times import past_time
 
-app = typer.Typer(help="Recurring starts of workflows.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage recurring starts of workflows.")
 
 app.command("create")(create)
 app.command("update")(update)
 
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For whoever wonders.")]
 
-
-@app.command("ls")
-@asks
-def ls(api: Api, as_json: Json = False) -> None:
-    """List schedules, those that are due next first."""
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while True:
-        page = api.get("/schedules", limit=1000, cursor=cursor)
-        found += page["schedules"]
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-    if as_json:
-        echo_json(found)
-        return
+@server_command(app, "ls")
+def ls(api: Api) -> Answer:
+    """List schedules, next due first."""
+    found = list(api.entries("/schedules", "schedules"))
+    yield found
     rows = [
         (each["id"], each["workflow"], each["cron"], each["zone"], next_slot(each), _last(each), each.get("reason", ""))
         for each in found
     ]
-    show_table(("ID", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST", ""), rows, nothing="no schedules")
+    show_table(("ID", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST", "REASON"), rows, nothing="no schedules")
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     id: Id,
-    as_json: Json = False,
-) -> None:
-    """Show a schedule, and what became of its last slots."""
+) -> Answer:
+    """Show a schedule and the outcomes of its last slots."""
     found = api.get(at("schedules", id))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     fires = found.pop("fires", [])
     found["input"] = compact(found["input"])
     show_facts(found)
     rows = [(each["slot"], short(each["at"]), _outcome(each)) for each in fires]
-    show_table(("SLOT", "JUDGED", "OUTCOME"), rows, nothing="no slot has been judged yet")
+    show_table(("SLOT", "DECIDED", "OUTCOME"), rows, nothing="no slots yet")
 
 
-@app.command("pause")
-@asks
-def pause(
-    api: Api,
-    id: Id,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Start nothing for now, but by hand and by backfill."""
-    say(api.post(at("schedules", id, "pause"), {"reason": reason}), as_json=as_json)
+_PATH = "/schedules/{id}/"
+add_action(
+    app,
+    "pause",
+    _PATH + "pause",
+    "Pause a schedule. It can still be triggered and backfilled.",
+    schedule_text,
+    id=Id,
+    reason=Option(Reason, ""),
+)
+add_action(app, "resume", _PATH + "resume", "Resume a schedule from its next slot on.", schedule_text, id=Id)
+add_action(
+    app,
+    "stop-backfills",
+    _PATH + "stop-backfills",
+    "Stop the backfills of a schedule. Started executions continue.",
+    "{id}: backfills stopped",
+    id=Id,
+)
+add_deletion(app, "delete", "/schedules/{id}", "Delete a schedule. Started executions continue.", id=Id)
 
 
-@app.command("resume")
-@asks
-def resume(
-    api: Api,
-    id: Id,
-    as_json: Json = False,
-) -> None:
-    """Start again, with the slots from now on."""
-    say(api.post(at("schedules", id, "resume")), as_json=as_json)
-
-
-@app.command("trigger")
-@asks
+@server_command(app, "trigger")
 def trigger(
     api: Api,
     id: Id,
-    overlap: Annotated[Overlap, typer.Option(help="What to do if one is open.")] = Overlap.ALLOW,
-    request_id: Annotated[str | None, typer.Option(metavar="ID", help="The same again starts nothing more.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Start an execution now, and print its id."""
+    overlap: Annotated[Overlap, typer.Option(help="Policy while an execution is open.")] = Overlap.ALLOW,
+    request_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Request id; a repeated request has no effect.")
+    ] = None,
+) -> Answer:
+    """Start an execution now and print its id."""
     body = {"overlap": overlap.value, "id": request_id}
     fire = api.post(at("schedules", id, "trigger"), body)
-    if as_json:
-        echo_json(fire)
-    else:
-        typer.echo(_outcome(fire))
+    yield fire
+    typer.echo(_outcome(fire))
 
 
-@app.command("backfill")
-@asks
+@server_command(app, "backfill")
 def backfill(
     api: Api,
     id: Id,
     since: Since,
     until: Until,
-    overlap: Annotated[Overlap, typer.Option(help="buffer_one: one by one; allow: side by side.")] = Overlap.BUFFER_ONE,
-    as_json: Json = False,
-) -> None:
-    """Start the slots of a past time."""
-    body = {"since": asked(since, "--since"), "until": asked(until, "--until"), "overlap": overlap.value}
+    overlap: Annotated[
+        Overlap, typer.Option(help="buffer_one: one at a time; allow: in parallel.")
+    ] = Overlap.BUFFER_ONE,
+) -> Answer:
+    """Start the slots of a past time range."""
+    body = {"since": past_time(since, "--since"), "until": past_time(until, "--until"), "overlap": overlap.value}
     answer = api.post(at("schedules", id, "backfill"), body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{id}: {len(answer.get('backfills', []))} backfills under way")
+    yield answer
+    typer.echo(f"{id}: {len(answer.get('backfills', []))} backfills in progress")
 
 
-@app.command("stop-backfills")
-@asks
-def stop_backfills(api: Api, id: Id, as_json: Json = False) -> None:
-    """Start no further slots of past times; what was started goes on."""
-    answer = api.post(at("schedules", id, "stop-backfills"))
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{id}: no backfills under way")
-
-
-@app.command("next")
-@asks
+@server_command(app, "next")
 def next_slots(
     api: Api,
     id: Id,
-    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many.")] = 10,
-    as_json: Json = False,
-) -> None:
-    """Show the slots to come, as if it were not paused."""
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of slots.")] = 10,
+) -> Answer:
+    """List the next slots, as if the schedule were not paused."""
     found = api.get(at("schedules", id, "preview"), n=count)
-    if as_json:
-        echo_json(found["slots"])
-        return
+    yield found["slots"]
     zone = found["zone"]
     rows = [
         (each["slot"], "" if zone == "UTC" else _local(each), each["due"] if each["due"] != each["slot"] else "")
         for each in found["slots"]
     ]
-    show_table(("SLOT", "" if zone == "UTC" else zone, "TAKEN AT"), rows, nothing="no slots to come")
-
-
-@app.command("delete")
-@asks
-def delete(
-    api: Api,
-    id: Id,
-    as_json: Json = False,
-) -> None:
-    """Remove a schedule; what it started goes on."""
-    api.request("DELETE", at("schedules", id))
-    if as_json:
-        echo_json({"deleted": id})
-    else:
-        typer.echo(f"{id}: it is removed")
+    show_table(("SLOT", "" if zone == "UTC" else zone, "STARTS AT"), rows, nothing="no further slots")
 
 
 def _local(slot: dict[str, Any]) -> str:
-    """Return what time a slot is where the schedule is, with the day: some hours are there twice, some never."""
+    """Return the local time of a slot with its UTC offset, which distinguishes the repeated hour of a DST change."""
     from datetime import datetime
 
     moment = datetime.fromisoformat(slot["local"])

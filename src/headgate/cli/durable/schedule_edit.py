@@ -1,4 +1,4 @@
-"""`headgate schedule create` and `update`: what is started when, and what if slots collide or were missed."""
+"""`headgate schedule create` and `update`: the specification of a schedule."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, Input, Tags, asks, at, read_payload, read_tags
+from headgate.cli.api_client import Api, at, read_payload, read_tags
+from headgate.cli.commands import Answer, calls_server
+from headgate.cli.options import Input, Tags
 from headgate.cli.output import short
-from headgate.cli.pipelines.views import later
-from headgate.cli.session import Json, echo_json
+from headgate.cli.times import future_time
 from headgate.errors import UserError
 
 
 class Overlap(StrEnum):
-    """What to do when a slot comes while an execution of the schedule is still open."""
+    """Policy for a slot that is due while an execution of the schedule is open."""
 
     SKIP = "skip"
     BUFFER_ONE = "buffer_one"
@@ -25,38 +26,41 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What to do about slots that nobody was there to start."""
+    """Policy for slots that were missed."""
 
     NONE = "none"
     LAST = "last"
     ALL = "all"
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The schedule.")]
-_WORKFLOW: Final = typer.Option("--workflow", metavar="NAME", help="What is started.")
-_CRON: Final = typer.Option("--cron", metavar="WHEN", help="'0 6 * * MON-FRI', @hourly, or 'every 15m'.")
-_ZONE: Final = typer.Option("--zone", metavar="ZONE", help="Such as Europe/Berlin.")
-_OVERLAP: Final = typer.Option("--overlap", help="What to do while one is still open.")
-_CATCHUP: Final = typer.Option("--catchup", help="What to do about slots that were missed.")
+Id = Annotated[str, typer.Argument(metavar="ID", help="Schedule id.")]
+_WORKFLOW: Final = typer.Option("--workflow", metavar="NAME", help="Workflow to start.")
+_CRON: Final = typer.Option("--cron", metavar="WHEN", help="Cron expression, @hourly, or 'every 15m'.")
+_ZONE: Final = typer.Option("--zone", metavar="ZONE", help="Time zone, such as Europe/Berlin.")
+_OVERLAP: Final = typer.Option("--overlap", help="Policy while an execution is open.")
+_CATCHUP: Final = typer.Option("--catchup", help="Policy for missed slots.")
 Window = Annotated[
     str | None,
-    typer.Option("--catchup-window", metavar="DURATION", help="How far back missed slots are made up for: 7d."),
+    typer.Option("--catchup-window", metavar="DURATION", help="How far back missed slots are started, such as 7d."),
 ]
-Jitter = Annotated[str | None, typer.Option("--jitter", metavar="DURATION", help="Spread the starts over this time.")]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="DURATION", help="End each execution after this.")]
+Jitter = Annotated[str | None, typer.Option("--jitter", metavar="DURATION", help="Spread starts over this duration.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Time out each execution after this.")
+]
 Retention = Annotated[
-    str | None, typer.Option("--retention", metavar="DURATION", help="Keep what became of each execution for so long.")
+    str | None, typer.Option("--retention", metavar="DURATION", help="How long to keep closed executions.")
 ]
 Start = Annotated[
-    str | None, typer.Option("--start", metavar="TIME", help="No slots before: 2026-01-31T06:00:00Z, or in 2h.")
+    str | None,
+    typer.Option("--start", metavar="TIME", help="First possible slot: 2026-01-31T06:00:00Z, or 2h from now."),
 ]
-End = Annotated[str | None, typer.Option("--end", metavar="TIME", help="No slots from then on.")]
-# What takes a limit away from a schedule that has one.
+End = Annotated[str | None, typer.Option("--end", metavar="TIME", help="No slots from this time on.")]
+# Removes a limit from a schedule.
 _NONE: Final = "none"
 _REMOVABLE: Final = ("jitter", "timeout", "retention", "start", "end")
 
 
-@asks
+@calls_server
 def create(  # noqa: PLR0913 - each is an option
     api: Api,
     id: Id,
@@ -73,10 +77,9 @@ def create(  # noqa: PLR0913 - each is an option
     start: Start = None,
     end: End = None,
     tag: Tags = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Start nothing yet.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Make a schedule."""
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+) -> Answer:
+    """Create a schedule."""
     body = {
         "id": id,
         "workflow": workflow,
@@ -89,15 +92,17 @@ def create(  # noqa: PLR0913 - each is an option
         "jitter": jitter,
         "timeout": timeout,
         "retention": retention,
-        "start": later(start, "--start"),
-        "end": later(end, "--end"),
+        "start": future_time(start, "--start"),
+        "end": future_time(end, "--end"),
         "tags": read_tags(tag),
         "paused": paused,
     }
-    say(api.post("/schedules", body), as_json=as_json)
+    schedule = api.post("/schedules", body)
+    yield schedule
+    typer.echo(schedule_text(schedule))
 
 
-@asks
+@calls_server
 def update(  # noqa: PLR0913 - each is an option
     api: Api,
     id: Id,
@@ -114,13 +119,12 @@ def update(  # noqa: PLR0913 - each is an option
     start: Start = None,
     end: End = None,
     tag: Tags = None,
-    as_json: Json = False,
-) -> None:
-    """Change a schedule. What is not given stays as it is; tags are given all together.
+) -> Answer:
+    """Update a schedule. Omitted options keep their values; --tag replaces all tags.
 
-    'none' takes away --jitter, --timeout, --retention, --start or --end.
+    The value 'none' removes --jitter, --timeout, --retention, --start or --end.
     """
-    given = {
+    options = {
         "workflow": workflow,
         "cron": cron,
         "zone": zone,
@@ -131,43 +135,40 @@ def update(  # noqa: PLR0913 - each is an option
         "jitter": jitter,
         "timeout": timeout,
         "retention": retention,
-        "start": start if start == _NONE else later(start, "--start"),
-        "end": end if end == _NONE else later(end, "--end"),
+        "start": start if start == _NONE else future_time(start, "--start"),
+        "end": end if end == _NONE else future_time(end, "--end"),
         "tags": None if tag is None else read_tags(tag),
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in options.items() if value is not None}
     if not changes:
-        raise UserError(f"schedule {id}: nothing to change is given; see 'headgate schedule update --help'")
+        raise UserError(f"schedule {id}: no changes; see 'headgate schedule update --help'")
     current = api.get(at("schedules", id))
     body = {**_spec(current), **changes}
     body = {name: value for name, value in body.items() if not (name in _REMOVABLE and value == _NONE)}
-    # Only what was read is changed: what someone else has said meanwhile is not undone.
-    say(api.request("PUT", at("schedules", id), body=body, if_match=current["revision"]), as_json=as_json)
+    # The revision guards against overwriting a concurrent update.
+    schedule = api.request("PUT", at("schedules", id), body=body, if_match=current["revision"])
+    yield schedule
+    typer.echo(schedule_text(schedule))
 
 
-def say(schedule: dict[str, Any], *, as_json: bool) -> None:
-    """Print a schedule: what is started, when, and when next."""
-    if as_json:
-        echo_json(schedule)
-    else:
-        typer.echo(
-            f"{schedule['id']}: {schedule['workflow']}, {schedule['cron']} {schedule['zone']}; "
-            f"next {next_slot(schedule)}"
-        )
+def schedule_text(schedule: dict[str, Any]) -> str:
+    """Describe a schedule: its workflow, its cron expression and its next slot."""
+    cron = f"{schedule['cron']} {schedule['zone']}"
+    return f"{schedule['id']}: {schedule['workflow']}, {cron}; next {next_slot(schedule)}"
 
 
 def next_slot(schedule: dict[str, Any]) -> str:
-    """Return when a schedule starts something next, in few words."""
+    """Return the time of the next slot, or why there is none."""
     if schedule["paused"]:
         return "paused"
     return short(schedule.get("next")) or "never"
 
 
-def _spec(shown: dict[str, Any]) -> dict[str, Any]:
-    """Return what a schedule that is shown was made with."""
+def _spec(view: dict[str, Any]) -> dict[str, Any]:
+    """Return the specification of a schedule from its view."""
     names = ("workflow", "cron", "zone", "input", "overlap", "catchup", "tags", "start", "end")
-    spec = {name: shown[name] for name in names if name in shown}
+    spec = {name: view[name] for name in names if name in view}
     for name in ("catchup_window", "jitter", "timeout", "retention"):
-        if f"{name}_seconds" in shown:
-            spec[name] = shown[f"{name}_seconds"]
+        if f"{name}_seconds" in view:
+            spec[name] = view[f"{name}_seconds"]
     return spec

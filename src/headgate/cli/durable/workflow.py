@@ -1,7 +1,4 @@
-"""`headgate workflow`: which workflows there are. And which workers serve them.
-
-`headgate worker`: another process that advances executions and runs activities on the same store.
-"""
+"""`headgate workflow`, `headgate workers` and `headgate worker`: lists workflows and workers, and runs a worker."""
 
 from __future__ import annotations
 
@@ -9,21 +6,19 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.api_client import Api, asks
+from headgate.cli.api_client import Api
+from headgate.cli.commands import Answer, calls_server, command_group, server_command
 from headgate.cli.output import short, show_table
-from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.cli.session import Config, Home, session_of
 
-app = typer.Typer(help="Workflows that can be started.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("List workflows.")
 
 
-@app.command("ls")
-@asks
-def ls(api: Api, as_json: Json = False) -> None:
-    """List workflows: those of the server's app, and those that workers elsewhere serve."""
+@server_command(app, "ls")
+def ls(api: Api) -> Answer:
+    """List the workflows of the server's app and of other workers."""
     found = api.get("/workflows")["workflows"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["name"],
@@ -33,16 +28,16 @@ def ls(api: Api, as_json: Json = False) -> None:
         )
         for each in found
     ]
-    show_table(("WORKFLOW", "LIVE WORKERS", "", ""), rows, nothing="no workflows; start the server with --app")
+    show_table(
+        ("WORKFLOW", "LIVE WORKERS", "", "DESCRIPTION"), rows, nothing="no workflows; start the server with --app"
+    )
 
 
-@asks
-def workers_ls(api: Api, as_json: Json = False) -> None:
-    """List workers: where they run, what they serve, and whether they are alive."""
+@calls_server
+def workers_ls(api: Api) -> Answer:
+    """List workers, their queues and whether they are alive."""
     found = api.get("/workers")["workers"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["id"],
@@ -54,21 +49,21 @@ def workers_ls(api: Api, as_json: Json = False) -> None:
         )
         for each in found
     ]
-    show_table(("WORKER", "", "APP", "HOST PID", "QUEUES", "STARTED"), rows, nothing="no workers")
+    show_table(("WORKER", "STATUS", "APP", "HOST PID", "QUEUES", "STARTED"), rows, nothing="no workers")
 
 
 def worker(
     context: typer.Context,
-    app: Annotated[str, typer.Option(metavar="MODULE:APP", help="The app whose workflows and activities are run.")],
+    app: Annotated[str, typer.Option(metavar="MODULE:APP", help="App whose workflows and activities to run.")],
     home: Home = None,
     config: Config = None,
     queue: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A queue to take activities from. [default: default]")
+        list[str] | None, typer.Option(metavar="NAME", help="Activity queue to serve. Repeatable. [default: default]")
     ] = None,
 ) -> None:
-    """Run an app's workflows and activities until a signal asks to stop, beside other processes on the same store.
+    """Run the workflows and activities of an app in a process of its own, on the same store as the server.
 
-    When it has begun, one line on standard output says so. SIGTERM lets what runs end and gives back the rest.
+    Prints one line when it is ready. SIGTERM finishes running activities and releases the rest.
     """
     from headgate.bootstrap.store import load_app
     from headgate.clock import SystemClock

@@ -1,1 +1,1 @@
-"""Fanout: say here what this part is for."""
+"""Commands for fan-outs and their chunks."""

@@ -1,44 +1,37 @@
-"""`headgate chunk`: look at one chunk, and run chunks beside the server."""
+"""`headgate chunk`: shows a chunk, and runs a worker process for chunks."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, server_command
 from headgate.cli.fanout.exit_codes import FAILED, FanoutGroup
-from headgate.cli.fanout.views import about, error_text
+from headgate.cli.fanout.views import FanoutId, Lane, error_text
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.cli.times import duration_text
 
 app = typer.Typer(
-    cls=FanoutGroup, help="Pieces of fan-outs, and who runs them.", no_args_is_help=True, rich_markup_mode=None
+    cls=FanoutGroup,
+    help="Show chunks of fan-outs, and run workers for them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 _SHOWN_MAX: Final = 2000
 
 
-class Lane(StrEnum):
-    """Where chunks run: most in the main lane, deferred items in the slow one."""
-
-    MAIN = "main"
-    SLOW = "slow"
-
-
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
-    run_id: Annotated[str, typer.Argument(metavar="ID", help="The fan-out.")],
-    chunk_id: Annotated[str, typer.Argument(metavar="CHUNK", help="Such as chunk-0000500.")],
-    as_json: Json = False,
-) -> None:
-    """Show a chunk: what it is about, where it stands, and each try at it."""
+    run_id: FanoutId,
+    chunk_id: Annotated[str, typer.Argument(metavar="CHUNK", help="Chunk id, such as chunk-0000500.")],
+) -> Answer:
+    """Show a chunk: its items, status and attempts."""
     found = api.get(at("fanouts", run_id, "chunks", chunk_id))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     show_facts(_facts(found))
     for index, error in found.get("item_errors", {}).items():
         typer.echo(f"item {index} failed: {' '.join(error.split())}")
@@ -49,12 +42,12 @@ def show(
                 each["attempt"],
                 each["outcome"],
                 short(each.get("started_at")),
-                "" if each.get("duration_ms") is None else about(each["duration_ms"] / 1000),
+                "" if each.get("duration_ms") is None else duration_text(each["duration_ms"] / 1000),
                 error_text(each),
             )
             for each in attempts
         ]
-        show_table(("TRY", "OUTCOME", "STARTED", "TOOK", "ERROR"), rows, nothing="")
+        show_table(("ATTEMPT", "OUTCOME", "STARTED", "DURATION", "ERROR"), rows, nothing="")
 
 
 def _facts(found: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +69,7 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
         "created": short(found["created_at"]),
         "started": short(found.get("started_at")),
         "ended": short(found.get("completed_at")),
-        "took": None if found.get("duration_ms") is None else about(found["duration_ms"] / 1000),
+        "duration": None if found.get("duration_ms") is None else duration_text(found["duration_ms"] / 1000),
         "lease until": short(found.get("lease_expires_at")),
         "memory": f"{found['memory_mb']} MB" if "memory_mb" in found else None,
         "error": error_text(found),
@@ -86,7 +79,7 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters, all with --json)"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters; --json prints all)"
 
 
 @app.command("work")
@@ -94,25 +87,27 @@ def work(  # noqa: PLR0913 - each is an option
     context: typer.Context,
     handler: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="What to call. [default: the handler of each fan-out]"),
+        typer.Option(metavar="MODULE:FUNCTION", help="Function to call. [default: the handler of each fan-out]"),
     ] = None,
-    processes: Annotated[int, typer.Option("-p", "--processes", min=1, max=1000, help="How many at a time.")] = 2,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only fan-outs of this group.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Only this fan-out.")] = None,
-    lane: Annotated[Lane, typer.Option(help="slow: the items that took too long elsewhere.")] = Lane.MAIN,
+    processes: Annotated[
+        int, typer.Option("-p", "--processes", min=1, max=1000, help="Number of worker processes.")
+    ] = 2,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Run only fan-outs of this group.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Run only this fan-out.")] = None,
+    lane: Annotated[Lane, typer.Option(help="Lane; slow runs the deferred items.")] = Lane.MAIN,
     timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="For one try. [default: that of the fan-out]")
+        str | None, typer.Option(metavar="DURATION", help="Timeout of an attempt. [default: that of the fan-out]")
     ] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", min=16, help="Most memory of a process.")] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when no chunk is left.")] = False,
+    memory_mb: Annotated[int | None, typer.Option(metavar="N", min=16, help="Memory limit of a process.")] = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no chunk is left.")] = False,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Run chunks until a signal asks to stop, on the same store as the server and beside it.
+    """Run chunks in worker processes, on the same store as the server.
 
-    Modules are looked for in the current folder first. When it has begun, one line says so. SIGTERM
-    lets what runs end and gives back the rest. The exit code with --until-idle is 2 if a chunk was given up.
+    Handlers are imported from the current folder first. Prints one line when it is ready. SIGTERM finishes
+    running chunks and releases the rest. With --until-idle, the exit code is 2 if a chunk failed.
     """
     from headgate.clock import SystemClock
     from headgate.durable.model.duration import optional_seconds
@@ -142,8 +137,8 @@ def work(  # noqa: PLR0913 - each is an option
     if as_json:
         echo_json(done)
     else:
-        typer.echo(f"{done.completed} chunks completed, {done.failed} given up")
+        typer.echo(f"{done.completed} chunks completed, {done.failed} failed")
         for why in done.unusable.values():
-            typer.echo(f"left to others: {why}")
+            typer.echo(f"not run: {why}")
     if until_idle and (done.failed or done.unusable):
         raise typer.Exit(FAILED)

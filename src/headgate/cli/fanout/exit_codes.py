@@ -1,4 +1,4 @@
-"""Exit codes of the commands about fan-outs, which tell programs how a fan-out ended and not only whether it did."""
+"""Exit codes of the fan-out commands, which report the outcome of a fan-out."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typer.core import TyperGroup
 
 from headgate.errors import ConflictError, HeadgateError, NotFoundError, UserError
 
-FAILED: Final = 2  # It ended PARTIAL, FAILED or CANCELLED, or something is not as it should be.
+FAILED: Final = 2  # It ended PARTIAL, FAILED or CANCELLED, or a check failed.
 STALLED: Final = 3
 USAGE: Final = 5
-# What is raised for an option that does not exist and the like, wherever this version of the library keeps it.
+# click.UsageError; typer does not export it.
 _UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 
 
 class FanoutGroup(TyperGroup):
-    """Commands that end with 5 if what they were given is wrong, because 2 and 3 say how a fan-out is."""
+    """Command group whose usage errors exit with 5, because 2 and 3 report the outcome of a fan-out."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a class that the library hides
-        with _exits():
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click.Context, which typer does not export
+        with _usage_exit_code():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        with _exits():
+        with _usage_exit_code():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _exits() -> Iterator[None]:
+def _usage_exit_code() -> Iterator[None]:
     try:
         yield
     except NotFoundError:
@@ -45,10 +45,10 @@ def _exits() -> Iterator[None]:
 
 def _with_exit_code(error: HeadgateError) -> HeadgateError:
     kind = type(error)
-    made: type[HeadgateError] = type(kind.__name__, (kind,), {"exit_code": USAGE})
-    return made(error.message)
+    raised: type[HeadgateError] = type(kind.__name__, (kind,), {"exit_code": USAGE})
+    return raised(error.message)
 
 
 def exit_code(status: str) -> int:
-    """Return the exit code of a fan-out that has ended so."""
+    """Return the exit code for the final status of a fan-out."""
     return 0 if status == "SUCCEEDED" else FAILED

@@ -1,4 +1,4 @@
-"""`headgate fanout`: work that is split into chunks: made, listed, looked into, followed."""
+"""`headgate fanout`: lists, follows, exports and compares fan-outs, which split work into chunks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.fanout import repair as mending
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, server_command
+from headgate.cli.fanout import repair
 from headgate.cli.fanout.exit_codes import FanoutGroup
 from headgate.cli.fanout.queues import doctor, drain
 from headgate.cli.fanout.submit import submit
-from headgate.cli.fanout.views import about, show_chunks, show_fanout, show_fanouts
+from headgate.cli.fanout.views import FanoutId, Lane, show_chunks, show_fanout, show_fanouts
 from headgate.cli.output import short, show_table
-from headgate.cli.session import Json, echo_json
-from headgate.cli.times import asked
+from headgate.cli.session import Json
+from headgate.cli.times import duration_text, past_time
 from headgate.errors import UserError
 
 app = typer.Typer(
     cls=FanoutGroup,
-    help="Work that is split into chunks. Exit codes: 0 all is well; 2 it ended partial or failed, or something is "
-    "wrong; 3 it has stalled; 4 not found; 5 fix what was given; 75 try again.",
+    help="Manage fan-outs: work split into chunks. Exit codes: 0 success; 2 partial or failed, or a check failed; "
+    "3 stalled; 4 not found; 5 invalid input; 75 try again.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,9 +33,9 @@ app.command("submit")(submit)
 app.command("doctor")(doctor)
 app.command("drain")(drain)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The fan-out.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file.")]
-_PAGE: Final = 1000
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: standard output]")
+]
 _CSV: Final = (
     "run_id", "chunk_id", "lane", "status", "disposition", "start", "items", "attempt", "created_at", "started_at",
     "completed_at", "duration_ms", "items_ok", "items_failed", "items_deferred", "worker", "input_key", "output_key",
@@ -43,7 +44,7 @@ _CSV: Final = (
 
 
 class FanoutStatus(StrEnum):
-    """Where a fan-out stands."""
+    """Status of a fan-out."""
 
     SPLITTING = "SPLITTING"
     RUNNING = "RUNNING"
@@ -54,7 +55,7 @@ class FanoutStatus(StrEnum):
 
 
 class ChunkStatus(StrEnum):
-    """Where a chunk stands."""
+    """Status of a chunk."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -64,22 +65,15 @@ class ChunkStatus(StrEnum):
     SKIPPED = "SKIPPED"
 
 
-class Lane(StrEnum):
-    """Where chunks run: most in the main lane, deferred items in the slow one."""
-
-    MAIN = "main"
-    SLOW = "slow"
-
-
 class Format(StrEnum):
-    """How chunks are written."""
+    """Export format."""
 
     JSONL = "jsonl"
     CSV = "csv"
 
 
 class Plot(StrEnum):
-    """What can be drawn."""
+    """Plot of a fan-out."""
 
     PROGRESS = "progress"
     DURATIONS = "durations"
@@ -88,67 +82,61 @@ class Plot(StrEnum):
     WORKERS = "workers"
 
 
-Status = Annotated[ChunkStatus | None, typer.Option("--status", case_sensitive=False)]
-InLane = Annotated[Lane, typer.Option("--lane")]
+Status = Annotated[ChunkStatus | None, typer.Option("--status", case_sensitive=False, help="Filter by status.")]
+InLane = Annotated[Lane, typer.Option("--lane", help="Filter by lane.")]
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Those of a group, the newest first.")] = None,
-    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Those of a campaign.")] = None,
-    status: Annotated[FanoutStatus | None, typer.Option(case_sensitive=False)] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Made since, such as 2h or 2026-01-31.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Made until then.")] = None,
-    latest: Annotated[bool, typer.Option("--latest", help="Only the newest one of the group.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List fan-outs: those that have not ended first, or those that match."""
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by group, newest first.")] = None,
+    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by campaign.")] = None,
+    status: Annotated[FanoutStatus | None, typer.Option(case_sensitive=False, help="Filter by status.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Created since, such as 2h (ago) or 2026-01-31.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Created until.")] = None,
+    latest: Annotated[bool, typer.Option("--latest", help="Only the newest fan-out of the group.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 50,
+) -> Answer:
+    """List fan-outs, unfinished ones first."""
     query = {
         "group": group,
         "campaign": campaign,
-        "status": None if status is None else status.value,
-        "since": asked(since, "--since"),
-        "until": asked(until, "--until"),
+        "status": status and status.value,
+        "since": past_time(since, "--since"),
+        "until": past_time(until, "--until"),
         "latest": "true" if latest else None,
     }
-    found = list(_pages(api, "/fanouts", "fanouts", limit=1 if latest else limit, **query))
-    if as_json:
-        echo_json(found)
-    else:
-        show_fanouts(found)
+    found = list(api.entries("/fanouts", "fanouts", 1 if latest else limit, **query))
+    yield found
+    show_fanouts(found)
 
 
-@app.command("show")
-@asks
-def show(api: Api, id: Id, as_json: Json = False) -> None:
-    """Show a fan-out: how far it is, how fast it goes, and what to do about it."""
+@server_command(app, "show")
+def show(api: Api, id: FanoutId) -> Answer:
+    """Show a fan-out: its progress, rate, errors and remedies."""
     found = api.get(at("fanouts", id))
-    if as_json:
-        echo_json(found)
-    else:
-        show_fanout(found)
+    yield found
+    show_fanout(found)
 
 
-@app.command("watch")
-@asks
+@server_command(app, "watch")
 def watch(
     api: Api,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="One or several.")] = None,
-    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="All that belong to a campaign.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Fan-out ids.")] = None,
+    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="All fan-outs of a campaign.")] = None,
     stall_after: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Give up if nothing happens for so long; 0s never does. [default: as its policy allows]",
+            help="Exit after this long without progress; 0s: never. [default: by its policy]",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Follow fan-outs until they have ended. The exit code is 2 if not all was done, 3 if one has stalled."""
+    """Follow fan-outs until they end. The exit code is 2 if one did not succeed, 3 if one stalled."""
     from headgate.cli.fanout.watch import follow
     from headgate.clock import SystemClock
     from headgate.durable.model.duration import optional_seconds
@@ -157,60 +145,53 @@ def watch(
     if campaign is not None:
         run_ids += [member["run_id"] for member in api.get(at("campaigns", campaign))["members"]]
     if not run_ids:
-        raise UserError("watch: name one or several fan-outs, or a campaign with --campaign")
+        raise UserError("watch: give fan-out ids, or --campaign")
     seconds = optional_seconds(stall_after, name="--stall-after")
     raise typer.Exit(follow(api, run_ids, stall_seconds=seconds, as_json=as_json, clock=SystemClock()))
 
 
-@app.command("chunks")
-@asks
+@server_command(app, "chunks")
 def chunks(
     api: Api,
-    id: Id,
+    id: FanoutId,
     status: Status = None,
     lane: InLane = Lane.MAIN,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """List its chunks in the order of their items."""
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 100,
+) -> Answer:
+    """List the chunks of a fan-out in the order of their items."""
     found = list(_chunks(api, id, status, lane, limit))
-    if as_json:
-        echo_json(found)
-    else:
-        show_chunks(found)
+    yield found
+    show_chunks(found)
 
 
 def _chunks(api: Api, run_id: str, status: ChunkStatus | None, lane: Lane, limit: int | None) -> Iterator[Any]:
-    wanted = None if status is None else status.value
-    return _pages(api, at("fanouts", run_id, "chunks"), "chunks", limit=limit, status=wanted, lane=lane.value)
+    return api.entries(
+        at("fanouts", run_id, "chunks"), "chunks", limit, status=status and status.value, lane=lane.value
+    )
 
 
-@app.command("events")
-@asks
-def events(api: Api, id: Id, as_json: Json = False) -> None:
-    """List what was done to a fan-out, by whom and why."""
-    found = list(_pages(api, at("fanouts", id, "events"), "events", limit=None))
-    if as_json:
-        echo_json(found)
-        return
+@server_command(app, "events")
+def events(api: Api, id: FanoutId) -> Answer:
+    """List the control events of a fan-out: who did what and why."""
+    found = list(api.entries(at("fanouts", id, "events"), "events"))
+    yield found
     rows = [
         (short(each["at"]), each["kind"], each.get("count", ""), each.get("by", ""), each.get("reason", ""))
         for each in found
     ]
-    show_table(("AT", "WHAT", "CHUNKS", "BY", "WHY"), rows, nothing="nothing was done to it")
+    show_table(("AT", "EVENT", "CHUNKS", "BY", "REASON"), rows, nothing="no events")
 
 
-@app.command("export")
-@asks
+@server_command(app, "export")
 def export(
     api: Api,
-    id: Id,
-    format: Annotated[Format, typer.Option(help="One JSON object a line, or CSV.")] = Format.JSONL,
+    id: FanoutId,
+    format: Annotated[Format, typer.Option(help="JSON lines or CSV.")] = Format.JSONL,
     output: Output = None,
     status: Status = None,
     lane: InLane = Lane.MAIN,
 ) -> None:
-    """Write all its chunks, with their outputs and errors, for other programs."""
+    """Export all chunks with their outputs and errors."""
     found = _chunks(api, id, status, lane, None)
     write = _write_csv if format is Format.CSV else _write_jsonl
     if output is None:
@@ -220,7 +201,7 @@ def export(
         with output.open("w", encoding="utf-8", newline="") as file:
             count = write(found, file)
     except OSError as exc:
-        raise UserError(f"--output {output}: it cannot be written: {exc.strerror}") from exc
+        raise UserError(f"--output {output}: cannot be written: {exc.strerror}") from exc
     typer.echo(f"{count} chunks in {output}", err=True)
 
 
@@ -246,21 +227,17 @@ def _write_csv(chunks: Iterator[Any], file: TextIO) -> int:
     return count
 
 
-@app.command("compare")
-@asks
+@server_command(app, "compare")
 def compare(
     api: Api,
-    before: Annotated[str, typer.Argument(metavar="ID")],
-    after: Annotated[str, typer.Argument(metavar="OTHER")],
-    as_json: Json = False,
-) -> None:
-    """Show what is different between two fan-outs."""
+    before: FanoutId,
+    after: Annotated[str, typer.Argument(metavar="OTHER", help="Fan-out to compare it with.")],
+) -> Answer:
+    """Compare two fan-outs."""
     found = api.get(at("fanouts", before, "compare", after))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     if found["asked_differently"]:
-        typer.echo(f"asked differently: {', '.join(found['asked_differently'])}")
+        typer.echo(f"submitted with different options: {', '.join(found['asked_differently'])}")
     rows = [
         (each["name"], _figure(each["before"]), _figure(each["after"]), _ratio(each["ratio"]))
         for each in found["figures"]
@@ -280,62 +257,40 @@ def _ratio(value: float | None) -> str:
     return "" if value is None or value == 1 else f"{value:.2f}"
 
 
-@app.command("plot")
-@asks
+@server_command(app, "plot")
 def plot(
     api: Api,
-    id: Id,
-    name: Annotated[Plot, typer.Argument(help="What to draw.")] = Plot.PROGRESS,
+    id: FanoutId,
+    name: Annotated[Plot, typer.Argument(help="Plot to draw.")] = Plot.PROGRESS,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to. [default: ID-NAME.svg]")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: ID-NAME.svg]")
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Draw a fan-out as SVG, and print the name of the file."""
+) -> Answer:
+    """Plot a fan-out as SVG and print the file name."""
     content = api.content(at("fanouts", id, "plots", f"{name.value}.svg"))
     path = output if output is not None else Path(f"{id.replace('/', '-')}-{name.value}.svg")
     try:
         path.write_bytes(content)
     except OSError as exc:
-        raise UserError(f"--output {path}: it cannot be written: {exc.strerror}") from exc
-    if as_json:
-        echo_json({"file": str(path), "bytes": len(content)})
-    else:
-        typer.echo(str(path))
+        raise UserError(f"--output {path}: cannot be written: {exc.strerror}") from exc
+    yield {"file": str(path), "bytes": len(content)}
+    typer.echo(str(path))
 
 
-@app.command("campaign")
-@asks
-def campaign(
-    api: Api, name: Annotated[str, typer.Argument(metavar="NAME", help="The campaign.")], as_json: Json = False
-) -> None:
-    """Add up the fan-outs of a campaign."""
+@server_command(app, "campaign")
+def campaign(api: Api, name: Annotated[str, typer.Argument(metavar="NAME", help="Campaign name.")]) -> Answer:
+    """Summarize the fan-outs of a campaign."""
     found = api.get(at("campaigns", name))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (each["run_id"], each["group"], each["status"], f"{each['completed']}/{each['total']}", each["failed"] or "")
         for each in found["members"]
     ]
     show_table(("RUN", "GROUP", "STATUS", "CHUNKS", "FAILED"), rows, nothing="no fan-outs")
-    left = "" if found["is_finished"] else f", {about(found['eta_seconds'])} left"
+    left = "" if found["is_finished"] else f", {duration_text(found['eta_seconds'])} left"
     counts = found["counts"]
     done = counts["done"] + counts["deferred"]
     typer.echo(f"{found['status']}: {done} of {counts['total']} chunks completed, {found['share']:.0%}{left}")
 
 
-def _pages(api: Api, path: str, name: str, *, limit: int | None, **query: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yield what is on the pages of a list, up to a limit."""
-    cursor, count = None, 0
-    while limit is None or count < limit:
-        size = _PAGE if limit is None else min(_PAGE, limit - count)
-        page = api.get(path, **query, limit=size, cursor=cursor)
-        yield from page[name]
-        count += len(page[name])
-        cursor = page["cursor"]
-        if cursor is None:
-            return
-
-
-mending.add_to(app)
+repair.add_commands(app)

@@ -1,7 +1,4 @@
-"""`headgate fanout doctor`: whether fan-outs go on as they should, and whether their queue loses none.
-
-`headgate fanout drain`: make dead chunks of what lies in a dead-letter queue, to be seen and redriven.
-"""
+"""`headgate fanout doctor` and `drain`: diagnoses fan-outs and their SQS queue, and drains its dead-letter queue."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ import typer
 
 from headgate.cli.api_client import Api, CaFile, KeyFile, Server, api_of, at
 from headgate.cli.fanout.exit_codes import FAILED, STALLED
-from headgate.cli.fanout.views import about, work_command
+from headgate.cli.fanout.views import work_command
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.cli.times import duration_text
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +24,11 @@ Faults = list[dict[str, str]]
 def doctor(  # noqa: PLR0913 - each is an option
     context: typer.Context,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="These fan-outs. [default: all that have not ended]")
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Fan-out ids. [default: all unfinished ones]")
     ] = None,
-    queue_url: Annotated[str | None, typer.Option(metavar="URL", help="Look at this SQS queue, too.")] = None,
+    queue_url: Annotated[str | None, typer.Option(metavar="URL", help="Also check this SQS queue.")] = None,
     environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What names of this environment have in them, such as prod.")
+        str | None, typer.Option(metavar="NAME", help="Environment name that resource names contain, such as prod.")
     ] = None,
     server: Server = None,
     home: Home = None,
@@ -39,13 +37,13 @@ def doctor(  # noqa: PLR0913 - each is an option
     ca: CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is wrong with fan-outs, and what to do. The exit code is 3 if one has stalled, 2 for other faults."""
+    """Diagnose fan-outs. The exit code is 3 if one stalled, 2 for other faults."""
     api = api_of(context, server, home, config, api_key_file, ca)
     run_ids = ids or [each["run_id"] for each in _open(api)]
     found = {run_id: _faults(api, run_id) for run_id in run_ids}
     if queue_url is not None:
         if environment is None:
-            raise UserError("--queue-url: name the environment it belongs to with --environment")
+            raise UserError("--queue-url: --environment is required")
         settings = session_of(context).settings(config, home=home)
         found[queue_url] = _queue_faults(settings, queue_url, environment)
     if as_json:
@@ -59,7 +57,7 @@ def doctor(  # noqa: PLR0913 - each is an option
 
 def _show(found: dict[str, Faults]) -> None:
     if not found:
-        typer.echo("no fan-out is open; name those that have ended to have them looked at")
+        typer.echo("no unfinished fan-outs; give the ids of finished ones to check them")
     for name, faults in found.items():
         if not faults:
             typer.echo(f"OK     {name}")
@@ -74,29 +72,29 @@ def _open(api: Api) -> list[dict[str, Any]]:
         page = api.get("/fanouts", limit=1000, cursor=cursor)
         found += [each for each in page["fanouts"] if not each["is_finished"]]
         cursor = page["cursor"]
-        # Those that have ended come last.
+        # Finished fan-outs come last.
         if cursor is None or any(each["is_finished"] for each in page["fanouts"]):
             return found
 
 
 def _faults(api: Api, run_id: str) -> Faults:
-    """Return what is wrong with a fan-out; one that is paused is as someone wants it."""
+    """Return the faults of a fan-out. A pause is not a fault."""
     found = api.get(at("fanouts", run_id))
     faults: Faults = []
     if found["stall"] is not None:
         stall = found["stall"]
-        faults.append(_fault("stall", f"nothing has ended for {about(stall['silent_seconds'])}: {stall['reason']}"))
+        faults.append(_fault("stall", f"no progress for {duration_text(stall['silent_seconds'])}: {stall['reason']}"))
     if found["split_error"] and not found["is_finished"]:
-        faults.append(_fault("split", f"it has stopped: {found['split_error']}; ask for it again under the same id"))
+        faults.append(_fault("split", f"stopped: {found['split_error']}; submit it again with the same id"))
     faults += [_fault("handler", note) for note in found["notes"] if note.startswith("this server cannot run it")]
     faults += _stuck(api, found)
     counted = api.post(at("fanouts", run_id, "reconcile"))
-    remedy = f"'headgate fanout reconcile {run_id} --repair' sets right what can be"
+    remedy = f"repair with 'headgate fanout reconcile {run_id} --repair'"
     faults += [_fault("counts", f"{each['said']}; {remedy}") for each in counted["findings"]]
     failed = found["chunks"]["failed"]
     if failed:
-        said = f"{failed} chunks were given up; 'headgate fanout errors {run_id}' says why"
-        faults.append(_fault("failures", said))
+        fact = f"{failed} chunks failed; see 'headgate fanout errors {run_id}'"
+        faults.append(_fault("failures", fact))
     return faults
 
 
@@ -104,19 +102,19 @@ def _stuck(api: Api, found: dict[str, Any]) -> Faults:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for each in api.get(at("fanouts", found["run_id"], "stuck"), limit=_STUCK_MAX)["stuck"]:
         kinds.setdefault(each["kind"], []).append(each)
-    # What will be tried again by itself is no fault.
+    # Chunks with a pending retry are not stuck.
     kinds.pop("RETRY_PENDING", None)
     faults = []
     for kind, chunks in kinds.items():
-        said = f"{len(chunks)} chunks are {kind}, such as {chunks[0]['chunk_id']}: {chunks[0]['reason']}"
+        fact = f"{len(chunks)} chunks are {kind}, such as {chunks[0]['chunk_id']}: {chunks[0]['reason']}"
         if kind == "NEVER_STARTED":
-            said += f"; start a worker with {work_command(found)}"
-        faults.append(_fault("stuck", said))
+            fact += f"; start a worker with {work_command(found)}"
+        faults.append(_fault("stuck", fact))
     return faults
 
 
-def _fault(check: str, said: str) -> dict[str, str]:
-    return {"check": check, "said": said}
+def _fault(check: str, fact: str) -> dict[str, str]:
+    return {"check": check, "said": fact}
 
 
 def _queue_faults(settings: Settings, queue_url: str, environment: str) -> Faults:
@@ -129,15 +127,15 @@ def _queue_faults(settings: Settings, queue_url: str, environment: str) -> Fault
 
 def drain(
     context: typer.Context,
-    queue_url: Annotated[str, typer.Argument(metavar="URL", help="The dead-letter queue.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most so many letters.")] = 10_000,
+    queue_url: Annotated[str, typer.Argument(metavar="URL", help="URL of the dead-letter queue.")],
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 10_000,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Record the letters of an SQS dead-letter queue with their chunks, and delete them from the queue.
+    """Record the messages of an SQS dead-letter queue with their chunks, and delete them from the queue.
 
-    A letter whose chunk runs, or that belongs to none, stays where it is; the exit code is then 2.
+    Messages of running or unknown chunks stay in the queue; the exit code is then 2.
     """
     from headgate.bootstrap.store import drain_queue
     from headgate.clock import SystemClock
@@ -149,7 +147,7 @@ def drain(
     if as_json:
         echo_json({"recorded": found.recorded, "left": found.left})
     else:
-        typer.echo(f"{found.recorded} letters recorded, {len(found.left)} left")
+        typer.echo(f"{found.recorded} messages recorded, {len(found.left)} left")
         for message_id, why in found.left.items():
             typer.echo(f"  {message_id}: {why}")
     if found.left:

@@ -1,4 +1,4 @@
-"""`headgate fanout stuck`, `failures`, `redrive` and the like: what is wrong with a fan-out, and its remedies."""
+"""`headgate fanout` commands that inspect and repair: stuck, failures, errors, redrive, heal, skip, tune, …"""
 
 from __future__ import annotations
 
@@ -6,67 +6,64 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_action, calls_server
 from headgate.cli.fanout.exit_codes import FAILED
 from headgate.cli.fanout.submit import user_name
-from headgate.cli.fanout.views import about, error_text
+from headgate.cli.fanout.views import FanoutId, error_text
+from headgate.cli.options import DryRun, Limit
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
+from headgate.cli.times import duration_text
 from headgate.errors import UserError
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The fan-out.")]
-Chunks = Annotated[list[str] | None, typer.Argument(metavar="[CHUNK]...", help="These chunks alone.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="For whoever reads the events.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+Chunks = Annotated[list[str] | None, typer.Argument(metavar="[CHUNK]...", help="Chunk ids.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Recorded in the events of the fan-out.")]
 _NAMED_MAX: Final = 20
 
 
-@asks
+@calls_server
 def stuck(
     api: Api,
-    id: Id,
+    id: FanoutId,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Not moved for so long. [default: its time-out]", show_default=False),
+        typer.Option(
+            metavar="DURATION", help="Minimum time without a change. [default: its timeout]", show_default=False
+        ),
     ] = None,
     limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
-    """List chunks that do not move, and whether they will by themselves."""
+) -> Answer:
+    """List stuck chunks and why they are stuck."""
     found = api.get(at("fanouts", id, "stuck"), older_than=older_than, limit=min(limit, 1000))["stuck"]
-    if as_json:
-        echo_json(found)
-        return
-    rows = [(each["chunk_id"], each["kind"], about(each["seconds"]), each["reason"]) for each in found]
-    show_table(("CHUNK", "KIND", "FOR", "WHY"), rows, nothing="no chunk is stuck")
+    yield found
+    rows = [(each["chunk_id"], each["kind"], duration_text(each["seconds"]), each["reason"]) for each in found]
+    show_table(("CHUNK", "KIND", "FOR", "REASON"), rows, nothing="no stuck chunks")
 
 
-@asks
-def failures(api: Api, id: Id, limit: Limit = 100, as_json: Json = False) -> None:
-    """List chunks that were given up, and items that failed in chunks that are done, with their errors."""
+@calls_server
+def failures(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
+    """List failed chunks, and failed items of completed chunks, with their errors."""
     path = at("fanouts", id, "failures")
-    found = _listed(api, path, "chunks", limit)
+    found = list(api.entries(path, "chunks", limit))
     has_bad_items = api.get(at("fanouts", id))["counts"]["items_failed"] > 0
-    done = _listed(api, path, "chunks", limit, items="true") if has_bad_items else []
-    if as_json:
-        echo_json({"chunks": found, "chunks_with_failed_items": done})
-        return
+    done = list(api.entries(path, "chunks", limit, items="true")) if has_bad_items else []
+    yield {"chunks": found, "chunks_with_failed_items": done}
     if not found and not done:
-        typer.echo("nothing has failed")
+        typer.echo("no failures")
     if found:
         rows = [
             (each["chunk_id"], each["disposition"], each["items"], each["attempt"], _when(each), error_text(each))
             for each in found
         ]
-        show_table(("CHUNK", "", "ITEMS", "ATTEMPTS", "GIVEN UP", "ERROR"), rows, nothing="")
+        show_table(("CHUNK", "", "ITEMS", "ATTEMPTS", "FAILED", "ERROR"), rows, nothing="")
     items = [
         (each["chunk_id"], index, _line(error)) for each in done for index, error in each.get("item_errors", {}).items()
     ]
     if items:
         show_table(("CHUNK", "ITEM", "ERROR"), items[:limit], nothing="")
         if len(items) > limit:
-            typer.echo(f"and {len(items) - limit} more; --limit shows more")
+            typer.echo(f"and {len(items) - limit} more; raise --limit")
 
 
 def _when(each: dict[str, Any]) -> str:
@@ -77,13 +74,11 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-@asks
-def errors(api: Api, id: Id, limit: Limit = 20, as_json: Json = False) -> None:
-    """Group the errors of its chunks by what they have in common, the most frequent first."""
+@calls_server
+def errors(api: Api, id: FanoutId, limit: Limit = 20) -> Answer:
+    """Group the errors of a fan-out by fingerprint, most frequent first."""
     found = api.get(at("fanouts", id, "errors"), limit=min(limit, 1000))
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["fingerprint"],
@@ -94,36 +89,34 @@ def errors(api: Api, id: Id, limit: Limit = 20, as_json: Json = False) -> None:
         )
         for each in found["groups"]
     ]
-    show_table(("FINGERPRINT", "COUNT", "ERROR", "LAST", "SUCH AS"), rows, nothing="no errors")
+    show_table(("FINGERPRINT", "COUNT", "ERROR", "LAST", "CHUNKS"), rows, nothing="no errors")
     if found["others"]:
         typer.echo(f"and {found['others']} others")
     if rows:
-        typer.echo(f"'headgate fanout redrive {id} --fingerprint FINGERPRINT' runs those of one kind again")
+        typer.echo(f"redrive one group with 'headgate fanout redrive {id} --fingerprint FINGERPRINT'")
 
 
-@asks
+@calls_server
 def redrive(  # noqa: PLR0913 - each is an option
     api: Api,
-    id: Id,
+    id: FanoutId,
     chunks: Chunks = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All that were given up.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="All that were given up or cancelled.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed chunks.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="All failed or cancelled chunks.")] = False,
     fingerprint: Annotated[
-        str | None, typer.Option(metavar="FINGERPRINT", help="Those with this error, as 'errors' lists it.")
+        str | None, typer.Option(metavar="FINGERPRINT", help="Chunks with this error fingerprint; see 'fanout errors'.")
     ] = None,
-    error_class: Annotated[str | None, typer.Option(metavar="CLASS", help="Those with this class of error.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Those given up longer ago.")] = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="Start so many in a second.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="So many at most.")] = None,
+    error_class: Annotated[str | None, typer.Option(metavar="CLASS", help="Chunks with this error class.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Chunks that failed longer ago.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Chunks to start per second.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of chunks.")] = None,
     reason: Reason = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Run chunks that were given up again, with all their tries, and the fan-out with them if it had ended."""
+    """Run failed chunks again with all attempts. A finished fan-out is reopened."""
     if not any((chunks, failed, all, fingerprint, error_class, older_than)):
-        raise UserError(
-            "redrive: which chunks? name them, or give --failed, --all, --fingerprint, --error-class or --older-than"
-        )
+        raise UserError("redrive: select chunks by id, --failed, --all, --fingerprint, --error-class or --older-than")
     body = {
         "chunk_ids": chunks or [],
         "dispositions": ["DEAD", "QUARANTINED"] if failed else [],
@@ -140,132 +133,85 @@ def redrive(  # noqa: PLR0913 - each is an option
     found = api.post(at("fanouts", id, "redrive"), body)
     if as_json:
         echo_json(found)
-        _end_refused(found)
-        return
-    verb = "would be run again" if dry_run else "are run again"
-    typer.echo(f"{id}: {found['redriven']} chunks {verb}")
-    _name_some(found["ids"])
-    notes = {"already": "are on their way already", "overtaken": "were moved by someone else just then"}
-    for name, said in notes.items():
-        if found[name]:
-            typer.echo(f"{found[name]} {said}")
-    for chunk_id, why in list(found["refused"].items())[:_NAMED_MAX]:
-        typer.echo(f"refused: {chunk_id}: {why}")
-    if found["is_cut_off"]:
-        typer.echo("the limit has left some out")
-    _end_refused(found)
-
-
-def _end_refused(found: Any) -> None:  # noqa: ANN401
-    """Tell a program that not all that it asked for is run again."""
+    else:
+        _show_redriven(id, found, dry_run=dry_run)
     if found["refused"]:
         raise typer.Exit(FAILED)
 
 
-@asks
-def heal(api: Api, id: Id, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Do now what its policy says about chunks that died."""
+def _show_redriven(id: str, found: dict[str, Any], *, dry_run: bool) -> None:
+    verb = "would be redriven" if dry_run else "redriven"
+    typer.echo(f"{id}: {found['redriven']} chunks {verb}")
+    _show_chunk_ids(found["ids"])
+    notes = {"already": "already pending or running", "overtaken": "changed concurrently"}
+    for name, note in notes.items():
+        if found[name]:
+            typer.echo(f"{found[name]} {note}")
+    for chunk_id, why in list(found["refused"].items())[:_NAMED_MAX]:
+        typer.echo(f"refused: {chunk_id}: {why}")
+    if found["is_cut_off"]:
+        typer.echo("more chunks match; raise --limit")
+
+
+@calls_server
+def heal(api: Api, id: FanoutId, dry_run: DryRun = False) -> Answer:
+    """Apply the healing policy to dead chunks now."""
     found = api.post(at("fanouts", id, "heal"), {"dry_run": dry_run})
-    if as_json:
-        echo_json(found)
-        return
-    verb = "would be treated" if dry_run else "are treated"
-    typer.echo(f"{id}: {found['healed']} dead chunks {verb}, {found['left']} are left as they are")
+    yield found
+    verb = "would be healed" if dry_run else "healed"
+    typer.echo(f"{id}: {found['healed']} dead chunks {verb}, {found['left']} unchanged")
     for each in found["treated"][:_NAMED_MAX]:
         typer.echo(f"{each['chunk_id']}: {each['said']}")
     for each in found["refused"][:_NAMED_MAX]:
         typer.echo(f"refused: {each['chunk_id']}: {each['said']}")
     if found["left"] and not found["healed"]:
         typer.echo(
-            f"its policy does not say to heal them; 'headgate fanout redrive {id} --failed' runs them again, "
-            f"'headgate fanout tune {id} --heal-max 1' has them healed"
+            f"the policy does not heal them; redrive them with 'headgate fanout redrive {id} --failed', "
+            f"or enable healing with 'headgate fanout tune {id} --heal-max 1'"
         )
 
 
-@asks
-def bisect(
-    api: Api,
-    id: Id,
-    chunk: Annotated[str, typer.Argument(metavar="CHUNK", help="One that was given up.")],
-    as_json: Json = False,
-) -> None:
-    """Cut a chunk that fails in two and run both; a single item is put aside as the one to blame."""
-    found = api.post(at("fanouts", id, "bisect"), {"chunk_id": chunk})
-    if as_json:
-        echo_json(found)
-    else:
-        typer.echo(f"{chunk}: {found['said']}")
-
-
-@asks
+@calls_server
 def skip(
     api: Api,
-    id: Id,
+    id: FanoutId,
     chunks: Chunks = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All that were given up.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed chunks.")] = False,
     reason: Reason = None,
-    as_json: Json = False,
-) -> None:
-    """Do without chunks that wait or were given up."""
+) -> Answer:
+    """Skip pending or failed chunks."""
     body = {"chunk_ids": chunks or [], "failed": failed, "reason": reason, "by": user_name()}
     found = api.post(at("fanouts", id, "skip"), body)
-    if as_json:
-        echo_json(found)
-        return
-    typer.echo(f"{id}: {len(found['skipped'])} chunks are skipped")
+    yield found
+    typer.echo(f"{id}: {len(found['skipped'])} chunks skipped")
     if found["left"]:
-        typer.echo("left, because they run or are done:")
-        _name_some(found["left"])
+        typer.echo("not skipped, because they are running or completed:")
+        _show_chunk_ids(found["left"])
 
 
-@asks
-def cancel(api: Api, id: Id, reason: Reason = None, as_json: Json = False) -> None:
-    """End a fan-out early: chunks that wait are cancelled, those that run are asked to stop."""
-    _steer(api, id, "cancel", "it is being cancelled", reason, as_json=as_json)
-
-
-@asks
-def pause(api: Api, id: Id, reason: Reason = None, as_json: Json = False) -> None:
-    """Start no further chunk for now; those that run may end."""
-    _steer(api, id, "pause", "it is paused", reason, as_json=as_json)
-
-
-@asks
-def resume(api: Api, id: Id, reason: Reason = None, as_json: Json = False) -> None:
-    """Let a paused fan-out go on."""
-    _steer(api, id, "resume", "it goes on", reason, as_json=as_json)
-
-
-def _steer(api: Api, run_id: str, verb: str, said: str, reason: str | None, *, as_json: bool) -> None:
-    found = api.post(at("fanouts", run_id, verb), {"reason": reason, "by": user_name()})
-    if as_json:
-        echo_json(found)
-    else:
-        typer.echo(f"{run_id}: {said}")
-
-
-@asks
+@calls_server
 def tune(  # noqa: PLR0913 - each is an option
     api: Api,
-    id: Id,
-    priority: Annotated[int | None, typer.Option(metavar="1-9", help="Its share of the workers.")] = None,
+    id: FanoutId,
+    priority: Annotated[int | None, typer.Option(metavar="1-9", help="Share of the workers.")] = None,
     concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Chunks that run at a time; 0: no limit.")
+        int | None, typer.Option(metavar="N", help="Maximum number of running chunks; 0: no limit.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Tries for a chunk.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="For one try at a chunk.")] = None,
-    item_timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="For one item, with --each.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Most memory of a process; 0: no limit.")] = None,
-    heal_max: Annotated[int | None, typer.Option(metavar="N", help="How often a dead chunk is healed.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="COST", help="Say when it costs more.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Change numbers of its policy while it runs."""
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per chunk.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Timeout of an attempt.")] = None,
+    item_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Timeout of an item, with --each.")
+    ] = None,
+    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory limit of a process; 0: no limit.")] = None,
+    heal_max: Annotated[int | None, typer.Option(metavar="N", help="Treatments per dead chunk.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="COST", help="Warn when the cost exceeds this.")] = None,
+) -> Answer:
+    """Change the policy of a running fan-out."""
     import msgspec
 
     from headgate.durable.model.duration import optional_seconds
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "priority": priority,
         "concurrency": concurrency,
         "max_attempts": max_attempts,
@@ -275,51 +221,45 @@ def tune(  # noqa: PLR0913 - each is an option
         "heal_redrives_max": heal_max,
         "budget": budget,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in options.items() if value is not None}
     if not changes:
-        raise UserError("tune: nothing to change; give --priority, --concurrency or another option")
-    # As JSON, because members that are None are left out.
+        raise UserError("tune: no changes; give --priority, --concurrency or another option")
+    # Explicit null, because members that are None are left out.
     unlimited = {name: msgspec.Raw(b"null") for name in ("concurrency", "memory_mb") if changes.get(name) == 0}
     found = api.post(at("fanouts", id, "tune"), {**changes, **unlimited, "by": user_name()})
-    if as_json:
-        echo_json(found)
-    else:
-        said = ", ".join(f"{name} {'no limit' if name in unlimited else value}" for name, value in changes.items())
-        typer.echo(f"{id}: {said}")
+    yield found
+    text = ", ".join(f"{name} {'no limit' if name in unlimited else value}" for name, value in changes.items())
+    typer.echo(f"{id}: {text}")
 
 
-@asks
+@calls_server
 def reconcile(
     api: Api,
-    id: Id,
-    repair: Annotated[bool, typer.Option("--repair", help="Set right what can be.")] = False,
+    id: FanoutId,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair the differences.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare its counts with its rows. The exit code is 2 if something is not as it should be, and stays so."""
+    """Compare the counters of a fan-out with its rows. The exit code is 2 if differences remain."""
     found = api.post(at("fanouts", id, "reconcile"), {"repair": repair})
     if as_json:
         echo_json(found)
     else:
-        typer.echo(
-            f"{id}: {found['chunks']} chunks counted" + (", all is as it should be" if found["is_clean"] else "")
-        )
+        typer.echo(f"{id}: {found['chunks']} chunks counted" + (", no differences" if found["is_clean"] else ""))
         for each in found["findings"]:
             typer.echo(f"{'repaired' if each['is_repaired'] else 'wrong'}: {each['said']}")
         if found["unsettled"]:
-            typer.echo(f"not settled, because chunks moved meanwhile: {', '.join(found['unsettled'])}")
+            typer.echo(f"not verified, because chunks changed concurrently: {', '.join(found['unsettled'])}")
         if found["findings"] and not repair:
-            typer.echo("--repair sets right what can be")
+            typer.echo("repair them with --repair")
     if any(not each["is_repaired"] for each in found["findings"]) or found["unsettled"]:
         raise typer.Exit(FAILED)
 
 
-@asks
-def dlq(api: Api, id: Id, limit: Limit = 100, as_json: Json = False) -> None:
-    """List messages that its queue has given up, as they were taken in."""
-    found = _listed(api, at("fanouts", id, "dead-letters"), "dead_letters", limit)
-    if as_json:
-        echo_json(found)
-        return
+@calls_server
+def dlq(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
+    """List the dead letters of a fan-out's queue."""
+    found = list(api.entries(at("fanouts", id, "dead-letters"), "dead_letters", limit))
+    yield found
     rows = [
         (each["chunk_id"], each["receive_count"], short(each["dead_at"]), error_text(each), each["message"])
         for each in found
@@ -327,25 +267,37 @@ def dlq(api: Api, id: Id, limit: Limit = 100, as_json: Json = False) -> None:
     show_table(("CHUNK", "RECEIVED", "DEAD", "ERROR", "MESSAGE"), rows, nothing="no dead letters")
 
 
-def _listed(api: Api, path: str, name: str, limit: int, **query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while len(found) < limit:
-        page = api.get(path, **query, limit=min(1000, limit - len(found)), cursor=cursor)
-        found += page[name]
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-    return found
-
-
-def _name_some(chunk_ids: list[str]) -> None:
+def _show_chunk_ids(chunk_ids: list[str]) -> None:
     if chunk_ids:
         more = f" and {len(chunk_ids) - _NAMED_MAX} more" if len(chunk_ids) > _NAMED_MAX else ""
         typer.echo(" ".join(chunk_ids[:_NAMED_MAX]) + more)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module to those about fan-outs."""
-    for command in (stuck, failures, errors, redrive, heal, bisect, skip, cancel, pause, resume, tune, reconcile, dlq):
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this module to the group of fan-outs."""
+    for command in (stuck, failures, errors, redrive, heal, skip, tune, reconcile, dlq):
         app.command(command.__name__)(command)
+    add_action(
+        app,
+        "bisect",
+        "/fanouts/{id}/bisect",
+        "Split a failed chunk in two and run both halves. A single failing item is quarantined.",
+        "{chunk}: {answer[said]}",
+        id=FanoutId,
+        chunk=Option(Annotated[str, typer.Argument(metavar="CHUNK", help="Failed chunk.")], field="chunk_id"),
+    )
+    for name, help, text in (
+        ("cancel", "Cancel a fan-out: pending chunks are cancelled, running ones are stopped.", "cancelling"),
+        ("pause", "Pause a fan-out: no further chunk starts, running ones continue.", "paused"),
+        ("resume", "Resume a paused fan-out.", "resumed"),
+    ):
+        add_action(
+            app,
+            name,
+            f"/fanouts/{{id}}/{name}",
+            help,
+            f"{{id}}: {text}",
+            body=lambda: {"by": user_name()},
+            id=FanoutId,
+            reason=Option(Reason, None),
+        )

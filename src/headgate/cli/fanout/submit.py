@@ -1,25 +1,26 @@
-"""`headgate fanout submit`: from options to a fan-out."""
+"""`headgate fanout submit`: creates a fan-out from options for its work and its policy."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, read_json
+from headgate.cli.api_client import Api, read_json
+from headgate.cli.commands import OptionGroup, calls_server
 from headgate.cli.fanout.views import work_command
 from headgate.cli.session import Json, echo_json
 from headgate.errors import UserError
 
 GROUP = "default"
-Seconds = str | None
 
 
 class HealAction(StrEnum):
-    """What is done about dead chunks without anyone asking."""
+    """Automatic treatment of dead chunks."""
 
     RETRY = "retry"
     SLOW_LANE = "slow-lane"
@@ -27,96 +28,125 @@ class HealAction(StrEnum):
     QUARANTINE = "quarantine"
 
 
-@asks
-def submit(  # noqa: PLR0913 - each is an option
-    api: Api,
+@dataclass(frozen=True)
+class WorkOptions(OptionGroup):
+    """Work of a fan-out: its items, the size of its chunks and the handler."""
+
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"What it is one of. [default: {GROUP}]", show_default=False)
-    ] = None,
+        str | None, typer.Option(metavar="NAME", help=f"Group of the fan-out. [default: {GROUP}]", show_default=False)
+    ] = None
     handler: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What is called with the items of each chunk.")
-    ] = None,
-    lines: Annotated[Path | None, typer.Option(metavar="FILE", help="Split the lines of a text file.")] = None,
-    bytes: Annotated[Path | None, typer.Option(metavar="FILE", help="Split the bytes of a file.")] = None,
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Function that processes the items of a chunk.")
+    ] = None
+    lines: Annotated[Path | None, typer.Option(metavar="FILE", help="Split the lines of a text file.")] = None
+    bytes: Annotated[Path | None, typer.Option(metavar="FILE", help="Split the bytes of a file.")] = None
     range: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Split the whole numbers from A to before B.")
-    ] = None,
+        str | None, typer.Option(metavar="A..B", help="Split the integers from A up to, but not including, B.")
+    ] = None
     items: Annotated[
         str | None, typer.Option(metavar="JSON", help="Split a list: JSON, @file, or - for standard input.")
-    ] = None,
+    ] = None
     manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A JSON file with all of this; options take precedence.")
-    ] = None,
+        Path | None, typer.Option(metavar="FILE", help="JSON file with these options; flags take precedence.")
+    ] = None
     chunk_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Items to a chunk. [default: for 1000 chunks, or 500 lines]", show_default=False
-        ),
-    ] = None,
-    run_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id. The same again makes nothing new.")] = None,
+        typer.Option(metavar="N", help="Items per chunk. [default: for 1000 chunks, or 500 lines]", show_default=False),
+    ] = None
+    run_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Fan-out id; a second submit with the same id has no effect.")
+    ] = None
     param: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the handler; JSON or text. Repeatable.")
-    ] = None,
-    each: Annotated[bool | None, typer.Option("--each", help="Call the handler with one item at a time.")] = None,
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Parameter of the handler, JSON or text. Repeatable."),
+    ] = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the members of the request. Raises `UserError`."""
+        return {
+            "group": self.group if self.group is not None or self.manifest is not None else GROUP,
+            "handler": self.handler,
+            "lines": _path(self.lines),
+            "bytes": _path(self.bytes),
+            "range": _range(self.range),
+            "items": read_json(self.items, "--items"),
+            "manifest": _path(self.manifest),
+            "chunk_size": self.chunk_size,
+            "run_id": self.run_id,
+            "params": _params(self.param),
+        }
+
+
+@dataclass(frozen=True)
+class PolicyOptions(OptionGroup):
+    """Policy of a fan-out: attempts, timeouts, limits and healing."""
+
+    each: Annotated[bool | None, typer.Option("--each", help="Call the handler once per item.")] = None
     item_timeout: Annotated[
-        Seconds, typer.Option(metavar="DURATION", help="With --each: leave longer items to the slow lane.")
-    ] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Tries for a chunk. [default: 3]")] = None,
-    timeout: Annotated[Seconds, typer.Option(metavar="DURATION", help="For one try at a chunk. [default: 15m]")] = None,
+        str | None, typer.Option(metavar="DURATION", help="With --each: defer slower items to the slow lane.")
+    ] = None
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per chunk. [default: 3]")] = None
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Timeout of an attempt. [default: 15m]")] = (
+        None
+    )
     backoff: Annotated[
-        Seconds, typer.Option(metavar="DURATION", help="Pause before the second try, then twice that. [default: 1s]")
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Chunks that run at a time, at most.")] = None,
-    priority: Annotated[int | None, typer.Option(metavar="1-9", help="Its share of the workers. [default: 5]")] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Most memory of a worker process.")] = None,
-    heal: Annotated[HealAction | None, typer.Option(help="What to do by itself about chunks that died.")] = None,
+        str | None,
+        typer.Option(metavar="DURATION", help="Delay before the first retry, doubled each time. [default: 1s]"),
+    ] = None
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of running chunks.")] = None
+    priority: Annotated[int | None, typer.Option(metavar="1-9", help="Share of the workers. [default: 5]")] = None
+    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory limit of a worker process.")] = None
+    heal: Annotated[HealAction | None, typer.Option(help="Automatic treatment of dead chunks.")] = None
     heal_on: Annotated[
-        list[str] | None, typer.Option(metavar="ERROR", help="Only for this class of errors. Repeatable.")
-    ] = None,
+        list[str] | None, typer.Option(metavar="ERROR", help="Heal only this error class. Repeatable.")
+    ] = None
     heal_max: Annotated[
-        int | None, typer.Option(metavar="N", help="How often for a chunk. [default: 1, with --heal]")
-    ] = None,
-    budget: Annotated[float | None, typer.Option(metavar="COST", help="Say when it costs more.")] = None,
-    retention_days: Annotated[float | None, typer.Option(metavar="N", help="Keep it so long. [default: 90]")] = None,
-    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="What it is a part of.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
+        int | None, typer.Option(metavar="N", help="Treatments per chunk. [default: 1, with --heal]")
+    ] = None
+    budget: Annotated[float | None, typer.Option(metavar="COST", help="Warn when the cost exceeds this.")] = None
+    retention_days: Annotated[float | None, typer.Option(metavar="N", help="Retention in days. [default: 90]")] = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the members of the request. Raises `UserError`."""
+        from headgate.durable.model.duration import optional_seconds
+
+        return {
+            "each": self.each,
+            "item_timeout_seconds": optional_seconds(self.item_timeout, name="--item-timeout"),
+            "max_attempts": self.max_attempts,
+            "timeout_seconds": optional_seconds(self.timeout, name="--timeout"),
+            "backoff_seconds": optional_seconds(self.backoff, name="--backoff"),
+            "concurrency": self.concurrency,
+            "priority": self.priority,
+            "memory_mb": self.memory_mb,
+            "heal_action": self.heal,
+            "heal_on": self.heal_on or None,
+            "heal_redrives_max": self.heal_max if self.heal_max is not None or self.heal is None else 1,
+            "budget": self.budget,
+            "retention_days": self.retention_days,
+        }
+
+
+@calls_server
+def submit(
+    api: Api,
+    work: WorkOptions,
+    policy: PolicyOptions,
+    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Campaign of the fan-out.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Split work into chunks, have them run, and print the id.
+    """Split work into chunks, run them and print the id of the fan-out.
 
-    The items come from one of --lines, --bytes, --range, --items and --manifest. Files must be readable by the server
-    and by the workers. The server runs chunks by itself, in the folder it was started in; 'headgate chunk work' adds
-    workers.
+    The items come from one of --lines, --bytes, --range, --items and --manifest. The server and the workers must be
+    able to read the files. The server runs chunks in the folder it was started in; 'headgate chunk work' adds workers.
     """
-    body = {
-        "group": group if group is not None or manifest is not None else GROUP,
-        "handler": handler,
-        "lines": _path(lines),
-        "bytes": _path(bytes),
-        "range": _range(range),
-        "items": read_json(items, "--items"),
-        "manifest": _path(manifest),
-        "chunk_size": chunk_size,
-        "run_id": run_id,
-        "params": _params(param),
-        "each": each,
-        "item_timeout_seconds": _seconds(item_timeout, "--item-timeout"),
-        "max_attempts": max_attempts,
-        "timeout_seconds": _seconds(timeout, "--timeout"),
-        "backoff_seconds": _seconds(backoff, "--backoff"),
-        "concurrency": concurrency,
-        "priority": priority,
-        "memory_mb": memory_mb,
-        "heal_action": None if heal is None else heal.value,
-        "heal_on": heal_on or None,
-        "heal_redrives_max": heal_max if heal_max is not None or heal is None else 1,
-        "budget": budget,
-        "retention_days": retention_days,
-        "campaign": campaign,
-        "submitted_by": user_name(),
-    }
+    body = {**work.body(), **policy.body(), "campaign": campaign, "submitted_by": user_name()}
     answer = api.post("/fanouts", body)
-    _say(answer, as_json=as_json, hint=not watch)
+    if as_json:
+        echo_json(answer)
+    else:
+        _show_submitted(answer, hint=not watch)
     if watch:
         from headgate.cli.fanout.watch import follow
         from headgate.clock import SystemClock
@@ -125,28 +155,25 @@ def submit(  # noqa: PLR0913 - each is an option
         raise typer.Exit(follow(api, run_ids, stall_seconds=None, as_json=as_json, clock=SystemClock()))
 
 
-def _say(answer: dict[str, Any], *, as_json: bool, hint: bool) -> None:
-    if as_json:
-        echo_json(answer)
-        return
+def _show_submitted(answer: dict[str, Any], *, hint: bool) -> None:
     run_id = answer["run_id"]
     typer.echo(run_id)
     if not answer["created"]:
-        said = f"it is there already, {answer['status']}"
+        text = f"already exists, {answer['status']}"
     elif answer["status"] == "SPLITTING":
-        said = f"it is still being split, {answer['chunks_total']} chunks so far"
+        text = f"splitting, {answer['chunks_total']} chunks so far"
     else:
-        said = f"{answer['chunks_total']} chunks of up to {answer['chunk_size']}, {answer['items_total']} items"
+        text = f"{answer['chunks_total']} chunks of up to {answer['chunk_size']}, {answer['items_total']} items"
     if hint:
-        said += f"; 'headgate fanout watch {run_id}' follows it"
+        text += f"; follow it with 'headgate fanout watch {run_id}'"
     if not answer.get("handler"):
-        said += f"; it has no handler, so that {work_command(answer)} has to run it"
-    # Not for programs: those read the id.
-    typer.echo(said, err=True)
+        text += f"; it has no handler: run it with {work_command(answer)}"
+    # Standard output carries the id only.
+    typer.echo(text, err=True)
 
 
 def user_name() -> str:
-    """Return who runs this program, for whoever reads about it later."""
+    """Return the user who runs this program, for the event log."""
     import getpass
 
     try:
@@ -155,24 +182,24 @@ def user_name() -> str:
         return "unknown"
 
 
-def _path(given: Path | None) -> str | None:
-    return None if given is None else str(given.absolute())
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
 
 
-def _range(given: str | None) -> tuple[int, int] | None:
-    if given is None:
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
         return None
-    match = re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})", given)
+    match = re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})", text)
     if match is None:
-        raise UserError(f"--range {given!r}: write A..B, such as 0..1000, which ends with 999")
+        raise UserError(f"--range {text!r}: write A..B, such as 0..1000, which ends with 999")
     return int(match[1]), int(match[2])
 
 
-def _params(given: list[str] | None) -> dict[str, Any] | None:
+def _params(texts: list[str] | None) -> dict[str, Any] | None:
     import msgspec
 
     params: dict[str, Any] = {}
-    for text in given or []:
+    for text in texts or []:
         name, separator, value = text.partition("=")
         if not separator or not name:
             raise UserError(f"--param {text!r}: write NAME=VALUE")
@@ -181,9 +208,3 @@ def _params(given: list[str] | None) -> dict[str, Any] | None:
         except (msgspec.DecodeError, UnicodeError):
             params[name] = value
     return params or None
-
-
-def _seconds(given: str | None, name: str) -> float | None:
-    from headgate.durable.model.duration import optional_seconds
-
-    return optional_seconds(given, name=name)

@@ -1,4 +1,4 @@
-"""`headgate fanout watch`: follows fan-outs until they have ended, with a bar for each on a terminal."""
+"""`headgate fanout watch`: follows fan-outs until they end, with progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.fanout.exit_codes import STALLED, exit_code
-from headgate.cli.fanout.views import about, chunks_text, seconds_between, show_notes, work_command
+from headgate.cli.fanout.views import chunks_text, seconds_between, show_notes, work_command
 from headgate.cli.session import echo_json
+from headgate.cli.times import duration_text
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -21,65 +22,65 @@ if TYPE_CHECKING:
 
     from headgate.clock import Clock
 
-_COME_BACK_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.5
-# When someone who waits would like to know that nobody works.
+_RECONNECT_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.5
+# Time without a running chunk after which a hint is printed.
 _HINT_SECONDS: Final = 10.0
 State = Mapping[str, Any]
 
 
 class Screen(Protocol):
-    """Where states are shown as they come."""
+    """Output of the states of fan-outs."""
 
     def show(self, state: State) -> None:
         """Show a state."""
 
-    def say(self, sentence: str) -> None:
-        """Show a sentence."""
+    def message(self, text: str) -> None:
+        """Print a message."""
 
 
 def follow(api: Api, run_ids: Sequence[str], *, stall_seconds: float | None, as_json: bool, clock: Clock) -> int:
-    """Follow fan-outs until all have ended or one has stalled, and return the exit code.
+    """Follow fan-outs until all have ended or one stalls, and return the exit code.
 
-    `stall_seconds` is for how long nothing may happen; without it, the policy of each decides, and 0 is for ever.
+    `stall_seconds` is the allowed time without progress; None applies the policy of each fan-out, 0 means no limit.
     """
-    in_disposition = _Watched(run_ids, stall_seconds, clock)
+    watch_state = _WatchState(run_ids, stall_seconds, clock)
     with _screen(run_ids, as_json=as_json) as screen:
-        stall = _until_over(api, in_disposition, screen, clock)
+        stall = _follow_until_end(api, watch_state, screen, clock)
     if not as_json:
-        for state in in_disposition.states.values():
-            _conclude(state)
+        for state in watch_state.states.values():
+            _show_outcome(state)
     if stall is not None:
         typer.echo(f"stalled: {stall}", err=True)
         return STALLED
-    return max((exit_code(state["status"]) for state in in_disposition.states.values()), default=0)
+    return max((exit_code(state["status"]) for state in watch_state.states.values()), default=0)
 
 
-def _until_over(api: Api, in_disposition: _Watched, screen: Screen, clock: Clock) -> str | None:
-    """Show states until there are no more, and return what has stalled, if so."""
+def _follow_until_end(api: Api, watch_state: _WatchState, screen: Screen, clock: Clock) -> str | None:
+    """Show states until all fan-outs end, and return the reason of a stall, if any."""
     feed: queue.Queue[State | HeadgateError] = queue.Queue()
-    for run_id in in_disposition.run_ids:
-        # Daemons: whoever has seen enough does not wait for them.
+    for run_id in watch_state.run_ids:
+        # Daemon threads do not delay the exit.
         threading.Thread(target=_feed, args=(api, run_id, feed, clock), daemon=True).start()
-    while not in_disposition.is_over():
+    while not watch_state.all_ended():
         try:
-            news = feed.get(timeout=_LOOK_SECONDS)
+            update = feed.get(timeout=_POLL_SECONDS)
         except queue.Empty:
-            news = None
-        if isinstance(news, HeadgateError):
-            raise news
-        if news is not None and in_disposition.learn(news):
-            screen.show(news)
-        hint, stall = in_disposition.hint(), in_disposition.stall()
+            update = None
+        if isinstance(update, HeadgateError):
+            raise update
+        if update is not None and watch_state.apply(update):
+            screen.show(update)
+        hint, stall = watch_state.hint(), watch_state.stall()
         if stall is not None:
             return stall
         if hint is not None:
-            screen.say(hint)
+            screen.message(hint)
     return None
 
 
 def _feed(api: Api, run_id: str, feed: queue.Queue[State | HeadgateError], clock: Clock) -> None:
-    """Pass on the states of one fan-out; a stream that ends before it has ended is begun again."""
+    """Queue the states of one fan-out; reconnect if the stream ends before the fan-out does."""
     try:
         while True:
             for name, _, data in api.follow(at("fanouts", run_id, "watch")):
@@ -87,89 +88,88 @@ def _feed(api: Api, run_id: str, feed: queue.Queue[State | HeadgateError], clock
                     feed.put(data)
                 if name == "end":
                     return
-            clock.sleep(_COME_BACK_SECONDS)
+            clock.sleep(_RECONNECT_SECONDS)
     except HeadgateError as exc:
         feed.put(exc)
 
 
-class _Watched:
-    """What is known of each fan-out that is followed."""
+class _WatchState:
+    """Last state of each followed fan-out, with stall detection."""
 
     def __init__(self, run_ids: Sequence[str], stall_seconds: float | None, clock: Clock) -> None:
         self.run_ids = run_ids
         self.states: dict[str, State] = {}
         self._stall_seconds = stall_seconds
         self._clock = clock
-        self._moved_at = dict.fromkeys(run_ids, clock.monotonic())
+        self._changed_at = dict.fromkeys(run_ids, clock.monotonic())
         self._hinted: set[str] = set()
 
-    def learn(self, state: State) -> bool:
-        """Take in a state, and return whether it is news: a stream that was begun again tells what is known."""
+    def apply(self, state: State) -> bool:
+        """Store a state, and return whether it differs: a reconnected stream repeats the last state."""
         run_id = state["run_id"]
         before = self.states.get(run_id)
         self.states[run_id] = state
-        if before is not None and _substance(before) == _substance(state):
+        if before is not None and _visible_fields(before) == _visible_fields(state):
             return False
-        self._moved_at[run_id] = self._clock.monotonic()
+        self._changed_at[run_id] = self._clock.monotonic()
         return True
 
-    def is_over(self) -> bool:
+    def all_ended(self) -> bool:
         return len(self.states) == len(self.run_ids) and all(each["is_finished"] for each in self.states.values())
 
     def stall(self) -> str | None:
-        """Return which fan-out does not go on, and why, if one does not."""
+        """Return the stalled fan-out and the reason, if there is one."""
         if self._stall_seconds == 0:
             return None
         for run_id, state in self.states.items():
             if state["is_finished"] or state["paused_at"] is not None:
                 continue
             if self._stall_seconds is None and state["stall"] is not None:
-                return f"{run_id}: nothing has ended since {state['stall']['since']}; {state['stall']['reason']}"
-            silent = self._silent_seconds(run_id)
-            if self._stall_seconds is not None and silent >= self._stall_seconds:
-                return f"{run_id}: nothing has happened for {about(silent)}; {_why_silent(state)}"
+                return f"{run_id}: no progress since {state['stall']['since']}; {state['stall']['reason']}"
+            idle_seconds = self._idle_seconds(run_id)
+            if self._stall_seconds is not None and idle_seconds >= self._stall_seconds:
+                return f"{run_id}: no progress for {duration_text(idle_seconds)}; {_idle_reason(state)}"
         return None
 
     def hint(self) -> str | None:
-        """Return, once for each, which fan-out nobody works on."""
+        """Return a hint for a fan-out without a worker, once per fan-out."""
         for run_id, state in self.states.items():
-            waits = state["chunks"]["pending"] and not state["chunks"]["in_progress"] and state["paused_at"] is None
-            is_due = _refusal(state) is not None or self._silent_seconds(run_id) >= _HINT_SECONDS
-            if waits and is_due and run_id not in self._hinted:
+            is_waiting = (
+                state["chunks"]["pending"] and not state["chunks"]["in_progress"] and state["paused_at"] is None
+            )
+            is_due = _refusal(state) is not None or self._idle_seconds(run_id) >= _HINT_SECONDS
+            if is_waiting and is_due and run_id not in self._hinted:
                 self._hinted.add(run_id)
-                return f"{run_id}: {_why_silent(state)}"
+                return f"{run_id}: {_idle_reason(state)}"
         return None
 
-    def _silent_seconds(self, run_id: str) -> float:
-        return self._clock.monotonic() - self._moved_at[run_id]
+    def _idle_seconds(self, run_id: str) -> float:
+        return self._clock.monotonic() - self._changed_at[run_id]
 
 
-def _substance(state: State) -> list[Any]:
+def _visible_fields(state: State) -> list[Any]:
     return [state[name] for name in ("status", "is_finished", "paused_at", "counts", "notes")]
 
 
 def _refusal(state: State) -> str | None:
-    """Return why the server does not run the chunks itself, if it has said so."""
+    """Return the server's note on why it does not run the chunks, if any."""
     return next((note for note in state["notes"] if note.startswith("this server cannot run it")), None)
 
 
-def _why_silent(state: State) -> str:
+def _idle_reason(state: State) -> str:
     running = state["chunks"]["in_progress"]
     if running:
-        return f"{running} chunks are running, and none of them ends"
-    said = f"start one with {work_command(state)} in the folder that has its handler"
-    return f"{_refusal(state) or 'no worker takes its chunks'}; {said}"
+        return f"{running} chunks are running and none completes"
+    remedy = f"start a worker with {work_command(state)} in the folder of its handler"
+    return f"{_refusal(state) or 'no worker runs its chunks'}; {remedy}"
 
 
-def _conclude(state: State) -> None:
-    took = ""
+def _show_outcome(state: State) -> None:
+    total = ""
     if state["is_finished"]:
-        took = f" in {about(seconds_between(state['created_at'], state['finished_at']))}"
-    typer.echo(f"{state['run_id']}  {state['status']}  {chunks_text(state)}{took}")
+        total = f" in {duration_text(seconds_between(state['created_at'], state['finished_at']))}"
+    typer.echo(f"{state['run_id']}  {state['status']}  {chunks_text(state)}{total}")
     show_notes(state)
-
-
-# Screens.
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def _screen(run_ids: Sequence[str], *, as_json: bool) -> Iterator[Screen]:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}", markup=False),
+            TextColumn("{task.fields[text]}", markup=False),
         )
         with Progress(*columns, console=console, transient=True) as progress:
             yield _Bars(progress, run_ids)
@@ -198,49 +198,49 @@ class _JsonLines:
     def show(self, state: State) -> None:
         echo_json(state)
 
-    def say(self, sentence: str) -> None:
-        typer.echo(sentence, err=True)
+    def message(self, text: str) -> None:
+        typer.echo(text, err=True)
 
 
 class _Lines:
     def show(self, state: State) -> None:
         moment = state["at"][11:19]
-        typer.echo(f"{moment}  {state['run_id']}  {state['status']}  {state['share']:.0%}  {_said(state)}")
+        typer.echo(f"{moment}  {state['run_id']}  {state['status']}  {state['share']:.0%}  {_counts_text(state)}")
 
-    def say(self, sentence: str) -> None:
-        typer.echo(sentence)
+    def message(self, text: str) -> None:
+        typer.echo(text)
 
 
 class _Bars:
     def __init__(self, progress: Progress, run_ids: Sequence[str]) -> None:
         self._progress = progress
-        self._tasks: dict[str, TaskID] = {run_id: progress.add_task(run_id, total=None, said="") for run_id in run_ids}
+        self._tasks: dict[str, TaskID] = {run_id: progress.add_task(run_id, total=None, text="") for run_id in run_ids}
         self._states: dict[str, State] = {}
-        self._sum = progress.add_task("all", total=None, said="") if len(run_ids) > 1 else None
+        self._sum = progress.add_task("all", total=None, text="") if len(run_ids) > 1 else None
 
     def show(self, state: State) -> None:
         self._states[state["run_id"]] = state
-        self._update(self._tasks[state["run_id"]], [state], f"{state['status']}  {_said(state)}")
+        self._update(self._tasks[state["run_id"]], [state], f"{state['status']}  {_counts_text(state)}")
         if self._sum is not None:
-            ended = sum(1 for each in self._states.values() if each["is_finished"])
-            self._update(self._sum, list(self._states.values()), f"{ended} of {len(self._tasks)} have ended")
+            finished = sum(1 for each in self._states.values() if each["is_finished"])
+            self._update(self._sum, list(self._states.values()), f"{finished} of {len(self._tasks)} ended")
 
-    def say(self, sentence: str) -> None:
-        self._progress.console.print(sentence, markup=False)
+    def message(self, text: str) -> None:
+        self._progress.console.print(text, markup=False)
 
-    def _update(self, task: TaskID, states: Sequence[State], said: str) -> None:
+    def _update(self, task: TaskID, states: Sequence[State], text: str) -> None:
         total = sum(each["chunks"]["total"] for each in states)
-        still = sum(each["chunks"]["pending"] + each["chunks"]["in_progress"] for each in states)
-        self._progress.update(task, total=total or 1, completed=(total - still) if total else 1, said=said)
+        open_count = sum(each["chunks"]["pending"] + each["chunks"]["in_progress"] for each in states)
+        self._progress.update(task, total=total or 1, completed=(total - open_count) if total else 1, text=text)
 
 
-def _said(state: State) -> str:
+def _counts_text(state: State) -> str:
     chunks = state["chunks"]
-    names = {"failed": "failed", "in_progress": "running", "pending": "waiting"}
+    names = {"failed": "failed", "in_progress": "running", "pending": "pending"}
     parts = [f"{chunks['completed']}/{chunks['total']} completed"]
-    parts += [f"{chunks[name]} {said}" for name, said in names.items() if chunks[name]]
+    parts += [f"{chunks[name]} {label}" for name, label in names.items() if chunks[name]]
     if state["paused_at"] is not None and not state["is_finished"]:
         return ", ".join([*parts, "paused"])
     eta = state["estimate"]["eta_seconds"]
-    left = f"; {about(eta)} left" if eta is not None and not state["is_finished"] else ""
-    return ", ".join(parts) + left
+    remaining = f"; {duration_text(eta)} remaining" if eta is not None and not state["is_finished"] else ""
+    return ", ".join(parts) + remaining

@@ -1,1 +1,1 @@
-"""Health: say here what this part is for."""
+"""Commands for dataset health: datasets, signals, incidents, evidence, lineage, gate, audit, API keys, regions."""

@@ -1,4 +1,4 @@
-"""`headgate audit`: who changed what, and whether nobody tampered with the record of it."""
+"""`headgate audit`: lists audit entries and verifies their hash chains."""
 
 from __future__ import annotations
 
@@ -6,42 +6,38 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli import times as moments
-from headgate.cli.api_client import Api, asks
-from headgate.cli.health.options import Limit
+from headgate.cli.api_client import Api
+from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.input_files import read_documents
+from headgate.cli.options import Limit, SinceOption, UntilOption
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
-from headgate.cli.times import SinceOption, UntilOption
+from headgate.cli.times import past_time
 
-app = typer.Typer(help="The audit: who changed what.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("List and verify the audit log.")
 
 TAMPERED_EXIT_CODE: Final = 3
 _FIELDS_SHOWN: Final = 4
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
-    entity: Annotated[str | None, typer.Option(metavar="NAME", help="Changes of this, such as a dataset.")] = None,
-    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Changes by this one.")] = None,
+    entity: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by entity, such as a dataset.")] = None,
+    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by actor.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List changes, newest first."""
+) -> Answer:
+    """List audit entries, newest first."""
     query: dict[str, Any] = {
         "entity": entity,
         "actor": actor,
-        "from": moments.asked(since, "--since"),
-        "to": moments.asked(until, "--until"),
+        "from": past_time(since, "--since"),
+        "to": past_time(until, "--until"),
     }
-    found = list(api.pages("/audit", limit, **query))
-    if as_json:
-        echo_json(found)
-        return
+    found = list(api.items("/audit", limit, **query))
+    yield found
     rows = [
         (
             short(each["at"]),
@@ -54,7 +50,7 @@ def ls(
         )
         for each in found
     ]
-    show_table(("AT", "BY", "WHAT", "OF", "VERSION", "FIELDS", "WHY"), rows, nothing="no changes", key=3)
+    show_table(("AT", "BY", "ACTION", "ENTITY", "VERSION", "FIELDS", "REASON"), rows, nothing="no entries", key=3)
 
 
 def _fields(changed: list[str]) -> str:
@@ -62,45 +58,39 @@ def _fields(changed: list[str]) -> str:
     return " ".join(changed[:_FIELDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-@app.command("heads")
-@asks
-def heads(api: Api, as_json: Json = False) -> None:
-    """Show where each chain of the audit ends. Kept elsewhere, it shows later whether entries were cut off."""
+@server_command(app, "heads")
+def heads(api: Api) -> Answer:
+    """List the head of each audit chain. A saved copy lets 'audit verify --anchors' detect truncation."""
     found = api.get("/audit/heads")["heads"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [(each["chain"], each["sequence"], short(each["at"]), each["hash"]) for each in found]
-    show_table(("CHAIN", "ENTRIES", "LAST", "HASH"), rows, nothing="there are no entries")
+    show_table(("CHAIN", "ENTRIES", "LAST", "HASH"), rows, nothing="no entries")
 
 
-@app.command("reopen")
-@asks
+@server_command(app, "reopen")
 def reopen(
     api: Api,
-    chain: Annotated[int, typer.Argument(metavar="CHAIN", min=0, help="As 'audit verify' names it.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="What was found out about it.")],
-    as_json: Json = False,
-) -> None:
-    """Let a chain that was tampered with take entries again, once someone has looked at it."""
+    chain: Annotated[int, typer.Argument(metavar="CHAIN", min=0, help="Chain number; see 'audit verify'.")],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Result of the investigation. Recorded in the audit log.")
+    ],
+) -> Answer:
+    """Reopen a chain that was tampered with, after an investigation."""
     (head,) = api.post(f"/audit/chains/{chain}/reopen", {"reason": reason})["heads"]
-    if as_json:
-        echo_json(head)
-    else:
-        typer.echo(f"chain {head['chain']}: it takes entries again, after entry {head['sequence']}, which says why")
+    yield head
+    typer.echo(f"chain {head['chain']}: reopened after entry {head['sequence']}")
 
 
-@app.command("verify")
-@asks
+@server_command(app, "verify")
 def verify(
     api: Api,
     anchors: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="What 'audit heads --json' wrote earlier: what was cut off since shows."),
+        typer.Option(metavar="FILE", help="Earlier output of 'audit heads --json', to detect truncated entries."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that nobody tampered with the audit. The exit code is 3 if someone did."""
+    """Verify the hash chains of the audit log. The exit code is 3 if they were tampered with."""
     if anchors is None:
         found = api.get("/audit/verify")
     else:
@@ -110,7 +100,7 @@ def verify(
         echo_json(found)
     else:
         entries = f"{found['entries']} entries in {found['chains']} chains"
-        typer.echo(f"TAMPERED: {len(problems)} faults in {entries}" if problems else f"WHOLE: {entries}")
+        typer.echo(f"TAMPERED: {len(problems)} faults in {entries}" if problems else f"OK: {entries}")
         for each in problems:
             typer.echo(f"{each['fault']}: chain {each['chain']}, entry {each['sequence']}: {each['fact']}")
     if problems:

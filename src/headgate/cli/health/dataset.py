@@ -1,42 +1,31 @@
-"""`headgate dataset`: what is registered of datasets: looked up, changed, compared, taken back."""
+"""`headgate dataset`: registers, updates, versions and deletes datasets."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, Tags, asks, at, read_tags
-from headgate.cli.health.dataset_names import alias, baseline, export, name_means, producers, schema, unalias
+from headgate.cli.api_client import Api, at, read_tags
+from headgate.cli.commands import Answer, Option, OptionGroup, add_action, command_group, server_command
+from headgate.cli.health.dataset_names import alias, baseline, export, producers, resolve_name, schema, unalias
 from headgate.cli.health.dataset_rules import resolve, rule_app, rules
-from headgate.cli.health.options import IfVersion, Limit, Reason, Ticket, Urn
 from headgate.cli.input_files import read_document
+from headgate.cli.options import IfVersion, Limit, Reason, Tags, Ticket, Urn
 from headgate.cli.output import compact, show_facts, show_table
-from headgate.cli.session import Json, echo_json
 from headgate.cli.times import ago
 from headgate.errors import UserError
 
-app = typer.Typer(
-    help="Datasets: who owns them and what is promised of them.", no_args_is_help=True, rich_markup_mode=None
-)
+app = command_group("Manage datasets: owners, SLOs and configuration versions.")
 
 File = Annotated[
     str | None,
-    typer.Option("--file", "-f", metavar="FILE", help="The config: dataset.json, dataset.toml, or - for JSON."),
+    typer.Option("--file", "-f", metavar="FILE", help="Configuration: dataset.json, dataset.toml, or - for JSON."),
 ]
-Tier = Annotated[str | None, typer.Option("--tier", metavar="1|2|3", help="How much depends on it; 1 is the most.")]
-Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Who owns it.")]
-Email = Annotated[str | None, typer.Option("--email", metavar="ADDRESS", help="Where to reach them.")]
-Oncall = Annotated[str | None, typer.Option("--oncall", metavar="NAME", help="The rotation that is called.")]
-DisplayName = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="What people call it.")]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT")]
-Freshness = Annotated[
-    str | None, typer.Option("--freshness", metavar="DURATION", help="How late its data may be, such as 1h.")
-]
-RetentionDays = Annotated[int | None, typer.Option("--retention-days", min=1, help="For how long it is kept.")]
-# What the server says of a dataset, and nobody can say to it.
-_ANSWERED: Final = frozenset(
+# Fields that only the server sets.
+_READ_ONLY: Final = frozenset(
     {
         "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at", "approval_ticket",
         "stale", "age_seconds", "is_fallback",
@@ -44,8 +33,64 @@ _ANSWERED: Final = frozenset(
 )  # fmt: skip
 
 
+Tier = Annotated[str | None, typer.Option("--tier", metavar="1|2|3", help="Tier; 1 is the most important.")]
+Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Owner team.")]
+
+
+@dataclass(frozen=True)
+class ConfigOptions(OptionGroup):
+    """Configuration of a dataset, from a file and options."""
+
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Configuration: JSON, .toml, or - for JSON on standard input."
+        ),
+    ] = None
+    tier: Tier = None
+    team: Team = None
+    email: Annotated[str | None, typer.Option("--email", metavar="ADDRESS", help="E-mail address of the owner.")] = None
+    oncall: Annotated[str | None, typer.Option("--oncall", metavar="NAME", help="On-call rotation.")] = None
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Display name.")] = None
+    description: Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description.")] = None
+    freshness: Annotated[
+        str | None, typer.Option("--freshness", metavar="DURATION", help="Freshness SLO: maximum delay, such as 1h.")
+    ] = None
+    retention_days: Annotated[int | None, typer.Option("--retention-days", min=1, help="Retention in days.")] = None
+    tag: Tags = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of the file; empty without a file."""
+        return {} if self.file is None else read_document(self.file, "--file")
+
+    def fields(self) -> dict[str, Any]:
+        """Return the configuration fields that are set by options other than the freshness."""
+        fields = {
+            "tier": self.tier,
+            "owner_team": self.team,
+            "owner_email": self.email,
+            "oncall_rotation": self.oncall,
+            "display_name": self.name,
+            "description": self.description,
+            "retention_days": self.retention_days,
+            "tags": read_tags(self.tag) or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def applied_to(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a configuration with the options applied, without the fields that only the server sets."""
+        from headgate.durable.model import duration
+
+        config = {name: value for name, value in document.items() if name not in _READ_ONLY} | self.fields()
+        if self.freshness is not None:
+            slos = config.get("slos") or {}
+            delay = duration.seconds(self.freshness, name="--freshness")
+            config["slos"] = {**slos, "freshness": {**(slos.get("freshness") or {}), "max_delay_seconds": delay}}
+        return config
+
+
 class DatasetStatus(StrEnum):
-    """Whether a dataset is in use."""
+    """Status of a dataset."""
 
     ACTIVE = "ACTIVE"
     DISCOVERED = "DISCOVERED"
@@ -53,33 +98,28 @@ class DatasetStatus(StrEnum):
     DELETED = "DELETED"
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     tier: Tier = None,
     team: Team = None,
-    status: Annotated[DatasetStatus | None, typer.Option(case_sensitive=False)] = None,
-    source_type: Annotated[str | None, typer.Option(metavar="TYPE", help="Such as KAFKA.")] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="In its names, its team or its description.")
+    status: Annotated[DatasetStatus | None, typer.Option(case_sensitive=False, help="Filter by status.")] = None,
+    source_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Filter by source type, such as KAFKA.")
     ] = None,
+    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Search in names, team and description.")] = None,
     limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
-    """List datasets; deleted ones only with --status DELETED."""
-    wanted = None if status is None else status.value
+) -> Answer:
+    """List datasets. Deleted ones are listed only with --status DELETED."""
     query: dict[str, Any] = {
         "tier": tier,
         "owner_team": team,
-        "status": wanted,
+        "status": status and status.value,
         "source_type": source_type,
         "search": search,
     }
-    found = list(api.pages("/datasets", limit, **query))
-    if as_json:
-        echo_json(found)
-        return
+    found = list(api.items("/datasets", limit, **query))
+    yield found
     rows = [
         (
             _status(each),
@@ -92,135 +132,87 @@ def ls(
         )
         for each in found
     ]
-    columns = ("STATUS", "TIER", "DATASET", "TEAM", "CONFIG", "CHANGED", "NAME")
+    columns = ("STATUS", "TIER", "DATASET", "TEAM", "CONFIG", "UPDATED", "NAME")
     show_table(columns, rows, nothing="no datasets; register one with 'headgate dataset register'", key=2)
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     urn: Urn,
-    version: Annotated[int | None, typer.Option(min=1, metavar="N", help="As it was then. [default: now]")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show a dataset, and how it is: its signals, the worst ones first."""
+    version: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Configuration version. [default: newest]")
+    ] = None,
+) -> Answer:
+    """Show a dataset and its signals, worst first."""
     found = api.get(at("datasets", urn), version=version)
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     from headgate.cli.health.signal import show_signals
 
     typer.echo(
         f"{_status(found)}  {found['dataset_urn']}  {found.get('tier', 'TIER_3')}  {found.get('owner_team', '')}"
     )
-    told = {"dataset_urn", "tier", "owner_team", "status"}
-    show_facts({name: _fact(value) for name, value in found.items() if name not in told})
+    shown = {"dataset_urn", "tier", "owner_team", "status"}
+    show_facts({name: _fact(value) for name, value in found.items() if name not in shown})
     if version is None:
         typer.echo()
         show_signals(api.get(at("datasets", urn, "signals"))["signals"])
 
 
-@app.command("register")
-@asks
-def register(  # noqa: PLR0913 - each is an option
+@server_command(app, "register")
+def register(
     api: Api,
-    urn: Annotated[str | None, typer.Argument(metavar="[URN]", help="Its name. [default: that of the file]")] = None,
-    file: File = None,
-    tier: Tier = None,
-    team: Team = None,
-    email: Email = None,
-    oncall: Oncall = None,
-    name: DisplayName = None,
-    description: Description = None,
-    freshness: Freshness = None,
-    retention_days: RetentionDays = None,
-    tag: Tags = None,
+    config: ConfigOptions,
+    urn: Annotated[str | None, typer.Argument(metavar="[URN]", help="Dataset. [default: that of the file]")] = None,
     ticket: Ticket = None,
     reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Register a dataset. What is given by itself goes before what the file says."""
-    given = {} if file is None else read_document(file, "--file")
-    said = _said(
-        tier=tier, owner_team=team, owner_email=email, oncall_rotation=oncall, display_name=name,
-        description=description, retention_days=retention_days, tags=read_tags(tag) or None,
-    )  # fmt: skip
-    named = urn or given.get("dataset_urn")
-    if not named:
-        raise UserError("register: name the dataset, such as urn:dp:orders:created, or give a file that does")
-    body = _overlaid(given, said, freshness)
-    grounds = {"approval_ticket": ticket, "reason": reason}
-    _say(api.post("/datasets", {**body, **grounds, "dataset_urn": named}), as_json=as_json)
+) -> Answer:
+    """Register a dataset. Options take precedence over the file."""
+    document = config.document()
+    name = urn or document.get("dataset_urn")
+    if not name:
+        raise UserError("register: a URN such as urn:dp:orders:created is required, as an argument or in the file")
+    approval = {"approval_ticket": ticket, "reason": reason}
+    answer = api.post("/datasets", {**config.applied_to(document), **approval, "dataset_urn": name})
+    yield answer
+    typer.echo(_dataset_text(answer))
 
 
-@app.command("update")
-@asks
-def update(  # noqa: PLR0913 - each is an option
+@server_command(app, "update")
+def update(
     api: Api,
     urn: Urn,
-    file: File = None,
-    tier: Tier = None,
-    team: Team = None,
-    email: Email = None,
-    oncall: Oncall = None,
-    name: DisplayName = None,
-    description: Description = None,
-    freshness: Freshness = None,
-    retention_days: RetentionDays = None,
-    tag: Tags = None,
+    config: ConfigOptions,
     if_version: IfVersion = None,
     ticket: Ticket = None,
     reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Change a dataset: to what the file says as a whole, or else only what is given.
+) -> Answer:
+    """Update a dataset: replace its configuration with the file, or change only the given options.
 
-    A file that 'dataset show --json' wrote is refused if the dataset was changed since.
+    A file written by 'dataset show --json' is refused if the dataset has changed since.
     """
-    said = _said(
-        tier=tier, owner_team=team, owner_email=email, oncall_rotation=oncall, display_name=name,
-        description=description, retention_days=retention_days, tags=read_tags(tag) or None,
-    )  # fmt: skip
-    if file is None and not said and freshness is None:
-        raise UserError("update: nothing is to be changed; give --file, --tier, --team ...")
-    given = api.get(at("datasets", urn)) if file is None else read_document(file, "--file")
-    grounds = {
-        "expected_version": given.get("config_version") if if_version is None else if_version,
+    if config.file is None and not config.fields() and config.freshness is None:
+        raise UserError("update: no changes; give --file, --tier, --team or another option")
+    current = api.get(at("datasets", urn)) if config.file is None else config.document()
+    conditions = {
+        "expected_version": current.get("config_version") if if_version is None else if_version,
         "approval_ticket": ticket,
         "reason": reason,
     }
-    body = {**_overlaid(given, said, freshness), **grounds}
-    # A name without a version stands for the dataset that is registered under one with it.
+    body = {**config.applied_to(current), **conditions}
     body.pop("dataset_urn", None)
-    changed = given.get("dataset_urn", urn) if file is None else urn
-    _say(api.request("PUT", at("datasets", changed), body=body), as_json=as_json)
+    # A URN without a version selects the registered URN with a version.
+    registered_urn = current.get("dataset_urn", urn) if config.file is None else urn
+    answer = api.request("PUT", at("datasets", registered_urn), body=body)
+    yield answer
+    typer.echo(_dataset_text(answer))
 
 
-def _said(**fields: object) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _overlaid(given: dict[str, Any], said: dict[str, Any], freshness: str | None) -> dict[str, Any]:
-    """Return a config with what was said by itself, without what only the server says."""
-    from headgate.durable.model import duration
-
-    made = {name: value for name, value in given.items() if name not in _ANSWERED} | said
-    if freshness is not None:
-        slos = made.get("slos") or {}
-        late = {**(slos.get("freshness") or {}), "max_delay_seconds": duration.seconds(freshness, name="--freshness")}
-        made["slos"] = {**slos, "freshness": late}
-    return made
-
-
-@app.command("versions")
-@asks
-def versions(api: Api, urn: Urn, limit: Limit = 20, as_json: Json = False) -> None:
-    """List the versions of a dataset's config, newest first."""
-    found = list(api.pages(at("datasets", urn, "versions"), limit))
-    if as_json:
-        echo_json(found)
-        return
+@server_command(app, "versions")
+def versions(api: Api, urn: Urn, limit: Limit = 20) -> Answer:
+    """List the configuration versions of a dataset, newest first."""
+    found = list(api.items(at("datasets", urn, "versions"), limit))
+    yield found
     rows = [
         (
             each["config_version"],
@@ -232,90 +224,34 @@ def versions(api: Api, urn: Urn, limit: Limit = 20, as_json: Json = False) -> No
         )
         for each in found
     ]
-    show_table(("VERSION", "STATUS", "TIER", "MADE", "BY", "TICKET"), rows, nothing="no versions")
+    show_table(("VERSION", "STATUS", "TIER", "UPDATED", "BY", "TICKET"), rows, nothing="no versions")
 
 
-@app.command("diff")
-@asks
+@server_command(app, "diff")
 def diff(
     api: Api,
     urn: Urn,
-    before: Annotated[int, typer.Argument(metavar="FROM", min=1, help="A version.")],
-    after: Annotated[int, typer.Argument(metavar="TO", min=1, help="Another one.")],
-    as_json: Json = False,
-) -> None:
-    """Show in what two versions of a dataset's config differ."""
+    before: Annotated[int, typer.Argument(metavar="FROM", min=1, help="Version.")],
+    after: Annotated[int, typer.Argument(metavar="TO", min=1, help="Version to compare it with.")],
+) -> Answer:
+    """Compare two configuration versions of a dataset."""
     found = api.get(at("datasets", urn, "diff"), **{"from": before, "to": after})
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [(each["path"], _fact(each["before"]), _fact(each["after"])) for each in found["changes"]]
-    show_table(("FIELD", f"v{before}", f"v{after}"), rows, nothing="they are the same")
+    show_table(("FIELD", f"v{before}", f"v{after}"), rows, nothing="no differences")
 
 
-@app.command("rollback")
-@asks
-def rollback(
-    api: Api,
-    urn: Urn,
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As which it is to be again.")],
-    if_version: IfVersion = None,
-    ticket: Ticket = None,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Make the config of a dataset as it was at a version. That makes a new version."""
-    body = {"version": version, "expected_version": if_version, "approval_ticket": ticket, "reason": reason}
-    _say(api.post(at("datasets", urn, "rollback"), body), as_json=as_json)
-
-
-@app.command("deprecate")
-@asks
-def deprecate(
-    api: Api, urn: Urn, if_version: IfVersion = None, ticket: Ticket = None, reason: Reason = "", as_json: Json = False
-) -> None:
-    """Say that a dataset should not be used any more: the gate warns of it."""
-    _say(api.post(at("datasets", urn, "deprecate"), _grounds(if_version, ticket, reason)), as_json=as_json)
-
-
-@app.command("delete")
-@asks
-def delete(
-    api: Api, urn: Urn, if_version: IfVersion = None, ticket: Ticket = None, reason: Reason = "", as_json: Json = False
-) -> None:
-    """Mark a dataset as deleted: the gate blocks it. It can be restored."""
-    answer = api.request("DELETE", at("datasets", urn), body=_grounds(if_version, ticket, reason))
-    _say(answer, as_json=as_json)
-
-
-@app.command("restore")
-@asks
-def restore(
-    api: Api, urn: Urn, if_version: IfVersion = None, ticket: Ticket = None, reason: Reason = "", as_json: Json = False
-) -> None:
-    """Take back a deletion or a deprecation."""
-    _say(api.post(at("datasets", urn, "restore"), _grounds(if_version, ticket, reason)), as_json=as_json)
-
-
-def _grounds(if_version: int | None, ticket: str | None, reason: str) -> dict[str, Any]:
-    return {"expected_version": if_version, "approval_ticket": ticket, "reason": reason}
-
-
-@app.command("changes")
-@asks
+@server_command(app, "changes")
 def changes(
     api: Api,
     after: Annotated[
-        str | None, typer.Option(metavar="CHECKPOINT", help="Those after this one. [default: from the beginning]")
+        str | None, typer.Option(metavar="CHECKPOINT", help="Only changes after this checkpoint. [default: all]")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """List datasets in the order in which they changed, and the checkpoint to go on from."""
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results.")] = 100,
+) -> Answer:
+    """List changed datasets in order, and the checkpoint to continue from."""
     found = api.get("/dataset-changes", after=after, limit=limit)
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["status"],
@@ -327,9 +263,9 @@ def changes(
         )
         for each in found["changes"]
     ]
-    columns = ("STATUS", "DATASET", "CONFIG", "CHANGED", "BY", "FIELDS")
+    columns = ("STATUS", "DATASET", "CONFIG", "UPDATED", "BY", "FIELDS")
     show_table(columns, rows, nothing="no changes", key=1)
-    typer.echo(f"go on with --after {found['checkpoint']}")
+    typer.echo(f"continue with --after {found['checkpoint']}")
 
 
 def _status(dataset: dict[str, Any]) -> str:
@@ -342,17 +278,57 @@ def _fact(value: object) -> object:
     return value
 
 
-def _say(dataset: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        echo_json(dataset)
-    else:
-        where = f"config version {dataset['config_version']}"
-        typer.echo(f"{dataset['dataset_urn']}: {_status(dataset)}, {dataset.get('tier', 'TIER_3')}, {where}")
+def _dataset_text(dataset: dict[str, Any]) -> str:
+    tier, version = dataset.get("tier", "TIER_3"), dataset["config_version"]
+    return f"{dataset['dataset_urn']}: {_status(dataset)}, {tier}, config version {version}"
 
 
+_CONDITIONS: Final[dict[str, Any]] = {
+    "if_version": Option(IfVersion, None, field="expected_version"),
+    "ticket": Option(Ticket, None, field="approval_ticket"),
+    "reason": Option(Reason, ""),
+}
+add_action(
+    app,
+    "rollback",
+    "/datasets/{urn}/rollback",
+    "Restore an earlier configuration of a dataset as a new version.",
+    _dataset_text,
+    urn=Urn,
+    version=Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version to restore.")],
+    **_CONDITIONS,
+)
+add_action(
+    app,
+    "deprecate",
+    "/datasets/{urn}/deprecate",
+    "Deprecate a dataset: the gate warns about it.",
+    _dataset_text,
+    urn=Urn,
+    **_CONDITIONS,
+)
+add_action(
+    app,
+    "delete",
+    "/datasets/{urn}",
+    "Delete a dataset: the gate blocks it. It can be restored.",
+    _dataset_text,
+    method="DELETE",
+    urn=Urn,
+    **_CONDITIONS,
+)
+add_action(
+    app,
+    "restore",
+    "/datasets/{urn}/restore",
+    "Restore a deleted or deprecated dataset.",
+    _dataset_text,
+    urn=Urn,
+    **_CONDITIONS,
+)
 app.command("alias")(alias)
 app.command("unalias")(unalias)
-app.command("name")(name_means)
+app.command("name")(resolve_name)
 app.command("export")(export)
 app.command("schema")(schema)
 app.command("baseline")(baseline)

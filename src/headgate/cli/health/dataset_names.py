@@ -1,9 +1,4 @@
-"""`headgate dataset`: what else datasets are called, all of them as lines of JSON, and the forms they are kept in.
-
-`headgate dataset baseline`: what is normal for the metrics of a dataset.
-
-`headgate dataset producers`: who sends to a topic.
-"""
+"""`headgate dataset` commands for aliases, exports, JSON Schemas, baselines and topic producers."""
 
 from __future__ import annotations
 
@@ -11,82 +6,75 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.health.options import IfVersion, Limit, Urn
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, calls_server
+from headgate.cli.options import IfVersion, Limit, Urn
 from headgate.cli.output import show_table
-from headgate.cli.session import Json, echo_json
+from headgate.cli.session import echo_json
 from headgate.cli.times import ago
 from headgate.errors import UserError
 
-Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Such as kafka://prod.")]
-NameThere = Annotated[str, typer.Argument(metavar="NAME", help="What it is called there.")]
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace of the producer, such as kafka://prod.")]
+AliasName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the dataset in the namespace.")]
 
 
-@asks
+@calls_server
 def alias(
     api: Api,
     urn: Urn,
-    namespace: Annotated[str | None, typer.Argument(metavar="[NAMESPACE]", help="Such as kafka://prod.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What it is called there.")] = None,
-    why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever asks later.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Give a dataset the name that a producer calls it by, or list such names."""
+    namespace: Annotated[
+        str | None, typer.Argument(metavar="[NAMESPACE]", help="Namespace of the producer, such as kafka://prod.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of the dataset in the namespace.")] = None,
+    why: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the audit log.")] = None,
+) -> Answer:
+    """Add a producer's name for a dataset, or list its names."""
     if namespace is None:
         found = api.get(at("datasets", urn, "aliases"))["aliases"]
-        if as_json:
-            echo_json(found)
-            return
+        yield found
         rows = [
             (each["namespace"], each["name"], ago(each["updated_at"]), each["updated_by"], each["why"])
             for each in found
         ]
-        show_table(("NAMESPACE", "NAME", "GIVEN", "BY", "WHY"), rows, nothing="it has no other names")
+        show_table(("NAMESPACE", "NAME", "ADDED", "BY", "REASON"), rows, nothing="no aliases")
         return
     if name is None:
-        raise UserError(f"alias {namespace}: say what the dataset is called there, too")
+        raise UserError(f"alias {namespace}: NAME is required")
     body = {"namespace": namespace, "name": name, "why": why}
     answer = api.request("PUT", at("datasets", urn, "aliases"), body=body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{answer['dataset_urn']}: {answer['namespace']} {answer['name']} means it")
+    yield answer
+    typer.echo(f"{answer['dataset_urn']}: alias {answer['namespace']} {answer['name']} added")
 
 
-@asks
+@calls_server
 def unalias(
     api: Api,
     namespace: Namespace,
-    name: NameThere,
-    why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever asks later.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Let a name that a producer uses mean no dataset any more."""
+    name: AliasName,
+    why: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the audit log.")] = None,
+) -> Answer:
+    """Remove a producer's name for a dataset."""
     answer = api.request("DELETE", "/dataset-names", query={"namespace": namespace, "name": name, "why": why})
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{answer['namespace']} {answer['name']}: it means no dataset any more")
+    yield answer
+    typer.echo(f"{answer['namespace']} {answer['name']}: alias removed")
 
 
-@asks
-def name_means(api: Api, namespace: Namespace, name: NameThere, as_json: Json = False) -> None:
-    """Say which dataset a producer's name means."""
+@calls_server
+def resolve_name(api: Api, namespace: Namespace, name: AliasName) -> Answer:
+    """Print the dataset of a producer's name."""
     found = api.get("/dataset-names", namespace=namespace, name=name)
-    if as_json:
-        echo_json(found)
-    else:
-        typer.echo(found["dataset_urn"])
+    yield found
+    typer.echo(found["dataset_urn"])
 
 
-@asks
+@calls_server
 def export(
     api: Api,
     after: Annotated[
-        str | None, typer.Option(metavar="CHECKPOINT", help="Only what changed after this one. [default: everything]")
+        str | None, typer.Option(metavar="CHECKPOINT", help="Only changes after this checkpoint. [default: everything]")
     ] = None,
 ) -> None:
-    """Write every dataset, deleted ones too, as a line of JSON each. Where to go on from is told at the end."""
+    """Export every dataset, including deleted ones, as JSON lines. The last checkpoint goes to standard error."""
     while True:
         chunk = api.get("/dataset-export", after=after)
         for each in chunk["datasets"]:
@@ -94,80 +82,72 @@ def export(
         after = chunk["checkpoint"]
         if not chunk["has_more"]:
             break
-    typer.echo(f"go on with --after {after}", err=True)
+    typer.echo(f"continue with --after {after}", err=True)
 
 
-@asks
+@calls_server
 def schema(
     api: Api,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Such as signal-state-schema.json. [default: list them]")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Schema, such as signal-state-schema.json. [default: list them]"),
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Print the JSON Schema of what is kept of health, or list the schemas there are."""
+) -> Answer:
+    """Print a JSON Schema of the health records, or list the schemas."""
     if name is not None:
         echo_json(api.get(at("schemas", name)))
         return
     found = api.get("/schemas")["schemas"]
-    if as_json:
-        echo_json(found)
-    else:
-        typer.echo("\n".join(found))
+    yield found
+    typer.echo("\n".join(found))
 
 
-@asks
+@calls_server
 def baseline(
     api: Api,
     urn: Urn,
     metric: Annotated[
-        str | None, typer.Argument(metavar="[METRIC]", help="Such as event_count. [default: list them]")
+        str | None, typer.Argument(metavar="[METRIC]", help="Metric, such as event_count. [default: list them]")
     ] = None,
-    value: Annotated[float | None, typer.Option(metavar="NUMBER", help="What is normal from now on.")] = None,
-    stddev: Annotated[float, typer.Option(metavar="NUMBER", min=0, help="How much it varies.")] = 0.0,
-    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Of how many samples that is known.")] = 1,
+    value: Annotated[float | None, typer.Option(metavar="NUMBER", help="New baseline value.")] = None,
+    stddev: Annotated[float, typer.Option(metavar="NUMBER", min=0, help="Standard deviation.")] = 0.0,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Number of samples.")] = 1,
     if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Show what is normal for a dataset, or say it with --value."""
+) -> Answer:
+    """Show the metric baselines of a dataset, or set one with --value."""
     path = at("datasets", urn, "baselines")
     if metric is None:
         if value is not None:
-            raise UserError("baseline --value: name the metric, too")
+            raise UserError("baseline --value: METRIC is required")
         found = api.get(path)["baselines"]
     elif value is None:
         found = [api.get(path + at(metric))]
     else:
-        said = {"baseline_value": value, "stddev": stddev, "sample_count": samples, "expected_version": if_version}
-        found = [api.request("PUT", path + at(metric), body=said)]
-    if as_json:
-        echo_json(found if metric is None else found[0])
-        return
+        body = {"baseline_value": value, "stddev": stddev, "sample_count": samples, "expected_version": if_version}
+        found = [api.request("PUT", path + at(metric), body=body)]
+    yield found if metric is None else found[0]
     rows = [
         (each["metric"], f"{each['baseline_value']:g}", f"{each['stddev']:g}", each["sample_count"],
          ago(each["updated_at"]), f"v{each['version']}")
         for each in found
     ]  # fmt: skip
-    columns = ("METRIC", "NORMAL", "VARIES BY", "SAMPLES", "WORKED OUT", "VERSION")
-    show_table(columns, rows, nothing="nobody has worked out what is normal for it")
+    columns = ("METRIC", "BASELINE", "STDDEV", "SAMPLES", "UPDATED", "VERSION")
+    show_table(columns, rows, nothing="no baselines")
 
 
-@asks
+@calls_server
 def producers(
     api: Api,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Such as raw.orders.")],
-    add: Annotated[str | None, typer.Option(metavar="ID", help="Say that this one sends to it.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic, such as raw.orders.")],
+    add: Annotated[str | None, typer.Option(metavar="ID", help="Add this producer.")] = None,
     limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
-    """List who sends to a topic, how that is known, and when they were last seen; or say it with --add."""
+) -> Answer:
+    """List the producers of a topic, or add one with --add."""
     path = at("topics", topic, "producers")
     if add is not None:
         found = [api.request("PUT", path + at(add), body={"source": "MANUAL"})]
     else:
-        found = list(api.pages(path, limit))
-    if as_json:
-        echo_json(found)
-        return
+        found = list(api.items(path, limit))
+    yield found
     rows = [(each["producer_id"], each["source"], each["confidence"], ago(each["last_seen_at"])) for each in found]
-    show_table(("PRODUCER", "KNOWN BY", "CONFIDENCE", "LAST SEEN"), rows, nothing="nobody is known to send to it")
+    show_table(("PRODUCER", "SOURCE", "CONFIDENCE", "LAST SEEN"), rows, nothing="no known producers")

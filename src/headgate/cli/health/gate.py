@@ -1,7 +1,4 @@
-"""`headgate gate`: may this be used now, why not, and letting it be used all the same.
-
-`headgate gate flag`: switches that programs look at.
-"""
+"""`headgate gate`: checks whether datasets may be used, and manages gate overrides and feature flags."""
 
 from __future__ import annotations
 
@@ -11,66 +8,64 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.health.options import Ticket, Urn
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, calls_server, command_group, server_command
+from headgate.cli.options import Ticket, Urn
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import ago
 from headgate.errors import UserError
 
 
-class Way(StrEnum):
-    """Which way a switch is thrown."""
+class FlagState(StrEnum):
+    """State of a flag."""
 
     ON = "on"
     OFF = "off"
 
 
-@asks
+@calls_server
 def flag(
     api: Api,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Such as fleet.enabled. [default: all]")] = None,
-    way: Annotated[Way | None, typer.Argument(metavar="[on|off]", help="Throw it. [default: show it]")] = None,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the audit keeps it.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the switches that programs look at, or throw one."""
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Flag, such as fleet.enabled. [default: all]")
+    ] = None,
+    state: Annotated[FlagState | None, typer.Argument(metavar="[on|off]", help="New state. [default: show it]")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the audit log.")] = None,
+) -> Answer:
+    """Show feature flags, or set one."""
     if name is None:
         found = api.get("/flags")["flags"]
-    elif way is None:
+    elif state is None:
         found = [api.get(at("flags", name))]
     else:
         if not reason:
-            raise UserError(f"flag {name}: say why with --reason")
-        found = [api.request("PUT", at("flags", name), body={"is_on": way is Way.ON, "reason": reason})]
-    if as_json:
-        echo_json(found if name is None else found[0])
-        return
+            raise UserError(f"flag {name}: --reason is required")
+        found = [api.request("PUT", at("flags", name), body={"is_on": state is FlagState.ON, "reason": reason})]
+    yield found if name is None else found[0]
     rows = [
         (each["name"], "on" if each["is_on"] else "off", ago(each["updated_at"]), each["updated_by"], each["reason"])
         for each in found
     ]
-    show_table(("FLAG", "IS", "SINCE", "BY", "WHY"), rows, nothing="no flag was ever set")
+    show_table(("FLAG", "STATE", "SINCE", "BY", "REASON"), rows, nothing="no flags")
 
 
-app = typer.Typer(
-    help="The gate: may datasets be used now? Exit codes of check: 0 allow, 10 warn, 20 block, 30 unknown.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = command_group(
+    "Check whether datasets may be used now. Exit codes of check: 0 allow, 10 warn, 20 block, 30 unknown."
 )
 
 EXIT_CODES: Final[Mapping[str, int]] = {"allow": 0, "warn": 10, "block": 20, "unknown": 30}
 
 
 class Verb(StrEnum):
-    """What someone wants to do with a dataset."""
+    """Intended use of a dataset."""
 
     READ = "read"
     PUBLISH = "publish"
 
 
 class OnUnknown(StrEnum):
-    """What is said of a dataset whose state is not known."""
+    """Ruling on a dataset with unknown state."""
 
     ALLOW = "allow"
     WARN = "warn"
@@ -78,26 +73,25 @@ class OnUnknown(StrEnum):
     UNKNOWN = "unknown"
 
 
-What = Annotated[Verb, typer.Option("--verb", help="To read it, or to let others read what was written.")]
-For = Annotated[str | None, typer.Option("--for", metavar="PRINCIPAL", help="Who uses it. [default: whoever asks]")]
+VerbOption = Annotated[Verb, typer.Option("--verb", help="Intended use: read it, or publish new data to its readers.")]
+PrincipalOption = Annotated[
+    str | None, typer.Option("--for", metavar="PRINCIPAL", help="Principal that uses it. [default: the caller]")
+]
 
 
-@app.command("check")
-@asks
+@server_command(app, "check")
 def check(
     api: Api,
-    urns: Annotated[list[str], typer.Argument(metavar="URN...", help="The datasets.")],
-    verb: What = Verb.READ,
-    principal: For = None,
-    on_unknown: Annotated[OnUnknown, typer.Option(help="What to say if nothing is known of one.")] = OnUnknown.WARN,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="A signal that is older says nothing. [default: 1d]")
-    ] = None,
+    urns: Annotated[list[str], typer.Argument(metavar="URN...", help="Datasets.")],
+    verb: VerbOption = Verb.READ,
+    principal: PrincipalOption = None,
+    on_unknown: Annotated[OnUnknown, typer.Option(help="Ruling on a dataset with unknown state.")] = OnUnknown.WARN,
+    max_age: Annotated[str | None, typer.Option(metavar="DURATION", help="Ignore older signals. [default: 1d]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether datasets may be used now. The exit code is 0 to allow, 10 to warn, 20 to block, 30 if unknown.
+    """Check whether datasets may be used now. The exit code is 0 for allow, 10 warn, 20 block, 30 unknown.
 
-    Errors have other codes: 2 fix the input, 75 try again.
+    Errors have other exit codes: 2 invalid input, 75 try again.
     """
     body = {
         "datasets": urns,
@@ -115,7 +109,7 @@ def check(
 
 
 def show_decision(found: Mapping[str, Any]) -> None:
-    """Print what the gate says of each dataset, and why."""
+    """Print the ruling on each dataset and its reasons."""
     for each in found["datasets"]:
         since = f"  since {short(each['since'])} ({ago(each['since'])})" if each.get("since") else ""
         until = f"  until {short(each['until'])}" if each.get("until") else ""
@@ -123,48 +117,38 @@ def show_decision(found: Mapping[str, Any]) -> None:
         for reason in each.get("reasons", ()):
             typer.echo(f"  {reason['ruling']}: {reason['message']}")
     if not found["complete"]:
-        typer.echo("not all could be asked now: some of it is from memory")
+        typer.echo("incomplete: some signals are from the cache")
     if found["overridable_by"]:
         who = " or ".join(found["overridable_by"])
         verb = "" if found["verb"] == Verb.READ else f" --verb {found['verb']}"
-        typer.echo(f"to use it all the same ({who}): headgate gate override URN{verb} --for-time 2h --reason ...")
+        typer.echo(f"override ({who}): headgate gate override URN{verb} --for-time 2h --reason ...")
 
 
-@app.command("override")
-@asks
+@server_command(app, "override")
 def override(
     api: Api,
     urn: Urn,
-    for_time: Annotated[str, typer.Option(metavar="DURATION", help="For how long, such as 2h.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the audit keeps it.")],
-    verb: What = Verb.READ,
+    for_time: Annotated[str, typer.Option(metavar="DURATION", help="Duration of the override, such as 2h.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded in the audit log.")],
+    verb: VerbOption = Verb.READ,
     principal: Annotated[
-        str | None, typer.Option("--for", metavar="PRINCIPAL", help="Only for this one. [default: for all]")
+        str | None, typer.Option("--for", metavar="PRINCIPAL", help="Only for this principal. [default: all]")
     ] = None,
     ticket: Ticket = None,
-    as_json: Json = False,
-) -> None:
-    """Let a dataset be used for a while although it is not well: the gate warns instead of blocking it."""
+) -> Answer:
+    """Override the gate for an unhealthy dataset: it warns instead of blocking, for a limited time."""
     body = {"duration": for_time, "reason": reason, "verb": verb.value, "principal": principal, "ticket": ticket}
-    made = api.post(at("gate", "overrides", urn), body)
-    if as_json:
-        echo_json(made)
-    else:
-        whom = made.get("principal") or "all"
-        until = short(made["expires_at"])
-        typer.echo(
-            f"{made['override_id']}: {made['dataset_urn']} may be used to {made['verb']} by {whom} until {until}"
-        )
+    created = api.post(at("gate", "overrides", urn), body)
+    yield created
+    user, until = created.get("principal") or "all", short(created["expires_at"])
+    typer.echo(f"{created['override_id']}: {user} may {created['verb']} {created['dataset_urn']} until {until}")
 
 
-@app.command("overrides")
-@asks
-def overrides(api: Api, urn: Urn, as_json: Json = False) -> None:
-    """List the overrides of a dataset that are in force."""
+@server_command(app, "overrides")
+def overrides(api: Api, urn: Urn) -> Answer:
+    """List the active overrides of a dataset."""
     found = api.get(at("gate", "overrides", urn))["overrides"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["override_id"],
@@ -177,23 +161,21 @@ def overrides(api: Api, urn: Urn, as_json: Json = False) -> None:
         )
         for each in found
     ]
-    show_table(("OVERRIDE", "VERB", "FOR", "ENDS", "BY", "WHY", "TICKET"), rows, nothing="no overrides are in force")
+    show_table(
+        ("OVERRIDE", "VERB", "PRINCIPAL", "EXPIRES", "BY", "REASON", "TICKET"), rows, nothing="no active overrides"
+    )
 
 
-@app.command("revoke")
-@asks
+@server_command(app, "revoke")
 def revoke(
     api: Api,
     urn: Urn,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The override.")],
-    as_json: Json = False,
-) -> None:
-    """Take an override back."""
+    id: Annotated[str, typer.Argument(metavar="ID", help="Override id.")],
+) -> Answer:
+    """Revoke an override."""
     api.request("DELETE", at("gate", "overrides", urn, id))
-    if as_json:
-        echo_json({"revoked": id})
-    else:
-        typer.echo(f"{id}: it is taken back")
+    yield {"revoked": id}
+    typer.echo(f"{id}: revoked")
 
 
 app.command("flag")(flag)

@@ -1,4 +1,4 @@
-"""`headgate incident`: what broke: listed, explained, taken on, closed, followed."""
+"""`headgate incident`: lists, explains, opens, acknowledges, resolves and follows incidents."""
 
 from __future__ import annotations
 
@@ -6,62 +6,59 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli import times as moments
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.health.incident_views import (
+    incident_text,
     show_context,
     show_escalations,
+    show_event,
     show_incident,
     show_incidents,
-    show_news,
     show_quota,
     show_recovery,
-    standing,
 )
-from headgate.cli.health.options import IfVersion, Limit, Reason, Urn
+from headgate.cli.options import IfVersion, Limit, Reason, SinceOption, UntilOption, Urn
 from headgate.cli.session import Json, echo_json
-from headgate.cli.times import SinceOption, UntilOption
+from headgate.cli.times import past_time
 
-app = typer.Typer(help="Incidents: what broke, and who is at it.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage incidents.")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The incident.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Incident id.")]
 Status = Annotated[
     list[str] | None,
-    typer.Option("--status", metavar="STATUS", help="OPEN, ACKNOWLEDGED or RESOLVED; may be given repeatedly."),
+    typer.Option("--status", metavar="STATUS", help="Filter by status: OPEN, ACKNOWLEDGED or RESOLVED. Repeatable."),
 ]
 SeverityList = Annotated[
-    list[str] | None, typer.Option("--severity", metavar="SEV", help="SEV_1, SEV_2, SEV_3; may be given repeatedly.")
+    list[str] | None,
+    typer.Option("--severity", metavar="SEV", help="Filter by severity: SEV_1, SEV_2 or SEV_3. Repeatable."),
 ]
-Dataset = Annotated[str | None, typer.Option("--dataset", metavar="URN", help="Those of a dataset.")]
-Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Those of a team.")]
+Dataset = Annotated[str | None, typer.Option("--dataset", metavar="URN", help="Filter by dataset.")]
+Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Filter by team.")]
 _UNRESOLVED: Final = ("OPEN", "ACKNOWLEDGED")
-_COME_BACK_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 1.0
 REFUSED_EXIT_CODE: Final = 3
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(  # noqa: PLR0913 - each is an option
     api: Api,
     status: Status = None,
     severity: SeverityList = None,
     dataset: Dataset = None,
     team: Team = None,
-    signature: Annotated[str | None, typer.Option(metavar="TEXT", help="Those with this failure.")] = None,
+    signature: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by failure signature.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    all: Annotated[bool, typer.Option("--all", help="Those that are resolved, too.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Include resolved incidents.")] = False,
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List incidents, newest first: those that are not resolved, or those that match."""
-    wanted = status or (None if all else list(_UNRESOLVED))
-    query = _query(wanted, severity, dataset, team, since, until)
-    found = list(api.pages("/incidents", limit, **query, failure_signature=signature))
-    if as_json:
-        echo_json(found)
-    else:
-        show_incidents(found)
+) -> Answer:
+    """List incidents, newest first. Resolved ones need --all or --status."""
+    selected = status or (None if all else list(_UNRESOLVED))
+    query = _query(selected, severity, dataset, team, since, until)
+    found = list(api.items("/incidents", limit, **query, failure_signature=signature))
+    yield found
+    show_incidents(found)
 
 
 def _query(
@@ -77,54 +74,40 @@ def _query(
         "severity": severity or None,
         "dataset_urn": dataset,
         "owner_team": team,
-        "from": moments.asked(since, "--since"),
-        "to": moments.asked(until, "--until"),
+        "from": past_time(since, "--since"),
+        "to": past_time(until, "--until"),
     }
 
 
-@app.command("show")
-@asks
-def show(api: Api, id: Id, as_json: Json = False) -> None:
-    """Show an incident: how it stands, and what was done so far."""
+@server_command(app, "show")
+def show(api: Api, id: Id) -> Answer:
+    """Show an incident and its changes."""
     found = api.get(at("incidents", id))
-    if as_json:
-        echo_json(found)
-    else:
-        show_incident(found)
+    yield found
+    show_incident(found)
 
 
-@app.command("why")
-@asks
-def why(api: Api, id: Id, as_json: Json = False) -> None:
-    """Tell all that is known around an incident: what is wrong, since when, who did it, whom it hits."""
+@server_command(app, "why")
+def why(api: Api, id: Id) -> Answer:
+    """Explain an incident: signals, suspected producer, blast radius and timeline."""
     found = api.get(at("incidents", id, "context"))
-    if as_json:
-        echo_json(found)
-    else:
-        show_context(found)
+    yield found
+    show_context(found)
 
 
-@app.command("open")
-@asks
+@server_command(app, "open")
 def open_incident(
     api: Api,
     urn: Urn,
-    type: Annotated[
-        list[str], typer.Option(metavar="TYPE", help="The signal that broke, such as FRESHNESS; may be repeated.")
-    ],
-    signature: Annotated[
-        list[str], typer.Option(metavar="TEXT", help="What is wrong, always in the same words; may be repeated.")
-    ],
-    title: Annotated[str, typer.Option(metavar="TEXT", help="[default: made of the others]")] = "",
+    type: Annotated[list[str], typer.Option(metavar="TYPE", help="Failed signal, such as FRESHNESS. Repeatable.")],
+    signature: Annotated[list[str], typer.Option(metavar="TEXT", help="Stable failure signature. Repeatable.")],
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Title. [default: from dataset and signature]")] = "",
     severity: Annotated[
         str | None, typer.Option(metavar="SEV", help="SEV_1, SEV_2 or SEV_3. [default: by the tier of the dataset]")
     ] = None,
-    evidence: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Evidence of it; may be given repeatedly.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Open an incident. One that is open for the same failure of the dataset is joined instead."""
+    evidence: Annotated[list[str] | None, typer.Option(metavar="ID", help="Evidence id. Repeatable.")] = None,
+) -> Answer:
+    """Open an incident, or join the open incident of the same dataset and signature."""
     body = {
         "dataset_urn": urn,
         "signal_types": type,
@@ -133,109 +116,101 @@ def open_incident(
         "severity": severity,
         "evidence_sample": evidence or [],
     }
-    _say(api.post("/incidents", body), as_json=as_json)
+    incident = api.post("/incidents", body)
+    yield incident
+    typer.echo(incident_text(incident))
 
 
-@app.command("ack")
-@asks
-def ack(
-    api: Api,
-    id: Id,
-    assign: Annotated[str | None, typer.Option(metavar="WHO", help="Who looks after it from now on.")] = None,
-    reason: Reason = "",
-    if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Say that someone is at it: nobody else is called for it."""
-    body = {"status": "ACKNOWLEDGED", "assignee": assign, "reason": reason}
-    _change(api, id, body, if_version, as_json=as_json)
+_PATH: Final = "/incidents/{id}"
+_IF_VERSION: Final = Option(IfVersion, None, field="expected_version")
+add_action(
+    app,
+    "ack",
+    _PATH,
+    "Acknowledge an incident and stop its escalation.",
+    incident_text,
+    method="PATCH",
+    body=lambda: {"status": "ACKNOWLEDGED"},
+    id=Id,
+    assign=Option(Annotated[str | None, typer.Option(metavar="WHO", help="New assignee.")], None, field="assignee"),
+    reason=Option(Reason, ""),
+    if_version=_IF_VERSION,
+)
+add_action(
+    app,
+    "assign",
+    _PATH,
+    "Assign an incident.",
+    incident_text,
+    method="PATCH",
+    id=Id,
+    who=Option(Annotated[str, typer.Argument(metavar="WHO", help="New assignee.")], field="assignee"),
+    if_version=_IF_VERSION,
+)
+add_action(
+    app,
+    "note",
+    _PATH,
+    "Set the root cause summary of an incident, replacing the previous one.",
+    incident_text,
+    method="PATCH",
+    id=Id,
+    text=Option(Annotated[str, typer.Argument(metavar="TEXT", help="Root cause summary.")], field="rca_summary"),
+    if_version=_IF_VERSION,
+)
+add_action(
+    app,
+    "reopen",
+    _PATH,
+    "Reopen a resolved incident.",
+    incident_text,
+    method="PATCH",
+    body=lambda: {"status": "OPEN"},
+    id=Id,
+    reason=Reason,
+    if_version=_IF_VERSION,
+)
+add_action(
+    app,
+    "snooze",
+    _PATH + "/snooze",
+    "Snooze the reminders of an incident.",
+    incident_text,
+    id=Id,
+    duration=Annotated[str, typer.Argument(metavar="DURATION", help="Duration, such as 1h.")],
+    reason=Option(Reason, ""),
+)
+add_action(
+    app,
+    "merge",
+    _PATH + "/merge",
+    "Merge an incident into another one and close it.",
+    incident_text,
+    id=Id,
+    into=Annotated[str, typer.Option(metavar="ID", help="Incident to merge it into.")],
+    reason=Option(Reason, ""),
+)
 
 
-@app.command("resolve")
-@asks
+@server_command(app, "resolve")
 def resolve(
     api: Api,
     id: Id,
-    cause: Annotated[str, typer.Option(metavar="TEXT", help="What the cause was.")],
-    mitigation: Annotated[str, typer.Option(metavar="TEXT", help="What was done about it.")] = "",
-    false_positive: Annotated[bool, typer.Option("--false-positive", help="Nothing was wrong after all.")] = False,
+    cause: Annotated[str, typer.Option(metavar="TEXT", help="Root cause.")],
+    mitigation: Annotated[str, typer.Option(metavar="TEXT", help="Mitigation.")] = "",
+    false_positive: Annotated[bool, typer.Option("--false-positive", help="Mark it as a false positive.")] = False,
     reason: Reason = "",
     if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Say that an incident is over, and why."""
+) -> Answer:
+    """Resolve an incident."""
     resolution = {"root_cause": cause, "mitigation": mitigation, "false_positive": false_positive}
-    body = {"status": "RESOLVED", "resolution": resolution, "reason": reason}
-    _change(api, id, body, if_version, as_json=as_json)
+    body = {"status": "RESOLVED", "resolution": resolution, "reason": reason, "expected_version": if_version}
+    incident = api.request("PATCH", at("incidents", id), body=body)
+    yield incident
+    typer.echo(incident_text(incident))
 
 
-@app.command("assign")
-@asks
-def assign(
-    api: Api,
-    id: Id,
-    who: Annotated[str, typer.Argument(metavar="WHO", help="Who looks after it from now on.")],
-    if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Give an incident to someone."""
-    _change(api, id, {"assignee": who}, if_version, as_json=as_json)
-
-
-@app.command("note")
-@asks
-def note(
-    api: Api,
-    id: Id,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is known of the cause.")],
-    if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Write down what is known of the cause, in place of what was written before."""
-    _change(api, id, {"rca_summary": text}, if_version, as_json=as_json)
-
-
-@app.command("snooze")
-@asks
-def snooze(
-    api: Api,
-    id: Id,
-    duration: Annotated[str, typer.Argument(metavar="DURATION", help="For how long, such as 1h.")],
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Remind nobody of an incident for a while."""
-    _say(api.post(at("incidents", id, "snooze"), {"duration": duration, "reason": reason}), as_json=as_json)
-
-
-@app.command("merge")
-@asks
-def merge(
-    api: Api,
-    id: Id,
-    into: Annotated[str, typer.Option(metavar="ID", help="The incident that takes it over.")],
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
-    """Close an incident into another one, which is shown."""
-    _say(api.post(at("incidents", id, "merge"), {"into": into, "reason": reason}), as_json=as_json)
-
-
-@app.command("reopen")
-@asks
-def reopen(
-    api: Api,
-    id: Id,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why it is not over.")],
-    if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Say that an incident is not over after all."""
-    _change(api, id, {"status": "OPEN", "reason": reason}, if_version, as_json=as_json)
-
-
-@app.command("stats")
-@asks
+@server_command(app, "stats")
 def stats(
     api: Api,
     severity: SeverityList = None,
@@ -243,37 +218,30 @@ def stats(
     team: Team = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    as_json: Json = False,
-) -> None:
-    """Show how long incidents took until they were over."""
+) -> Answer:
+    """Show the recovery times of resolved incidents."""
     found = api.get("/incidents/stats", **_query(None, severity, dataset, team, since, until))
-    if as_json:
-        echo_json(found)
-    else:
-        show_recovery(found)
+    yield found
+    show_recovery(found)
 
 
-@app.command("escalations")
-@asks
-def escalations(api: Api, as_json: Json = False) -> None:
-    """List incidents of which more people are to be told now."""
+@server_command(app, "escalations")
+def escalations(api: Api) -> Answer:
+    """List incidents that are due for escalation."""
     found = api.get("/incidents/escalations")["escalations"]
-    if as_json:
-        echo_json(found)
-    else:
-        show_escalations(found)
+    yield found
+    show_escalations(found)
 
 
-@app.command("quota")
-@asks
+@server_command(app, "quota")
 def quota(
     api: Api,
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="Who is alerted.")],
-    take: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take so many alerts, all or none.")] = None,
-    per_hour: Annotated[int, typer.Option(min=1, help="How many a team may be sent in an hour.")] = 10,
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Team.")],
+    take: Annotated[int | None, typer.Option(metavar="N", min=1, help="Acquire this many alerts, all or none.")] = None,
+    per_hour: Annotated[int, typer.Option(min=1, help="Alerts per hour and team.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show how many alerts a team was sent in this hour, or ask to send some. The exit code is 3 if they may not be."""
+    """Show the hourly alert quota of a team, or acquire from it. The exit code is 3 if it is exhausted."""
     path = at("alert-quotas", team)
     if take is None:
         found = api.get(path, per_hour=per_hour)
@@ -287,52 +255,36 @@ def quota(
         raise typer.Exit(REFUSED_EXIT_CODE)
 
 
-@app.command("watch")
-@asks
+@server_command(app, "watch")
 def watch(
     api: Api,
     severity: SeverityList = None,
     dataset: Dataset = None,
     team: Team = None,
-    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Begin after this event, and not now.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Follow what happens to incidents as it happens, until it is interrupted."""
+    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Start after this event instead of now.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
+) -> Answer:
+    """Follow incident events until interrupted."""
     from headgate.clock import SystemClock
-    from headgate.health.model.enums import severity as meant
+    from headgate.health.model.enums import severity as parse_severity
 
-    severities = {meant(each).value for each in severity or []}
+    severities = {parse_severity(each).value for each in severity or []}
     count = 0
     while True:
         for _, event_id, each in api.follow("/events/tail", after=after, type="headgate.incident.*"):
             after = event_id
-            news = each["event"]["data"]
-            if not _is_wanted(news, severities, dataset, team):
+            event = each["event"]["data"]
+            if not _matches(event, severities, dataset, team):
                 continue
             count += 1
-            if as_json:
-                echo_json(each)
-            else:
-                show_news(news)
+            yield each
+            show_event(event)
             if count == limit:
                 return
-        SystemClock().sleep(_COME_BACK_SECONDS)
+        SystemClock().sleep(_RECONNECT_SECONDS)
 
 
-def _is_wanted(news: dict[str, Any], severities: set[str], dataset: str | None, team: str | None) -> bool:
-    if severities and news["severity"] not in severities:
+def _matches(event: dict[str, Any], severities: set[str], dataset: str | None, team: str | None) -> bool:
+    if severities and event["severity"] not in severities:
         return False
-    return dataset in (None, news["dataset_urn"]) and team in (None, news["owner_team"])
-
-
-def _change(api: Api, id: str, body: dict[str, Any], if_version: int | None, *, as_json: bool) -> None:
-    answer = api.request("PATCH", at("incidents", id), body={**body, "expected_version": if_version})
-    _say(answer, as_json=as_json)
-
-
-def _say(incident: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        echo_json(incident)
-    else:
-        typer.echo(standing(incident))
+    return dataset in (None, event["dataset_urn"]) and team in (None, event["owner_team"])

@@ -1,4 +1,4 @@
-"""What the commands about incidents print for people who were just woken up."""
+"""Text output of the incident and lineage commands."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any, Final
 
 import typer
 
-from headgate.cli.fanout.views import about
 from headgate.cli.health.signal import show_signals
 from headgate.cli.output import short, show_facts, show_table
-from headgate.cli.times import ago
+from headgate.cli.times import ago, duration_text
 
-# Of a long list, as many as fit on a screen beside the rest.
+# Rows of a long list in a larger view.
 _SHOWN: Final = 10
 _STEPS_SHOWN: Final = 20
 
 
 def show_incidents(found: Iterable[Mapping[str, Any]]) -> None:
-    """Print incidents, one a line."""
+    """Print a table of incidents."""
     rows = [
         (
             each["status"],
@@ -36,13 +35,13 @@ def show_incidents(found: Iterable[Mapping[str, Any]]) -> None:
     show_table(columns, rows, nothing="no incidents", key=2)
 
 
-def standing(incident: Mapping[str, Any]) -> str:
-    """Return how an incident stands in a line."""
+def incident_text(incident: Mapping[str, Any]) -> str:
+    """Return the status of an incident on one line."""
     remark = _remark(incident)
-    is_over = incident["status"] == "RESOLVED"
-    who = f", {incident['assignee']} is at it" if incident["assignee"] and not is_over else ""
-    said = f"{incident['status']}  {incident['severity']}  {incident['incident_id']}  {incident['title']}{who}"
-    return f"{said} ({remark})" if remark else said
+    is_resolved = incident["status"] == "RESOLVED"
+    assignee = f", assigned to {incident['assignee']}" if incident["assignee"] and not is_resolved else ""
+    text = f"{incident['status']}  {incident['severity']}  {incident['incident_id']}  {incident['title']}{assignee}"
+    return f"{text} ({remark})" if remark else text
 
 
 def _remark(incident: Mapping[str, Any]) -> str:
@@ -53,13 +52,13 @@ def _remark(incident: Mapping[str, Any]) -> str:
         return "false positive" if is_false else f"resolved {ago(incident['resolved_at'])}"
     if incident["snoozed_until"]:
         return f"snoozed until {short(incident['snoozed_until'])}"
-    return f"broke out {incident['episode']} times" if incident["episode"] > 1 else ""
+    return f"{incident['episode']} episodes" if incident["episode"] > 1 else ""
 
 
 def show_incident(found: Mapping[str, Any]) -> None:
-    """Print all that an incident's own record says."""
-    typer.echo(standing(found))
-    resolution, hit = found["resolution"] or {}, found["blast_radius"] or {}
+    """Print the record of an incident."""
+    typer.echo(incident_text(found))
+    resolution, blast_radius = found["resolution"] or {}, found["blast_radius"] or {}
     since = found["episode_started_at"] or found["created_at"]
     show_facts(
         {
@@ -71,7 +70,7 @@ def show_incident(found: Mapping[str, Any]) -> None:
             "signals": list(found["signal_types"]),
             "failures": list(found["failure_signatures"]),
             "producer": producer_text(found["implicated_producer"]),
-            "downstream": _downstream_text(hit),
+            "downstream": _downstream_text(blast_radius),
             "evidence": list(found["evidence_sample"]),
             "summary": found["rca_summary"],
             "cause": resolution.get("root_cause"),
@@ -85,11 +84,11 @@ def show_incident(found: Mapping[str, Any]) -> None:
         (short(each["at"]), each["status"], each["phase"], each["actor"], each.get("reason", ""))
         for each in found["steps"][-_STEPS_SHOWN:]
     ]
-    show_table(("AT", "STATUS", "PHASE", "BY", "WHY"), rows, nothing="nothing was done yet")
+    show_table(("AT", "STATUS", "PHASE", "BY", "REASON"), rows, nothing="no changes yet")
 
 
 def producer_text(producer: Mapping[str, Any] | None) -> str | None:
-    """Return who is thought to have caused an incident."""
+    """Return the suspected producer with its version, deployment and confidence."""
     if producer is None:
         return None
     parts = [producer["producer_id"], producer.get("version", "")]
@@ -98,17 +97,18 @@ def producer_text(producer: Mapping[str, Any] | None) -> str | None:
     return " ".join(part for part in parts if part)
 
 
-def _downstream_text(hit: Mapping[str, Any]) -> str | None:
-    if not hit.get("downstream_count"):
+def _downstream_text(blast_radius: Mapping[str, Any]) -> str | None:
+    if not blast_radius.get("downstream_count"):
         return None
-    more = "" if hit.get("complete", True) else "at least "
-    return f"{more}{hit['downstream_count']} readers, impact {hit.get('estimated_impact', 'UNKNOWN')}"
+    at_least = "" if blast_radius.get("complete", True) else "at least "
+    impact = blast_radius.get("estimated_impact", "UNKNOWN")
+    return f"{at_least}{blast_radius['downstream_count']} readers, impact {impact}"
 
 
 def show_context(found: Mapping[str, Any]) -> None:
-    """Print the story of an incident: what is wrong first, what is not known last."""
+    """Print an incident with its context: signals, lineage, blast radius and timeline."""
     incident = found["incident"]
-    typer.echo(standing(incident))
+    typer.echo(incident_text(incident))
     dataset = found["dataset"] or {}
     since = incident["episode_started_at"] or incident["created_at"]
     show_facts(
@@ -128,40 +128,40 @@ def show_context(found: Mapping[str, Any]) -> None:
     _show_entities("WRITERS", found["writers"])
     _show_entities("READERS", found["readers"])
     typer.echo("\nBLAST RADIUS")
-    show_reach(found["blast_radius"], nothing="nothing downstream is known")
+    show_reach(found["blast_radius"], nothing="no downstream datasets known")
     typer.echo("\nTIMELINE")
     rows = [(short(each["at"]), each["kind"], each["what"]) for each in found["timeline"]]
-    show_table(("AT", "WHAT", ""), rows, nothing="nothing is known to have happened")
+    show_table(("AT", "EVENT", "DETAILS"), rows, nothing="no events")
     for each in found["missing"]:
         typer.echo(f"missing: {each['part']}: {each['why']}")
 
 
 def _owner_text(incident: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
-    reached = [dataset.get("owner_email"), dataset.get("oncall_rotation"), incident["oncall_user"]]
-    parts = [incident["owner_team"], incident["tier"], *(each for each in reached if each)]
+    contacts = [dataset.get("owner_email"), dataset.get("oncall_rotation"), incident["oncall_user"]]
+    parts = [incident["owner_team"], incident["tier"], *(each for each in contacts if each)]
     return ", ".join(parts)
 
 
 def evidence_text(evidence: Mapping[str, Any] | None) -> str | None:
-    """Return a piece of evidence in a line."""
+    """Return a piece of evidence on one line."""
     if evidence is None:
         return None
-    said = evidence["validation"]
-    reasons = [*said.get("reason_codes", ()), *said.get("failed_gates", ())]
+    validation = evidence["validation"]
+    reasons = [*validation.get("reason_codes", ()), *validation.get("failed_gates", ())]
     producer = (evidence.get("producer") or {}).get("producer_id")
-    parts = [said["result"], evidence["evidence_id"], ago(evidence["created_at"]), *reasons[:2]]
+    parts = [validation["result"], evidence["evidence_id"], ago(evidence["created_at"]), *reasons[:2]]
     return " ".join([*parts, *([f"by {producer}"] if producer else [])])
 
 
 def _show_entities(heading: str, entries: list[Mapping[str, Any]]) -> None:
     typer.echo(f"\n{heading}")
-    show_entries(entries[:_SHOWN], nothing="none are known")
+    show_entries(entries[:_SHOWN], nothing="none known")
     if len(entries) > _SHOWN:
         typer.echo(f"and {len(entries) - _SHOWN} more")
 
 
 def show_entries(entries: Iterable[Mapping[str, Any]], *, nothing: str) -> None:
-    """Print who writes or reads something."""
+    """Print writers or readers of a dataset."""
     rows = [
         (each["entity_id"], each["entity_name"], each["entity_type"], each["confidence"], ago(each["updated_at"]))
         for each in entries
@@ -170,14 +170,14 @@ def show_entries(entries: Iterable[Mapping[str, Any]], *, nothing: str) -> None:
 
 
 def show_reach(reach: Mapping[str, Any] | None, *, nothing: str) -> None:
-    """Print what is reached from a dataset: how much, and the nearest of it."""
+    """Print the datasets and entities reachable from a dataset, nearest first."""
     if reach is None or not (reach["datasets"] or reach["entities"]):
         typer.echo(nothing)
         return
-    least = "" if reach["complete"] else "at least "
+    at_least = "" if reach["complete"] else "at least "
     tiers = ", ".join(f"{count} of {tier}" for tier, count in reach["tier_counts"].items() if count)
     counted = f"{reach['dataset_count']} datasets" + (f" ({tiers})" if tiers else "")
-    typer.echo(f"{reach['estimated_impact']}: {least}{counted}, {reach['downstream_count']} who use them")
+    typer.echo(f"{reach['estimated_impact']}: {at_least}{counted}, {reach['downstream_count']} users")
     rows = [
         (each["dataset_urn"], each.get("tier") or "", each["distance"], each["confidence"])
         for each in reach["datasets"][:_SHOWN]
@@ -190,37 +190,37 @@ def show_reach(reach: Mapping[str, Any] | None, *, nothing: str) -> None:
 
 
 def show_recovery(found: Mapping[str, Any]) -> None:
-    """Print how long incidents took."""
+    """Print the recovery times of incidents."""
     if not found["resolved"]:
-        typer.echo("no incident was resolved in this time")
+        typer.echo("no resolved incidents in this range")
         return
     show_facts(
         {
             "resolved": f"{'' if found['complete'] else 'at least '}{found['resolved']}",
-            "on average": about(found["mttr_seconds"]),
-            **{severity: about(seconds) for severity, seconds in sorted(found["by_severity"].items())},
+            "MTTR": duration_text(found["mttr_seconds"]),
+            **{severity: duration_text(seconds) for severity, seconds in sorted(found["by_severity"].items())},
             "false positives": str(found["false_positives"]),
         }
     )
 
 
-def show_news(news: Mapping[str, Any]) -> None:
-    """Print in a line what happened to an incident."""
-    what = news["event_type"].removeprefix("INCIDENT_")
-    why = f" ({news['reason']})" if news.get("reason") else ""
-    line = (short(news["timestamp"]), what, news["status"], news["severity"], news["incident_id"], news["title"])
-    typer.echo("  ".join(line) + why)
+def show_event(event: Mapping[str, Any]) -> None:
+    """Print an incident event on one line."""
+    name = event["event_type"].removeprefix("INCIDENT_")
+    reason = f" ({event['reason']})" if event.get("reason") else ""
+    line = (short(event["timestamp"]), name, event["status"], event["severity"], event["incident_id"], event["title"])
+    typer.echo("  ".join(line) + reason)
 
 
 def show_escalations(found: Iterable[Mapping[str, Any]]) -> None:
-    """Print incidents of which more people are to be told."""
+    """Print due escalations."""
     from headgate.health.model.timestamps import instant
 
     rows = [(each["level"], each["incident_id"], ago(instant(each["due_at_ms"]))) for each in found]
-    show_table(("TOLD SO FAR", "INCIDENT", "DUE"), rows, nothing="nobody more is to be told", key=1)
+    show_table(("LEVEL", "INCIDENT", "DUE"), rows, nothing="no escalations due", key=1)
 
 
 def show_quota(found: Mapping[str, Any]) -> None:
-    """Print how much of an hour's alerts a team was sent."""
-    said = "may be sent" if found["is_granted"] else "NO MORE until " + short(found["resets_at"])
-    typer.echo(f"{found['team']}: {found['alert_count']} of {found['per_hour']} alerts in this hour; {said}")
+    """Print the used part of a team's hourly alert quota."""
+    status = "within the quota" if found["is_granted"] else "EXHAUSTED until " + short(found["resets_at"])
+    typer.echo(f"{found['team']}: {found['alert_count']} of {found['per_hour']} alerts this hour; {status}")

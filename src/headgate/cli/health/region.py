@@ -1,4 +1,4 @@
-"""`headgate region`: which of two regions writes the health of datasets, who says it is well, and moving the writer."""
+"""`headgate region`: shows and controls the failover between two regions, one of which writes at a time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from headgate.settings import Settings
     from headgate.store.port import Store
 
-app = typer.Typer(help="Regions: one of two writes at a time.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Control failover between two regions, one of which writes at a time.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-_WATCH_SECONDS: Final = 30.0
+_CHECK_SECONDS: Final = 30.0
 _MS: Final = 1000
 
 
 @app.command("show")
 def show(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Show which region writes, until when, and what each observer says of both."""
+    """Show the writer region, its lease and the reports of the observers."""
     from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.model.timestamps import instant
@@ -41,7 +45,7 @@ def show(context: typer.Context, home: Home = None, config: Config = None, as_js
         lease, reports = WriterLease(authority, clock).read(), read_reports(authority)
     now_ms = round(_MS * clock.seconds())
     policy = FailoverPolicy()
-    verdicts = {name: verdict(said, policy, now_ms).value for name, said in reports.items()}
+    verdicts = {name: verdict(each, policy, now_ms).value for name, each in reports.items()}
     if as_json:
         echo_json({"state": state, "lease": lease, "reports": reports, "verdicts": verdicts})
         return
@@ -50,31 +54,31 @@ def show(context: typer.Context, home: Home = None, config: Config = None, as_js
             "writer": state.active,
             "home": state.home,
             "phase": state.phase.value if state.target is None else f"{state.phase.value} to {state.target}",
-            "failed over for": state.latched_for,
+            "failover reason": state.latched_for,
             "failovers": state.failovers,
             "lease": None if lease is None else f"{lease.region}, epoch {lease.epoch}, to {instant(lease.expires_ms)}",
         }
     )
     rows = [
         (region, verdicts[region], observer, each.failures, ago(instant(each.at_ms)))
-        for region, said in sorted(reports.items())
-        for observer, each in sorted(said.items())
+        for region, observers in sorted(reports.items())
+        for observer, each in sorted(observers.items())
     ]
     typer.echo()
-    show_table(("REGION", "TOGETHER", "OBSERVER", "FAILURES", "LOOKED"), rows, nothing="no observer has reported yet")
+    show_table(("REGION", "VERDICT", "OBSERVER", "FAILURES", "CHECKED"), rows, nothing="no reports yet")
 
 
 @app.command("watch")
 def watch(
     context: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Check once and exit.")] = False,
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Look at both regions every half minute, and fail over once enough observers agree that the writer is down.
+    """Check both regions every 30 seconds, and fail over when a quorum of observers finds the writer down.
 
-    Servers of the regions do so by themselves; this is for a third place, so that there is a quorum without one region.
+    The servers of both regions do this themselves; run it in a third location to keep a quorum without one region.
     """
     from headgate.bootstrap.health import open_agent
     from headgate.clock import SystemClock
@@ -84,17 +88,17 @@ def watch(
     settings = session_of(context).settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)
     with _authority(settings) as authority:
-        duty = open_agent(settings, authority, clock)
+        agent = open_agent(settings, authority, clock)
         while True:
-            _say(duty.look(), as_json=as_json)
+            _show_decision(agent.look(), as_json=as_json)
             if once:
                 return
-            clock.sleep(_WATCH_SECONDS)
+            clock.sleep(_CHECK_SECONDS)
 
 
 @app.command("drill")
 def drill(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
-    """Say what would be done if the writer's region were down now. Nothing is."""
+    """Show what would happen if the writer region were down now, without doing it."""
     from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.regions.agent import read_reports
@@ -102,20 +106,18 @@ def drill(context: typer.Context, home: Home = None, config: Config = None, as_j
     settings = session_of(context).settings(config, home=home)
     with _authority(settings) as authority:
         decision = open_failover(settings, authority, SystemClock()).drill(read_reports(authority))
-    _say(decision, as_json=as_json)
+    _show_decision(decision, as_json=as_json)
 
 
 @app.command("failback")
 def failback(
     context: typer.Context,
-    lag_seconds: Annotated[
-        float, typer.Option("--lag-seconds", min=0, help="How far the home region is behind, as replication says.")
-    ],
+    lag_seconds: Annotated[float, typer.Option("--lag-seconds", min=0, help="Replication lag of the home region.")],
     home: Home = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Let the home region write again, if it is well and has caught up. The exit code is 3 if it may not yet."""
+    """Fail back to the home region if it is healthy and has caught up. The exit code is 3 if it is not."""
     from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.regions.agent import read_reports
@@ -124,7 +126,7 @@ def failback(
     with _authority(settings) as authority:
         failover = open_failover(settings, authority, SystemClock())
         decision = failover.fail_back(read_reports(authority), lag_seconds)
-    _say(decision, as_json=as_json)
+    _show_decision(decision, as_json=as_json)
 
 
 @app.command("merge")
@@ -135,20 +137,20 @@ def merge(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Take rows of another region that are newer into this one's store: by epoch, window, version and region.
+    """Copy newer rows of another region into this store, by epoch, window, version and region.
 
-    May be run in both regions, in any order and any number of times: both end with the same rows.
+    The merge is idempotent and commutative: run in both regions, both end with the same rows.
     """
     from headgate.bootstrap.health import merge_region
     from headgate.clock import SystemClock
 
     session = session_of(context)
-    taken = merge_region(session.settings(config, home=home), session.settings(other), SystemClock())
+    merged = merge_region(session.settings(config, home=home), session.settings(other), SystemClock())
     if as_json:
-        echo_json({"taken": taken})
+        echo_json({"taken": merged})
     else:
-        rows = [(name, count) for name, count in sorted(taken.items())]
-        show_table(("TABLE", "TAKEN OVER"), rows, nothing="nothing there is newer")
+        rows = [(name, count) for name, count in sorted(merged.items())]
+        show_table(("TABLE", "ROWS COPIED"), rows, nothing="no newer rows")
 
 
 @contextmanager
@@ -160,10 +162,14 @@ def _authority(settings: Settings) -> Iterator[Store]:
         yield authority
 
 
-def _say(decision: FailoverDecision, *, as_json: bool) -> None:
+def _show_decision(decision: FailoverDecision, *, as_json: bool) -> None:
     if as_json:
-        said: dict[str, Any] = {"writer": decision.state.active, "move_to": decision.move_to, "reason": decision.reason}
-        echo_json(said)
+        answer: dict[str, Any] = {
+            "writer": decision.state.active,
+            "move_to": decision.move_to,
+            "reason": decision.reason,
+        }
+        echo_json(answer)
     else:
-        moved = "" if decision.move_to is None else f", to {decision.move_to}"
-        typer.echo(f"{decision.state.phase.value}  {decision.state.active} writes{moved}: {decision.reason}")
+        target = "" if decision.move_to is None else f", moving to {decision.move_to}"
+        typer.echo(f"{decision.state.phase.value}  writer {decision.state.active}{target}: {decision.reason}")

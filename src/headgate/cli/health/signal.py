@@ -1,4 +1,4 @@
-"""`headgate signal`: how datasets are: what is wrong anywhere, what is known of one, and setting it by hand."""
+"""`headgate signal`: lists, shows, sets and resets health signals of datasets."""
 
 from __future__ import annotations
 
@@ -8,62 +8,51 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli import times as moments
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.health.options import IfVersion, Limit, Urn
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, command_group, server_command
+from headgate.cli.options import IfVersion, Limit, SinceOption, UntilOption, Urn
 from headgate.cli.output import compact, show_facts, show_table
-from headgate.cli.session import Json, echo_json
-from headgate.cli.times import SinceOption, UntilOption, ago
+from headgate.cli.times import ago, now, past_time
 
-app = typer.Typer(help="Signals: how datasets are.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Manage health signals of datasets.")
 
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="Such as FRESHNESS, VOLUME or DATA_QUALITY.")]
+Type = Annotated[str, typer.Argument(metavar="TYPE", help="Signal type, such as FRESHNESS, VOLUME or DATA_QUALITY.")]
 _WORST_FIRST: Final = ("CRITICAL", "WARNING", "UNKNOWN", "OK")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="CRITICAL, WARNING or UNKNOWN. [default: the first two]"),
+        typer.Option(metavar="STATE", help="Filter by state. Repeatable. [default: CRITICAL and WARNING]"),
     ] = None,
-    tier: Annotated[str | None, typer.Option(metavar="1|2|3", help="Of datasets of this tier alone.")] = None,
+    tier: Annotated[str | None, typer.Option(metavar="1|2|3", help="Filter by tier of the dataset.")] = None,
     limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the signals that are not OK."""
-    found = list(api.pages("/signals", limit, state=state or None, tier=tier))
-    if as_json:
-        echo_json(found)
-    else:
-        show_signals(found, nothing="nothing is wrong", names_datasets=True)
+    found = list(api.items("/signals", limit, state=state or None, tier=tier))
+    yield found
+    show_signals(found, nothing="all signals are OK", names_datasets=True)
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     urn: Urn,
-    type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="One signal. [default: all]")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the signals of a dataset, or all that is known of one of them."""
+    type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="Signal type. [default: all]")] = None,
+) -> Answer:
+    """Show the signals of a dataset, or the details of one."""
     if type is None:
         listed = api.get(at("datasets", urn, "signals"))["signals"]
-        if as_json:
-            echo_json(listed)
-        else:
-            show_signals(listed)
+        yield listed
+        show_signals(listed)
         return
     found = api.get(at("datasets", urn, "signals", type), consistent="true")
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     typer.echo(f"{found['state']}  {found['signal_type']}  {found['dataset_urn']}")
-    told = {"state", "signal_type", "dataset_urn", "metrics", "top_producer", "stale", "age_seconds"}
-    facts = {name: value for name, value in found.items() if name not in told}
+    shown = {"state", "signal_type", "dataset_urn", "metrics", "top_producer", "stale", "age_seconds"}
+    facts = {name: value for name, value in found.items() if name not in shown}
     show_facts(
         {
             **facts,
@@ -76,42 +65,38 @@ def show(
     )
 
 
-@app.command("set")
-@asks
+@server_command(app, "set")
 def set_signal(  # noqa: PLR0913 - each is an option
     api: Api,
     urn: Urn,
     type: Type,
     state: Annotated[str, typer.Argument(metavar="STATE", help="OK, WARNING, CRITICAL or UNKNOWN.")],
-    score: Annotated[float | None, typer.Option(help="What was measured. [default: 1 if it is OK, else 0]")] = None,
+    score: Annotated[float | None, typer.Option(help="Measured value. [default: 1 for OK, else 0]")] = None,
     signature: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What is wrong, always in the same words: incidents go by it.")
+        str | None, typer.Option(metavar="TEXT", help="Stable failure signature, which identifies the incident.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="What was promised.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="SLO threshold.")] = None,
     window_end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When the time ended that it is about. [default: now]")
+        str | None, typer.Option(metavar="TIME", help="End of the measured window. [default: now]")
     ] = None,
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long that time was.")] = "5m",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Length of the measured window.")] = "5m",
     count: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="How many events there were: of a VOLUME, kept by the hour.")
+        int | None, typer.Option(metavar="N", min=0, help="Number of events; VOLUME keeps it by the hour.")
     ] = None,
-    producer: Annotated[str | None, typer.Option(metavar="ID", help="Who is thought to have caused it.")] = None,
-    evidence: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Evidence of it; may be given repeatedly.")
-    ] = None,
+    producer: Annotated[str | None, typer.Option(metavar="ID", help="Suspected producer.")] = None,
+    evidence: Annotated[list[str] | None, typer.Option(metavar="ID", help="Evidence id. Repeatable.")] = None,
     if_version: IfVersion = None,
-    as_json: Json = False,
-) -> None:
-    """Say how a signal is. One that becomes CRITICAL opens an incident, unless the server is set otherwise."""
+) -> Answer:
+    """Set the state of a signal. A signal that becomes CRITICAL opens an incident, unless disabled by the settings."""
     from headgate.durable.model import duration
     from headgate.health.model.enums import SignalState, signal_state
 
-    meant = signal_state(state)
-    ended = moments.asked(window_end, "--window-end") or moments.now().isoformat()
+    new_state = signal_state(state)
+    ended = past_time(window_end, "--window-end") or now().isoformat()
     began = datetime.fromisoformat(ended) - timedelta(seconds=duration.seconds(window, name="--window"))
     body = {
-        "state": meant.value,
-        "score": score if score is not None else float(meant is SignalState.OK),
+        "state": new_state.value,
+        "score": score if score is not None else float(new_state is SignalState.OK),
         "slo_threshold": threshold,
         "failure_signature": signature,
         "window_start": began.isoformat(),
@@ -122,50 +107,39 @@ def set_signal(  # noqa: PLR0913 - each is an option
         "expected_version": if_version,
     }
     answer = api.request("PUT", at("datasets", urn, "signals", type), body=body)
-    if as_json:
-        echo_json(answer)
-        return
-    now = answer["current"]
-    before = f", was {now['previous_state']}" if now["previous_state"] else ""
-    incident = f"; incident {now['incident_id']}" if now["incident_id"] else ""
-    typer.echo(
-        f"{now['state']}  {now['signal_type']} of {now['dataset_urn']}{before}, version {now['version']}{incident}"
-    )
+    yield answer
+    current = answer["current"]
+    before = f", was {current['previous_state']}" if current["previous_state"] else ""
+    incident = f"; incident {current['incident_id']}" if current["incident_id"] else ""
+    signal = f"{current['signal_type']} of {current['dataset_urn']}"
+    typer.echo(f"{current['state']}  {signal}{before}, version {current['version']}{incident}")
 
 
-@app.command("reset")
-@asks
+@server_command(app, "reset")
 def reset(
     api: Api,
     urn: Urn,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why: the audit keeps it.")],
-    as_json: Json = False,
-) -> None:
-    """Forget all signals of a dataset and end its incidents, so that whoever measures it begins anew."""
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded in the audit log.")],
+) -> Answer:
+    """Delete all signals of a dataset and resolve its incidents."""
     found = api.request("POST", at("datasets", urn, "signals", "reset"), body={"reason": reason})
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     types, ended = ", ".join(found["signal_types"]) or "no signals", ", ".join(found["incident_ids"])
-    typer.echo(f"{found['dataset_urn']}: {types} forgotten" + (f"; ended {ended}" if ended else ""))
+    typer.echo(f"{found['dataset_urn']}: {types} deleted" + (f"; resolved {ended}" if ended else ""))
 
 
-@app.command("history")
-@asks
+@server_command(app, "history")
 def history(
     api: Api,
     urn: Urn,
     type: Type,
     since: SinceOption = None,
     until: UntilOption = None,
-    as_json: Json = False,
-) -> None:
-    """List the transitions of a signal, the latest last. Without --since: of the last 30 days."""
-    query = {"from": moments.asked(since, "--since"), "to": moments.asked(until, "--until")}
+) -> Answer:
+    """List the state transitions of a signal, newest last. The default range is 30 days."""
+    query = {"from": past_time(since, "--since"), "to": past_time(until, "--until")}
     found = api.get(at("datasets", urn, "signals", type, "history"), **query)["snapshots"]
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     rows = [
         (
             each["state"],
@@ -173,29 +147,25 @@ def history(
             ago(each["changed_at"]),
             each["window_end"],
             "" if each["score"] is None else f"{each['score']:g}",
-            "came late" if each["late"] else each["failure_signature"],
+            "late update" if each["late"] else each["failure_signature"],
             each["incident_id"],
         )
         for each in found
     ]
-    columns = ("STATE", "WAS", "SINCE", "WINDOW END", "SCORE", "SIGNATURE", "INCIDENT")
-    show_table(columns, rows, nothing="it has not changed in this time", key=3)
+    columns = ("STATE", "PREVIOUS", "SINCE", "WINDOW END", "SCORE", "SIGNATURE", "INCIDENT")
+    show_table(columns, rows, nothing="no transitions in this range", key=3)
 
 
-@app.command("volume")
-@asks
+@server_command(app, "volume")
 def volume(
     api: Api,
     urn: Urn,
-    days: Annotated[int, typer.Option(metavar="N", min=1, max=14, help="Of how many days.")] = 7,
-    as_json: Json = False,
-) -> None:
-    """Show how many events a dataset had in each hour, the latest last. A gap: nobody has counted."""
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=14, help="Number of days.")] = 7,
+) -> Answer:
+    """Show the hourly event counts of a dataset, newest last. Hours without a count are gaps."""
     found = api.get(at("datasets", urn, "volume-history"), days=str(days))
-    if as_json:
-        echo_json(found)
-        return
-    # Before the first count there is nothing to see, and after it every gap is.
+    yield found
+    # Gaps before the first count are not shown.
     known = [each["event_count"] is not None for each in found["points"]]
     shown = found["points"][known.index(True) :] if any(known) else []
     rows = [
@@ -203,17 +173,17 @@ def volume(
             each["hour"],
             "gap" if each["event_count"] is None else each["event_count"],
             each["window_count"],
-            "" if each["is_over"] else "goes on",
+            "" if each["is_over"] else "in progress",
         )
         for each in shown
     ]
-    show_table(("HOUR", "EVENTS", "WINDOWS", ""), rows, nothing=f"nothing was counted in {days} days")
+    show_table(("HOUR", "EVENTS", "WINDOWS", ""), rows, nothing=f"no counts in {days} days")
 
 
 def show_signals(
-    signals: Iterable[Mapping[str, Any]], *, nothing: str = "no signal was ever reported", names_datasets: bool = False
+    signals: Iterable[Mapping[str, Any]], *, nothing: str = "no signals", names_datasets: bool = False
 ) -> None:
-    """Print signals, one a line, the worst ones first."""
+    """Print a table of signals, worst first."""
     worst_first = sorted(signals, key=lambda each: _WORST_FIRST.index(each["state"]))
     rows = [
         (
@@ -234,5 +204,5 @@ def show_signals(
 
 
 def stale_text(signal: Mapping[str, Any]) -> str:
-    """Return what is to be said of an answer from memory."""
-    return f"as it was {signal['age_seconds']:.0f} s ago: the store cannot be asked" if signal.get("stale") else ""
+    """Return a note on a stale answer from the cache."""
+    return f"{signal['age_seconds']:.0f} s old: the store is unavailable" if signal.get("stale") else ""

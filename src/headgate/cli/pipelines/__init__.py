@@ -1,1 +1,1 @@
-"""Pipelines: say here what this part is for."""
+"""Commands for pipelines, their runs and periods, sensors, traits, backfills, calendars and alerts."""

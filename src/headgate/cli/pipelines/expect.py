@@ -1,4 +1,4 @@
-"""`headgate expect`: what was expected of pipelines by a time, and how it came out."""
+"""`headgate expect`: lists expectations of pipelines (a run or sensor due by a time) and their verdicts."""
 
 from __future__ import annotations
 
@@ -7,57 +7,54 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.api_client import Api, asks
+from headgate.cli.api_client import Api
+from headgate.cli.commands import Answer, command_group, server_command
+from headgate.cli.options import Limit, SinceOption
 from headgate.cli.output import show_table
-from headgate.cli.pipelines.views import Limit, Walls, pages
-from headgate.cli.session import Json, echo_json
-from headgate.cli.times import SinceOption, asked
+from headgate.cli.pipelines.views import LocalTimes
+from headgate.cli.times import duration_text, past_time
 
-app = typer.Typer(
-    help="Expectations: what was to be done by a time, and was it?", no_args_is_help=True, rich_markup_mode=None
-)
+app = command_group("List expectations of pipelines and their verdicts.")
 
 
 @app.callback()
 def expectations() -> None:
-    """Expectations: what was to be done by a time, and was it?"""
+    """List expectations of pipelines and their verdicts."""
 
 
 class Verdict(StrEnum):
-    """How an expectation can come out."""
+    """Verdict on an expectation."""
 
     MET = "MET"
     MISSED = "MISSED"
     WAIVED = "WAIVED"
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
-    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="ID", help="Of this one.")] = None,
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="ID", help="Filter by pipeline.")] = None,
     verdict: Annotated[
         Verdict | None,
-        typer.Option("--verdict", case_sensitive=False, help="[default: MISSED, or all of one pipeline]"),
+        typer.Option(
+            "--verdict", case_sensitive=False, help="Filter by verdict. [default: MISSED, or all with --pipeline]"
+        ),
     ] = None,
-    schedule: Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Of one of its schedules.")] = None,
+    schedule: Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Filter by schedule.")] = None,
     since: SinceOption = None,
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List how expectations came out, those that were due last first."""
-    wanted = Verdict.MISSED if verdict is None and pipeline is None else verdict
+) -> Answer:
+    """List expectations and their verdicts, latest due time first."""
+    selected = Verdict.MISSED if verdict is None and pipeline is None else verdict
     query = {
         "pipeline": pipeline,
-        "verdict": None if wanted is None else wanted.value,
+        "verdict": None if selected is None else selected.value,
         "schedule": schedule,
-        "since": asked(since, "--since"),
+        "since": past_time(since, "--since"),
     }
-    found = list(pages(api, "/expectations", "expectations", limit, **query))
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+    found = list(api.entries("/expectations", "expectations", limit, **query))
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["verdict"],
@@ -65,19 +62,18 @@ def ls(
             each["date"],
             each["schedule_id"],
             each["kind"],
-            walls.text(each["pipeline_id"], each["due_at"]),
+            times.text(each["pipeline_id"], each["due_at"]),
             _margin(each["margin_seconds"]),
             each["reason"] or ("warned" if each["warned"] else ""),
         )
         for each in found
     ]
-    columns = ("VERDICT", "PIPELINE", "DATE", "SCHEDULE", "EXPECTED", "BY", "MARGIN", "")
-    show_table(columns, rows, nothing="nothing of this kind was judged", key=1)
+    columns = ("VERDICT", "PIPELINE", "DATE", "SCHEDULE", "EXPECTATION", "DUE", "MARGIN", "REASON")
+    show_table(columns, rows, nothing="no matching verdicts", key=1)
 
 
 def _margin(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    from headgate.cli.fanout.views import about
 
-    return f"{about(seconds)} early" if seconds >= 0 else f"{about(-seconds)} late"
+    return f"{duration_text(seconds)} early" if seconds >= 0 else f"{duration_text(-seconds)} late"

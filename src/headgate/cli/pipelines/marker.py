@@ -1,4 +1,4 @@
-"""`headgate marker`: periods of pipelines that are asked for."""
+"""`headgate marker`: requests periods of pipelines by markers."""
 
 from __future__ import annotations
 
@@ -6,59 +6,54 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at, read_json
+from headgate.cli.api_client import Api, at, read_json
+from headgate.cli.commands import Answer, command_group, server_command
+from headgate.cli.options import Date, Limit, Pipeline, Schedule
 from headgate.cli.output import compact, show_table
-from headgate.cli.pipelines.views import Date, Limit, Pipeline, Schedule, Walls
-from headgate.cli.session import Json, echo_json
+from headgate.cli.pipelines.views import LocalTimes
 
-app = typer.Typer(help="Markers: periods that are asked for.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Request periods of pipelines by markers.")
 
 
-@app.command("put")
-@asks
+@server_command(app, "put")
 def put(
     api: Api,
     pipeline: Pipeline,
     date: Date,
     schedule: Schedule = None,
-    again: Annotated[bool, typer.Option("--again", help="Once more, if someone has asked for it before.")] = False,
-    data: Annotated[str | None, typer.Option("--data", metavar="JSON", help="An object: JSON, @file, or -.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Ask for a period. It begins if it has not; asking for it twice is asking once."""
+    again: Annotated[bool, typer.Option("--again", help="Request it again if it was requested before.")] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="JSON", help="JSON object, @file, or - for standard input.")
+    ] = None,
+) -> Answer:
+    """Request a period, which starts it unless it has started. Repeated requests have no effect without --again."""
     body = {"date": date, "schedule": schedule, "again": again, "data": read_json(data, "--data")}
     answer = api.post(at("pipelines", pipeline, "markers"), body)
-    if as_json:
-        echo_json(answer)
-        return
-    said = "is asked for" if answer["is_new"] else "was asked for before; --again asks once more"
-    typer.echo(f"{pipeline}: {answer['date']} ({answer['schedule_id']}) {said}")
+    yield answer
+    status = "requested" if answer["is_new"] else "already requested; use --again to request it again"
+    typer.echo(f"{pipeline}: {answer['date']} ({answer['schedule_id']}) {status}")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     pipeline: Pipeline,
-    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Those that begin so, such as 2026-03.")] = "",
+    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Filter by prefix, such as 2026-03.")] = "",
     limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
-    """List the periods that were asked for, the latest first."""
+) -> Answer:
+    """List requested periods, newest first."""
     found = api.get(at("pipelines", pipeline, "markers"), dates=dates or None, limit=min(limit, 1000))["markers"]
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["date"],
             each["schedule_id"],
             each["version"],
-            walls.text(pipeline, each["at"]),
+            times.text(pipeline, each["at"]),
             each["by"] or each["source"],
             compact(each["data"]) if each["data"] else "",
         )
         for each in found
     ]
-    show_table(("DATE", "SCHEDULE", "ASKED", "LAST", "BY", ""), rows, nothing="no period was asked for")
+    show_table(("DATE", "SCHEDULE", "REQUESTS", "LAST", "BY", "DATA"), rows, nothing="no requested periods")

@@ -1,4 +1,4 @@
-"""`headgate period`: what people order for one period of a pipeline, and why."""
+"""`headgate period`: shows and overrides single periods of a pipeline: hold, approve, skip, mark-success, force."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
+from headgate.cli.options import Pipeline, Reason, Schedule
 from headgate.cli.output import show_facts, show_table
-from headgate.cli.pipelines.views import Pipeline, Reason, Row, Schedule, Walls, progress_text
-from headgate.cli.session import Json, echo_json
+from headgate.cli.pipelines.views import LocalTimes, Row, reason_text
 
-app = typer.Typer(
-    help="Periods of pipelines: held, approved, skipped, forced.", no_args_is_help=True, rich_markup_mode=None
-)
-Period = Annotated[str, typer.Argument(metavar="DATE", help="The period: 2026-03-03, 2026-03-03T07, 2026-W10, …")]
+app = command_group("Show, hold, approve, skip or force single periods of a pipeline.")
+Period = Annotated[str, typer.Argument(metavar="DATE", help="Period: 2026-03-03, 2026-03-03T07, 2026-W10, …")]
 
 
-@app.command("show")
-@asks
-def show(api: Api, pipeline: Pipeline, date: Period, schedule: Schedule = None, as_json: Json = False) -> None:
-    """Show where a period stands, and each attempt at it."""
+@server_command(app, "show")
+def show(api: Api, pipeline: Pipeline, date: Period, schedule: Schedule = None) -> Answer:
+    """Show the status and the attempts of a period."""
     found = api.get(at("pipelines", pipeline, "run-logs", date), schedule=schedule)
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
-    typer.echo(_standing(found))
-    facts: dict[str, Any] = {
-        name.removesuffix("_at"): walls.text(pipeline, found[name]) for name in ("begun_at", "ended_at", "succeeded_at")
-    }
+    yield found
+    times = LocalTimes(api)
+    typer.echo(_period_text(found))
+    names = {"begun_at": "started", "ended_at": "ended", "succeeded_at": "succeeded"}
+    facts: dict[str, Any] = {label: times.text(pipeline, found[name]) for name, label in names.items()}
     show_facts({**facts, "cause": found["cause"], "run": found["run_id"], "reruns": found["reruns"]})
     rows = [
         (
@@ -37,71 +32,37 @@ def show(api: Api, pipeline: Pipeline, date: Period, schedule: Schedule = None, 
             each["run_id"],
             each["status"],
             each["cause"],
-            walls.text(pipeline, each["begun_at"]),
-            walls.text(pipeline, each["ended_at"]),
-            progress_text(each),
+            times.text(pipeline, each["begun_at"]),
+            times.text(pipeline, each["ended_at"]),
+            reason_text(each),
         )
         for each in found["history"]
     ]
-    columns = ("ATTEMPT", "RUN", "STATUS", "CAUSE", "BEGAN", "ENDED", "")
-    show_table(columns, rows, nothing="no attempt was made", key=1)
+    columns = ("ATTEMPT", "RUN", "STATUS", "CAUSE", "STARTED", "ENDED", "REASON")
+    show_table(columns, rows, nothing="no attempts", key=1)
 
 
-@app.command("hold")
-@asks
-def hold(
-    api: Api, pipeline: Pipeline, date: Period, reason: Reason, schedule: Schedule = None, as_json: Json = False
-) -> None:
-    """Start no job of a period until someone approves it."""
-    _order(api, "hold", pipeline, date, reason, schedule, as_json=as_json)
+def _period_text(period: Row) -> str:
+    reason = reason_text(period)
+    line = f"{period['pipeline_id']} of {period['date']} ({period['schedule_id']}): {period['status']}"
+    return f"{line}; {reason}" if reason else line
 
 
-@app.command("approve")
-@asks
-def approve(
-    api: Api, pipeline: Pipeline, date: Period, reason: Reason, schedule: Schedule = None, as_json: Json = False
-) -> None:
-    """Let a period that is held go on."""
-    _order(api, "approve", pipeline, date, reason, schedule, as_json=as_json)
-
-
-@app.command("skip")
-@asks
-def skip(
-    api: Api, pipeline: Pipeline, date: Period, reason: Reason, schedule: Schedule = None, as_json: Json = False
-) -> None:
-    """Have nothing done for a period. What waits for it goes on waiting."""
-    _order(api, "skip", pipeline, date, reason, schedule, as_json=as_json)
-
-
-@app.command("mark-success")
-@asks
-def mark_success(
-    api: Api, pipeline: Pipeline, date: Period, reason: Reason, schedule: Schedule = None, as_json: Json = False
-) -> None:
-    """Take a period for done though no run did it. What waits for it goes on."""
-    _order(api, "mark-success", pipeline, date, reason, schedule, as_json=as_json)
-
-
-@app.command("force")
-@asks
-def force(
-    api: Api, pipeline: Pipeline, date: Period, reason: Reason, schedule: Schedule = None, as_json: Json = False
-) -> None:
-    """Start the job of a period, ready or not."""
-    _order(api, "force", pipeline, date, reason, schedule, as_json=as_json)
-
-
-def _order(api: Api, order: str, pipeline: str, date: str, reason: str, schedule: str | None, *, as_json: bool) -> None:
-    body = {"reason": reason, "schedule": schedule}
-    answer = api.post(at("pipelines", pipeline, "periods", date, order), body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(_standing(answer))
-
-
-def _standing(log: Row) -> str:
-    said = progress_text(log)
-    standing = f"{log['pipeline_id']} of {log['date']} ({log['schedule_id']}): {log['status']}"
-    return f"{standing}; {said}" if said else standing
+for _name, _help in (
+    ("hold", "Hold a period: its job does not start until the period is approved."),
+    ("approve", "Approve a held period."),
+    ("skip", "Skip a period. Downstream pipelines that wait for it keep waiting."),
+    ("mark-success", "Mark a period as succeeded without a run. Downstream pipelines that wait for it proceed."),
+    ("force", "Start the job of a period without waiting for readiness."),
+):
+    add_action(
+        app,
+        _name,
+        f"/pipelines/{{pipeline}}/periods/{{date}}/{_name}",
+        _help,
+        _period_text,
+        pipeline=Pipeline,
+        date=Period,
+        reason=Reason,
+        schedule=Option(Schedule, None),
+    )

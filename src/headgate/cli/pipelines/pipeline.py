@@ -1,4 +1,4 @@
-"""`headgate pipeline`: pipelines, defined from files, looked at, tried out, stopped and let go on."""
+"""`headgate pipeline`: applies definitions, shows pipelines and their versions, pauses and resumes them."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_deletion, command_group, server_command
+from headgate.cli.options import Limit, Pipeline, Reason
 from headgate.cli.output import show_facts, show_table
 from headgate.cli.pipelines.events import events
 from headgate.cli.pipelines.explain import evaluate, simulate
-from headgate.cli.pipelines.files import ArchetypeFolder, Paths, load_right
-from headgate.cli.pipelines.views import Limit, Pipeline, Reason, Walls, later, pages
+from headgate.cli.pipelines.files import ArchetypeFolder, Paths, load_valid
+from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.session import Json, echo_json
+from headgate.cli.times import future_time
 
-app = typer.Typer(
-    help="Pipelines: what they wait for, what they start, and by when.", no_args_is_help=True, rich_markup_mode=None
-)
+app = command_group("Manage pipelines.")
 app.command("evaluate")(evaluate)
 app.command("simulate")(simulate)
 app.command("events")(events)
 
 
-@app.command("apply")
-@asks
+@server_command(app, "apply")
 def apply(
     api: Api,
     paths: Paths,
     archetypes: ArchetypeFolder = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for its versions.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Recorded with the new version.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Have the server keep definitions. The same again changes nothing. If one is wrong, none is sent.
+    """Upload pipeline definitions. Unchanged ones get no new version; if one is invalid, none is uploaded.
 
-    What runs programs on the server is not taken from here: 'headgate up --pipelines' reads it from a folder of its.
+    Definitions that run programs on the server are refused: 'headgate up --pipelines' loads them from a folder.
     """
-    from headgate.cli.pipelines.files import kept, put
+    from headgate.cli.pipelines.files import put, stored_pipelines
 
-    loaded = load_right(paths, archetypes)
-    known = {name: each["version"] for name, each in kept(api).items()}
-    done: list[dict[str, Any]] = []
+    loaded = load_valid(paths, archetypes)
+    known = {name: each["version"] for name, each in stored_pipelines(api).items()}
+    applied: list[dict[str, Any]] = []
     for each in loaded.pipelines:
         answer = put(api, each, reason)
         before = known.get(each.pipeline.id)
-        done.append({"pipeline_id": answer["id"], "version": answer["version"], "before": before})
+        applied.append({"pipeline_id": answer["id"], "version": answer["version"], "before": before})
         if not as_json:
             typer.echo(_applied(answer["id"], answer["version"], before))
     if as_json:
-        echo_json(done)
+        echo_json(applied)
 
 
 def _applied(pipeline_id: str, version: int, before: int | None) -> str:
@@ -56,18 +58,14 @@ def _applied(pipeline_id: str, version: int, before: int | None) -> str:
     return f"{pipeline_id}: version {version}" + (", new" if before is None else f", was {before}")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
-    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Those of this one.")] = None,
-    as_json: Json = False,
-) -> None:
+    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Filter by owner.")] = None,
+) -> Answer:
     """List pipelines."""
-    found = [each for each in pages(api, "/pipelines", "pipelines") if owner in (None, each["owner"])]
-    if as_json:
-        echo_json(found)
-        return
+    found = [each for each in api.entries("/pipelines", "pipelines") if owner in (None, each["owner"])]
+    yield found
     rows = [
         (
             each["id"],
@@ -81,113 +79,103 @@ def ls(
         )
         for each in found
     ]
-    columns = ("PIPELINE", "PERIOD", "SCHEDULES", "ZONE", "TIER", "OWNER", "VERSION", "")
-    show_table(columns, rows, nothing="no pipelines; 'headgate init' makes a first one")
+    columns = ("PIPELINE", "PERIOD", "SCHEDULES", "ZONE", "TIER", "OWNER", "VERSION", "DESCRIPTION")
+    show_table(columns, rows, nothing="no pipelines; create one with 'headgate init'")
 
 
-@app.command("show")
-@asks
+@server_command(app, "show")
 def show(
     api: Api,
     pipeline: Pipeline,
-    version: Annotated[int | None, typer.Option(min=1, metavar="N", help="As it was then. [default: now]")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show a pipeline: its definition, and what people have said about it."""
+    version: Annotated[int | None, typer.Option(min=1, metavar="N", help="Version. [default: newest]")] = None,
+) -> Answer:
+    """Show a pipeline: its definition, version and control state."""
     found = api.get(at("pipelines", pipeline), version=version)
-    if as_json:
-        echo_json(found)
-        return
+    yield found
     import msgspec
 
     facts = {name: found[name] for name in ("id", "description", "owner", "tier", "period", "schedules")}
-    since = Walls(api).text(pipeline, found["at"])
+    since = LocalTimes(api).text(pipeline, found["at"])
     facts |= {"version": f"{found['version']}, by {found['by']} at {since}", "source": found["source"]}
     if version is None:
         control = api.get(at("pipelines", pipeline, "control"))
         by = f", by {control['by']}: {control['reason']}" if control["state"] != "ACTIVE" else ""
         facts["control"] = f"{control['state']}{by}"
-    show_facts({**facts, "why": found["reason"]})
+    show_facts({**facts, "reason": found["reason"]})
     definition = msgspec.json.encode(found["definition"])
     typer.echo(msgspec.json.format(definition, indent=2).decode())
 
 
-@app.command("versions")
-@asks
-def versions(api: Api, pipeline: Pipeline, limit: Limit = 20, as_json: Json = False) -> None:
-    """List the versions of a pipeline, the latest first. 'headgate diff' compares two."""
-    found = list(pages(api, at("pipelines", pipeline, "versions"), "pipelines", limit))
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+@server_command(app, "versions")
+def versions(api: Api, pipeline: Pipeline, limit: Limit = 20) -> Answer:
+    """List the versions of a pipeline, newest first. Compare two with 'headgate diff'."""
+    found = list(api.entries(at("pipelines", pipeline, "versions"), "pipelines", limit))
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["version"],
-            walls.text(pipeline, each["at"]),
+            times.text(pipeline, each["at"]),
             each["by"],
             each["source"],
-            "taken away" if each["deleted"] else "",
+            "deleted" if each["deleted"] else "",
             each["reason"],
         )
         for each in found
     ]
-    show_table(("VERSION", "AT", "BY", "SOURCE", "", "WHY"), rows, nothing="no versions")
+    show_table(("VERSION", "AT", "BY", "SOURCE", "", "REASON"), rows, nothing="no versions")
 
 
-@app.command("rm")
-@asks
-def rm(api: Api, pipeline: Pipeline, reason: Reason = "", as_json: Json = False) -> None:
-    """Take a pipeline away. Its versions and runs stay."""
-    api.request("DELETE", at("pipelines", pipeline), query={"reason": reason or None})
-    if as_json:
-        echo_json({"deleted": pipeline})
-    else:
-        typer.echo(f"{pipeline}: it is taken away")
+add_deletion(
+    app,
+    "rm",
+    "/pipelines/{pipeline}",
+    "Delete a pipeline. Its versions and runs are kept.",
+    pipeline=Pipeline,
+    reason=Option(Reason, ""),
+)
 
 
-@app.command("pause")
-@asks
+@server_command(app, "pause")
 def pause(
     api: Api,
     pipeline: Pipeline,
     reason: Reason,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="A time, or for how long: 2h. [default: resumed]")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Resume at a time, or after 2h. [default: resume by hand]"),
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Begin nothing of a pipeline by itself, until it is resumed or a time has come. By hand it still can be."""
-    answer = api.post(at("pipelines", pipeline, "pause"), {"reason": reason, "until": later(until, "--until")})
-    _say_control(api, answer, as_json=as_json)
+) -> Answer:
+    """Pause a pipeline: no period starts on schedule. Periods can still be started by hand."""
+    answer = api.post(at("pipelines", pipeline, "pause"), {"reason": reason, "until": future_time(until, "--until")})
+    yield answer
+    _show_control(api, answer)
 
 
-@app.command("resume")
-@asks
-def resume(api: Api, pipeline: Pipeline, reason: Reason, as_json: Json = False) -> None:
-    """Let a pipeline go on that someone has paused, or that failures in a row have stopped."""
-    _say_control(api, api.post(at("pipelines", pipeline, "resume"), {"reason": reason}), as_json=as_json)
+@server_command(app, "resume")
+def resume(api: Api, pipeline: Pipeline, reason: Reason) -> Answer:
+    """Resume a pipeline that was paused, or stopped by its circuit breaker."""
+    answer = api.post(at("pipelines", pipeline, "resume"), {"reason": reason})
+    yield answer
+    _show_control(api, answer)
 
 
-def _say_control(api: Api, control: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        echo_json(control)
-        return
-    until = f" until {Walls(api).text(control['pipeline_id'], control['until'])}" if control.get("until") else ""
+def _show_control(api: Api, control: dict[str, Any]) -> None:
+    until = f" until {LocalTimes(api).text(control['pipeline_id'], control['until'])}" if control.get("until") else ""
     typer.echo(f"{control['pipeline_id']}: {control['state']}{until}")
 
 
 @app.command("schema")
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype]", help="Of which kind of file.")] = "pipeline",
+    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype]", help="Kind of file.")] = "pipeline",
 ) -> None:
-    """Print the JSON Schema of definitions, for editors. No server is asked."""
+    """Print the JSON Schema of definitions, for editors. No server is needed."""
     import msgspec
 
     from headgate.errors import UserError
     from headgate.pipelines.authoring.json_schema import Kind, json_schema
 
     if kind not in list(Kind):
-        raise UserError(f"schema {kind!r}: there is none; use one of {', '.join(Kind)}")
-    made = msgspec.json.encode(json_schema(Kind(kind)))
-    typer.echo(msgspec.json.format(made, indent=2).decode())
+        raise UserError(f"schema {kind!r}: unknown; use one of {', '.join(Kind)}")
+    encoded = msgspec.json.encode(json_schema(Kind(kind)))
+    typer.echo(msgspec.json.format(encoded, indent=2).decode())

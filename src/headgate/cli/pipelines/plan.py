@@ -1,4 +1,4 @@
-"""`headgate plan` and `headgate diff`: what definitions would change on a server, and what versions changed."""
+"""`headgate plan` and `headgate diff`: compares definitions with the server, and versions with each other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
-from headgate.cli.pipelines.files import ArchetypeFolder, Paths, counted, load_right, strange_upstreams
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, calls_server
+from headgate.cli.output import counted
+from headgate.cli.pipelines.files import ArchetypeFolder, Paths, load_valid, unknown_upstream_warnings
 from headgate.cli.pipelines.views import show_lines
 from headgate.cli.session import Json, echo_json
 
@@ -16,24 +18,24 @@ if TYPE_CHECKING:
     from headgate.pipelines.definition.model import Pipeline
 
 
-@asks
+@calls_server
 def plan(api: Api, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
-    """Show what 'pipeline apply' would change on the server, and change nothing. The exit code is 2 if it would fail.
+    """Show what 'pipeline apply' would change on the server. The exit code is 2 if it would fail.
 
-    Pipelines of the server that are not among the definitions are named, and would stay as they are.
+    Pipelines that exist only on the server are listed and stay unchanged.
     """
-    from headgate.cli.pipelines.files import kept
+    from headgate.cli.pipelines.files import stored_pipelines
 
-    loaded = load_right(paths, archetypes)
-    known = kept(api)
+    loaded = load_valid(paths, archetypes)
+    known = stored_pipelines(api)
     changes = [_planned(api, each, known.get(each.pipeline.id)) for each in loaded.pipelines]
     local = {each.pipeline.id for each in loaded.pipelines}
-    strange = strange_upstreams(loaded, known)
+    warnings = unknown_upstream_warnings(loaded, known)
     others = sorted(known.keys() - local)
     if as_json:
-        echo_json({"changes": changes, "others": others, "warnings": strange})
+        echo_json({"changes": changes, "others": others, "warnings": warnings})
     else:
-        for problem in strange:
+        for problem in warnings:
             typer.echo(problem.text(), err=True)
         _show(changes, others)
     if any(each["problems"] for each in changes):
@@ -50,10 +52,10 @@ def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> 
         return {**planned, "problems": []}
     answer = send(api, "POST", "/pipelines/plan", loaded.text)
     lines = [line for each in answer["changes"] for line in each["lines"]]
-    return {**planned, "lines": lines, "problems": [_said(loaded.source, each) for each in answer["problems"]]}
+    return {**planned, "lines": lines, "problems": [_problem_text(loaded.source, each) for each in answer["problems"]]}
 
 
-def _said(source: str, problem: dict[str, Any]) -> str:
+def _problem_text(source: str, problem: dict[str, Any]) -> str:
     from headgate import typed_decode
     from headgate.pipelines.definition.problems import Problem
 
@@ -63,19 +65,19 @@ def _said(source: str, problem: dict[str, Any]) -> str:
 def _show(changes: list[dict[str, Any]], others: list[str]) -> None:
     counts = {"new": 0, "changed": 0, "unchanged": 0, "refused": 0}
     for each in changes:
-        standing = _standing(each)
-        counts[standing] += 1
-        if standing != "unchanged":
-            typer.echo(f"{each['pipeline_id']}: {standing}")
+        outcome = _outcome(each)
+        counts[outcome] += 1
+        if outcome != "unchanged":
+            typer.echo(f"{each['pipeline_id']}: {outcome}")
             show_lines(each["lines"])
         for problem in each["problems"]:
             typer.echo(problem, err=True)
     for pipeline_id in others:
-        typer.echo(f"{pipeline_id}: on the server alone; it stays")
+        typer.echo(f"{pipeline_id}: only on the server, unchanged")
     typer.echo(f"{counted(len(changes), 'pipeline')}: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n))
 
 
-def _standing(change: dict[str, Any]) -> str:
+def _outcome(change: dict[str, Any]) -> str:
     if change["problems"]:
         return "refused"
     if change["is_new"]:
@@ -83,15 +85,16 @@ def _standing(change: dict[str, Any]) -> str:
     return "changed" if change["lines"] else "unchanged"
 
 
-@asks
+@calls_server
 def diff(
     api: Api,
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Its id.")],
-    before: Annotated[int | None, typer.Argument(metavar="[FROM]", min=1, help="[default: the one before TO]")] = None,
-    after: Annotated[int | None, typer.Argument(metavar="[TO]", min=1, help="[default: the newest]")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show what changed between two versions of a pipeline: + is new, - is gone, ~ is other than before."""
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Pipeline id.")],
+    before: Annotated[
+        int | None, typer.Argument(metavar="[FROM]", min=1, help="Version. [default: the one before TO]")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(metavar="[TO]", min=1, help="Version. [default: newest]")] = None,
+) -> Answer:
+    """Show the changes between two versions of a pipeline: + added, - removed, ~ changed."""
     from headgate.pipelines.definition.serialization import differences
 
     newer = api.get(at("pipelines", pipeline), version=after)
@@ -101,11 +104,9 @@ def diff(
     else:
         older = api.get(at("pipelines", pipeline), version=older_version)
         lines = differences(_definition(older), _definition(newer))
-    if as_json:
-        echo_json({"pipeline_id": pipeline, "from": older_version, "to": newer["version"], "changes": lines})
-        return
+    yield {"pipeline_id": pipeline, "from": older_version, "to": newer["version"], "changes": lines}
     typer.echo(f"{pipeline}: version {older_version} to {newer['version']}")
-    show_lines(lines or ["they are the same"])
+    show_lines(lines or ["no differences"])
 
 
 def _definition(view: dict[str, Any]) -> Pipeline:

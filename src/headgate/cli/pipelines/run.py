@@ -1,4 +1,4 @@
-"""`headgate run`: runs of pipelines, started, looked at, ended and done again."""
+"""`headgate run`: starts, lists, cancels, completes and reruns pipeline runs."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at
+from headgate.cli.api_client import Api, at
+from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
+from headgate.cli.options import Date, Limit, Pipeline, Reason, Schedule
 from headgate.cli.output import show_facts, show_table
-from headgate.cli.pipelines.views import Date, Limit, Pipeline, Reason, Row, Schedule, Walls, pages, progress_text, took
-from headgate.cli.session import Json, echo_json
+from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, reason_text
 
-app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True, rich_markup_mode=None)
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="Its id, run_…")]
+app = command_group("Manage pipeline runs.")
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run_…")]
 
 
-class Ending(StrEnum):
-    """How a job can be said to have ended."""
+class Outcome(StrEnum):
+    """Outcome of a job."""
 
     SUCCESS = "success"
     FAILED = "failed"
 
 
 class Category(StrEnum):
-    """Whether trying again may help."""
+    """Failure category, which decides whether the job is retried."""
 
     TRANSIENT = "TRANSIENT"
     PERMANENT = "PERMANENT"
     TIMEOUT = "TIMEOUT"
 
 
-class Kind(StrEnum):
-    """Which budget a rerun is charged to."""
+class RerunKind(StrEnum):
+    """Budget that a rerun is charged to."""
 
     MANUAL = "manual"
     LATE_DATA = "late-data"
@@ -40,51 +41,43 @@ class Kind(StrEnum):
     JOB_FAIL_RETRY = "job-fail-retry"
 
 
-@app.command("start")
-@asks
+@server_command(app, "start")
 def start(
     api: Api,
     pipeline: Pipeline,
     date: Date,
     reason: Reason,
     schedule: Schedule = None,
-    force: Annotated[bool, typer.Option("--force", help="Start its job, ready or not.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Begin a period now. It still waits until it is ready, unless it is forced."""
+    force: Annotated[bool, typer.Option("--force", help="Start the job without waiting for readiness.")] = False,
+) -> Answer:
+    """Start a period now. Its job waits for readiness unless --force is given."""
     body = {"date": date, "schedule": schedule, "force": force, "reason": reason}
     answer = api.post(at("pipelines", pipeline, "runs"), body)
-    if as_json:
-        echo_json(answer)
-        return
-    said = "it begins" if answer["created"] else "it has begun already"
-    typer.echo(f"{pipeline} of {answer['date']} ({answer['schedule_id']}): {said}")
+    yield answer
+    status = "started" if answer["created"] else "already started"
+    typer.echo(f"{pipeline} of {answer['date']} ({answer['schedule_id']}): {status}")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     pipeline: Pipeline,
     status: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="RUNNING, COMPLETED, FAILED and so on.")
+        str | None, typer.Option("--status", metavar="STATUS", help="Filter by status: RUNNING, COMPLETED, FAILED, …")
     ] = None,
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List the runs of a pipeline, the latest first."""
-    path, wanted = at("pipelines", pipeline, "runs"), status and status.upper()
+) -> Answer:
+    """List the runs of a pipeline, newest first."""
+    path, selected = at("pipelines", pipeline, "runs"), status and status.upper()
     found: list[Row] = []
-    # Those that match are looked for among all.
-    for each in pages(api, path, "runs", None if wanted else limit):
-        if wanted in (None, each["status"]):
+    # The server does not filter by status.
+    for each in api.entries(path, "runs", None if selected else limit):
+        if selected in (None, each["status"]):
             found.append(each)
         if len(found) == limit:
             break
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["run_id"],
@@ -93,97 +86,89 @@ def ls(
             each["status"],
             each["attempt"],
             each["cause"],
-            walls.text(pipeline, each["created_at"]),
-            took(each["duration_ms"]),
-            progress_text(each),
+            times.text(pipeline, each["created_at"]),
+            milliseconds_text(each["duration_ms"]),
+            reason_text(each),
         )
         for each in found
     ]
-    columns = ("RUN", "DATE", "SCHEDULE", "STATUS", "ATTEMPT", "CAUSE", "BEGAN", "TOOK", "")
-    show_table(columns, rows, nothing="no runs; 'headgate why' says why")
+    columns = ("RUN", "DATE", "SCHEDULE", "STATUS", "ATTEMPT", "CAUSE", "STARTED", "DURATION", "REASON")
+    show_table(columns, rows, nothing="no runs; see 'headgate why'")
 
 
-@app.command("show")
-@asks
-def show(api: Api, run: RunId, as_json: Json = False) -> None:
-    """Show a run: what began it, what became of it, and when."""
+@server_command(app, "show")
+def show(api: Api, run: RunId) -> Answer:
+    """Show a run: its cause, status and transitions."""
     found = api.get(at("runs", run))
-    if as_json:
-        echo_json(found)
-        return
-    walls, pipeline = Walls(api), found["pipeline_id"]
-    moved = " → ".join(f"{each['status']} {walls.text(pipeline, each['at'])}" for each in found.pop("transitions"))
+    yield found
+    times, pipeline = LocalTimes(api), found["pipeline_id"]
+    transitions = " → ".join(
+        f"{each['status']} {times.text(pipeline, each['at'])}" for each in found.pop("transitions")
+    )
     facts: dict[str, Any] = {}
     for name, value in found.items():
         if name.endswith("_at") or name == "monitor_until":
-            facts[name] = walls.text(pipeline, value)
+            facts[name] = times.text(pipeline, value)
         elif name == "duration_ms":
-            facts["took"] = took(value)
+            facts["duration"] = milliseconds_text(value)
         elif value is not False:
             facts[name] = value
-    show_facts({**facts, "transitions": moved})
+    show_facts({**facts, "transitions": transitions})
 
 
-@app.command("cancel")
-@asks
-def cancel(api: Api, run: RunId, reason: Reason, as_json: Json = False) -> None:
-    """End a run, and its job where that runs."""
-    _say(api.post(at("runs", run, "cancel"), {"reason": reason}), as_json=as_json)
+def _run_text(run: Row) -> str:
+    reason = f": {run['reason']}" if run["reason"] else ""
+    return f"{run['run_id']}: {run['pipeline_id']} of {run['date']} is {run['status']}{reason}"
 
 
-@app.command("complete")
-@asks
-def complete(
-    api: Api,
-    run: RunId,
-    status: Annotated[Ending, typer.Argument(case_sensitive=False)],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What the job has to say.")] = "",
-    category: Annotated[
-        Category | None, typer.Option("--category", case_sensitive=False, help="Of a failure: may trying again help?")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Say how the job of a run ended: the callback of jobs that say so themselves."""
-    body = {"status": status.value, "reason": reason, "category": None if category is None else category.value}
-    _say(api.post(at("runs", run, "complete"), body), as_json=as_json)
+add_action(app, "cancel", "/runs/{run}/cancel", "Cancel a run and its job.", _run_text, run=RunId, reason=Reason)
+add_action(
+    app,
+    "complete",
+    "/runs/{run}/complete",
+    "Report the outcome of a job: the callback of jobs that report their own end.",
+    _run_text,
+    run=RunId,
+    status=Annotated[Outcome, typer.Argument(case_sensitive=False, help="Outcome of the job.")],
+    reason=Option(Annotated[str, typer.Option("--reason", metavar="TEXT", help="Message of the job.")], ""),
+    category=Option(
+        Annotated[
+            Category | None,
+            typer.Option("--category", case_sensitive=False, help="Failure category, which decides about a retry."),
+        ],
+        None,
+    ),
+)
 
 
-@app.command("rerun")
-@asks
+@server_command(app, "rerun")
 def rerun(
     api: Api,
     pipeline: Pipeline,
     date: Date,
     reason: Reason,
     schedule: Schedule = None,
-    kind: Annotated[Kind, typer.Option("--kind", help="Which budget it is charged to.")] = Kind.MANUAL,
-    force: Annotated[bool, typer.Option("--force", help="Also if the budget is spent.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Ask for a period to be done again."""
+    kind: Annotated[RerunKind, typer.Option("--kind", help="Budget that the rerun is charged to.")] = RerunKind.MANUAL,
+    force: Annotated[bool, typer.Option("--force", help="Rerun even if the budget is exhausted.")] = False,
+) -> Answer:
+    """Request a rerun of a period."""
     body = {"date": date, "schedule": schedule, "reason": kind.value, "note": reason, "force": force}
     answer = api.post(at("pipelines", pipeline, "reruns"), body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{answer['rerun_id']}: {_rerun_text(answer)}")
+    yield answer
+    typer.echo(f"{answer['rerun_id']}: {_rerun_text(answer)}")
 
 
-@app.command("reruns")
-@asks
+@server_command(app, "reruns")
 def reruns(
     api: Api,
-    pipeline: Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="[default: all]")] = None,
+    pipeline: Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline id. [default: all]")] = None,
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List reruns and what was decided about them, those that were asked for last first."""
+) -> Answer:
+    """List requested reruns and the decisions on them, newest first."""
     path = "/reruns" if pipeline is None else at("pipelines", pipeline, "reruns")
-    found = list(pages(api, path, "reruns", limit))
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+    found = list(api.entries(path, "reruns", limit))
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["rerun_id"],
@@ -191,31 +176,27 @@ def reruns(
             each["date"],
             each["status"],
             each["reason"],
-            walls.text(each["pipeline_id"], each["requested_at"]),
+            times.text(each["pipeline_id"], each["requested_at"]),
             each["by"],
             each["decision"] or each["note"],
         )
         for each in found
     ]
-    columns = ("RERUN", "PIPELINE", "DATE", "STATUS", "KIND", "ASKED", "BY", "")
+    columns = ("RERUN", "PIPELINE", "DATE", "STATUS", "KIND", "REQUESTED", "BY", "DECISION")
     show_table(columns, rows, nothing="no reruns")
 
 
-@app.command("log")
-@asks
+@server_command(app, "log")
 def log(
     api: Api,
     pipeline: Pipeline,
-    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Those that begin so, such as 2026-03.")] = "",
+    dates: Annotated[str, typer.Option("--dates", metavar="PREFIX", help="Filter by prefix, such as 2026-03.")] = "",
     limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List where the periods of a pipeline stand, the latest period first."""
-    found = list(pages(api, at("pipelines", pipeline, "run-logs"), "run_logs", limit, dates=dates or None))
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+) -> Answer:
+    """List the periods of a pipeline with their status, newest first."""
+    found = list(api.entries(at("pipelines", pipeline, "run-logs"), "run_logs", limit, dates=dates or None))
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
             each["date"],
@@ -223,50 +204,37 @@ def log(
             each["status"],
             each["attempts"],
             each["cause"],
-            walls.text(pipeline, each["begun_at"]),
-            walls.text(pipeline, each["ended_at"]),
-            progress_text(each),
+            times.text(pipeline, each["begun_at"]),
+            times.text(pipeline, each["ended_at"]),
+            reason_text(each),
         )
         for each in found
     ]
-    columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPTS", "CAUSE", "BEGAN", "ENDED", "")
-    show_table(columns, rows, nothing="nothing was begun; 'headgate why' says why")
+    columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPTS", "CAUSE", "STARTED", "ENDED", "REASON")
+    show_table(columns, rows, nothing="no periods; see 'headgate why'")
 
 
-@app.command("jobs")
-@asks
-def jobs(
-    api: Api, pipeline: Pipeline, date: Date, schedule: Schedule = None, limit: Limit = 50, as_json: Json = False
-) -> None:
-    """List what happened to the jobs of a period, the latest first."""
+@server_command(app, "jobs")
+def jobs(api: Api, pipeline: Pipeline, date: Date, schedule: Schedule = None, limit: Limit = 50) -> Answer:
+    """List the job events of a period, newest first."""
     path = at("pipelines", pipeline, "run-logs", date, "jobs")
-    found = list(pages(api, path, "entries", limit, schedule=schedule))
-    if as_json:
-        echo_json(found)
-        return
-    walls = Walls(api)
+    found = list(api.entries(path, "entries", limit, schedule=schedule))
+    yield found
+    times = LocalTimes(api)
     rows = [
         (
-            walls.text(pipeline, each["at"]),
+            times.text(pipeline, each["at"]),
             each["event"],
             each["run_id"],
             each["job_id"],
-            took(each["duration_ms"]),
+            milliseconds_text(each["duration_ms"]),
             each["error"],
         )
         for each in found
     ]
-    show_table(("AT", "EVENT", "RUN", "JOB", "TOOK", ""), rows, nothing="no job was started", key=2)
+    show_table(("AT", "EVENT", "RUN", "JOB", "DURATION", "ERROR"), rows, nothing="no jobs", key=2)
 
 
 def _rerun_text(rerun: Row) -> str:
-    said = f"{rerun['pipeline_id']} of {rerun['date']}: {rerun['status']}"
-    return f"{said}, {rerun['decision']}" if rerun["decision"] else said
-
-
-def _say(run: Row, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(run)
-        return
-    why = f": {run['reason']}" if run["reason"] else ""
-    typer.echo(f"{run['run_id']}: {run['pipeline_id']} of {run['date']} is {run['status']}{why}")
+    text = f"{rerun['pipeline_id']} of {rerun['date']}: {rerun['status']}"
+    return f"{text}, {rerun['decision']}" if rerun["decision"] else text

@@ -1,4 +1,4 @@
-"""`headgate sensor`: what is said about the data that pipelines wait for."""
+"""`headgate sensor`: pushes, lists and deletes sensor values that readiness rules read."""
 
 from __future__ import annotations
 
@@ -6,87 +6,77 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api_client import Api, asks, at, read_json
+from headgate.cli.api_client import Api, at, read_json
+from headgate.cli.commands import Answer, command_group, server_command
+from headgate.cli.options import Pipeline
 from headgate.cli.output import compact, show_table
-from headgate.cli.pipelines.views import Pipeline, Walls
-from headgate.cli.session import Json, echo_json
+from headgate.cli.pipelines.views import LocalTimes
 
-app = typer.Typer(
-    help="Sensors: what is said about the data that pipelines wait for.", no_args_is_help=True, rich_markup_mode=None
-)
+app = command_group("Push, list and delete sensor values.")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="What it is about, such as orders-landed.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Sensor key, such as orders-landed.")]
 Period = Annotated[
-    str | None, typer.Option("--period", metavar="DATE", help="Of one period, such as 2026-03-03 or 2026-03-03T07.")
+    str | None, typer.Option("--period", metavar="DATE", help="Period, such as 2026-03-03 or 2026-03-03T07.")
 ]
 _LIMIT_MAX = 1000
 
 
-@app.command("push")
-@asks
+@server_command(app, "push")
 def push(
     api: Api,
     pipeline: Pipeline,
     key: Key,
     data: Annotated[
-        str, typer.Option("--data", metavar="JSON", help="An object in JSON, @file, or - for standard input.")
+        str, typer.Option("--data", metavar="JSON", help="JSON object, @file, or - for standard input.")
     ] = "{}",
     period: Period = None,
-    as_json: Json = False,
-) -> None:
-    """Say something about data. Without a period, 'date' and 'hour' of the data name one."""
+) -> Answer:
+    """Push a sensor value. Without --period, the fields 'date' and 'hour' of the data set the period."""
     body = {"data": read_json(data, "--data"), "period": period}
     answer = api.post(at("pipelines", pipeline, "sensors", key), body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{pipeline}: {full_key(answer)}, version {answer['version']}")
+    yield answer
+    typer.echo(f"{pipeline}: {full_key(answer)}, version {answer['version']}")
 
 
-@app.command("ls")
-@asks
+@server_command(app, "ls")
 def ls(
     api: Api,
     pipeline: Pipeline,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="With its periods and parts.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=_LIMIT_MAX, help="How many at most.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """List the sensors of a pipeline, by key."""
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Filter by key; includes its periods and parts.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=_LIMIT_MAX, help="Maximum number of results.")] = 100,
+) -> Answer:
+    """List the sensors of a pipeline by key."""
     found = api.get(at("pipelines", pipeline, "sensors"), key=key, limit=limit)
-    if as_json:
-        echo_json(found["sensors"])
-        return
-    walls = Walls(api)
+    yield found["sensors"]
+    times = LocalTimes(api)
     rows = [
         (
             full_key(each),
             "" if each["is_of_period"] else each["period"],
             f"v{each['version']}",
-            walls.text(pipeline, each["pushed_at"]),
+            times.text(pipeline, each["pushed_at"]),
             each["by"],
             compact(each["data"]),
         )
         for each in found["sensors"]
     ]
-    nothing = f"nothing was said; say it with 'headgate sensor push {pipeline} KEY'"
-    show_table(("SENSOR", "OF", "VERSION", "SAID", "BY", "DATA"), rows, nothing=nothing)
+    nothing = f"no sensors; push one with 'headgate sensor push {pipeline} KEY'"
+    show_table(("SENSOR", "PERIOD", "VERSION", "PUSHED", "BY", "DATA"), rows, nothing=nothing)
     if found["is_cut"]:
-        typer.echo(f"there are more than {limit}; narrow it with --key, or raise --limit")
+        typer.echo(f"more than {limit} results; filter with --key or raise --limit")
 
 
-@app.command("rm")
-@asks
-def rm(api: Api, pipeline: Pipeline, key: Key, period: Period = None, as_json: Json = False) -> None:
-    """Forget what was said under a key, of exactly this period or of none."""
+@server_command(app, "rm")
+def rm(api: Api, pipeline: Pipeline, key: Key, period: Period = None) -> Answer:
+    """Delete the sensor value of a key and exactly this period, or without a period."""
     api.request("DELETE", at("pipelines", pipeline, "sensors", key), query={"period": period})
     name = key if period is None else f"{key}#{period}"
-    if as_json:
-        echo_json({"deleted": name})
-    else:
-        typer.echo(f"{pipeline}: {name} is forgotten")
+    yield {"deleted": name}
+    typer.echo(f"{pipeline}: {name} deleted")
 
 
 def full_key(sensor: dict[str, Any]) -> str:
-    """Return the key of a sensor with the period that it names."""
+    """Return the key of a sensor with its period, if it has one."""
     return f"{sensor['key']}#{sensor['period']}" if sensor["is_of_period"] else str(sensor["key"])

@@ -1,4 +1,4 @@
-"""Triggers of definitions, checked without a server: their type, their config, and what its texts refer to."""
+"""Offline validation of pipeline triggers: type, configuration and template references."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _KINDS: Final = {
         WorkflowKind,
     )
 }
-# Whether a secret is there is for the server to find out: here it is only whether it may be referred to.
+# References to secrets are checked for their form; only the server can resolve them.
 _SECRETS: Final = SecretSources({}, folder=Path())
 
 
 def check_trigger(type: str, config: dict[str, Any], *, date_example: str | None = None) -> None:
-    """Raise `DefinitionError` for a trigger that no server could start, naming the field and what is allowed.
+    """Raise `DefinitionError` for an invalid trigger, with the field and its allowed values.
 
-    `date_example` is a date as runs of the pipeline have it.
+    `date_example` is a period of the pipeline.
     """
     types = (*_KINDS, *registered_types())
     if type not in types:

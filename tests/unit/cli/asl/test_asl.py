@@ -77,7 +77,7 @@ def test_validate__good__says_what_it_costs(tmp_path: Path) -> None:
     ended = run("asl", "validate", file, home=tmp_path)
     as_json = json.loads(run("asl", "validate", file, "--json", home=tmp_path).stdout)
 
-    assert (ended.exit_code, ended.stdout) == (0, f"{file}: valid; 2 states, 6 events in one pass\n")
+    assert (ended.exit_code, ended.stdout) == (0, f"{file}: valid; 2 states, 6 events per pass\n")
     assert (as_json["valid"], as_json["problems"], as_json["file"]) == (True, [], file)
 
 
@@ -149,7 +149,7 @@ def test_run__again_under_the_same_name__shows_how_it_ended(tmp_path: Path) -> N
     other = run("asl", "run", file, "--name", "one", "--input", "5", home=tmp_path)
 
     assert (again.exit_code, again.stdout) == (0, '{"n":1}\n')
-    assert again.stderr.startswith("m:one is there already\n")
+    assert again.stderr.startswith("m:one already exists\n")
     assert isinstance(other.exception, HeadgateError)
     assert other.exception.code == "already_started"
 
@@ -223,9 +223,9 @@ def test_progress__many_items__counts_them_once_a_second() -> None:
     clock.advance(1)
     later = told(list(progress.lines(events[11:15])))
 
-    assert first == ["▶ M", f"  M: {many} items", f"  M: 1 of {many} items done"]
+    assert first == ["▶ M", f"  M: {many} items", f"  M: 1 of {many} items processed"]
     assert at_once == []
-    assert later == [f"  M: 3 of {many} items done"]
+    assert later == [f"  M: 3 of {many} items processed"]
 
 
 def test_progress__failure_among_many__is_shown_all_the_same() -> None:
@@ -253,4 +253,4 @@ def test_progress__map_run__is_counted_by_its_fan_out() -> None:
 
     lines = told(list(Progress(VirtualClock(), counts.get).lines([event_view(each) for each in rows])))
 
-    assert lines == ["▶ M", "  M: map run run", "  M: 7 of 40 items done"]
+    assert lines == ["▶ M", "  M: map run run", "  M: 7 of 40 items processed"]

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from headgate.cli.durable.execution import _wait
+from headgate.cli.durable.execution import _wait_text
 from headgate.durable.client.blocked_on import Wait
 
 AT = "2026-11-19T02:30:12.000Z"
@@ -19,11 +19,11 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "worker": ({"fact": "no live worker serves workflow pay"}, "a worker: no live worker serves workflow pay"),
     "retry": (
         {"failures": 2, "error": "KeyError: x", "next_try_at": AT},
-        "another try at 2026-11-19 02:30:12; 2 failed: KeyError: x",
+        "a retry at 2026-11-19 02:30:12; 2 attempts failed: KeyError: x",
     ),
     "redrive": (
         {"failures": 5, "error": "KeyError: x"},
-        "a redrive, once its code is mended; 5 tries failed: KeyError: x",
+        "a redrive after its code is fixed; 5 attempts failed: KeyError: x",
     ),
     "message": ({"fact": "an update, a cancellation or a signal"}, "an update, a cancellation or a signal"),
 }
@@ -33,7 +33,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
 def test_wait__of_each_kind__is_a_sentence(kind: str) -> None:
     wait, said = SENTENCES[kind]
 
-    assert _wait({"kind": kind, **wait}) == said
+    assert _wait_text({"kind": kind, **wait}) == said
 
 
 def test_wait__of_every_kind_that_the_server_knows__has_its_sentence() -> None:
@@ -44,13 +44,13 @@ def test_wait__for_an_activity__says_everything_that_keeps_it() -> None:
     wait = {"kind": "activity", "name": "charge", "state": "queued", "attempt": 1, "next_try_at": AT}
     more = {"worker": "wrk_1", "last_error": "ValueError: no", "no_worker": True}
 
-    assert _wait({**wait, **more}) == (
-        "activity charge: queued, attempt 1, next try 2026-11-19 02:30:12 by wrk_1; last error: ValueError: no; "
-        "no live worker would take it"
+    assert _wait_text({**wait, **more}) == (
+        "activity charge: queued, attempt 1, next attempt 2026-11-19 02:30:12 by wrk_1; last error: ValueError: no; "
+        "no live worker serves it"
     )
 
 
 def test_wait__for_a_child_that_is_not_there_yet__says_so() -> None:
     wait = {"kind": "child", "execution_id": "c", "workflow": "nap", "status": ""}
 
-    assert _wait(wait) == "child c (nap, not started)"
+    assert _wait_text(wait) == "child c (nap, not started)"

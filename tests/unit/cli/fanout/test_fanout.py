@@ -14,8 +14,8 @@ from headgate.cli.fanout import fanout
 from headgate.cli.fanout import submit as fanout_submit
 from headgate.cli.fanout import views as fanout_views
 from headgate.cli.fanout.exit_codes import exit_code
-from headgate.cli.fanout.watch import _Watched
-from headgate.cli.times import asked
+from headgate.cli.fanout.watch import _WatchState
+from headgate.cli.times import duration_text, past_time
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
@@ -142,17 +142,17 @@ def test_params__json_or_text__are_both_taken() -> None:
     ],
 )
 def test_moment__a_time__is_one_with_a_zone(given: str, moment: str) -> None:
-    assert asked(given, "--since") == moment
+    assert past_time(given, "--since") == moment
 
 
 def test_moment__how_long_ago__is_before_now() -> None:
-    earlier, later = asked("2h", "--since"), asked("1s", "--since")
+    earlier, later = past_time("2h", "--since"), past_time("1s", "--since")
 
     assert earlier is not None
     assert later is not None
     assert earlier < later
     with pytest.raises(UserError, match="--until"):
-        asked("soon", "--until")
+        past_time("soon", "--until")
 
 
 # What is printed
@@ -174,7 +174,7 @@ def test_moment__how_long_ago__is_before_now() -> None:
     ],
 )
 def test_about__a_time__is_as_precise_as_it_is_long(seconds: float | None, text: str) -> None:
-    assert fanout_views.about(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def test_show__running__tells_where_it_stands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,9 +184,9 @@ def test_show__running__tells_where_it_stands(world: World, capsys: pytest.Captu
     fanout_views.show_fanout(world.shown(**{"jobs:run": "no such module"}))
     told = capsys.readouterr().out
 
-    assert "1 of 3 completed, 1 failed, 1 waiting" in told
+    assert "1 of 3 completed, 1 failed, 1 pending" in told
     assert "9 of 30 ok, 1 failed" in told
-    assert "numbers from 0 to before 30, 10 to a chunk" in told
+    assert "integers from 0 up to 30, 10 per chunk" in told
     assert "jobs:run" in told
     assert "note: this server cannot run it: no such module" in told
     assert "'headgate fanout failures r' says why" in told
@@ -201,8 +201,8 @@ def test_show__ended__tells_how_long_it_took(world: World, capsys: pytest.Captur
     told = capsys.readouterr().out
 
     assert "SUCCEEDED" in told
-    assert "took" in told
-    assert "left" not in told
+    assert "duration" in told
+    assert "remaining" not in told
 
 
 def test_csv__chunks__have_one_line_each_whatever_the_error_says(tmp_path: Path) -> None:
@@ -240,80 +240,80 @@ def test_exit_code__each_status(status: str, code: int) -> None:
 
 
 def test_watched__nothing_happens__has_stalled_after_the_given_time(world: World) -> None:
-    in_disposition = _Watched(["r"], 30.0, world.clock)
-    assert in_disposition.learn(world.shown())
+    watched = _WatchState(["r"], 30.0, world.clock)
+    assert watched.apply(world.shown())
     world.clock.advance(29)
-    assert in_disposition.stall() is None
+    assert watched.stall() is None
     # The same again is no sign of life.
-    assert not in_disposition.learn(world.shown())
+    assert not watched.apply(world.shown())
     world.clock.advance(1)
 
-    stalled = in_disposition.stall()
+    stalled = watched.stall()
 
     assert stalled is not None
     assert "headgate chunk work --run r" in stalled
 
 
 def test_watched__something_happens__begins_to_wait_anew(world: World) -> None:
-    in_disposition = _Watched(["r"], 30.0, world.clock)
-    in_disposition.learn(world.shown())
+    watched = _WatchState(["r"], 30.0, world.clock)
+    watched.apply(world.shown())
     world.clock.advance(25)
     world.end("chunk-0000000")
-    assert in_disposition.learn(world.shown())
+    assert watched.apply(world.shown())
     world.clock.advance(25)
 
-    assert in_disposition.stall() is None
+    assert watched.stall() is None
 
 
 def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World) -> None:
     world.clock.advance(3_000)
-    by_policy, never = _Watched(["r"], None, world.clock), _Watched(["r"], 0.0, world.clock)
-    for in_disposition in (by_policy, never):
-        in_disposition.learn(world.shown())
+    by_policy, never = _WatchState(["r"], None, world.clock), _WatchState(["r"], 0.0, world.clock)
+    for watched in (by_policy, never):
+        watched.apply(world.shown())
     world.clock.advance(3_000)
 
-    assert "nothing has ended since" in (by_policy.stall() or "")
+    assert "no progress since" in (by_policy.stall() or "")
     assert never.stall() is None
 
 
 def test_watched__paused__has_not_stalled(world: World) -> None:
-    in_disposition = _Watched(["r"], 1.0, world.clock)
+    watched = _WatchState(["r"], 1.0, world.clock)
     world.fanouts.control.pause("r")
-    in_disposition.learn(world.shown())
+    watched.apply(world.shown())
     world.clock.advance(60)
 
-    assert in_disposition.stall() is None
-    assert in_disposition.hint() is None
+    assert watched.stall() is None
+    assert watched.hint() is None
 
 
 def test_watched__nobody_works__is_hinted_at_once_and_once(world: World) -> None:
-    in_disposition = _Watched(["r"], None, world.clock)
-    in_disposition.learn(world.shown())
-    assert in_disposition.hint() is None
+    watched = _WatchState(["r"], None, world.clock)
+    watched.apply(world.shown())
+    assert watched.hint() is None
     world.clock.advance(11)
 
-    assert "no worker takes its chunks" in (in_disposition.hint() or "")
-    assert in_disposition.hint() is None
+    assert "no worker runs its chunks" in (watched.hint() or "")
+    assert watched.hint() is None
 
 
 def test_watched__server_cannot_load_the_handler__is_hinted_without_delay(world: World) -> None:
-    in_disposition = _Watched(["r"], None, world.clock)
-    in_disposition.learn(world.shown(**{"jobs:run": "handler 'jobs:run': no such module"}))
+    watched = _WatchState(["r"], None, world.clock)
+    watched.apply(world.shown(**{"jobs:run": "handler 'jobs:run': no such module"}))
 
-    assert "this server cannot run it: handler 'jobs:run': no such module" in (in_disposition.hint() or "")
+    assert "this server cannot run it: handler 'jobs:run': no such module" in (watched.hint() or "")
 
 
 def test_watched__several__is_over_when_all_are(world: World) -> None:
-    in_disposition = _Watched(["r", "other"], None, world.clock)
+    watched = _WatchState(["r", "other"], None, world.clock)
     for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
         world.end(chunk)
     world.fanouts.new_maintenance().run_once()
     state = world.shown()
 
-    in_disposition.learn(state)
-    assert not in_disposition.is_over()
-    in_disposition.learn({**state, "run_id": "other"})
-    assert in_disposition.is_over()
+    watched.apply(state)
+    assert not watched.all_ended()
+    watched.apply({**state, "run_id": "other"})
+    assert watched.all_ended()
 
 
 # Settings

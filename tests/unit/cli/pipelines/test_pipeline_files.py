@@ -10,7 +10,7 @@ import pytest
 
 from headgate.cli.pipelines.files import load
 from headgate.cli.pipelines.trigger_checks import check_trigger
-from headgate.cli.pipelines.views import later
+from headgate.cli.times import future_time
 from headgate.errors import AlreadyExistsError, DefinitionError, HeadgateError, UserError
 from headgate.pipelines.authoring.validation import TRIGGER_TYPES
 from tests.unit.cli.program import invoke
@@ -255,10 +255,10 @@ def test_schema__of_no_kind__says_which_there_are() -> None:
 
 
 def test_later__time_or_duration__is_a_moment_with_a_zone() -> None:
-    assert later(None, "--until") is None
-    assert later("2026-01-31T06:00:00Z", "--until") == "2026-01-31T06:00:00+00:00"
-    assert later("2026-01-31", "--until") == "2026-01-31T00:00:00+00:00"
-    assert (later("2h", "--until") or "") > (later("1h", "--until") or "")
+    assert future_time(None, "--until") is None
+    assert future_time("2026-01-31T06:00:00Z", "--until") == "2026-01-31T06:00:00+00:00"
+    assert future_time("2026-01-31", "--until") == "2026-01-31T00:00:00+00:00"
+    assert (future_time("2h", "--until") or "") > (future_time("1h", "--until") or "")
     for wrong in ("soon", "9999999999d"):
         with pytest.raises(UserError, match="--until"):
-            later(wrong, "--until")
+            future_time(wrong, "--until")

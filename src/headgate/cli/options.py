@@ -1,0 +1,54 @@
+"""Options shared by commands of several groups."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+# What a change is about.
+Pipeline = Annotated[str, typer.Argument(metavar="PIPELINE", help="Pipeline id.")]
+Date = Annotated[
+    str,
+    typer.Option("--date", metavar="DATE", help="Period: 2026-03-03, 2026-03-03T07, 2026-W10, 2026-03."),
+]
+OptionalDate = Annotated[
+    str | None,
+    typer.Option(
+        "--date",
+        metavar="DATE",
+        help="Period: 2026-03-03, 2026-03-03T07, 2026-W10, 2026-03. [default: the current one]",
+        show_default=False,
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option("--schedule", metavar="NAME", help="Schedule of the pipeline. [default: the only one]"),
+]
+Urn = Annotated[str, typer.Argument(metavar="URN", help="Dataset, such as urn:dp:orders:created.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", help="Tag. Repeatable.")]
+
+# Why it is made, and on which condition.
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Recorded in the audit log.")]
+Ticket = Annotated[str | None, typer.Option("--ticket", metavar="ID", help="Approval ticket.")]
+IfVersion = Annotated[
+    int | None, typer.Option("--if-version", metavar="N", min=0, help="Fail unless this is the current version.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
+Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
+
+# Which rows a list has.
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Start of the range, such as 2h (ago) or 2026-01-31.")
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="End of the range, such as 1h (ago).")]
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Start of the range: 2026-01-31T06:00:00Z, 2026-01-31, or 2h (ago).",
+    ),
+]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="End of the range, exclusive.")]
