@@ -105,7 +105,7 @@ def test_execution__started_and_waited_for__prints_its_result(shop: Shop) -> Non
 
     assert started == "pay/5\n"
     assert shop.said("execution", "result", "pay/5", "--wait", "20s") == '"receipt-5"\n'
-    assert "is there already" in shop.said("execution", "start", "pay", "--input", "5", "--id", "pay/5")
+    assert "already exists" in shop.said("execution", "start", "pay", "--input", "5", "--id", "pay/5")
     shown = shop.said("execution", "show", "pay/5")
     assert "SUCCEEDED" in shown
     assert "shop:a" in shown
@@ -147,7 +147,7 @@ def test_execution__told_things__answers(shop: Shop) -> None:
     shop.said("execution", "start", "order", "--input", '"book"', "--id", "o")
     eventually(lambda: shop.json("execution", "show", "o")["turn"], "its first turn")
 
-    assert "waits for signal go\n" in shop.said("execution", "show", "o")
+    assert "waiting for signal go\n" in shop.said("execution", "show", "o")
     assert shop.said("execution", "update", "o", "add", "--input", '{"x": 1}') == "1\n"
     assert shop.said("execution", "query", "o", "seen") == '[{"x":1}]\n'
     ended_with(shop.run("execution", "result", "o"), 75, "transient", "RUNNING")
@@ -179,7 +179,7 @@ def test_execution__ended_and_begun_again(shop: Shop) -> None:
     )
     assert "terminate: 1 of 1" in shop.said("execution", "bulk", "terminate", "--workflow", "order")
     eventually(lambda: shop.json("execution", "show", "e1")["status"] == "TERMINATED", "its second end")
-    ended_with(shop.run("execution", "bulk", "terminate"), 2, "user", "every execution")
+    ended_with(shop.run("execution", "bulk", "terminate"), 2, "user", "a filter is required")
 
 
 def test_execution_replay__same_and_changed_code__is_ok_or_exits_with_70(shop: Shop) -> None:
@@ -256,9 +256,9 @@ def test_event__emitted__is_listed_followed_and_its_dead_letters_redelivered(sho
     assert identifier in shop.said("event", "ls", "--type", "order.*")
     assert "no ears" in shop.said("event", "dead", "--subscription", "hear")
     assert "order.created" in shop.said("event", "subscriptions")
-    assert "1 delivered again" in shop.said("event", "redeliver", "hear", identifier)
+    assert "1 redelivered" in shop.said("event", "redeliver", "hear", identifier)
     eventually(lambda: shop.json("event", "dead"), "the dead letter again")
-    assert "1 delivered again" in shop.said("event", "redeliver", "hear")
+    assert "1 redelivered" in shop.said("event", "redeliver", "hear")
     replayed = shop.json(
         "event", "replay", "hear", "--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01T00:00:00Z"
     )
@@ -287,9 +287,9 @@ def test_event__dead_letters__are_found_shown_redelivered_and_purged(shop: Shop)
 
     assert (
         shop.said("event", "redeliver", "hear", "--type", "order.*", "--dry-run")
-        == "hear: 2 would be delivered again\n"
+        == "hear: 2 would be redelivered\n"
     )
-    assert shop.said("event", "purge", "hear", ids[0], "--dry-run") == "hear: 1 would be thrown away\n"
+    assert shop.said("event", "purge", "hear", ids[0], "--dry-run") == "hear: 1 would be deleted\n"
     assert shop.json("event", "redeliver", "hear", "--older-than", "1h") == {"count": 0, "dry_run": False}
     assert shop.json("event", "purge", "hear", ids[0]) == {"count": 1, "dry_run": False}
     assert [each["event_id"] for each in shop.json("event", "dead")] == ids[1:]
@@ -298,7 +298,7 @@ def test_event__dead_letters__are_found_shown_redelivered_and_purged(shop: Shop)
     ended_with(shop.run("event", "purge", "nobody", "--all"), 4, "not_found")
     ended_with(shop.run("event", "dead-letter", "hear", ids[0]), 4, "not_found")
     ended_with(shop.run("event", "dead", "--older-than", "soon"), 2, "user")
-    assert shop.said("event", "purge", "hear", "--all") == "hear: 1 thrown away\n"
+    assert shop.said("event", "purge", "hear", "--all") == "hear: 1 deleted\n"
     assert shop.said("event", "dead") == "no dead letters\n"
 
 
@@ -320,9 +320,9 @@ def test_event__subscription__is_retired(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     with Server(tmp_path, "--app", "shop:app") as server:
         shop = Shop(tmp_path, server)
-        assert "in force" in shop.said("event", "subscriptions")
+        assert "active" in shop.said("event", "subscriptions")
 
-        assert shop.said("event", "retire", "hear") == "hear: it is retired\n"
+        assert shop.said("event", "retire", "hear") == "hear: retired\n"
 
         assert "retired" in shop.said("event", "subscriptions")
         assert shop.json("event", "retire", "hear")["name"] == "hear"
@@ -349,8 +349,8 @@ def test_schedule__made_paused_triggered_and_removed(shop: Shop) -> None:
     shop.said("schedule", "backfill", "nightly", *backfill)
     assert shop.said("execution", "result", "nightly/2026-01-01T03:00:00Z", "--wait", "20s") == '"receipt-3"\n'
     past = ["--since", "2020-01-01T00:00:00Z", "--until", "2025-01-01T00:00:00Z"]
-    assert "backfills under way" in shop.said("schedule", "backfill", "nightly", *past)
-    assert shop.said("schedule", "stop-backfills", "nightly") == "nightly: no backfills under way\n"
+    assert "backfills in progress" in shop.said("schedule", "backfill", "nightly", *past)
+    assert shop.said("schedule", "stop-backfills", "nightly") == "nightly: backfills stopped\n"
     assert "backfills" not in shop.json("schedule", "stop-backfills", "nightly")
     ended_with(shop.run("schedule", "stop-backfills", "none"), 4, "not_found")
     ended_with(shop.run("schedule", "create", "x", "--workflow", "pay", "--cron", "61 * * * *"), 2, "bad_payload")
@@ -383,7 +383,7 @@ def test_schedule__changed__keeps_what_is_not_named(shop: Shop) -> None:
     assert not gone & set(changed)
     assert "04:00:00" in shop.said("schedule", "next", "weekly", "-n", "1")
     assert "Europe/Berlin" in shop.said("schedule", "next", "weekly", "-n", "1")
-    ended_with(shop.run("schedule", "update", "weekly"), 2, "user", "nothing to change")
+    ended_with(shop.run("schedule", "update", "weekly"), 2, "user", "no changes")
     ended_with(shop.run("schedule", "update", "none", "--cron", "@daily"), 4, "not_found")
     ended_with(shop.run("schedule", "update", "weekly", "--end", "soon"), 2, "user", "--end")
     shop.said("schedule", "delete", "weekly")
@@ -414,8 +414,8 @@ def test_status__in_any_case__is_taken_and_others_are_listed(shop: Shop) -> None
 def test_signal__to_one_that_is_started_if_need_be(shop: Shop) -> None:
     start = ["--start", "order", "--input", '"pen"', "--tag", "shop:s"]
 
-    assert "it is started with signal hello" in shop.said("execution", "signal", "sws", "hello", *start)
-    assert shop.said("execution", "signal", "sws", "go", *start) == "sws: signal go is sent\n"
+    assert "started with signal hello" in shop.said("execution", "signal", "sws", "hello", *start)
+    assert shop.said("execution", "signal", "sws", "go", *start) == "sws: signal go sent\n"
     assert shop.said("execution", "result", "sws", "--wait", "20s") == '["pen"]\n'
     ended_with(shop.run("execution", "signal", "sws", "go", *start, "--reuse", "never"), 3, "execution_closed")
     ended_with(shop.run("execution", "signal", "sws", "go", "--input", "1"), 2, "user", "--start")

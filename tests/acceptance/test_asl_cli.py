@@ -123,7 +123,7 @@ def test_run__killed_in_the_middle__goes_on_under_the_same_name(place: Place) ->
     ended = place.run("run", *given)
 
     assert (ended.returncode, json.loads(ended.stdout)) == (0, {"started": "j"}), ended.stderr
-    assert ended.stderr.startswith("waits:one is there already\n")
+    assert ended.stderr.startswith("waits:one already exists\n")
     assert ended.stderr.count("▶ First") == 1
 
 
@@ -165,7 +165,7 @@ def test_machine__failed_and_redriven__goes_on(served: Place) -> None:
 
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "ended FAILED: FileNotFoundError" in failed.stderr
-    assert said == "mended:one: it goes on, redrive 1\n"
+    assert said == "mended:one: resumed, redrive 1\n"
     refused = served.run("redrive", "mended:one")
     assert (refused.returncode, "code: conflict" in refused.stderr) == (3, True)
 
@@ -178,7 +178,7 @@ def test_task__told_by_its_token__ends_the_wait(served: Place) -> None:
     _eventually(lambda: served.json("describe", "approval:one").get("states") == ["Ask"], "the question")
 
     assert started == "approval:one\n"
-    assert served.said("task", "heartbeat", token.read_text()) == "the Task is told: heartbeat\n"
+    assert served.said("task", "heartbeat", token.read_text()) == "heartbeat reported\n"
     assert served.json("task", "succeed", token.read_text(), "--output", '{"approved": true}') == {"told": "success"}
     _eventually(lambda: served.json("describe", "approval:one")["status"] == "SUCCEEDED", "the end")
     late = served.run("task", "fail", token.read_text(), "--error", "E")
@@ -192,7 +192,7 @@ def test_stop__running__is_aborted(served: Place) -> None:
     served.said("run", "waits", "--input", '{"seconds": 600, "pipeline": "p"}', "--name", "one", "--detach")
     _eventually(lambda: served.json("describe", "waits:one").get("states") == ["Long"], "the long wait")
 
-    assert served.said("stop", "waits:one", "--cause", "enough") == "waits:one: it is asked to end\n"
+    assert served.said("stop", "waits:one", "--cause", "enough") == "waits:one: stop requested\n"
     _eventually(lambda: served.json("describe", "waits:one")["status"] == "ABORTED", "the end")
     assert [each["id"] for each in served.json("executions", "waits", "--status", "ABORTED")] == ["waits:one"]
     assert served.said("executions", "waits", "--status", "FAILED") == "no executions\n"

@@ -215,20 +215,20 @@ def test_table_create__sqlite__says_there_is_nothing_to_do(tmp_path: Path) -> No
     ended = run("table", "create", folder=tmp_path)
 
     assert ended.returncode == 2
-    assert "makes its tables when it is opened" in ended.stderr
+    assert "creates its tables itself" in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["up", "doctor"])
 def test_help__of_a_command__shows_the_defaults(tmp_path: Path, command: str) -> None:
     said = run(command, "--help", folder=tmp_path).stdout
 
-    assert "[default: headgate.toml, if it is there]" in said
+    assert "[default: headgate.toml, if it exists]" in said
     assert command != "up" or "[default: 127.0.0.1:8400]" in said
 
 
 @pytest.mark.parametrize("command", ["key", "table"])
 def test_help__of_a_command_below__shows_the_defaults(tmp_path: Path, command: str) -> None:
-    assert "[default: headgate.toml, if it is there]" in run(command, "ls", "--help", folder=tmp_path).stdout
+    assert "[default: headgate.toml, if it exists]" in run(command, "ls", "--help", folder=tmp_path).stdout
 
 
 def test_key_ls__narrow_terminal__cuts_nothing_off(home: Path, tmp_path: Path) -> None:

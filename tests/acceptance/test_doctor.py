@@ -52,7 +52,7 @@ def test_doctor__fresh_folder__nothing_fails_and_nothing_is_made(tmp_path: Path)
     assert ended.returncode == 0
     assert {finding["verdict"] for finding in findings.values()} <= {"OK", "WARN"}
     assert findings.keys() >= {"python", "sqlite library", "settings", "home", "free space", "filesystem", "file locks"}
-    assert "not there yet" in findings["database"]["fact"]
+    assert "does not exist yet" in findings["database"]["fact"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,7 +179,7 @@ def test_doctor__home_cannot_be_written__fails(home: Path, tmp_path: Path) -> No
 
     home.chmod(0o700)
     findings = {finding["check"]: finding for finding in json.loads(ended.stdout.splitlines()[-1])}
-    assert "cannot be written" in findings["home"]["fact"]
+    assert "is not writable" in findings["home"]["fact"]
 
 
 def test_doctor__settings_are_wrong__fails_with_their_message(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_doctor__another_program_on_a_port__fails_and_names_the_flag(tmp_path: P
         ended, findings = _diagnosis(tmp_path, **{f"HEADGATE_{name.upper()}": address})
 
     assert ended.returncode == 1
-    assert findings[f"{name} port"]["fact"] == f"{address} is taken by another program"
+    assert findings[f"{name} port"]["fact"] == f"{address} is used by another program"
     assert f"--{name} HOST:PORT" in findings[f"{name} port"]["remedy"]
 
 
@@ -282,7 +282,7 @@ def test_doctor__database_cannot_be_written__fails(home: Path, tmp_path: Path) -
     assert ended.returncode == 1, ended.stderr
     findings = {finding["check"]: finding for finding in json.loads(ended.stdout)}
     assert findings["home"]["verdict"] == "OK"
-    assert findings["database"]["fact"] == f"{home / 'headgate.db'} cannot be written"
+    assert findings["database"]["fact"] == f"{home / 'headgate.db'} is not writable"
 
 
 def test_doctor__table_names_are_wrong__the_settings_fail(tmp_path: Path) -> None:
@@ -307,4 +307,4 @@ def test_doctor__host_that_is_no_name__fails_and_is_no_bug(tmp_path: Path) -> No
     ended, findings = _diagnosis(tmp_path, **environ, HEADGATE_HTTP="gate..example:8400")
 
     assert ended.returncode == 1
-    assert findings["http port"]["fact"] == "gate..example:8400: not a host name"
+    assert findings["http port"]["fact"] == "gate..example:8400: invalid host name"

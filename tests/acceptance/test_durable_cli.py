@@ -116,7 +116,7 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
             place.said("execution", "result", "p", "--wait", "20s")
             signal = ["execution", "signal", "o", "go", "--payload", '"now"']
             started = place.said(*signal, "--start", "order", "--input", '"x"')
-            assert started == "o: it is started with signal go\n"
+            assert started == "o: started with signal go\n"
             assert place.said("execution", "result", "o", "--wait", "20s") == '"x now"\n'
             refused = place.run("execution", "query", "o", "item")
             assert refused.returncode == 4

@@ -163,7 +163,7 @@ def test_backfill__of_some_days__does_each_once(project: Project) -> None:
         ("2026-02-03", "COMPLETED", 1),
         ("2026-02-02", "COMPLETED", 1),
     ]
-    assert "3 done" in project.said("backfill", "create", "shop-daily", *span, "--dry-run")
+    assert "3 completed" in project.said("backfill", "create", "shop-daily", *span, "--dry-run")
 
 
 @pytest.mark.timeout(120)
@@ -184,4 +184,4 @@ def test_refusals__of_every_family__have_their_exit_codes(project: Project) -> N
     approve = ("period", "approve", "shop-daily", "2026-03-01", "--reason", "x")
     project.refused(*approve, exit_code=3, code="illegal_transition", said="it is not held")
     elsewhere = ("--server", "http://127.0.0.1:9")
-    project.refused("pipeline", "ls", *elsewhere, exit_code=75, code="transient", said="no server answers")
+    project.refused("pipeline", "ls", *elsewhere, exit_code=75, code="transient", said="no server is running there")

@@ -11,6 +11,7 @@ from headgate.cli.api_client import Api, at, read_payload
 from headgate.cli.commands import Answer, add_action, command_group, server_command
 from headgate.cli.options import Since, Until
 from headgate.cli.output import compact, short, show_facts, show_table
+from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
 
 app = command_group("Manage events, subscriptions and dead letters.")
@@ -82,7 +83,8 @@ def tail(
     type: Type = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Start after this event instead of now.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
-) -> Answer:
+    as_json: Json = False,
+) -> None:
     """Follow new events until interrupted."""
     from headgate.clock import SystemClock
 
@@ -91,8 +93,10 @@ def tail(
         for _, event_id, each in api.follow("/events/tail", after=after, type=type):
             after = event_id
             count += 1
-            yield each
-            typer.echo(f"{each['id']}  {short(each['accepted_at'])}  {each['type']}  {_data(each)}".rstrip())
+            if as_json:
+                echo_json(each)
+            else:
+                typer.echo(f"{each['id']}  {short(each['accepted_at'])}  {each['type']}  {_data(each)}".rstrip())
             if count == limit:
                 return
         SystemClock().sleep(_RECONNECT_SECONDS)

@@ -95,7 +95,9 @@ def schema(
 ) -> Answer:
     """Print a JSON Schema of the health records, or list the schemas."""
     if name is not None:
-        echo_json(api.get(at("schemas", name)))
+        found = api.get(at("schemas", name))
+        yield found
+        echo_json(found)
         return
     found = api.get("/schemas")["schemas"]
     yield found

@@ -263,7 +263,8 @@ def watch(
     team: Team = None,
     after: Annotated[str | None, typer.Option(metavar="EVENT", help="Start after this event instead of now.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
-) -> Answer:
+    as_json: Json = False,
+) -> None:
     """Follow incident events until interrupted."""
     from headgate.clock import SystemClock
     from headgate.health.model.enums import severity as parse_severity
@@ -277,8 +278,10 @@ def watch(
             if not _matches(event, severities, dataset, team):
                 continue
             count += 1
-            yield each
-            show_event(event)
+            if as_json:
+                echo_json(each)
+            else:
+                show_event(event)
             if count == limit:
                 return
         SystemClock().sleep(_RECONNECT_SECONDS)
