@@ -285,10 +285,7 @@ def test_event__dead_letters__are_found_shown_redelivered_and_purged(shop: Shop)
     assert '"type":"order.created"' in shown
     assert shop.json("event", "dead-letter", "hear", ids[0])["event"]["data"] == 1
 
-    assert (
-        shop.said("event", "redeliver", "hear", "--type", "order.*", "--dry-run")
-        == "hear: 2 would be redelivered\n"
-    )
+    assert shop.said("event", "redeliver", "hear", "--type", "order.*", "--dry-run") == "hear: 2 would be redelivered\n"
     assert shop.said("event", "purge", "hear", ids[0], "--dry-run") == "hear: 1 would be deleted\n"
     assert shop.json("event", "redeliver", "hear", "--older-than", "1h") == {"count": 0, "dry_run": False}
     assert shop.json("event", "purge", "hear", ids[0]) == {"count": 1, "dry_run": False}

@@ -64,7 +64,7 @@ def test_aws__tables_missing_then_created__doctor_says_so_and_up_serves(
     after = run("doctor", "--json", folder=tmp_path, **environ, **ports)
 
     assert len(json.loads(created.stdout)["created"]) == len(ALL_TABLES)
-    assert again.stdout == "every table is there\n"
+    assert again.stdout == "all tables exist\n"
     assert checked.returncode == 0, checked.stdout
 
     missing = [finding for finding in json.loads(before.stdout) if finding["verdict"] == "FAIL"]

@@ -172,7 +172,7 @@ def test_mend__asked_wrongly__is_refused(tmp_path: Path, more: list[str], error:
 
 def test_compare__no_store_in_the_folder__is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "used", row(1))
-    with pytest.raises(SettingsError, match="no headgate.db"):
+    with pytest.raises(SettingsError, match=r"no headgate\.db"):
         run("table", "compare", TABLE, "--restored", tmp_path / "none", "--home", tmp_path / "used")
 
 
