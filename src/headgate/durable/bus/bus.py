@@ -129,13 +129,13 @@ class Bus:
         self.on_committed()
         return event_id
 
-    def emit_many(self, given: Sequence[Event]) -> list[str]:
+    def emit_many(self, new_events: Sequence[Event]) -> list[str]:
         """Emit several events, each atomically, and return their stored ids.
 
         If it raises, some may have been emitted: events with an id of their producer can all be sent again.
         """
         emitted: list[str] = []
-        emissions = [self._emission(event) for event in given]
+        emissions = [self._emission(event) for event in new_events]
         for start in range(0, len(emissions), EMIT_BATCH):
             batch = emissions[start : start + EMIT_BATCH]
             outcomes = self._store.transact_many([writes for _, writes in batch])
@@ -335,16 +335,16 @@ class Bus:
             body = "" if stored is None else stored.body
             room = max(1, _room(body, DELIVERIES_MAX, DELIVERIES_BYTES_MAX))
             remaining = self._registry.find_many(names[:room]).values()
-            made = [delivery(each.subscription, event_id, body, self._now_ms()).put() for each in remaining]
+            deliveries = [delivery(each.subscription, event_id, body, self._now_ms()).put() for each in remaining]
             unchanged = version_is(row["version"])
             left = {**row, "names": names[room:], "version": row["version"] + 1}
             step: Write = Put(CONTROL, left, unchanged) if names[room:] else Delete(CONTROL, key, unchanged)
             try:
-                self._store.transact([step, *made])
+                self._store.transact([step, *deliveries])
             except ConflictError:
                 # Another process does it.
                 return count
-            count += len(made)
+            count += len(deliveries)
         return count
 
     def _now_ms(self) -> int:

@@ -129,9 +129,9 @@ class Headers(MutableMapping[str, str]):
         return ", ".join(values)
 
     def __setitem__(self, name: str, value: str) -> None:
-        kept = [pair for pair in self._pairs if pair[0] != str(name).lower()]
+        others = [pair for pair in self._pairs if pair[0] != str(name).lower()]
         self.add(name, value)
-        self._pairs = [*kept, self._pairs[-1]]
+        self._pairs = [*others, self._pairs[-1]]
 
     def __delitem__(self, name: str) -> None:
         if name not in self:

@@ -1,4 +1,4 @@
-"""A worker whose threads take from its queue while it looks at it, and when its pump is to be woken."""
+"""Worker: its queue under concurrent use, and when its polling thread is woken."""
 
 from __future__ import annotations
 
