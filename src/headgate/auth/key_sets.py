@@ -17,7 +17,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
-from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline
+from headgate.durable.bus.outbound_http import OutboundHttp, read_body
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError, UnauthenticatedError
 
@@ -136,12 +136,9 @@ class JwksFetcher:
         resolve: Resolve = system_resolve,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._clock = clock
         self._issuer = issuer
         self._url = url
-        self._destinations = destinations
-        self._resolve = resolve
-        self._tls = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
+        self._http = OutboundHttp(clock, destinations, resolve=resolve, tls=tls)
 
     def __call__(self) -> bytes:
         """Return the document. Raises `TransientError`."""
@@ -159,34 +156,22 @@ class JwksFetcher:
 
     def _get(self, address: str) -> bytes:
         try:
-            url = httpx.URL(address)
-            self._destinations.check_scheme(url.scheme)
-            if not url.host or url.userinfo or not 1 <= (url.port or 443) <= 65_535:
-                raise httpx.InvalidURL("an address has a host, perhaps a port, and neither user nor password")
-            return self._read(url)
+            return self._read(self._http.target(address))
         except NonRetryable as exc:
             raise TransientError(f"{address[:200]}: it must not be asked for keys: {exc}") from exc
-        except httpx.InvalidURL as exc:
-            raise TransientError(f"{address[:200]}: it is not an address ({exc})") from exc
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as exc:
             raise TransientError(f"{address[:200]}: {type(exc).__name__} {exc}".rstrip()) from exc
 
     def _read(self, url: httpx.URL) -> bytes:
-        deadline = _Deadline(self._clock, FETCH_SECONDS)
-        network = _CheckedNetwork(self._destinations, self._resolve, deadline)
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path or b"/")
-        headers = [("host", url.netloc.decode("ascii")), ("accept", "application/json"), ("user-agent", "headgate")]
-        with (
-            httpcore.ConnectionPool(ssl_context=self._tls, max_connections=1, network_backend=network) as pool,
-            pool.stream("GET", target, headers=headers) as response,
+        with self._http.stream("GET", url, {"accept": "application/json"}, timeout_seconds=FETCH_SECONDS) as (
+            response,
+            _,
         ):
             if response.status != 200:
                 raise TransientError(f"{url.scheme}://{url.host}{url.path}: answered {response.status}")
-            content = b""
-            for chunk in response.iter_stream():
-                content += chunk
-                if len(content) > BYTES_MAX:
-                    raise TransientError(f"{url.scheme}://{url.host}{url.path}: answered more than {BYTES_MAX:,} bytes")
+            content = read_body(response, BYTES_MAX)
+            if len(content) > BYTES_MAX:
+                raise TransientError(f"{url.scheme}://{url.host}{url.path}: answered more than {BYTES_MAX:,} bytes")
             return content
 
 

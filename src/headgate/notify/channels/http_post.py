@@ -1,8 +1,4 @@
-"""HTTP poster: posts one JSON request to an external service, with an SSRF guard and a deadline.
-
-As for forwarded events, the host is resolved once and checked, redirects are not followed, and proxies of the
-environment are ignored.
-"""
+"""HTTP poster: posts one JSON request to an external service, with an SSRF guard and a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
-from headgate.durable.bus.forwarding import CONNECT_SECONDS, _CheckedNetwork, _Deadline
+from headgate.durable.bus.outbound_http import OutboundHttp, origin_of, read_body
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
 
@@ -47,11 +43,8 @@ class HttpPoster:
         resolve: Resolve = system_resolve,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._clock = clock
-        self._destinations = destinations
+        self._http = OutboundHttp(clock, destinations, resolve=resolve, tls=tls)
         self._timeout_seconds = timeout_seconds
-        self._resolve = resolve
-        self._tls = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
 
     def post(self, url: str, body: object, *, headers: Mapping[str, str]) -> HttpAnswer:
         """Post a JSON value, and return the response.
@@ -59,8 +52,8 @@ class HttpPoster:
         Raises `TransientError` if the service is unreachable, fails or throttles (`retry_after_seconds`), and
         `NonRetryable` if the destination is not allowed or redirects. Errors never contain the request.
         """
-        target = self._target(url)
-        shown = f"{target.scheme}://{target.netloc.decode('ascii')}"
+        target = self._http.target(url)
+        shown = origin_of(target)
         try:
             answer = self._exchange(target, msgspec.json.encode(body), headers)
         except httpcore.TimeoutException as exc:
@@ -77,47 +70,13 @@ class HttpPoster:
             raise NonRetryable(f"{shown}: answered {answer.status}; redirects are not followed; use the final URL")
         return answer
 
-    def _target(self, url: str) -> httpx.URL:
-        try:
-            target = httpx.URL(url)
-        except httpx.InvalidURL as exc:
-            raise NonRetryable(f"{url[:80]!r} is not a URL: {exc}") from exc
-        self._destinations.check_scheme(target.scheme)
-        if not target.host or target.userinfo:
-            raise NonRetryable(f"{target.scheme}://{target.host}: a URL needs a host, and neither user nor password")
-        return target
-
     def _exchange(self, target: httpx.URL, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        deadline = _Deadline(self._clock, self._timeout_seconds)
-        network = _CheckedNetwork(self._destinations, self._resolve, deadline)
-        url = httpcore.URL(
-            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path or b"/"
-        )
-        sent = {
-            "host": target.netloc.decode("ascii"),
-            "user-agent": "headgate",
-            "content-type": "application/json; charset=utf-8",
-            "content-length": str(len(body)),
-            **headers,
-        }
-        spans = {"connect": CONNECT_SECONDS, "read": self._timeout_seconds, "write": self._timeout_seconds}
-        with (
-            httpcore.ConnectionPool(ssl_context=self._tls, max_connections=1, network_backend=network) as pool,
-            pool.stream(
-                "POST", url, headers=list(sent.items()), content=body, extensions={"timeout": spans}
-            ) as response,
-        ):
-            return HttpAnswer(response.status, _object(_read(response)), _retry_after(response.headers))
-
-
-def _read(response: httpcore.Response) -> bytes:
-    """Return the body, or nothing if it exceeds the limit."""
-    body = b""
-    for chunk in response.iter_stream():
-        body += chunk
-        if len(body) > ANSWER_BYTES_MAX:
-            return b""
-    return body
+        sent = {"content-type": "application/json; charset=utf-8", "content-length": str(len(body)), **headers}
+        with self._http.stream("POST", target, sent, body, timeout_seconds=self._timeout_seconds) as (response, _):
+            content = read_body(response, ANSWER_BYTES_MAX)
+            # A response beyond the limit is not one of these services'.
+            found = _object(content) if len(content) <= ANSWER_BYTES_MAX else {}
+            return HttpAnswer(response.status, found, _retry_after(response.headers))
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class StepFunctionConfig(Config, frozen=True):
         if not _ARN.fullmatch(self.state_machine_arn):
             raise ValueError(
                 f"state_machine_arn {self.state_machine_arn[:120]!r}: use the ARN of one machine, such as "
-                "arn:aws:states:eu-west-1:123456789012:stateMachine:load; no '*'"
+                "arn:aws:states:eu-west-1:123456789012:stateMachine:load; without '*'"
             )
 
 

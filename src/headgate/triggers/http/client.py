@@ -19,13 +19,12 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
-from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline
+from headgate.durable.bus.outbound_http import OutboundHttp, origin_of, read_body
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import TransientError
 from headgate.triggers.contract import FailureCategory, TriggerFailedError, shown
 
 TIMEOUT_SECONDS: Final = 30.0
-CONNECT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1_048_576
 TRIES: Final = 3
 BACKOFF_SECONDS: Final = 0.2
@@ -100,11 +99,7 @@ class TriggerHttpClient:
         pause: Callable[[float], None] | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._clock = clock
-        self._destinations = destinations
-        self._resolve = resolve
-        # Loaded on first use, and once: loading the certificates takes longer than many requests.
-        self._tls = tls
+        self._http = OutboundHttp(clock, destinations, resolve=resolve, tls=tls)
         self._pause = pause if pause is not None else clock.sleep
         self._draw = draw
 
@@ -135,21 +130,12 @@ class TriggerHttpClient:
 
     def _target(self, url: str) -> httpx.URL:
         try:
-            target = httpx.URL(url)
-        except httpx.InvalidURL as exc:
-            raise TriggerFailedError(f"url: it is not a URL: {exc}", FailureCategory.PERMANENT) from exc
-        if not target.host or target.userinfo:
-            raise TriggerFailedError(
-                "url: a URL needs a host, and neither user nor password", FailureCategory.PERMANENT
-            )
-        try:
-            self._destinations.check_scheme(target.scheme)
+            return self._http.target(url)
         except NonRetryable as exc:
-            raise TriggerFailedError(f"{_where(target)}: {exc}", FailureCategory.PERMANENT) from exc
-        return target
+            raise TriggerFailedError(f"url: {exc}", FailureCategory.PERMANENT) from exc
 
     def _once(self, target: httpx.URL, request: HttpRequest) -> HttpResponse:
-        where = _where(target)
+        where = origin_of(target)
         try:
             return self._exchanged(target, request)
         except (NonRetryable, httpcore.UnsupportedProtocol) as exc:
@@ -173,25 +159,11 @@ class TriggerHttpClient:
             ) from exc
 
     def _exchanged(self, target: httpx.URL, request: HttpRequest) -> HttpResponse:
-        if self._tls is None:
-            self._tls = httpx.create_ssl_context(trust_env=False)
-        deadline = _Deadline(self._clock, request.timeout_seconds)
-        network = _CheckedNetwork(self._destinations, self._resolve, deadline)
-        url = httpcore.URL(
-            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path or b"/"
-        )
-        spans = {"connect": CONNECT_SECONDS, "read": request.timeout_seconds, "write": request.timeout_seconds}
-        with (
-            httpcore.ConnectionPool(ssl_context=self._tls, max_connections=1, network_backend=network) as pool,
-            pool.stream(
-                request.method,
-                url,
-                headers=_headers(target, request),
-                content=request.body,
-                extensions={"timeout": spans},
-            ) as response,
-        ):
-            return HttpResponse(response.status, _body(response), _where(target))
+        with self._http.stream(
+            request.method, target, _headers(request), request.body, timeout_seconds=request.timeout_seconds
+        ) as (response, _):
+            body = read_body(response, ANSWER_BYTES_MAX)[:ANSWER_BYTES_MAX]
+            return HttpResponse(response.status, body, origin_of(target))
 
 
 def json_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -199,20 +171,10 @@ def json_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {"content-type": "application/json", "accept": "application/json", **headers}
 
 
-def _headers(target: httpx.URL, request: HttpRequest) -> list[tuple[str, str]]:
-    given = {name.lower(): value for name, value in request.headers.items()}
-    # Last: host and length are not configurable.
-    ours = {"host": target.netloc.decode("ascii"), "content-length": str(len(request.body))}
-    return list(({"user-agent": "headgate"} | given | ours).items())
-
-
-def _body(response: httpcore.Response) -> bytes:
-    body = b""
-    for chunk in response.iter_stream():
-        body += chunk
-        if len(body) > ANSWER_BYTES_MAX:
-            return body[:ANSWER_BYTES_MAX]
-    return body
+def _headers(request: HttpRequest) -> dict[str, str]:
+    given = {name.lower(): value for name, value in request.headers.items() if name.lower() != "host"}
+    # Last: the length is not configurable, and neither is the host.
+    return {**given, "content-length": str(len(request.body))}
 
 
 def _helps(error: TriggerFailedError, request: HttpRequest) -> bool:
@@ -220,8 +182,3 @@ def _helps(error: TriggerFailedError, request: HttpRequest) -> bool:
     if error.category is FailureCategory.TRANSIENT:
         return True
     return error.category is FailureCategory.TIMEOUT and request.is_idempotent
-
-
-def _where(target: httpx.URL) -> str:
-    """Return the origin of a URL, without parts that may be secret."""
-    return f"{target.scheme}://{target.netloc.decode('ascii')}"
