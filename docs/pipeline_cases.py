@@ -118,7 +118,7 @@ def page() -> str:
     reasons: dict[str, str] = known["untested"]
     named = named_tests()
     if strangers := sorted(set(named) - set(cases)):
-        raise ValueError(f"tests name cases that are not recorded: {strangers}; mend the number")
+        raise ValueError(f"tests name cases that are not recorded: {strangers}; correct the number")
     untested = [case for case in cases if case not in named]
     if untested != list(reasons):
         raise ValueError(f"cases without a test are {untested}, with a reason {list(reasons)}; test it or say why not")
