@@ -55,7 +55,7 @@ quick: $(STAMP)  ## lint and pure unit tests: the inner loop
 	$(MAKE) --no-print-directory -j 2 lint unit
 
 unit: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal tests/unit tests/tidy
+	$(BIN)/pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/tidy
 
 hooks: $(STAMP)  ## check every commit with ruff, mypy and import-linter
 	$(PIP) install pre-commit

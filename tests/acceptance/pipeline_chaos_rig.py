@@ -25,8 +25,8 @@ from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rows import Slot
+from tests.integration.pipelines.watchdog_rig import WatchRig
 from tests.pipeline_rig import pipeline
-from tests.unit.pipelines.watchdog_rig import WatchRig
 
 STEP_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 300.0

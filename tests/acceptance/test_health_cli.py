@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tests.acceptance.program import Server, run
-from tests.unit.serve.http.test_tls import make_files
+from tests.integration.serve.http.test_tls import make_files
 
 SPEC: Final = {
     "spec_id": "lspec:billing:git:abc123",

@@ -26,7 +26,7 @@ from headgate.store.catalogue.tables import (
 )
 from headgate.store.port import Store
 from tests.contract.conftest import Eventually
-from tests.unit.health.lineage.test_service import CrashError, CrashingStore
+from tests.integration.health.lineage.test_service import CrashError, CrashingStore
 
 TABLES = (CONTROL, DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS, PIPELINES)
 JOB: Final = "job:landing"

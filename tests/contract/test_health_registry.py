@@ -29,9 +29,9 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.contract.conftest import AnyStore, Eventually, contents
+from tests.integration.health.registry_world import Between
 from tests.redis_server import RedisServer
 from tests.stores import open_sqlite
-from tests.unit.health.registry_world import Between
 
 TABLES: Final = (DATASET_REGISTRY, DATASET_RESOLUTION, AUDIT, EVENTS, SUBSCRIPTIONS, CONTROL)
 BASE: Final = "urn:dp:orders:created"

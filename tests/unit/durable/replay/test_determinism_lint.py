@@ -130,6 +130,7 @@ def defined_later() -> float:
     return time.monotonic()
 
 
+@pytest.mark.integration
 def test_workflow__that_calls_a_helper_defined_after_it__is_refused_when_work_begins() -> None:
     with (
         pytest.raises(DefinitionError, match=r"calls_what_comes_later cannot be replayed: .*defined_later\(\) at"),

@@ -102,6 +102,7 @@ def _calls() -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", list(_calls()))
 def test_watch__what_only_an_activity_may_do__is_refused_by_name(name: str) -> None:
     call, message = _calls()[name]

@@ -104,6 +104,7 @@ def test_catalogue__two_meanings__have_two_names() -> None:
         assert CATALOGUE[first].text != CATALOGUE[second].text
 
 
+@pytest.mark.integration
 def test_catalogue__every_event__reaches_people_exactly_if_its_entry_says_so(tmp_path: Path) -> None:
     # bug 71: there is no second list of event types that a new one would have to be added to.
     world = World(tmp_path, {"channels": {"ops": {"kind": "file", "path": "ops.jsonl"}}, "group_after": 0})

@@ -374,6 +374,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.integration
 def test_explainer__one_period_through_its_day__from_storage_alone(store: Store, clock: VirtualClock) -> None:
     ids = IdMaker(clock)
     evaluations, controls, locks = Evaluations(store, clock, ids), Controls(store, clock), Locks(store, clock, ids)

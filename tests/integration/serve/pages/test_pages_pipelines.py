@@ -1,0 +1,651 @@
+"""Pages of pipelines and runs: trouble first, in few calls of the store, to whom may see it, and told of changes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from headgate.auth.roles import Role
+from headgate.durable.bus.events import Event
+from headgate.durable.model.duration import from_json_type
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.overview.status import sla_status
+from headgate.pipelines.readiness.evaluation_log import Outlook
+from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
+from headgate.pipelines.runs.store import RunStart
+from headgate.pipelines.schedule.sla import SlaMoments
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
+from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.serve.pages.labels import sla_text
+from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
+from headgate.serve.pages.pipeline_summary import definition_facts, sensor_keys
+from headgate.serve.pages.run import WIDTH, phases
+from tests.integration.serve.graphql_board import Stream
+from tests.integration.serve.health_rig import done
+from tests.integration.serve.pages.test_routes import HOSTILE, ORIGIN, Document, Site, following, text_of
+
+TODAY: Final = "2026-01-16"
+YESTERDAY: Final = "2026-01-15"
+DEFINITION: Final[dict[str, Any]] = {
+    "owner": "data@example.com",
+    "schedules": [{"name": "daily", "cron": "0 6 * * *"}],
+    "readiness": {"rules": [{"key": "landed", "check": "gte", "field": "count", "value": 10}]},
+    "trigger": {"type": "http", "config": {"url": "https://jobs.example.org/x"}},
+    "sla": {"deadline": "08:00"},
+}
+
+
+class PipelineSite(Site):
+    """The application with its pages, and pipelines in every state that there is."""
+
+    def __init__(self, home: Path, *, is_required: bool = False) -> None:
+        super().__init__(home, is_required=is_required, has_pipelines=True)
+        self.stores = self.pipelines.service.stores
+        self.reader = self.pipelines.service.reader
+        self.known = self.pipelines.service.known
+        self.evaluations = self.pipelines.service.evaluations
+        self.event_writer = self.pipelines.service.event_writer
+        self.store = self.pipelines.service.store
+
+    def define(self, name: str, **changes: Any) -> None:
+        done(self.put(f"/pipelines/{name}", {"id": name, **DEFINITION, **changes}), 201)
+
+    def begin(self, name: str, date: str = TODAY, *, cause: Cause = Cause.CRON, **more: Any) -> Run:
+        return self.stores.runs.create(
+            RunStart(slot=Slot(name, "daily", date), cause=cause, definition_version=1, **more)
+        )
+
+    def start(self, name: str, date: str = TODAY, **more: Any) -> Run:
+        run = self.stores.runs.move(self.begin(name, date, **more), RunStatus.TRIGGERING)
+        self.clock.advance(2)
+        return self.stores.runs.move(run, RunStatus.RUNNING, job_id="job-7")
+
+    def end(self, run: Run, to: RunStatus, **changes: Any) -> Run:
+        pipeline = self.known.at(run.pipeline_id, 1)
+        return self.pipelines.service.completion.end(run, to, pipeline, is_final=True, **changes)
+
+    def fail(self, name: str, date: str = TODAY, reason: str = "disk full") -> Run:
+        run = self.start(name, date)
+        self.clock.advance(60)
+        return self.end(run, RunStatus.FAILED, event=JobEvent.FAIL, category=FailureCategory.PERMANENT, reason=reason)
+
+    def succeed(self, name: str, date: str = TODAY) -> Run:
+        return self.end(self.start(name, date), RunStatus.COMPLETED, event=JobEvent.SUCCESS)
+
+    def evaluate(self, run: Run) -> None:
+        """Evaluate the rules of a run, as the lifecycle does."""
+        pipeline = self.known.at(run.pipeline_id, 1)
+        tried = self.pipelines.service.simulator.evaluate(pipeline, run.slot)
+        outlook = Outlook(run_id=run.run_id, next_at_ms=self.now_ms + 300_000)
+        stored = self.evaluations.put(run.slot, tried.evaluation, tried.verdict, outlook=outlook)
+        self.stores.runs.change(run, evaluation_id=stored.evaluation_id)
+
+    def miss(self, name: str, date: str = TODAY) -> None:
+        """Have the watchdog's verdict: it was not done in time."""
+        at = datetime(2026, 1, 16, 8, tzinfo=UTC)
+        expected = Expectation(
+            kind=ExpectationKind.COMPLETION_SLA, schedule_id="daily", date=date, due_at=at, ready_at=at
+        )
+        verdicts = Verdicts(self.store, self.clock, self.event_writer)
+        assert verdicts.judge_once(name, expected, ExpectationJudgement(verdict=ExpectationVerdict.MISSED))
+
+    def states(self, path: str = "/ui/pipelines") -> list[tuple[str, str]]:
+        """The state of each pipeline of the list, in its order."""
+        rows = self.page(path).split("<tr>\n")[1:]
+        found = [re.search(r'class="badge [a-z]+">([A-Z]+)<.*?href="/ui/pipelines/([^"]+)"', row, re.S) for row in rows]
+        return [(each[2], each[1]) for each in found if each is not None]
+
+
+EXPECTED: Final = {
+    "p-failed": "FAILED",
+    "p-late": "LATE",
+    "p-stuck": "STUCK",
+    "p-held": "HELD",
+    "p-paused": "PAUSED",
+    "p-running": "RUNNING",
+    "p-waiting": "WAITING",
+    "p-well": "HEALTHY",
+}
+
+
+@contextmanager
+def opened(home: Path) -> Iterator[PipelineSite]:
+    made = PipelineSite(home)
+    try:
+        yield made
+    finally:
+        made.is_stopping = True
+        made.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[PipelineSite]:
+    with opened(tmp_path / "home") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineSite]:
+    """One pipeline in each state, at half past six in the morning of the day after they were defined."""
+    with opened(tmp_path_factory.mktemp("troubled") / "home") as made:
+        made.define("a-gone")
+        for name in EXPECTED:
+            made.define(name, **({"owner": "finance@example.com"} if name == "p-late" else {}))
+        made.clock.advance(20.5 * 3600)
+        made.fail("a-gone")
+        assert made.delete("/pipelines/a-gone").status_code == 204
+        made.fail("p-failed")
+        made.begin("p-late")
+        made.miss("p-late")
+        stuck = made.start("p-stuck")
+        made.event_writer.publish(
+            EventName.RUN_STUCK, stuck.slot, run_id=stuck.run_id, status="RUNNING", since="2026-01-16T05:00:00Z"
+        )
+        done(made.post(f"/pipelines/p-held/periods/{TODAY}/hold", {"reason": "ann looks first"}), 200)
+        done(made.post("/pipelines/p-paused/pause", {"reason": "the warehouse moves"}), 200)
+        made.evaluate(made.begin("p-waiting"))
+        made.start("p-running")
+        made.succeed("p-well")
+        yield made
+
+
+# The list.
+
+
+def test_list__a_pipeline_in_each_state__has_trouble_first_and_leaves_out_what_is_gone(troubled: PipelineSite) -> None:
+    assert troubled.states() == list(EXPECTED.items())
+
+
+def test_list__each_row__says_why_in_a_sentence_with_its_deadline_and_what_is_next(troubled: PipelineSite) -> None:
+    page = troubled.page("/ui/pipelines")
+    said = text_of(page)
+
+    for fact in (
+        "2026-01-16 failed at 06:32, attempt 1 (PERMANENT): disk full",
+        "0 of 1 rules hold; landed is missing",
+        "local holds it since 06:",
+        "paused the pipeline at 06:",
+        "ann looks first",
+        "1 h 27 min left 08:00 UTC",
+        "before the deadline",
+        "in 23 h 27 min",
+        "headgate pipeline ls",
+    ):
+        assert fact in said, fact
+    assert 'class="failed" x=' in page
+    assert "<title>2026-01-16: FAILED at 2026-01-16 06:32:04 UTC</title>" in page
+    assert 'aria-label="The latest periods: 1 failed; latest: 2026-01-16: FAILED' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("owner=finance%40example.com", ["p-late"]),
+        ("search=P-STU", ["p-stuck"]),
+        *((f"status={state.lower().replace('healthy', 'well')}", [name]) for name, state in EXPECTED.items()),
+        ("status=stopped", []),
+        ("search=nothing-like-it", []),
+    ],
+)
+def test_list__filters__narrow_it(troubled: PipelineSite, query: str, found: list[str]) -> None:
+    assert [name for name, _ in troubled.states(f"/ui/pipelines?{query}")] == found
+
+
+def test_list__nothing_matches_or_there_are_none__says_what_to_do(troubled: PipelineSite, site: PipelineSite) -> None:
+    assert "No pipeline matches" in text_of(troubled.page("/ui/pipelines?search=nothing-like-it"))
+    said = text_of(site.page("/ui/pipelines"))
+    assert "No pipelines yet" in said
+    assert "headgate init shop" in said
+
+
+def test_list__due_before_it_was_defined__is_nobodys_fault(site: PipelineSite) -> None:
+    # Ten in the morning: its slot at six and its deadline at eight have passed.
+    site.define("fresh")
+
+    assert site.states() == [("fresh", "HEALTHY")]
+    said = text_of(site.page("/ui/pipelines"))
+    assert "2026-01-15 was due before the current definition" in said
+    assert "is the engine running" not in said
+
+
+def test_list__breaker_opens__is_stopped_and_told_on_the_board(site: PipelineSite) -> None:
+    site.define("broken", budgets={"breaker": 1})
+    site.clock.advance(86_400)
+    site.fail("broken")
+
+    assert site.states() == [("broken", "STOPPED")]
+    assert "FAILED 1 failed" in text_of(site.page("/ui"))
+
+
+def test_list__succeeds_after_a_failure_or_a_miss__is_well_again(site: PipelineSite) -> None:
+    site.define("p-well")
+    site.define("p-late")
+    site.clock.advance(86_400)
+    site.fail("p-well", YESTERDAY)
+    site.miss("p-late", YESTERDAY)
+    assert [state for _, state in site.states()] == ["FAILED", "LATE"]
+    site.succeed("p-well")
+    site.succeed("p-late")
+
+    assert [state for _, state in site.states()] == ["HEALTHY", "HEALTHY"]
+
+
+def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
+    site.define("filled")
+    site.clock.advance(86_400)
+    site.succeed("filled")
+    site.begin("filled", "2025-12-01", cause=Cause.BACKFILL)
+
+    assert site.states() == [("filled", "WAITING")]
+
+
+def _calls(site: PipelineSite, path: str, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count what a page asks of the store."""
+    counted: Counter[str] = Counter()
+    store = site.opened.store
+    inside = threading.local()
+
+    def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted_call(*given: Any, **more: Any) -> Any:
+            # What a call makes of itself is the backend's own affair.
+            if getattr(inside, "call", False):
+                return call(*given, **more)
+            counted[name] += 1
+            inside.call = True
+            try:
+                return call(*given, **more)
+            finally:
+                inside.call = False
+
+        return counted_call
+
+    with monkeypatch.context() as patch:
+        for name in ("get", "get_many", "query", "query_many", "put", "transact"):
+            patch.setattr(store, name, counting(name, getattr(store, name)))
+        site.page(path)
+    return counted
+
+
+def _fill(site: PipelineSite, numbers: range, periods: int) -> None:
+    for number in numbers:
+        name = f"p-{number:03d}"
+        pipeline = msgspec.convert({"id": name, **DEFINITION}, Pipeline, dec_hook=from_json_type)
+        site.pipelines.service.definitions.put(pipeline, "", "test")
+        day = datetime(2026, 1, 16, tzinfo=UTC)
+        site.opened.store.transact(
+            [
+                run_log_put(
+                    RunLog(
+                        pipeline_id=name,
+                        schedule_id="daily",
+                        date=f"{day - timedelta(days=back):%Y-%m-%d}",
+                        status=RunStatus.COMPLETED,
+                        version=1,
+                        created_at_ms=site.now_ms,
+                        updated_at_ms=site.now_ms,
+                    )
+                )
+                for back in range(periods)
+            ]
+        )
+
+
+def test_list__many_pipelines_of_many_periods__asks_the_store_as_often_as_for_one(
+    site: PipelineSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(site, range(1), 1)
+    site.page("/ui/pipelines")
+    few = _calls(site, "/ui/pipelines", monkeypatch)
+    _fill(site, range(1, 60), 30)
+    many = _calls(site, "/ui/pipelines", monkeypatch)
+    page = site.page("/ui/pipelines")
+
+    assert many == few
+    assert many.total() <= 12
+    (link,) = [each for each in Document.read(page).links if "page_token" in each]
+    assert len(site.states(link)) == 10
+    assert page.count('class="done" x=') == 1 + 49 * 24
+    # A filter goes through the list in parts, and not through pipelines.
+    assert _calls(site, "/ui/pipelines?search=p-059", monkeypatch).total() <= 13
+
+
+# One pipeline.
+
+
+def test_pipeline__that_waits__is_told_whole(troubled: PipelineSite) -> None:
+    page = troubled.page("/ui/pipelines/p-waiting")
+    said = text_of(page)
+
+    for fact in (
+        "p-waiting of 2026-01-16 has not started: 0 of 1 rules hold",
+        "UNKNOWN landed.count : landed is missing",
+        "landed UNKNOWN no value received",
+        'daily: at "0 6 * * *" in UTC, catches up the last missed slot',
+        "landed.count gte 10",
+        "http https://jobs.example.org/x",
+        "done by 08:00 (UTC)",
+        "DUE 1 h 27 min left",
+        "headgate pipeline pause p-waiting --until 2h --reason WHY",
+        "headgate period force p-waiting 2026-01-16 --reason WHY",
+        "PIPELINE_DEFINED",
+        "headgate why p-waiting --date 2026-01-16",
+    ):
+        assert fact in said, fact
+    assert 'href="/api/v1/pipelines/p-waiting"' in page
+    assert 'data-changes="/ui/changes?pipeline_id=p-waiting"' in page
+
+
+def test_pipeline__another_period_is_chosen__is_about_that_one(troubled: PipelineSite) -> None:
+    said = text_of(troubled.page("/ui/pipelines/p-failed?date=2026-01-10&schedule=daily"))
+
+    assert "p-failed of 2026-01-10 has not started" in said
+    assert "headgate run start p-failed --date 2026-01-10 --reason WHY" in said
+    assert "to the current period" in said
+
+
+def test_pipeline__in_between_others__links_to_both_and_shows_what_it_goes_by(site: PipelineSite) -> None:
+    upstream = {"upstream": {"pipeline": "bronze", "periods": "all"}, "name": "all hours"}
+    site.define("bronze", period="hourly")
+    site.define("silver", readiness={"rules": [upstream]})
+    site.define("gold", schedules=[{"upstream": [{"pipeline": "silver"}]}, {"name": "by-hand", "cron": "0 9 * * 1"}])
+    done(site.post("/pipelines/bronze/sensors/landed", {"data": {"count": 3}, "period": "2026-01-15T09"}), 201)
+    links = Document.read(site.page("/ui/pipelines/silver")).links
+    bronze = text_of(site.page("/ui/pipelines/bronze"))
+    gold = text_of(site.page(f"/ui/pipelines/gold?date={TODAY}&schedule=stream"))
+
+    assert {"/ui/pipelines/bronze", "/ui/pipelines/gold"} <= set(links)
+    assert 'landed of 2026-01-15T09 just now by local {"count": 3}' in bronze
+    assert "all hours: bronze of all its periods within ours" in text_of(site.page("/ui/pipelines/silver"))
+    assert "stream: after silver of the same period" in gold
+    assert "--schedule stream" in gold
+
+
+@pytest.mark.parametrize("path", ["/ui/pipelines/none", "/ui/runs/run_none", "/ui/pipelines/a/b", "/ui/runs/a/b"])
+def test_page__of_nothing__says_so_as_a_page(troubled: PipelineSite, path: str) -> None:
+    assert "Not Found" in text_of(troubled.page(path, status=404))
+
+
+def test_page__of_a_period_that_is_none__says_what_is_wrong(troubled: PipelineSite) -> None:
+    assert "p-well" in text_of(troubled.page("/ui/pipelines/p-well?date=someday", status=400))
+
+
+# One run.
+
+
+def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site: PipelineSite) -> None:
+    site.define("loads")
+    site.clock.advance(86_400)
+    first = site.fail("loads")
+    site.clock.advance(30)
+    run = site.begin("loads", cause=Cause.RERUN, execution="p-daily-again")
+    site.evaluate(run)
+    site.clock.advance(600)
+    run = site.stores.runs.move(site.stores.runs.get(run.run_id), RunStatus.TRIGGERING)
+    run = site.stores.runs.move(run, RunStatus.RUNNING, job_id="job-8")
+    site.clock.advance(60)
+    site.end(run, RunStatus.FAILED, event=JobEvent.TIMEOUT, category=FailureCategory.TIMEOUT, reason="took too long")
+    page = site.page(f"/ui/runs/{run.run_id}")
+    said = text_of(page)
+
+    for fact in (
+        "FAILED attempt 2",
+        "TIMEOUT took too long",
+        "PENDING 11 min ago",
+        "10 min",
+        "UNKNOWN landed.count : landed is missing",
+        "FAILED attempt 1 cron",
+        "job-8",
+        "JOB_TIMEOUT",
+        "headgate-lifecycle:p-daily-again",
+        "headgate asl history headgate-lifecycle:p-daily-again",
+        f"headgate run rerun loads --date {TODAY} --reason WHY",
+        f"headgate run show {run.run_id}",
+    ):
+        assert fact in said, fact
+    assert f"/ui/runs/{first.run_id}" in page
+    assert 'class="pending" x="0.0"' in page
+    assert "disk full" not in said[said.index("Job log") :]
+
+
+def test_run__of_a_fan_out__names_the_command_that_shows_its_chunks(site: PipelineSite) -> None:
+    body = {**DEFINITION, "id": "loads", "trigger": {"type": "fan-out", "config": {"handler": "resize"}}}
+    pipeline = msgspec.convert(body, Pipeline, dec_hook=from_json_type)
+    site.pipelines.service.definitions.put(pipeline, "", "test")
+    run = site.start("loads")
+
+    said = text_of(site.page(f"/ui/runs/{run.run_id}"))
+    assert "headgate fanout show job-7" in said
+    assert f"headgate run cancel {run.run_id} --reason WHY" in said
+
+
+# What users wrote, and who sees what.
+
+
+def test_pages__markup_in_all_that_users_write__is_shown_and_never_runs(site: PipelineSite) -> None:
+    site.define(
+        "loads",
+        description=HOSTILE,
+        owner=HOSTILE,
+        labels={"team": HOSTILE},
+        readiness={"rules": [{"key": "landed", "check": "equals", "field": "a", "value": HOSTILE, "name": HOSTILE}]},
+    )
+    site.clock.advance(86_400)
+    done(site.post("/pipelines/loads/sensors/landed", {"data": {"a": HOSTILE, HOSTILE: 1}}), 201)
+    run = site.begin("loads", note=HOSTILE, by=HOSTILE)
+    site.evaluate(run)
+    site.stores.runs.move(site.stores.runs.get(run.run_id), RunStatus.CANCELLED, reason=HOSTILE)
+    site.fail("loads", YESTERDAY, reason=HOSTILE)
+    done(site.post("/pipelines/loads/pause", {"reason": HOSTILE}), 200)
+    done(site.post("/pipelines/loads/periods/2026-01-20/hold", {"reason": HOSTILE}), 200)
+
+    asked = quote(HOSTILE, safe="")
+    for path in (
+        "/ui/pipelines",
+        f"/ui/pipelines?search={asked}&owner={asked}",
+        "/ui/pipelines/loads",
+        f"/ui/pipelines/loads?date={TODAY}",
+        f"/ui/runs/{run.run_id}",
+    ):
+        page = site.page(path)
+        assert "<script>" not in page, path
+        assert "<img" not in page, path
+        assert HOSTILE in Document.read(page).text or HOSTILE in str(Document.read(page).tags), path
+
+
+def test_scope__a_role_that_may_not_read_pipelines__sees_none_of_them_anywhere(troubled: PipelineSite) -> None:
+    key = troubled.key("gate", Role.ENFORCER)
+
+    for path in ("/ui/pipelines", "/ui/pipelines/p-failed", "/ui/runs/run_none"):
+        assert "pipeline.read" in text_of(troubled.page(path, status=403, key=key))
+    assert "p-failed" not in troubled.page("/ui", key=key)
+    assert "1 failed" not in text_of(troubled.page("/ui", key=key))
+    assert troubled.get(f"{ORIGIN}/ui/changes?of=pipelines", key=key).status_code == 403
+
+
+def test_board__pipelines_in_trouble__are_counted_with_links_to_them(troubled: PipelineSite) -> None:
+    document = Document.read(troubled.page("/ui"))
+
+    assert "FAILED 1 failed LATE 1 past their deadline STUCK 1 stuck HELD 1 held PAUSED 1 paused" in document.text
+    assert "/ui/pipelines?status=late" in document.links
+
+
+def test_pages__all_links__lead_somewhere(troubled: PipelineSite) -> None:
+    seen: set[str] = set()
+    waiting = ["/ui/pipelines"]
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        answer = troubled.get(ORIGIN + path)
+        assert answer.status_code == 200, f"{path}: {answer.text}"
+        if answer.headers["content-type"].startswith("text/html"):
+            found = [each.partition("#")[0] for each in Document.read(answer.text).links]
+            waiting += [each for each in dict.fromkeys(found) if each and each not in seen and each not in waiting]
+
+    assert any(each.startswith("/api/v1/runs/run_") for each in seen)
+
+
+def test_fragment__asked_for__is_the_inside_of_the_page_alone(troubled: PipelineSite) -> None:
+    for path in ("/ui/pipelines", "/ui/pipelines/p-failed"):
+        answer = troubled.get(ORIGIN + path, headers={"headgate-fragment": "main"})
+        assert "<html" not in answer.text
+        assert answer.text.strip() in troubled.page(path)
+
+
+# Staying up to date.
+
+
+def test_changes__of_one_pipeline__are_told_to_its_page_and_not_those_of_others(site: PipelineSite) -> None:
+    site.define("loads")
+    site.define("other")
+    site.clock.advance(86_400)
+
+    async def talk(stream: Stream, apart: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        await apart(site.event_writer.publish, EventName.RUN_STUCK, Slot("other", "daily", TODAY), **STUCK)
+        # What anyone may say is not what pipelines say.
+        forged = Event(type="headgate.pipeline.run_stuck", source="/elsewhere", data={"pipeline_id": "loads", **STUCK})
+        await apart(site.service.bus.emit, forged)
+        await apart(
+            site.pipelines.service.event_writer.publish, EventName.RUN_HELD, Slot("loads", "daily", TODAY), **HELD
+        )
+        # Either of the others would have been told as a run too.
+        assert await stream.event() == ("changed", {"kinds": ["pipeline"]})
+
+    following(site, talk, query="pipeline_id=loads")
+
+
+def test_changes__of_all_pipelines_or_of_everything__tell_of_runs_to_whom_may_see_them(site: PipelineSite) -> None:
+    site.define("loads")
+    site.clock.advance(86_400)
+
+    async def talk(stream: Stream, apart: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        await apart(site.event_writer.publish, EventName.RUN_STUCK, Slot("loads", "daily", TODAY), **STUCK)
+        assert await stream.event() == ("changed", {"kinds": ["run"]})
+
+    following(site, talk, query="of=pipelines")
+    site.clock.advance(600)
+    following(site, talk)
+
+
+STUCK: Final = {"run_id": "run_1", "status": "RUNNING", "since": "2026-01-16T05:00:00Z"}
+HELD: Final = {"by": "ann", "reason": "she looks first"}
+
+
+# Words, strips and phases.
+
+
+def _log(date: str, status: RunStatus, **more: Any) -> RunLog:
+    given = {"version": 1, "created_at_ms": 0, "updated_at_ms": 0, "begun_at_ms": 0, **more}
+    return RunLog(pipeline_id="p", schedule_id="daily", date=date, status=status, **given)
+
+
+def test_cells__periods_of_all_kinds__are_in_order_and_told_apart_without_colour() -> None:
+    logs = [
+        _log("2026-01-04", RunStatus.RUNNING),
+        _log("2026-01-03", RunStatus.FAILED, ended_at_ms=5_000),
+        _log("2026-01-01", RunStatus.COMPLETED, ended_at_ms=5_000, attempts=2),
+        _log("2026-01-05", RunStatus.PENDING),
+        _log("2026-01-06", RunStatus.CANCELLED, ended_at_ms=5_000),
+    ]
+    found = cells(logs, [Slot("p", "daily", "2026-01-02"), Slot("p", "daily", "2026-01-03")], 90_000)
+
+    marks = [Mark.DONE, Mark.MISSED, Mark.FAILED, Mark.RUNNING, Mark.WAITING, Mark.SKIPPED]
+    assert [each.mark for each in found] == marks
+    assert len({each.sign for each in found}) == len(marks)
+    assert found[0].title == "2026-01-01: COMPLETED at 1970-01-01 00:00:05 UTC, attempt 2"
+    assert found[3].title == "2026-01-04: RUNNING for 1 min"
+    strip = PeriodStrip(tuple(found), 10)
+    assert strip.placed[-1][0] + strip.cell_width <= strip.width
+    assert max(each.height for each in found) == HEIGHT
+
+
+def _at(minute: int) -> str:
+    return f"2026-01-16T06:{minute:02d}:00.000Z"
+
+
+def test_phases__of_a_run_that_is_over__fill_the_line_however_short_some_are() -> None:
+    passed = [("PENDING", 0), ("TRIGGERING", 30), ("RUNNING", 30), ("COMPLETED", 50)]
+    found = phases([{"status": status, "at": _at(minute)} for status, minute in passed], 0, is_open=False)
+
+    assert [each.lasted for each in found] == ["30 min", "0 ms", "20 min", ""]
+    assert all(each.width >= 4 for each in found[:3])
+    assert found[-1].width == 0
+    assert found[2].x + found[2].width == pytest.approx(WIDTH, abs=0.2)
+
+
+def test_phases__of_a_run_that_goes_on__reach_until_now() -> None:
+    (only,) = phases([{"status": "PENDING", "at": "1970-01-01T00:00:00.000Z"}], 90_000, is_open=True)
+
+    assert (only.lasted, only.x, only.width) == ("1 min", 0, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("now_hour", "succeeded_hour", "said"),
+    [
+        (5, None, ("due", "3 h left")),
+        (7, None, ("at risk", "1 h left")),
+        (10, None, ("breached", "2 h overdue")),
+        (10, 6, ("met", "2 h before the deadline")),
+        (10, 9, ("breached", "1 h late")),
+    ],
+)
+def test_sla__of_a_period__is_told_as_it_stands(now_hour: int, succeeded_hour: int | None, said: Any) -> None:
+    day = datetime(2026, 1, 16, tzinfo=UTC)
+    moments = SlaMoments(day.replace(hour=8), day.replace(hour=7))
+    done_ms = None if succeeded_hour is None else int(day.replace(hour=succeeded_hour).timestamp() * 1000)
+    log = _log("2026-01-16", RunStatus.RUNNING, succeeded_at_ms=done_ms)
+    found = sla_status(moments, log, day.replace(hour=now_hour))
+
+    assert (found.state, sla_text(found)) == said
+
+
+def test_definition__of_every_kind_of_rule_and_schedule__is_told_in_words() -> None:
+    body = {
+        "id": "p",
+        "period": "daily",
+        "schedules": [
+            {"cron": "0 6 * * 1-5", "timezone": "Europe/Berlin", "exclude": {"weekends": True, "holidays": "DE"}},
+            {"name": "landed", "sensor": {"key": "orders"}},
+            {"name": "told", "event": "shop.closed"},
+        ],
+        "readiness": {
+            "rules": [
+                {"all": [{"key": "a"}, {"not": {"key": "b", "check": "equals", "field": "x", "value": 1}}]},
+                {"n_of": {"n": 1, "rules": [{"trait": "fresh"}, {"dataset": "urn:dp:x"}]}},
+                {"key": "c", "field": "count", "history": {"periods": 7, "within": 0.2}, "severity": "warn"},
+            ]
+        },
+        "trigger": {"type": "command", "config": {"command": ["make", "all"]}, "callback": True},
+        "sla": {"max_duration": 3600, "evaluation_deadline": "07:00", "deadline": "2h", "critical": True},
+        "dry_run": True,
+    }
+    pipeline = msgspec.convert(body, Pipeline, dec_hook=from_json_type)
+    said = "\n".join(line for fact in definition_facts(pipeline) for line in fact.lines)
+
+    for fact in (
+        'cron: at "0 6 * * 1-5" in Europe/Berlin',
+        "not on weekends, holidays of DE",
+        "landed: when sensor orders arrives",
+        "told: on event shop.closed",
+        "(a exists and not (b.x equals 1))",
+        "1 of (trait fresh, dataset urn:dp:x may be read)",
+        "c.count as in the last 7 periods (warning only)",
+        'command ["make","all"]; callback',
+        "done within 1 h of the first sensor or the start",
+        "ready by 07:00 (UTC)",
+        "done within 2h of the due time, critical",
+        "dry run: no job is started",
+    ):
+        assert fact in said, fact
+    assert sensor_keys(pipeline) == ["a", "b", "c", "orders"]

@@ -1,0 +1,95 @@
+"""A server without the app, beside a worker of the same store that has it: what can be asked of it all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headgate as hg
+from headgate.bootstrap.store import AppService
+from tests.integration.serve.durable_api import Api, Shop, problem
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Api]:
+    shop = Shop()
+    with hg.testing.Environment(shop.app) as env:
+        near = env.service
+        service = AppService(hg.App("bare"), near.store, env.clock, near._keyring, near.archive._blobs)
+        service.asl = near.asl
+        api = Api(env, shop, tmp_path, service=service)
+        yield api
+        api.pool.close()
+
+
+def test_start__workflow_of_a_live_worker__runs_there_with_the_limits_it_is_declared_with(bare: Api) -> None:
+    started = bare.post("/executions", {"workflow": "order", "input": "book", "id": "o"})
+    bare.env.run()
+
+    assert (started.status_code, started.json()) == (201, {"id": "o", "workflow": "order", "created": True})
+    shown = bare.get("/executions/o").json()
+    assert (shown["turn"], shown["input"]) == (1, "book")
+    assert shown["timeout_at"] > shown["started_at"]
+
+
+def test_signal_with_start__workflow_of_a_live_worker__starts_it(bare: Api) -> None:
+    body = {"workflow": "order", "id": "o", "name": "add", "input": "book", "payload": "stop"}
+
+    assert bare.post("/executions/signal-with-start", body).status_code == 201
+    bare.env.run()
+
+    assert bare.get("/executions/o/result").json()["result"] == ["book", "stop"]
+
+
+def test_start__workflow_of_a_worker_that_is_gone__is_refused_with_the_remedy(bare: Api) -> None:
+    bare.env.clock.advance(60)
+
+    refused = problem(bare.post("/executions", {"workflow": "pay", "input": 1}), 404, "unknown_workflow")
+
+    assert "no live worker" in refused["detail"]
+    assert "--app" in refused["detail"]
+    problem(bare.post("/executions", {"workflow": "nothing"}), 404, "unknown_workflow")
+
+
+def test_retry__workflow_of_a_live_worker__begins_again(bare: Api) -> None:
+    bare.started("pay", 5, id="p")
+
+    again = bare.post("/executions/p/retry")
+    bare.env.run()
+
+    assert again.status_code == 201
+    assert bare.get("/executions/p").json()["run"] == 2
+
+
+def test_query__workflow_of_a_live_worker__is_refused_and_names_who_has_it(bare: Api) -> None:
+    bare.started("order", "book", id="o")
+
+    refused = problem(bare.post("/executions/o/queries", {"name": "seen"}), 404, "unknown_workflow")
+
+    for words in ("execution o", "'order'", bare.env.worker.fleet.worker_id, "app shop", "--app"):
+        assert words in refused["detail"]
+
+
+def test_query__workflow_that_nobody_has__says_so(bare: Api) -> None:
+    bare.started("order", "book", id="o")
+    bare.env.clock.advance(60)
+
+    refused = problem(bare.post("/executions/o/queries", {"name": "seen"}), 404, "unknown_workflow")
+
+    assert "no live worker has it" in refused["detail"]
+
+
+def test_bulk_retry__some_are_refused__says_which_and_why(bare: Api) -> None:
+    for number in range(2):
+        bare.started("pay", 5, id=f"p-{number}")
+    bare.env.clock.advance(60)
+    body = {"action": "retry", "where": {"status": "SUCCEEDED"}}
+
+    done = bare.post("/executions/bulk", body).json()
+
+    assert (done["matched"], done["done"]) == (2, 0)
+    assert {each["id"] for each in done["refused"]} == {"p-0", "p-1"}
+    assert {each["code"] for each in done["refused"]} == {"unknown_workflow"}
+    assert all("'pay'" in each["detail"] for each in done["refused"])
