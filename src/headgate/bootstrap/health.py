@@ -194,7 +194,7 @@ def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedK
 
 
 class OpenRegion(NamedTuple):
-    """The region of a process: its write fence, its background duty and the authority store that holds the lease."""
+    """The region of a process: its write fence, its background agent and the authority store that holds the lease."""
 
     fence: Fence
     duty: RegionAgent
@@ -223,12 +223,12 @@ def open_region(
     keeper = LeaseKeeper(authority, WriterLease(authority, clock), fence, name, home)
     keeper.keep()
 
-    def tell(state: FailoverState) -> None:
+    def on_moved(state: FailoverState) -> None:
         if meters is not None:
             meters.failed_over(state.active)
         service.bus.emit(_moved(state, service.ids))
 
-    return OpenRegion(fence, open_agent(settings, authority, clock, keeper=keeper, tell=tell), authority)
+    return OpenRegion(fence, open_agent(settings, authority, clock, keeper=keeper, on_moved=on_moved), authority)
 
 
 def open_agent(
@@ -237,9 +237,9 @@ def open_agent(
     clock: Clock,
     *,
     keeper: LeaseKeeper | None = None,
-    tell: Callable[[FailoverState], None] = lambda _state: None,
+    on_moved: Callable[[FailoverState], None] = lambda _state: None,
 ) -> RegionAgent:
-    """Return the duty that probes both regions and moves the writer. Raises `SettingsError` without regions."""
+    """Return the agent that probes both regions and moves the writer. Raises `SettingsError` without regions."""
     chosen = settings.region
     regions = _regions(settings)
     unknown = [each for each in regions if each not in chosen.urls]
@@ -252,8 +252,8 @@ def open_agent(
         authority,
         clock,
         regions=regions,
-        observer=RegionProbe(authority, clock, observer, partial(_is_well, chosen.urls)),
-        failover=open_failover(settings, authority, clock, tell=tell),
+        probe=RegionProbe(authority, clock, observer, partial(_is_healthy, chosen.urls)),
+        failover=open_failover(settings, authority, clock, on_moved=on_moved),
         keeper=keeper,
     )
 
@@ -263,14 +263,14 @@ def open_failover(
     authority: Store,
     clock: Clock,
     *,
-    tell: Callable[[FailoverState], None] = lambda _state: None,
+    on_moved: Callable[[FailoverState], None] = lambda _state: None,
 ) -> Failover:
     """Return the failover that moves the writer between regions. Raises `SettingsError` without regions."""
     command = settings.region.move_command
 
-    def told(state: FailoverState) -> None:
+    def log_move(state: FailoverState) -> None:
         _log.warning("region_moved", action="region.move", region=state.active, failovers=state.failovers)
-        tell(state)
+        on_moved(state)
 
     return Failover(
         authority,
@@ -278,7 +278,7 @@ def open_failover(
         WriterLease(authority, clock),
         regions=_regions(settings),
         move_traffic=partial(_move_traffic, command),
-        tell=told,
+        on_moved=log_move,
     )
 
 
@@ -289,7 +289,7 @@ def _regions(settings: Settings) -> tuple[str, str]:
     return chosen.home, chosen.standby
 
 
-def _is_well(urls: Mapping[str, str], region: str) -> bool:
+def _is_healthy(urls: Mapping[str, str], region: str) -> bool:
     import httpx
 
     try:

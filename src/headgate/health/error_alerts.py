@@ -80,12 +80,12 @@ class ErrorAlerts:
 
         Raises what the bus raises; the remaining alerts wait for the next call.
         """
-        told = 0
+        count = 0
         while self._waiting:
             self._emit(self._waiting[0])
             self._waiting.popleft()
-            told += 1
-        return told
+            count += 1
+        return count
 
     def _alarm(self, found: TooMany) -> None:
         _log.error(

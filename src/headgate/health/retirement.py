@@ -138,7 +138,7 @@ class Retirement:
                 continue
             finally:
                 self._cache.invalidate(cache_keys.signal_states_of(urn))
-        raise StoreBusyError(f"signals of {urn}: others changed them {ATTEMPTS_MAX} times; they are looked at again")
+        raise StoreBusyError(f"signals of {urn}: {ATTEMPTS_MAX} conflicts with other writers; the next sweep retries")
 
     def _unlisted(self, row: Item) -> list[Write]:
         """Return the writes that take a signal in breach out of the breach index and out of a shared incident."""
@@ -154,8 +154,8 @@ class Retirement:
         )
         held = row.get("incident_id")
         # It may have been the incident's last signal in breach.
-        look = [] if held is None else [due_put(TimerKind.RECOVERY, held, int(self._clock.seconds() * 1000))]
-        return [update, *look]
+        timers = [] if held is None else [due_put(TimerKind.RECOVERY, held, int(self._clock.seconds() * 1000))]
+        return [update, *timers]
 
     def _listed(self, row: Item) -> list[Write]:
         """Return the write that puts a signal in breach back into the breach index."""

@@ -140,7 +140,7 @@ def _region_sweepers(region: OpenRegion | None) -> list[Sweeper]:
     duty = region.duty
 
     def tend(_limit: int) -> int:
-        decision = duty.tend()
+        decision = duty.run_due()
         return int(decision is not None and decision.move_to is not None)
 
     return [Sweeper("regions", tend, interval_seconds=KEEP_SECONDS)]

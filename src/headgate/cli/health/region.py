@@ -90,7 +90,7 @@ def watch(
     with _authority(settings) as authority:
         agent = open_agent(settings, authority, clock)
         while True:
-            _show_decision(agent.look(), as_json=as_json)
+            _show_decision(agent.evaluate(), as_json=as_json)
             if once:
                 return
             clock.sleep(_CHECK_SECONDS)

@@ -82,9 +82,9 @@ def record_of(entry: AuditEntry, head: Head, entry_id: str, now_ms: int) -> Reco
 
 def hash_of(record: Record) -> str:
     """Return the hash of an entry: over all its fields, the previous hash included."""
-    said = msgspec.to_builtins(record)
-    del said["hash"]
-    return hashlib.sha256(dump_ordered(said)).hexdigest()
+    content = msgspec.to_builtins(record)
+    del content["hash"]
+    return hashlib.sha256(dump_ordered(content)).hexdigest()
 
 
 def following(record: Record) -> Head:

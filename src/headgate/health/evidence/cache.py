@@ -108,7 +108,7 @@ class EvidenceCache:
             results,
             [each.dataset_urn for each in offered],
             offered,
-            {place: offered[place].signature for place, said in enumerate(results) if said is not _PASS},
+            {place: offered[place].signature for place, outcome in enumerate(results) if outcome is not _PASS},
         )
         answers = [_SAMPLED_OUT] * len(offered)
         admitted: list[tuple[Kept, Admission]] = []

@@ -124,10 +124,10 @@ def _put(row: Item, now_ms: int) -> Write:
 
 
 def _is_bad(evidence: Evidence, signature: str | None) -> bool:
-    said = evidence.validation
-    if said.result is not Result.FAIL:
+    validation = evidence.validation
+    if validation.result is not Result.FAIL:
         return False
-    return signature is None or signature in said.reason_codes or signature == evidence.signature
+    return signature is None or signature in validation.reason_codes or signature == evidence.signature
 
 
 def _key(urn: str) -> Key:

@@ -139,10 +139,10 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def signature(self) -> str:
         """The failure signature: the first reason, or else the first failed gate."""
-        said = self.validation
-        if said.reason_codes:
-            return said.reason_codes[0]
-        return said.failed_gates[0] if said.failed_gates else ""
+        validation = self.validation
+        if validation.reason_codes:
+            return validation.reason_codes[0]
+        return validation.failed_gates[0] if validation.failed_gates else ""
 
 
 T = TypeVar("T", bound=Struct)
@@ -288,13 +288,13 @@ def validation_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         raise InvalidPayloadError("evidence: validation is missing; give at least its result")
     gates = [_gate(gate) for gate in _sequence(given, "gates")]
-    said = given.get("result")
-    if said is None and not gates:
+    given_result = given.get("result")
+    if given_result is None and not gates:
         raise InvalidPayloadError("evidence: validation.result is missing; write PASS, FAIL, WARN or SKIP")
     failed = [gate for gate in gates if gate["result"] is Result.FAIL]
     reasons = [gate["reason_code"] for gate in failed if "reason_code" in gate]
     return {
-        "result": _worst(gate["result"] for gate in gates) if said is None else result(str(said)),
+        "result": _worst(gate["result"] for gate in gates) if given_result is None else result(str(given_result)),
         "failed_gates": _sequence(given, "failed_gates") or [gate["gate"] for gate in failed],
         "reason_codes": _sequence(given, "reason_codes") or list(dict.fromkeys(reasons)),
         "gates": gates,
@@ -331,5 +331,5 @@ def _sequence(given: Mapping[str, Any], field: str) -> list[Any]:
 
 
 def _worst(results: Iterable[Result]) -> Result:
-    said = set(results)
-    return next(each for each in _WORST_FIRST if each in said)
+    present = set(results)
+    return next(each for each in _WORST_FIRST if each in present)

@@ -159,9 +159,9 @@ class Sampler:
         # From 0 to 2^32, by the id alone. The id is validated later, if the item is stored.
         hashes = [crc32(each.encode("utf-8", "surrogatepass"), _SALT) * _MIX & _LAST for each in offers.evidence_ids]
         columns = zip(hashes, offers.results, offers.dataset_urns, offers.offered, strict=True)
-        for place, (hashed, said, dataset_urn, offered) in enumerate(columns):
+        for place, (hashed, outcome, dataset_urn, offered) in enumerate(columns):
             try:
-                if said == "PASS" or result(said) is Result.PASS:
+                if outcome == "PASS" or result(outcome) is Result.PASS:
                     dataset = datasets.get(dataset_urn) or self._met(dataset_urn)
                     passed[dataset] = dataset.last_good = offered
                     # All but one in a hundred end here.
@@ -170,7 +170,7 @@ class Sampler:
                     admission = self._passed(dataset, ticks_ms)
                 else:
                     signature = offers.signatures.get(place, "")
-                    admission = self._not_passed(hashed, result(said), dataset_urn, ticks_ms, signature)
+                    admission = self._not_passed(hashed, result(outcome), dataset_urn, ticks_ms, signature)
             except UserError as exc:
                 found[place] = exc
                 continue
@@ -179,10 +179,16 @@ class Sampler:
         return found
 
     def admit(
-        self, evidence_id: str, said: str, dataset_urn: str, ticks_ms: int, offered: object = None, signature: str = ""
+        self,
+        evidence_id: str,
+        outcome: str,
+        dataset_urn: str,
+        ticks_ms: int,
+        offered: object = None,
+        signature: str = "",
     ) -> Admission:
         """Decide on one item. `offered` is remembered for a PASS, and returned with a FAIL."""
-        offers = Offers((evidence_id,), (said,), (dataset_urn,), (offered,), {0: signature})
+        offers = Offers((evidence_id,), (outcome,), (dataset_urn,), (offered,), {0: signature})
         admission = self.admit_many(offers, ticks_ms).get(0, SAMPLED_OUT)
         if isinstance(admission, UserError):
             raise admission
@@ -223,10 +229,10 @@ class Sampler:
         self._set_due(dataset)
         return GOOD_ON_RECORD if is_refresh else KEPT
 
-    def _not_passed(self, hashed: int, said: Result, dataset_urn: str, ticks_ms: int, signature: str) -> Admission:
+    def _not_passed(self, hashed: int, outcome: Result, dataset_urn: str, ticks_ms: int, signature: str) -> Admission:
         dataset = self._datasets.get(dataset_urn) or self._met(dataset_urn)
-        is_sampled = hashed < dataset.below[said]
-        if said is Result.FAIL:
+        is_sampled = hashed < dataset.below[outcome]
+        if outcome is Result.FAIL:
             return self._failed(dataset, signature, ticks_ms, is_sampled=is_sampled)
         return self._neutral(dataset, signature, ticks_ms) if is_sampled else SAMPLED_OUT
 

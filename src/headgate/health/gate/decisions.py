@@ -140,13 +140,13 @@ def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRu
     ruling = worst([each.ruling for each in reasons])
     override = _override(known.overrides, question, now_ms) if ruling in (Ruling.BLOCK, Ruling.UNKNOWN) else None
     if override is not None:
-        said = f"{override.actor} allows it until {override.expires_at}: {override.reason}"
+        message = f"{override.actor} allows it until {override.expires_at}: {override.reason}"
         reasons.append(
             Reason(
                 code=Code.OVERRIDDEN,
                 ruling=Ruling.ALLOW,
                 dataset_urn=known.dataset_urn,
-                message=said,
+                message=message,
                 since=override.created_at,
             )
         )
@@ -190,7 +190,7 @@ def _of_signals(known: DatasetFacts, question: GateQuestion, now_ms: int) -> lis
 def _outdated(signal: Signal, question: GateQuestion) -> Reason:
     evaluated = f"was last evaluated at {signal.last_updated}; check that its engine still runs"
     message = f"{signal.signal_type} of {signal.dataset_urn} {evaluated}"
-    return _told(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
+    return _signal_reason(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
 
 
 def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:
@@ -200,23 +200,23 @@ def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:
         # Publishing is what repairs a late dataset.
         is_cure = question.verb is Verb.PUBLISH and signal.signal_type == FRESHNESS
         message = f"{named} is CRITICAL since {since}: {value.failure_signature}"
-        return _told(Code.SIGNAL_CRITICAL, Ruling.WARN if is_cure else Ruling.BLOCK, signal, message, since)
+        return _signal_reason(Code.SIGNAL_CRITICAL, Ruling.WARN if is_cure else Ruling.BLOCK, signal, message, since)
     if value.state is SignalState.WARNING:
         message = f"{named} is WARNING since {since}: {value.failure_signature}"
-        return _told(Code.SIGNAL_WARNING, Ruling.WARN, signal, message, since)
+        return _signal_reason(Code.SIGNAL_WARNING, Ruling.WARN, signal, message, since)
     if value.state is SignalState.UNKNOWN:
         message = f"{named} could not be evaluated since {signal.state_changed_at}"
-        return _told(Code.SIGNAL_UNKNOWN, _unknown(question), signal, message, signal.state_changed_at)
+        return _signal_reason(Code.SIGNAL_UNKNOWN, _unknown(question), signal, message, signal.state_changed_at)
     return None
 
 
 def _of_incidents(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
-    unwell = {each.value.incident_id for each in known.signals if each.state is not SignalState.OK}
+    not_ok = {each.value.incident_id for each in known.signals if each.state is not SignalState.OK}
     found = []
     for incident in known.incidents:
         # An incident whose signals are all OK resolves soon; one that a person opened stays until it is resolved.
-        is_ending = bool(incident.links) and incident.incident_id not in unwell
-        blocks = incident.severity is Severity.SEV_1 and not is_ending and question.verb is Verb.READ
+        is_recovering = bool(incident.links) and incident.incident_id not in not_ok
+        blocks = incident.severity is Severity.SEV_1 and not is_recovering and question.verb is Verb.READ
         ruling = Ruling.BLOCK if blocks else Ruling.WARN
         message = f"{incident.incident_id} is {incident.status} ({incident.severity}): {incident.title}"
         found.append(
@@ -251,7 +251,7 @@ def _reason(code: Code, ruling: Ruling, urn: str, message: str, since: str | Non
     return Reason(code=code, ruling=ruling, dataset_urn=urn, message=message, since=since)
 
 
-def _told(code: Code, ruling: Ruling, signal: Signal, message: str, since: str) -> Reason:
+def _signal_reason(code: Code, ruling: Ruling, signal: Signal, message: str, since: str) -> Reason:
     return Reason(
         code=code,
         ruling=ruling,

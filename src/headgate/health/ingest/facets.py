@@ -14,7 +14,7 @@ from headgate.health.ingest.effects import IngestWarning
 _F = TypeVar("_F", bound="Facet")
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # An event with a thousand errors is described by the first few.
-ODDITIES_MAX: Final = 20
+WARNINGS_MAX: Final = 20
 
 
 class Facet(Struct, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class Facets:
     def __init__(self, raw: Mapping[str, Raw] | None, where: str, oddities: list[IngestWarning]) -> None:
         self._raw = raw or {}
         self._where = where
-        self._oddities = oddities
+        self._warnings = oddities
 
     def get(self, name: str, kind: type[_F]) -> _F | None:
         """Return the facet, or None if it is missing, deleted or invalid."""
@@ -217,7 +217,7 @@ class Facets:
         try:
             found = typed_decode.from_json(raw, kind)
         except _ERRORS as exc:
-            if len(self._oddities) < ODDITIES_MAX:
-                self._oddities.append(IngestWarning(f"{self._where}.{name}", str(exc)[:200]))
+            if len(self._warnings) < WARNINGS_MAX:
+                self._warnings.append(IngestWarning(f"{self._where}.{name}", str(exc)[:200]))
             return None
         return None if found.deleted else found

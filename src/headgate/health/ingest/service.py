@@ -90,15 +90,15 @@ class Ingestion:
         Raises `InvalidPayloadError` or `PayloadTooLargeError` for invalid artifacts, and what the store raises.
         """
         project = Dbt(dbt_artifacts.manifest(manifest), self._names, namespace=namespace)
-        said = [project.lineage()]
+        artifacts = [project.lineage()]
         if run_results is not None:
-            said.append(project.run_results(dbt_artifacts.run_results(run_results)))
+            artifacts.append(project.run_results(dbt_artifacts.run_results(run_results)))
         if sources is not None:
-            said.append(project.sources(dbt_artifacts.sources(sources)))
-        effects = [effect for each in said for effect in each.effects]
+            artifacts.append(project.sources(dbt_artifacts.sources(sources)))
+        effects = [effect for each in artifacts for effect in each.effects]
         refused = self._carry_out(effects)
         return DbtReport(
-            invocation_id=said[-1].invocation_id,
+            invocation_id=artifacts[-1].invocation_id,
             datasets=sum(isinstance(each, DatasetDiscovered) for each in effects),
             signals=sum(isinstance(each, SignalEffect) for each in effects),
             lineage=sum(isinstance(each, SpecUpdate) for each in effects),

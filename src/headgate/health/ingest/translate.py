@@ -27,7 +27,7 @@ from headgate.health.ingest.effects import (
 )
 from headgate.health.ingest.events import DatasetRef, Event, EventKind
 from headgate.health.ingest.facets import (
-    ODDITIES_MAX,
+    WARNINGS_MAX,
     Assertions,
     ColumnLineage,
     DatasetLineage,
@@ -80,16 +80,16 @@ class _Translation:
         self._event = event
         self._names = names
         self._configs = configs
-        self._oddities: list[IngestWarning] = []
+        self._warnings: list[IngestWarning] = []
         self._found: dict[tuple[str, str], str] = {}
-        self._spoken_of: list[Effect] = []
+        self._named: list[Effect] = []
         self._reads: set[str] = set()
         self._writes: set[str] = set()
         self._column_reads: set[str] = set()
         self._column_writes: set[str] = set()
         run, job = event.run, event.job
-        self._run = Facets(None if run is None else run.facets, "run.facets", self._oddities)
-        self._job = Facets(None if job is None else job.facets, "job.facets", self._oddities)
+        self._run = Facets(None if run is None else run.facets, "run.facets", self._warnings)
+        self._job = Facets(None if job is None else job.facets, "job.facets", self._warnings)
         self._producer = None if job is None else openlineage_names.producer_id(job.namespace, job.name)
 
     def effects(self) -> list[Effect]:
@@ -98,16 +98,16 @@ class _Translation:
         about = [] if event.dataset is None else [event.dataset]
         for ref in (*about, *inputs, *outputs):
             self._meet(ref)
-        said: list[Effect] = []
+        effects: list[Effect] = []
         if event.kind is not EventKind.DATASET:
             self._gather(inputs, outputs)
-            said.append(self._spec())
-        said += self._quality([*about, *inputs, *outputs])
-        said += self._volumes(outputs)
-        said += self._failure()
+            effects.append(self._spec())
+        effects += self._quality([*about, *inputs, *outputs])
+        effects += self._volumes(outputs)
+        effects += self._failure()
         for ref in (*about, *inputs, *outputs):
-            said += self._lifecycle(ref)
-        return [*self._spoken_of, *said, *self._oddities]
+            effects += self._lifecycle(ref)
+        return [*self._named, *effects, *self._warnings]
 
     # Datasets.
 
@@ -127,17 +127,17 @@ class _Translation:
             if stands_for is None:
                 self._alias(other, urn, f"symlink of {ref.namespace} {ref.name}")
             elif stands_for != urn:
-                self._odd(f"dataset {ref.name}.symlinks", f"{' '.join(other)} is {stands_for}, not {urn}")
+                self._warn(f"dataset {ref.name}.symlinks", f"{' '.join(other)} is {stands_for}, not {urn}")
 
     def _alias(self, place: tuple[str, str], urn: str, provenance: str) -> None:
         namespace, name = place
-        self._spoken_of.append(
+        self._named.append(
             AliasEffect(namespace=namespace, name=name, dataset_urn=urn, provenance=_clean(provenance, 200))
         )
 
-    def _odd(self, where: str, reason: str) -> None:
-        if len(self._oddities) < ODDITIES_MAX:
-            self._oddities.append(IngestWarning(_clean(where, 120), _clean(reason, 300)))
+    def _warn(self, where: str, reason: str) -> None:
+        if len(self._warnings) < WARNINGS_MAX:
+            self._warnings.append(IngestWarning(_clean(where, 120), _clean(reason, 300)))
 
     def _urn(self, namespace: str, name: str) -> str:
         found = self._found.get((namespace, name))
@@ -146,7 +146,7 @@ class _Translation:
         urn = openlineage_names.known_urn(namespace, name, self._names)
         if urn is None:
             urn = openlineage_names.made_urn(namespace, name)
-            self._spoken_of.append(DatasetDiscovered(dataset_urn=urn, namespace=namespace, name=name))
+            self._named.append(DatasetDiscovered(dataset_urn=urn, namespace=namespace, name=name))
         self._found[(namespace, name)] = urn
         return urn
 
@@ -232,8 +232,8 @@ class _Translation:
 
     def _declared(self) -> RunState:
         """Return COMPLETE if the event declares the lineage of its job, which is then complete."""
-        said = self._event.inputs is not None or self._event.outputs is not None or self._reads or self._writes
-        return RunState.COMPLETE if said else RunState.OTHER
+        is_declared = self._event.inputs is not None or self._event.outputs is not None or self._reads or self._writes
+        return RunState.COMPLETE if is_declared else RunState.OTHER
 
     def _producer_type(self) -> EntityType:
         facet = self._job.get("jobType", JobType)
@@ -253,7 +253,7 @@ class _Translation:
         checks: dict[str, list[openlineage_checks.Check]] = {}
         for ref in refs:
             for raw in (ref.inputFacets, ref.outputFacets, ref.facets):
-                facet = Facets(raw, f"dataset {ref.name}"[:100], self._oddities).get(
+                facet = Facets(raw, f"dataset {ref.name}"[:100], self._warnings).get(
                     "dataQualityAssertions", Assertions
                 )
                 for assertion in facet.assertions or [] if facet is not None else []:
@@ -263,7 +263,7 @@ class _Translation:
         tested = self._tested()
         if tests is not None and tests.tests:
             if tested is None:
-                self._odd("run.facets.test", "the run has no single input or output to attach its tests to")
+                self._warn("run.facets.test", "the run has no single input or output to attach its tests to")
             else:
                 checks.setdefault(tested, []).extend(map(openlineage_checks.of_test, tests.tests))
         return [self._quality_signal(urn, found) for urn, found in checks.items()]
@@ -293,11 +293,11 @@ class _Translation:
         Without a volume SLO, a positive row count is OK, and zero is UNKNOWN.
         """
         where = f"dataset {ref.name}"[:100]
-        facet = Facets(ref.outputFacets, where, self._oddities).get("outputStatistics", OutputStatistics)
+        facet = Facets(ref.outputFacets, where, self._warnings).get("outputStatistics", OutputStatistics)
         if facet is None or facet.rowCount is None:
             return None
         if not 0 <= facet.rowCount <= ROWS_MAX:
-            self._odd(f"{where}.outputStatistics", f"rowCount {facet.rowCount}")
+            self._warn(f"{where}.outputStatistics", f"rowCount {facet.rowCount}")
             return None
         urn, rows = self._urn(ref.namespace, ref.name), int(facet.rowCount)
         slos = self._configs(urn)
@@ -347,7 +347,7 @@ class _Translation:
         try:
             return moments.moment(facet.nominalStartTime, field="nominalStartTime")
         except InvalidPayloadError as exc:
-            self._odd("run.facets.nominalTime", exc.message)
+            self._warn("run.facets.nominalTime", exc.message)
             return None
 
     # Evidence, and lifecycle changes.
@@ -402,7 +402,7 @@ class _Translation:
         return known if known is not None else openlineage_names.made_urn(namespace, name)
 
     def _dataset_facets(self, ref: DatasetRef) -> Facets:
-        return Facets(ref.facets, f"dataset {ref.name}"[:100], self._oddities)
+        return Facets(ref.facets, f"dataset {ref.name}"[:100], self._warnings)
 
 
 def _clean(text: str, length_max: int) -> str:

@@ -53,14 +53,14 @@ def signal_changed(signal: Signal, ids: IdMaker) -> Event:
     )
 
 
-def incident_event(incident: Incident, news: IncidentEventType, ids: IdMaker, *, reason: str = "") -> Event:
+def incident_event(incident: Incident, event_type: IncidentEventType, ids: IdMaker, *, reason: str = "") -> Event:
     """Return the event of an opened, changed or resolved incident, without its encrypted fields."""
     return _event(
         ids,
-        f"headgate.incident.{news}",
+        f"headgate.incident.{event_type}",
         incident.incident_id,
         {
-            "event_type": f"INCIDENT_{news.value.upper()}",
+            "event_type": f"INCIDENT_{event_type.value.upper()}",
             "incident_id": incident.incident_id,
             "severity": incident.severity.value,
             "status": incident.status.value,

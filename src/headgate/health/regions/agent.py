@@ -21,20 +21,20 @@ _log = structlog.get_logger("statestore.regions")
 
 
 class RegionProbe:
-    """A probe under a unique name. `is_well` returns whether a region is healthy, and must not raise."""
+    """A probe under a unique name. `is_healthy` returns whether a region is healthy, and must not raise."""
 
-    def __init__(self, authority: Store, clock: Clock, name: str, is_well: Callable[[str], bool]) -> None:
+    def __init__(self, authority: Store, clock: Clock, name: str, is_healthy: Callable[[str], bool]) -> None:
         self._authority = authority
         self._clock = clock
         self._name = name
-        self._is_well = is_well
+        self._is_healthy = is_healthy
 
-    def look(self, region: str) -> ProbeReport:
+    def probe(self, region: str) -> ProbeReport:
         """Probe a region, and store how many probes in a row have failed."""
         key = Key(_PARTITION, f"{region}#{self._name}")
         row = self._authority.get(CONTROL, key, consistent=True)
         before = 0 if row is None else int(row["failures"])
-        failures = 0 if self._is_well(region) else before + 1
+        failures = 0 if self._is_healthy(region) else before + 1
         if failures:
             _log.warning("primary_region_health_check_failed", region=region, observer=self._name, failures=failures)
         report = ProbeReport(failures, round(1000 * self._clock.seconds()))
@@ -63,7 +63,7 @@ def read_reports(authority: Store) -> Reports:
 
 # Several times during a lease, which lasts a minute.
 KEEP_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 30.0
+PROBE_SECONDS: Final = 30.0
 
 
 class RegionAgent:
@@ -75,19 +75,19 @@ class RegionAgent:
         clock: Clock,
         *,
         regions: tuple[str, str],
-        observer: RegionProbe,
+        probe: RegionProbe,
         failover: Failover,
         keeper: LeaseKeeper | None = None,
     ) -> None:
         self._authority = authority
         self._clock = clock
         self._regions = regions
-        self._observer = observer
+        self._probe = probe
         self._failover = failover
         self._keeper = keeper
-        self._looked_at: float | None = None
+        self._probed_at: float | None = None
 
-    def tend(self) -> FailoverDecision | None:
+    def run_due(self) -> FailoverDecision | None:
         """Renew the lease; if a probe is due, probe the regions and return the decision.
 
         Raises what the authority raises; the fence closes by itself when the lease ends.
@@ -95,13 +95,13 @@ class RegionAgent:
         if self._keeper is not None:
             self._keeper.keep()
         now = self._clock.monotonic()
-        if self._looked_at is not None and now - self._looked_at < LOOK_SECONDS:
+        if self._probed_at is not None and now - self._probed_at < PROBE_SECONDS:
             return None
-        self._looked_at = now
-        return self.look()
+        self._probed_at = now
+        return self.evaluate()
 
-    def look(self) -> FailoverDecision:
+    def evaluate(self) -> FailoverDecision:
         """Probe both regions now, and act on the reports of all observers."""
         for region in self._regions:
-            self._observer.look(region)
-        return self._failover.look(read_reports(self._authority))
+            self._probe.probe(region)
+        return self._failover.evaluate(read_reports(self._authority))

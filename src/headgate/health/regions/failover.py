@@ -140,8 +140,8 @@ def decide_failback(
     """
     state = _calmed(state, reports, policy, now_ms)
     missing = [
-        said
-        for is_missing, said in (
+        reason
+        for is_missing, reason in (
             (state.phase is not FailoverPhase.STEADY, f"a move to {state.target} is in progress"),
             (state.active == state.home, f"{state.home} is the writer already"),
             (verdict(reports.get(state.home, {}), policy, now_ms) is not RegionVerdict.UP, f"{state.home} is not UP"),
@@ -235,7 +235,7 @@ class Failover:
     """Evaluates the reports and moves the writer. Any number may run: the authority lets one act.
 
     `move_traffic` is called with the new writer once that has the lease, and again after a crash: it must be
-    idempotent. `tell` is called with the new state once the move is done.
+    idempotent. `on_moved` is called with the new state once the move is done.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class Failover:
         regions: tuple[str, str],
         policy: FailoverPolicy | None = None,
         move_traffic: Callable[[str], None],
-        tell: Callable[[FailoverState], None] = lambda _state: None,
+        on_moved: Callable[[FailoverState], None] = lambda _state: None,
     ) -> None:
         """Take the two regions, home first."""
         self._authority = authority
@@ -256,13 +256,13 @@ class Failover:
         self._regions = regions
         self._policy = policy or FailoverPolicy()
         self._move_traffic = move_traffic
-        self._tell = tell
+        self._on_moved = on_moved
 
     def state(self) -> FailoverState:
         """Return the stored state."""
         return read_state(self._authority, self._regions[0])
 
-    def look(self, reports: Reports) -> FailoverDecision:
+    def evaluate(self, reports: Reports) -> FailoverDecision:
         """Evaluate the reports and act on them. Call it about every half minute."""
         state = self.state()
         return self._do(state, decide(state, reports, self._other(state.active), self._policy, self._now_ms()))
@@ -298,7 +298,7 @@ class Failover:
         after = self._save(arrived(state, self._now_ms()))
         if after is None:
             return FailoverDecision(state, None, "another process has finished the move")
-        self._tell(after)
+        self._on_moved(after)
         return FailoverDecision(after, decision.move_to, decision.reason)
 
     def _save(self, state: FailoverState) -> FailoverState | None:

@@ -76,7 +76,7 @@ class FencedStore:
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         outcomes = self.store.transact_many([self._fence.fence_writes(writes) for writes in transactions])
-        return [self._told(error, len(writes)) for writes, error in zip(transactions, outcomes, strict=True)]
+        return [self._without_fence(error, len(writes)) for writes, error in zip(transactions, outcomes, strict=True)]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
         try:
@@ -84,7 +84,7 @@ class FencedStore:
         except HeadgateError as exc:
             done(exc)
             return
-        self.store.submit(fenced, lambda error: done(self._told(error, len(writes))))
+        self.store.submit(fenced, lambda error: done(self._without_fence(error, len(writes))))
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
         self._fence.check()
@@ -117,7 +117,7 @@ class FencedStore:
     def close(self) -> None:
         self.store.close()
 
-    def _told(self, error: Any, place: int) -> Any:  # noqa: ANN401 - an error of the same kind, or None
+    def _without_fence(self, error: Any, place: int) -> Any:  # noqa: ANN401 - an error of the same kind, or None
         if isinstance(error, ConflictError) and place in error.failures:
             return self._fence.passed()
         return error

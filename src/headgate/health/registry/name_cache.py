@@ -110,10 +110,10 @@ class NameCache:
         """Return the registered URN of each dataset, or None, with few store calls. Raises as `of` does."""
         names = self._remembered.at_hand()
         known = {name: names.get(name, _UNKNOWN) for name in given}
-        asked = {name: dataset_urn(name) for name, registered in known.items() if registered is _UNKNOWN}
-        if not asked:
+        requested = {name: dataset_urn(name) for name, registered in known.items() if registered is _UNKNOWN}
+        if not requested:
             return known
-        datasets = self._find_many(list(dict.fromkeys(asked.values())))
-        found = {name: datasets[urn].dataset_urn if urn in datasets else None for name, urn in asked.items()}
+        datasets = self._find_many(list(dict.fromkeys(requested.values())))
+        found = {name: datasets[urn].dataset_urn if urn in datasets else None for name, urn in requested.items()}
         self._remembered.keep(names, found)
         return known | found

@@ -42,8 +42,8 @@ class ProfileCache:
         return {urn: profile for urn, profile in profiles.items() if profile is not None}
 
 
-def _profile(asked: str, dataset: Dataset | None) -> DatasetProfile | None:
+def _profile(requested: str, dataset: Dataset | None) -> DatasetProfile | None:
     if dataset is None:
         return None
     name = dataset.dataset_urn
-    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == asked else name)
+    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == requested else name)

@@ -136,10 +136,10 @@ class Registry:
         self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock, self._observer)
-        heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
+        config_stats = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
         # Caches of the registered URN and the profile of each dataset.
-        self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
-        self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: heard.invalidations)
+        self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: config_stats.invalidations)
+        self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: config_stats.invalidations)
 
     # Changes.
 
@@ -178,12 +178,12 @@ class Registry:
         `expected_version` -1 skips the version check. A discovered dataset becomes registered. Raises
         `VersionConflictError`, which carries the current config, `DatasetNotFoundError`, and as `create` does.
         """
-        asked = checked_spec(spec)
+        requested = checked_spec(spec)
 
         def decide(current: Dataset | None) -> DesiredState | None:
             found = present(urn, current)
             status = found.status if found.status is not DatasetStatus.DISCOVERED else DatasetStatus.ACTIVE
-            return _unless_same(found, DesiredState(asked, status), expected_version)
+            return _unless_same(found, DesiredState(requested, status), expected_version)
 
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.update", ticket, reason))
 

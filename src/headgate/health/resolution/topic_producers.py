@@ -97,7 +97,7 @@ class TopicProducers:
         at = instant(now_ms) if seen_at is None else moment(seen_at, field="seen_at")
         if at > instant(now_ms + FUTURE_MS_MAX):
             raise InvalidPayloadError(f"seen_at {at} is in the future; it is {instant(now_ms)}")
-        told = TopicProducer(
+        sighting = TopicProducer(
             topic=topic,
             producer_id=producer_id,
             confidence=confidence,
@@ -110,7 +110,7 @@ class TopicProducers:
         for _ in range(ATTEMPTS_MAX):
             row = self._store.get(CONTROL, key, consistent=True)
             held = None if row is None else _producer(row)
-            made = merged(held, told)
+            made = merged(held, sighting)
             if held is made:
                 return made
             condition = absent() if held is None else version_is(held.version)

@@ -73,32 +73,32 @@ class Baselines:
         for invalid numbers, and `StoreBusyError` after too many conflicts with other writers.
         """
         key = _key(urn, metric)
-        said = _checked(baseline_value, stddev, sample_count)
+        values = _checked(baseline_value, stddev, sample_count)
         for _ in range(ATTEMPTS_MAX):
             row = self._store.get(CONTROL, key, consistent=True)
-            held = None if row is None else typed_decode.convert(row, Baseline)
-            if held is not None and said == (held.baseline_value, held.stddev, held.sample_count):
-                return held
-            version = 0 if held is None else held.version
+            stored = None if row is None else typed_decode.convert(row, Baseline)
+            if stored is not None and values == (stored.baseline_value, stored.stddev, stored.sample_count):
+                return stored
+            version = 0 if stored is None else stored.version
             if expected_version not in (ANY_VERSION, version):
                 raise VersionConflictError(
                     f"baseline {metric} of {urn}: it is at version {version}, not {expected_version}; read it again"
                 )
-            made = Baseline(
+            baseline = Baseline(
                 dataset_urn=urn,
                 metric=metric,
-                baseline_value=said[0],
-                stddev=said[1],
-                sample_count=said[2],
+                baseline_value=values[0],
+                stddev=values[1],
+                sample_count=values[2],
                 updated_at=instant(int(self._clock.seconds() * 1000)),
                 version=version + 1,
             )
-            item = {**CONTROL.key_attributes(key), **msgspec.to_builtins(made)}
+            item = {**CONTROL.key_attributes(key), **msgspec.to_builtins(baseline)}
             try:
-                self._store.put(CONTROL, item, condition=absent() if held is None else version_is(version))
+                self._store.put(CONTROL, item, condition=absent() if stored is None else version_is(version))
             except ConflictError:
                 continue
-            return made
+            return baseline
         raise StoreBusyError(f"baseline {metric} of {urn}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
 

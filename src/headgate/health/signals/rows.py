@@ -78,7 +78,7 @@ def signal_row(signal: Signal, now_seconds: int) -> Item:
         row["ok_until"] = signal.ok_until
     if signal.volume is not None:
         row["volume_hour"] = stored_hour(signal.volume)
-    row.update(_trouble(value))
+    row.update(_failure_attributes(value))
     return row if _is_plain(signal) else {**row}
 
 
@@ -102,21 +102,21 @@ def _is_plain(signal: Signal) -> bool:
     )
 
 
-def _trouble(value: SignalValue) -> Item:
+def _failure_attributes(value: SignalValue) -> Item:
     """Return the attributes of a row that describe the failure and its probable producer."""
-    told: Item = {}
+    attributes: Item = {}
     if value.breach_start is not None:
-        told["breach_start"] = value.breach_start
+        attributes["breach_start"] = value.breach_start
     if value.failure_signature is not None:
-        told["failure_signature"] = value.failure_signature
+        attributes["failure_signature"] = value.failure_signature
     producer = value.top_producer
     if producer is not None:
-        told["top_producer"] = producer.producer_id
-        told["top_producer_version"] = producer.version
-        told["top_producer_confidence"] = None if producer.confidence is None else producer.confidence.value
+        attributes["top_producer"] = producer.producer_id
+        attributes["top_producer_version"] = producer.version
+        attributes["top_producer_confidence"] = None if producer.confidence is None else producer.confidence.value
         if producer.deployed_at is not None:
-            told["top_producer_deployed_at"] = producer.deployed_at
-    return told
+            attributes["top_producer_deployed_at"] = producer.deployed_at
+    return attributes
 
 
 def signal_of(row: Mapping[str, Any]) -> Signal:

@@ -62,7 +62,7 @@ def keep(folder: Path, *, well: bool) -> None:
         LeaseKeeper(authority, WriterLease(authority, clock), Fence(store, EAST, clock), EAST, EAST).keep()
         for name in ("one", "two"):
             for region in (EAST, WEST):
-                RegionProbe(authority, clock, name, lambda _region: well).look(region)
+                RegionProbe(authority, clock, name, lambda _region: well).probe(region)
 
 
 def test_show__lease_and_reports__are_told(tmp_path: Path) -> None:

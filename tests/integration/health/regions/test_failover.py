@@ -47,7 +47,7 @@ class Rig:
     def another(self) -> Failover:
         return Failover(
             self.authority, self.clock, self.lease,
-            regions=(EAST, WEST), move_traffic=self._move, tell=self.told.append,
+            regions=(EAST, WEST), move_traffic=self._move, on_moved=self.told.append,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Rig:
     def look(self, times: int = 1) -> FailoverDecision:
         for _ in range(times):
             self.clock.advance(30)
-            decision = self.failover.look(self.reports())
+            decision = self.failover.evaluate(self.reports())
         return decision
 
 
@@ -134,7 +134,7 @@ def test_failover__several_controllers__one_acts(rig: Rig) -> None:
     for _ in range(10):
         rig.clock.advance(30)
         for controller in [rig.failover, *others]:
-            controller.look(rig.reports())
+            controller.evaluate(rig.reports())
 
     assert rig.moved == [WEST]
     assert rig.failover.state().failovers == 1

@@ -54,7 +54,7 @@ class Rig:
             self.authority,
             self.clock,
             regions=(EAST, WEST),
-            observer=RegionProbe(self.authority, self.clock, observer, lambda region: region not in self.down),
+            probe=RegionProbe(self.authority, self.clock, observer, lambda region: region not in self.down),
             failover=Failover(
                 self.authority,
                 self.clock,
@@ -73,8 +73,8 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with closing(Rig(tmp_path)) as made:
-        made.east.duty.tend()
-        made.west.duty.tend()
+        made.east.duty.run_due()
+        made.west.duty.run_due()
         yield made
 
 
@@ -133,20 +133,20 @@ def test_fenced__a_writer_whose_epoch_has_passed__is_refused_by_every_way(rig: R
     outcomes = rig.east.fenced.transact_many([[Put(CONTROL, ROW)]])
 
     assert [type(each) for each in outcomes] == [StoreBusyError]
-    rig.east.duty.tend()
+    rig.east.duty.run_due()
     with pytest.raises(StoreBusyError):
         rig.east.fenced.batch_write([Put(CONTROL, ROW)])
     assert rig.east.store.get(CONTROL, KEY, consistent=True) is None
 
 
 def test_regions__the_home_one_goes_down__the_other_takes_over_once_two_observers_agree(rig: Rig) -> None:
-    rig.third.tend()
+    rig.third.run_due()
     rig.down.add(EAST)
     for _ in range(8):
         rig.clock.advance(30)
-        rig.third.tend()
+        rig.third.run_due()
         # The process of the region that is down does nothing any more.
-        rig.west.duty.tend()
+        rig.west.duty.run_due()
 
     assert rig.moved == [WEST]
     rig.west.fenced.put(CONTROL, ROW)
@@ -162,7 +162,7 @@ def test_regions__one_observer_alone__moves_nothing(rig: Rig) -> None:
     rig.down.add(EAST)
     for _ in range(8):
         rig.clock.advance(30)
-        rig.third.tend()
+        rig.third.run_due()
 
     assert rig.moved == []
 

@@ -320,7 +320,7 @@ class World:
                 self._deliver(region)
         if now % 10 == 5:
             self._observe()
-            self.reasons.add(self.failover.look(self.reports).reason)
+            self.reasons.add(self.failover.evaluate(self.reports).reason)
 
     def _attempt(self, region: Region) -> None:
         key = Key(self.draw.choice(self.urns), "FRESHNESS")
