@@ -33,7 +33,7 @@ from headgate.health.evidence.rows import Source as EvidenceSource
 from headgate.health.incidents.rows import Unsealed, incident_row, open_put
 from headgate.health.lineage.rows import ProducerDatasets, side, ties_item
 from headgate.health.lineage.specs import EdgeKind
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.model.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos, Source
 from headgate.health.model.enums import Confidence, EntityType, IncidentStatus, Phase, Severity, SignalState, Tier
 from headgate.health.model.incidents import Incident, Link, Step
@@ -56,11 +56,11 @@ from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
 
 TYPES: Final = (
-    vocabulary.FRESHNESS,
-    vocabulary.VOLUME,
-    vocabulary.CONTRACT_COMPLIANCE,
-    vocabulary.SCHEMA_DRIFT,
-    vocabulary.DATA_QUALITY,
+    enums.FRESHNESS,
+    enums.VOLUME,
+    enums.CONTRACT_COMPLIANCE,
+    enums.SCHEMA_DRIFT,
+    enums.DATA_QUALITY,
 )
 SIGNATURE: Final = "MISSING_FIELD:customer_id"
 TEAM: Final = "orders-team"

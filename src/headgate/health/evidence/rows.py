@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError, InvalidPayloadError
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.model.enums import Confidence
 from headgate.health.model.timestamps import instant, moment
 from headgate.health.model.urns import dataset_urn, evidence_id
@@ -271,7 +271,7 @@ def _producer(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     part = {"producer_id": given.get("producer_id") or given["id"], "version": given.get("version")}
     confidence = given.get("confidence")
     if confidence:
-        part["confidence"] = vocabulary.confidence(str(confidence))
+        part["confidence"] = enums.confidence(str(confidence))
     return {name: value for name, value in part.items() if value is not None}
 
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 from msgspec.structs import asdict, replace
 
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
+from headgate.health.model import enums, timestamps
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import IncidentStatus, Phase, Severity, SignalState, Stage, Tier
 from headgate.health.model.incidents import (
@@ -205,7 +204,7 @@ def changed(incident: Incident, changes: Changes, actor: str, now_ms: int) -> In
     _check_texts(incident, changes)
     after = replace(incident, **_plain_changes(incident, changes))
     if changes.status is not None:
-        to = vocabulary.stage(changes.status)
+        to = enums.stage(changes.status)
         reason = changes.reason or (changes.resolution.root_cause if changes.resolution else "")
         after = moved(after, to, actor, reason, now_ms)
     if changes.resolution is not None:
@@ -227,7 +226,7 @@ def _plain_changes(incident: Incident, changes: Changes) -> dict[str, Any]:
         if given is not None:
             plain[name] = given
     if changes.severity is not None:
-        plain["severity"] = vocabulary.severity(changes.severity)
+        plain["severity"] = enums.severity(changes.severity)
     notification = incident.notification_state
     if changes.notification_state is not None:
         # Fields that are not given keep their values.
@@ -257,7 +256,7 @@ def snoozed(incident: Incident, until: str, actor: str, reason: str, now_ms: int
         raise IllegalTransitionError(
             f"incident {incident.incident_id}: it is RESOLVED; only an open one can be snoozed"
         )
-    until_ms = moments.milliseconds(until)
+    until_ms = timestamps.milliseconds(until)
     if not now_ms < until_ms <= now_ms + SNOOZE_MS_MAX:
         raise InvalidPayloadError(
             f"incident {incident.incident_id}: until {until} must be in the next {SNOOZE_MS_MAX // 86_400_000} days"
@@ -312,7 +311,7 @@ def mttr_seconds(incident: Incident) -> float | None:
     if incident.resolved_at is None:
         return None
     began = incident.episode_started_at or incident.created_at
-    return max(0.0, (moments.milliseconds(incident.resolved_at) - moments.milliseconds(began)) / 1000)
+    return max(0.0, (timestamps.milliseconds(incident.resolved_at) - timestamps.milliseconds(began)) / 1000)
 
 
 def _next(incident: Incident, now_ms: int) -> Incident:

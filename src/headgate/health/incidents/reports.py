@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import InvalidPayloadError
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.events import IncidentEventType
 from headgate.health.model.incidents import TITLE_MAX, Incident, IncidentReport
 from headgate.health.model.signals import is_signature
@@ -21,7 +20,7 @@ TYPES_MAX: Final = 50
 def checked(report: IncidentReport) -> IncidentReport:
     """Return a report in canonical form. Raises `InvalidIdError` or `InvalidPayloadError`, naming the field."""
     urns.dataset_urn(report.dataset_urn)
-    types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in report.signal_types))
+    types = tuple(dict.fromkeys(enums.signal_type(each) for each in report.signal_types))
     about = f"incident of {report.dataset_urn}"
     if not types and not report.failure_signatures and not report.title:
         raise InvalidPayloadError(f"{about}: give signal_types, failure_signatures or a title")

@@ -10,7 +10,7 @@ import msgspec
 
 from headgate import typed_decode
 from headgate.health.incidents.decisions import REOPEN_MS
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 from headgate.health.model.incidents import Incident
 from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX
 from headgate.store.model.conditions import Condition, absent, version_is
@@ -67,7 +67,7 @@ def incident_row(incident: Incident, sealer: Sealer) -> Item:
         row["GSI4PK"] = f"SIG#{incident.failure_signatures[0]}"
         row["GSI4SK"] = incident.created_at
     if incident.resolved_at is not None:
-        row["ttl"] = moments.milliseconds(incident.resolved_at) // 1000 + KEPT_SECONDS
+        row["ttl"] = timestamps.milliseconds(incident.resolved_at) // 1000 + KEPT_SECONDS
     return sealer.seal(row)
 
 

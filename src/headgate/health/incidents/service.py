@@ -20,7 +20,7 @@ from headgate.errors import (
     TransientError,
     VersionConflictError,
 )
-from headgate.health.incidents import decisions as decisions
+from headgate.health.incidents import decisions
 from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
 from headgate.health.incidents.plans import IncidentDrafts, IncidentPlan, Opened
 from headgate.health.incidents.reports import audit_entry, checked, event_type_of, verb_of

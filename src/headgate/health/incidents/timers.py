@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, TransientError
-from headgate.health.incidents import decisions as decisions
+from headgate.health.incidents import decisions
 from headgate.health.incidents.rows import Sealer, TimerKind, Unsealed, due_key, due_partitions, due_put, incident_put
 from headgate.health.incidents.service import SYSTEM, Incidents
 from headgate.health.incidents.writes import escalation_put

@@ -39,8 +39,7 @@ from headgate.health.ingest.effects import (
 )
 from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.specs import LineageSpec
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
+from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import DATA_QUALITY, FRESHNESS, EntityType, SignalState
 from headgate.health.model.signals import Metrics
 
@@ -201,7 +200,7 @@ class Dbt:
         urn = self._urn(node)
         if result.status.strip().lower() != "error" or urn is None:
             return []
-        at_ms = moments.milliseconds(results.at)
+        at_ms = timestamps.milliseconds(results.at)
         return [
             EvidenceEffect(
                 evidence_id=evidence_id(at_ms, results.invocation_id, result.unique_id),
@@ -265,7 +264,7 @@ def _check(node: Node, result: NodeResult) -> openlineage_checks.Check:
 def _state(status: str) -> SignalState:
     """Return the state of a dbt status; UNKNOWN for an unknown status."""
     try:
-        return vocabulary.signal_state(status)
+        return enums.signal_state(status)
     except InvalidPayloadError:
         return SignalState.UNKNOWN
 
@@ -322,7 +321,7 @@ def _moment(given: str | None) -> str | None:
     if not given:
         return None
     try:
-        return moments.moment(given, field="moment")
+        return timestamps.moment(given, field="moment")
     except InvalidPayloadError:
         return None
 

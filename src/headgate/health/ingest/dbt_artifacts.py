@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 
 RUN_RESULTS_VERSIONS: Final = (4, 5, 6)
 SOURCES_VERSIONS: Final = (3,)
@@ -43,7 +43,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> str:
-        return moments.moment(self.metadata.generated_at, field="metadata.generated_at")
+        return timestamps.moment(self.metadata.generated_at, field="metadata.generated_at")
 
     @property
     def invocation_id(self) -> str:
@@ -197,7 +197,7 @@ def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> 
         found = typed_decode.from_json(body, kind)
     except _ERRORS as exc:
         raise InvalidPayloadError(f"dbt {name}: {str(exc)[:300]}") from exc
-    moments.moment(found.metadata.generated_at, field="metadata.generated_at")
+    timestamps.moment(found.metadata.generated_at, field="metadata.generated_at")
     return found
 
 

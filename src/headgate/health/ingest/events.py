@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 from headgate.health.ingest import names as openlineage_names
 from headgate.health.ingest.effects import RunState
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 
 EVENT_BYTES_MAX: Final = 5_000_000
 DATASETS_MAX: Final = 2_000
@@ -109,7 +109,7 @@ def parse(body: bytes) -> Event:
     except _ERRORS as exc:
         raise InvalidPayloadError(f"OpenLineage event: {str(exc)[:300]}") from exc
     _check(event)
-    return replace(event, eventTime=moments.moment(event.eventTime, field="eventTime"))
+    return replace(event, eventTime=timestamps.moment(event.eventTime, field="eventTime"))
 
 
 def split(body: bytes) -> list[bytes]:

@@ -47,8 +47,7 @@ from headgate.health.ingest.facets import (
     Tests,
 )
 from headgate.health.ingest.names import NameResolver
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
+from headgate.health.model import enums, timestamps
 from headgate.health.model.datasets import Slos
 from headgate.health.model.enums import DATA_QUALITY, VOLUME, EntityType, SignalState
 from headgate.health.model.signals import Metrics
@@ -238,7 +237,7 @@ class _Translation:
     def _producer_type(self) -> EntityType:
         facet = self._job.get("jobType", JobType)
         try:
-            return vocabulary.entity_type((facet.jobType or "") if facet is not None else "")
+            return enums.entity_type((facet.jobType or "") if facet is not None else "")
         except InvalidPayloadError:
             return EntityType.JOB
 
@@ -345,7 +344,7 @@ class _Translation:
         if facet is None or not facet.nominalStartTime:
             return None
         try:
-            return moments.moment(facet.nominalStartTime, field="nominalStartTime")
+            return timestamps.moment(facet.nominalStartTime, field="nominalStartTime")
         except InvalidPayloadError as exc:
             self._warn("run.facets.nominalTime", exc.message)
             return None
@@ -360,7 +359,7 @@ class _Translation:
         error = self._run.get("errorMessage", ErrorMessage)
         parent = self._run.get("parent", Parent)
         parent_job = None if parent is None else parent.job
-        at_ms = moments.milliseconds(event.eventTime)
+        at_ms = timestamps.milliseconds(event.eventTime)
         run_id = event.run.runId.strip()
         hit: list[str | None] = [*sorted(self._writes)] or [None]
         return [

@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidIdError, InvalidPayloadError, PayloadTooLargeError
-from headgate.health.model import timestamps as moments
-from headgate.health.model import urns
+from headgate.health.model import timestamps, urns
 from headgate.health.model.enums import Confidence, EntityType
 
 TTL_SECONDS: Final = 90 * 24 * 3600
@@ -110,10 +109,10 @@ def checked(spec: LineageSpec, now_ms: int) -> LineageSpec:
             f"lineage spec {spec.spec_id[:120]}: its producer is {spec.producer_id[:120]!r}; "
             "write lspec:PRODUCER:SOURCE:COMMIT with that producer"
         )
-    updated_at = moments.moment(spec.updated_at, field="updated_at")
-    if updated_at > moments.instant(now_ms + FUTURE_MS_MAX):
+    updated_at = timestamps.moment(spec.updated_at, field="updated_at")
+    if updated_at > timestamps.instant(now_ms + FUTURE_MS_MAX):
         raise InvalidPayloadError(
-            f"lineage spec {spec.spec_id}: updated_at {updated_at} is in the future; it is {moments.instant(now_ms)}"
+            f"lineage spec {spec.spec_id}: updated_at {updated_at} is in the future; it is {timestamps.instant(now_ms)}"
         )
     if not 1 <= spec.ttl_seconds <= TTL_SECONDS_MAX:
         raise InvalidPayloadError(

@@ -12,9 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
-from headgate.health.model import urns
+from headgate.health.model import enums, timestamps, urns
 from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.timestamps import instant
 from headgate.health.model.urns import is_evidence_id
@@ -181,7 +179,7 @@ def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
     if problems:
         raise InvalidPayloadError(f"signal {update.dataset_urn[:80]} {update.signal_type[:64]}: {'; '.join(problems)}")
     urns.dataset_urn(update.dataset_urn)
-    signal_type = vocabulary.signal_type(update.signal_type)
+    signal_type = enums.signal_type(update.signal_type)
     return canonical if signal_type == update.signal_type else replace(canonical, signal_type=signal_type)
 
 
@@ -196,15 +194,15 @@ def _canonical(value: SignalValue) -> SignalValue:
         return value
     producer = value.top_producer
     if producer is not None and producer.deployed_at is not None:
-        deployed_at = moments.moment(producer.deployed_at, field="top_producer.deployed_at")
+        deployed_at = timestamps.moment(producer.deployed_at, field="top_producer.deployed_at")
         producer = replace(producer, deployed_at=deployed_at)
     return replace(
         value,
         score=0.0 if abs(value.score) < _NUMBER_MIN else value.score,
         slo_threshold=0.0 if abs(value.slo_threshold) < _NUMBER_MIN else value.slo_threshold,
-        window_start=moments.moment(value.window_start, field="window_start"),
-        window_end=moments.moment(value.window_end, field="window_end"),
-        breach_start=None if not value.breach_start else moments.moment(value.breach_start, field="breach_start"),
+        window_start=timestamps.moment(value.window_start, field="window_start"),
+        window_end=timestamps.moment(value.window_end, field="window_end"),
+        breach_start=None if not value.breach_start else timestamps.moment(value.breach_start, field="breach_start"),
         failure_signature=value.failure_signature or None,
         top_producer=producer,
         # Health assigns incidents; a sender cannot.
@@ -221,8 +219,8 @@ def _is_canonical(value: SignalValue) -> bool:
         and value.score > _NUMBER_MIN
         and value.slo_threshold > _NUMBER_MIN
         and value.breach_start is None
-        and moments.moment(value.window_start, field="window_start") == value.window_start
-        and moments.moment(value.window_end, field="window_end") == value.window_end
+        and timestamps.moment(value.window_start, field="window_start") == value.window_start
+        and timestamps.moment(value.window_end, field="window_end") == value.window_end
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError, InvalidPayloadError
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
 from headgate.health.model.enums import Tier
 from headgate.health.model.urns import version_of
@@ -185,7 +185,7 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
     _refuse_unknown(given, DatasetSpec, "dataset")
     fields = dict(given)
     if "tier" in fields:
-        fields["tier"] = vocabulary.tier(fields["tier"])
+        fields["tier"] = enums.tier(fields["tier"])
     try:
         spec = typed_decode.convert(fields, DatasetSpec)
     except msgspec.ValidationError as exc:

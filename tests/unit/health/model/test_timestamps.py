@@ -6,21 +6,21 @@ import pytest
 
 from headgate.durable.model import records
 from headgate.errors import InvalidPayloadError
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 
 
 @pytest.mark.parametrize("ms", [0, 1, 999, 1_000, 59_999, 1_768_471_200_123, 1_768_471_200_999, -1, -1_000])
 def test_instant__any_moment__is_what_executions_write(ms: int) -> None:
-    assert moments.instant(ms) == records.instant(ms)
+    assert timestamps.instant(ms) == records.instant(ms)
 
 
 @pytest.mark.parametrize("ms", [0, 999, 1_768_471_200_123, 1_709_164_800_000])
 def test_moment__in_the_one_form__stays_as_it_is(ms: int) -> None:
     given = records.instant(ms)
-    assert moments.moment(given, field="at") is given
+    assert timestamps.moment(given, field="at") is given
     # Another millisecond of the same second, which is not looked at as closely.
     other = f"{given[:20]}007Z"
-    assert moments.moment(other, field="at") is other
+    assert timestamps.moment(other, field="at") is other
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_moment__in_the_one_form__stays_as_it_is(ms: int) -> None:
     ],
 )
 def test_moment__in_another_form__is_brought_into_the_one(given: str, read: str) -> None:
-    assert moments.moment(given, field="at") == read
+    assert timestamps.moment(given, field="at") == read
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_moment__in_another_form__is_brought_into_the_one(given: str, read: str)
 def test_moment__of_none__is_refused_by_name_each_time(given: str) -> None:
     for field in ("at", "window_end"):
         with pytest.raises(InvalidPayloadError, match=f"^{field} "):
-            moments.moment(given, field=field)
+            timestamps.moment(given, field=field)
