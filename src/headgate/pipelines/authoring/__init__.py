@@ -1,1 +1,1 @@
-"""Authoring: say here what this part is for."""
+"""Authoring: loads and validates definitions, with archetypes, JSON Schema and project scaffolding."""

@@ -1,7 +1,7 @@
-"""Archetypes: kinds of pipelines, and the traits that each of a kind must or may have.
+"""Archetypes: kinds of pipelines with their required and optional traits.
 
-What a pipeline says of a trait goes before what its archetype says. Traits that are required are always there; the
-others only if the pipeline configures them.
+The pipeline's own configuration of a trait takes precedence. Required traits are always present; optional ones only if
+the pipeline configures them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from msgspec.structs import replace
 from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json, Pipeline, Trait
-from headgate.pipelines.definition.node_edits import give, mapping_at, renamed
+from headgate.pipelines.definition.node_edits import mapping_at, renamed, set_default
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, nearest, one_of, shown
 from headgate.pipelines.definition.source_map import Node, Unreadable, child_path, documents
-from headgate.pipelines.definition.typed_decoder import Reading, read_struct
+from headgate.pipelines.definition.typed_decoder import DecodeReport, read_struct
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 RULES: Final = ("all-required-pass", "majority-pass")
 _SHIPPED: Final = "archetypes.yaml"
-# How files of the first generation name the same things.
+# The field names of the first-generation format.
 _OLDER_NAMES: Final = {"requiredTraits": "required_traits", "optionalTraits": "optional_traits"}
 _OLDER_TRAIT_NAMES: Final = {"defaultConfig": "config", "defaultTtl": "ttl", "defaultTimeout": "timeout"}
 
 
 class TraitTemplate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A trait as an archetype has it. Without an evaluator, every pipeline must name one."""
+    """A trait of an archetype. Without an evaluator, every pipeline must name one."""
 
     type: str
     description: str = ""
@@ -43,7 +43,7 @@ class TraitTemplate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     timeout: Seconds = Seconds(30)
 
     def trait(self, evaluator: str, *, required: bool) -> Trait:
-        """Return a trait of this kind."""
+        """Return a trait of this template."""
         config = copy.deepcopy(self.config)
         return Trait(evaluator=evaluator, config=config, ttl=self.ttl, timeout=self.timeout, required=required)
 
@@ -65,63 +65,63 @@ Archetypes = Mapping[str, Archetype]
 @cache
 def _shipped() -> tuple[Archetype, ...]:
     text = files("headgate.pipelines.authoring").joinpath(_SHIPPED).read_text("utf-8")
-    found, problems = read_archetypes(text, _SHIPPED)
+    archetypes, problems = read_archetypes(text, _SHIPPED)
     assert not problems, problems
-    return tuple(found)
+    return tuple(archetypes)
 
 
 def shipped_archetypes() -> dict[str, Archetype]:
-    """Return the archetypes that come with Headgate, by name."""
+    """Return the built-in archetypes by name."""
     return {archetype.name: archetype for archetype in _shipped()}
 
 
 def load_archetypes(folder: Path) -> dict[str, Archetype]:
-    """Return the archetypes that come with Headgate and those of a folder, which go before them.
+    """Return the built-in archetypes and those of a folder, which take precedence.
 
     Raises `InvalidPipelineError` with every problem of every file.
     """
-    found = shipped_archetypes()
+    archetypes = shipped_archetypes()
     problems: list[Problem] = []
     own: dict[str, str] = {}
     for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
-        archetypes, bad = read_archetypes(path.read_text("utf-8", errors="surrogateescape"), str(path))
+        loaded, bad = read_archetypes(path.read_text("utf-8", errors="surrogateescape"), str(path))
         problems += bad
-        for archetype in archetypes:
+        for archetype in loaded:
             if archetype.name in own:
                 fact = f"archetype {archetype.name!r} is in {own[archetype.name]} too"
                 problems.append(
                     Problem(source=str(path), field="name", fact=fact, allowed="give each a name of its own")
                 )
             own[archetype.name] = str(path)
-            found[archetype.name] = archetype
+            archetypes[archetype.name] = archetype
     if problems:
         raise InvalidPipelineError(problems)
-    return found
+    return archetypes
 
 
 def read_archetypes(text: str, source: str) -> tuple[list[Archetype], list[Problem]]:
-    """Return the archetypes of a YAML or JSON text, and what is wrong with the others."""
+    """Return the valid archetypes of a YAML or JSON text, and the problems of the others."""
     try:
         nodes = documents(text, source)
     except Unreadable as exc:
         return [], [exc.problem]
-    found: list[Archetype] = []
+    archetypes: list[Archetype] = []
     problems: list[Problem] = []
     for node in nodes:
-        reading = Reading(source, node)
-        archetype = read_struct(_in_our_words(node), Archetype, reading)
+        reading = DecodeReport(source, node)
+        archetype = read_struct(_normalised(node), Archetype, reading)
         _check(archetype, reading)
         problems += reading.problems
         if not reading.problems:
-            found.append(archetype)
-    return found, problems
+            archetypes.append(archetype)
+    return archetypes, problems
 
 
 def resolve(pipeline: Pipeline, archetypes: Archetypes) -> Pipeline:
-    """Return the pipeline with the traits of its archetype; resolving it again changes nothing.
+    """Return the pipeline with the traits of its archetype. Idempotent.
 
-    Nothing of the result is shared with the archetype. Raises `DefinitionError` for an archetype that there is not,
-    and for a required trait that nobody evaluates.
+    The result shares nothing with the archetype. Raises `DefinitionError` for an unknown archetype, and for a required
+    trait without an evaluator.
     """
     if pipeline.archetype is None:
         return pipeline
@@ -149,8 +149,8 @@ def resolve(pipeline: Pipeline, archetypes: Archetypes) -> Pipeline:
     return replace(pipeline, readiness=replace(pipeline.readiness, traits=traits))
 
 
-def fill_in(document: Node, archetypes: Archetypes, problems: Reading) -> None:
-    """Give the traits of a document what its archetype says and it does not, where that can still be told apart."""
+def fill_in(document: Node, archetypes: Archetypes, problems: DecodeReport) -> None:
+    """Add the values of its archetype to the traits of a document, before defaults are applied."""
     name = document.at("archetype")
     archetype = archetypes.get(name.value) if name is not None and isinstance(name.value, str) else None
     if name is None or archetype is None:
@@ -160,9 +160,9 @@ def fill_in(document: Node, archetypes: Archetypes, problems: Reading) -> None:
     if readiness is None or traits is None:
         return
     if archetype.trait_rule != RULES[0]:
-        give(readiness, "trait_rule", archetype.trait_rule)
+        set_default(readiness, "trait_rule", archetype.trait_rule)
     if archetype.threshold is not None:
-        give(readiness, "threshold", archetype.threshold)
+        set_default(readiness, "threshold", archetype.threshold)
     required = {template.type for template in archetype.required_traits}
     for template in (*archetype.required_traits, *archetype.optional_traits):
         is_required = template.type in required
@@ -180,15 +180,15 @@ def _fill_trait(trait: Node, template: TraitTemplate, *, is_required: bool) -> N
     if trait.value is None:
         trait.value = {}
     if template.evaluator is not None:
-        give(trait, "evaluator", template.evaluator)
-    give(trait, "ttl", float(template.ttl))
-    give(trait, "timeout", float(template.timeout))
+        set_default(trait, "evaluator", template.evaluator)
+    set_default(trait, "ttl", float(template.ttl))
+    set_default(trait, "timeout", float(template.timeout))
     if not is_required:
-        give(trait, "required", is_required)
+        set_default(trait, "required", is_required)
     config = mapping_at(trait, "config")
     for key, value in template.config.items():
         if config is not None:
-            give(config, key, copy.deepcopy(value))
+            set_default(config, key, copy.deepcopy(value))
 
 
 def _configured(trait: Trait, template: TraitTemplate) -> Trait:
@@ -199,14 +199,14 @@ def _unevaluated(archetype: Archetype, template: TraitTemplate) -> str:
     return f"archetype {archetype.name} requires trait {template.type}; give it an evaluator"
 
 
-def _in_our_words(node: Node) -> Node:
-    """Return an archetype of either generation in ours. What is unknown stays, to be refused by its own name."""
+def _normalised(node: Node) -> Node:
+    """Return an archetype of either format in ours. Unknown fields stay, and are refused by name."""
     node = renamed(node, _OLDER_NAMES)
     fields = node.mapping()
     rule = fields.pop("readinessRule", None)
     if rule is not None:
-        said = {"trait_rule": rule.at("type"), "threshold": rule.at("parameters", "threshold")}
-        fields.update({name: found for name, found in said.items() if found is not None})
+        rule_fields = {"trait_rule": rule.at("type"), "threshold": rule.at("parameters", "threshold")}
+        fields.update({name: field for name, field in rule_fields.items() if field is not None})
     for name in ("required_traits", "optional_traits"):
         traits = fields.get(name)
         if traits is not None and isinstance(traits.value, list):
@@ -216,7 +216,7 @@ def _in_our_words(node: Node) -> Node:
     return node
 
 
-def _check(archetype: Archetype, reading: Reading) -> None:
+def _check(archetype: Archetype, reading: DecodeReport) -> None:
     if not archetype.name.strip():
         reading.report(("name",), "it is empty", allowed="give a name")
     if not archetype.required_traits:

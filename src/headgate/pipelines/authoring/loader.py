@@ -1,6 +1,6 @@
-"""Loading: definitions from YAML or JSON, in any of three formats, with every problem found at once.
+"""Loader: reads definitions from YAML or JSON in three formats, and reports all problems at once.
 
-A file may hold several documents. One that is bad is reported and left out; the others load.
+A file may hold several documents. An invalid one is reported and left out; the others load.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.authoring.archetypes import SUFFIXES, Archetype, fill_in, shipped_archetypes
-from headgate.pipelines.authoring.formats.detect import in_our_words
+from headgate.pipelines.authoring.formats.detect import converted
 from headgate.pipelines.authoring.validation import DefinitionChecks, TraitCheck, TriggerCheck
 from headgate.pipelines.definition.model import POLL_WINDOW_SECONDS, Pipeline
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of, nearest
 from headgate.pipelines.definition.source_map import Node, Unreadable, documents
-from headgate.pipelines.definition.typed_decoder import Reading, read_struct
+from headgate.pipelines.definition.typed_decoder import DecodeReport, read_struct
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.dependencies import cycles, upstreams_of
 
@@ -29,9 +29,9 @@ _SEPARATOR: Final = re.compile(r"---(\s|$)")
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What definitions may refer to. None: that is not known here, and not looked at."""
+    """What definitions may refer to. None: unknown, and not checked."""
 
-    # None: those that come with Headgate.
+    # None: only the built-in ones.
     archetypes: Mapping[str, Archetype] | None = None
     calendars: Calendars | None = None
     # `TriggerKinds.check` of the registry of triggers.
@@ -41,7 +41,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 class LoadedPipeline(Struct, frozen=True, kw_only=True):
-    """A definition, where it stands, and the text of its document."""
+    """A definition with its source position and text."""
 
     pipeline: Pipeline
     source: str
@@ -50,13 +50,13 @@ class LoadedPipeline(Struct, frozen=True, kw_only=True):
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """What was found: the definitions that are right, and every problem, warnings among them."""
+    """The valid definitions, and all problems and warnings."""
 
     pipelines: tuple[LoadedPipeline, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def checked(self) -> tuple[LoadedPipeline, ...]:
-        """Return the definitions. Raises `InvalidPipelineError` if there is any problem but warnings."""
+        """Return the definitions. Raises `InvalidPipelineError` if there is any error."""
         errors = errors_of(self.problems)
         if errors:
             raise InvalidPipelineError(errors)
@@ -67,7 +67,7 @@ _NOTHING_KNOWN: Final = Known()
 
 
 def load_pipeline(text: str, source: str, known: Known = _NOTHING_KNOWN) -> Pipeline:
-    """Return the one definition of a text. Raises `InvalidPipelineError` with everything that is wrong with it."""
+    """Return the one definition of a text. Raises `InvalidPipelineError` with all its problems."""
     loaded = load_text(text, source, known).checked()
     if len(loaded) != 1:
         fact = f"it has {len(loaded)} definitions" if loaded else "it has no definition"
@@ -76,14 +76,14 @@ def load_pipeline(text: str, source: str, known: Known = _NOTHING_KNOWN) -> Pipe
 
 
 def load_text(text: str, source: str, known: Known = _NOTHING_KNOWN) -> Loaded:
-    """Return the definitions of a text and what is wrong with it. A document that is bad leaves the others alone."""
+    """Return the definitions of a text and its problems. An invalid document does not affect the others."""
     return together(_load_documents(text, source, known))
 
 
 def load_folder(folder: Path, known: Known = _NOTHING_KNOWN) -> Loaded:
-    """Return the definitions of all YAML and JSON files below a folder, and what is wrong with any of them.
+    """Return the definitions of all YAML and JSON files below a folder, and their problems.
 
-    Sources are paths from the folder on. A file that cannot be read is a problem of that file alone.
+    Sources are relative paths. An unreadable file is a problem of that file alone.
     """
     pipelines: list[LoadedPipeline] = []
     problems: list[Problem] = []
@@ -96,10 +96,9 @@ def load_folder(folder: Path, known: Known = _NOTHING_KNOWN) -> Loaded:
 
 
 def together(loaded: Loaded) -> Loaded:
-    """Return what is left of definitions when they are taken together.
+    """Return definitions after the checks across documents.
 
-    An id that two of them have, and a circle of upstreams, is a problem, and all that are in it are left out: which of
-    them is meant cannot be told.
+    Duplicate ids and dependency cycles are problems, and all definitions involved are left out.
     """
     twice, circling = _given_twice(loaded.pipelines), _circle_problems(loaded.pipelines)
     bad = {*twice, *(member for circle in circling for member in circle)}
@@ -110,15 +109,15 @@ def together(loaded: Loaded) -> Loaded:
 
 
 def unknown_upstreams(pipelines: Iterable[Pipeline], known_ids: Iterable[str]) -> list[Problem]:
-    """Return warnings for upstreams that are neither among these definitions nor known otherwise."""
+    """Return warnings for unknown upstreams."""
     listed = list(pipelines)
     known = {pipeline.id for pipeline in listed} | set(known_ids)
-    found = []
+    problems = []
     for pipeline in listed:
         for wanted in sorted({each.upstream.pipeline for each in upstreams_of(pipeline)} - known):
             fact = f"upstream {wanted!r} is no pipeline that is known"
-            found.append(Problem(source=pipeline.id, fact=fact, suggestion=nearest(wanted, known), is_warning=True))
-    return found
+            problems.append(Problem(source=pipeline.id, fact=fact, suggestion=nearest(wanted, known), is_warning=True))
+    return problems
 
 
 def _load_file(path: Path, source: str, known: Known) -> Loaded:
@@ -152,8 +151,8 @@ def _load_documents(text: str, source: str, known: Known) -> Loaded:
 
 
 def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | None, list[Problem]]:
-    reading = Reading(source, node)
-    document = in_our_words(node, reading)
+    reading = DecodeReport(source, node)
+    document = converted(node, reading)
     if document is None:
         return None, reading.problems
     reading.root = document
@@ -174,7 +173,7 @@ def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | No
 
 
 def _normalised(pipeline: Pipeline) -> Pipeline:
-    """Return a definition in which what can be written in two ways is written in one."""
+    """Return a definition with equivalent spellings unified."""
     readiness = replace(pipeline.readiness, mode=pipeline.readiness.mode.upper())
     trigger = pipeline.trigger
     if trigger is not None and not trigger.poll_window:
@@ -183,10 +182,10 @@ def _normalised(pipeline: Pipeline) -> Pipeline:
 
 
 def _document_text(text: str, line: int) -> str:
-    """Return the document of a text that a line is in."""
+    """Return the document that contains a line."""
     lines = text.splitlines(keepends=True)
     breaks = [number for number, each in enumerate(lines, 1) if _SEPARATOR.match(each)]
-    # What begins on the line of its separator belongs behind it.
+    # A document may start on the line of its separator.
     start = max((number for number in breaks if number <= line), default=0)
     end = min((number for number in breaks if number > line), default=len(lines) + 1)
     inline = _SEPARATOR.sub("", lines[start - 1], count=1) if start == line and start else ""

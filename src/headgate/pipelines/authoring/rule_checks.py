@@ -1,4 +1,4 @@
-"""Checks of rules: whether each can be evaluated, and says one thing. Problems carry the place of the field."""
+"""Rule checks: whether each rule can be evaluated and is unambiguous. Problems carry the position of the field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from headgate.errors import DefinitionError, UserError
 from headgate.pipelines.definition.model import Pipeline, Rule, SensorTrigger, Upstream
 from headgate.pipelines.definition.problems import nearest, one_of, shown
-from headgate.pipelines.definition.typed_decoder import Path, Reading, name_in_files
+from headgate.pipelines.definition.typed_decoder import DecodeReport, Path, name_in_files
 from headgate.pipelines.enums import Severity
 from headgate.pipelines.rules.compiler import DEPTH_MAX, compile_node, needs_of
 from headgate.pipelines.rules.operators import CHECKS
@@ -21,31 +21,31 @@ _ROOT: Final = "0"
 
 
 class RuleChecks:
-    """Looks at the rules of one pipeline. `traits` are those that rules may name; None: they are not all known."""
+    """Checks the rules of one pipeline. `traits` are the known ones; None: not all are known."""
 
-    def __init__(self, pipeline: Pipeline, traits: Collection[str] | None, reading: Reading) -> None:
+    def __init__(self, pipeline: Pipeline, traits: Collection[str] | None, reading: DecodeReport) -> None:
         self._pipeline = pipeline
         self._traits = traits
         self._reading = reading
 
     def check_all(self, rules: tuple[Rule, ...], path: Path) -> None:
-        """Report what is wrong with a list of rules."""
+        """Report the problems of a list of rules."""
         try:
             needs_of(rules)
         except UserError as exc:
-            # What a rule looks at cannot be told when its own fields are wrong, which is reported below.
+            # The inputs of a rule with invalid fields are unknown; those are reported below.
             if str(exc).startswith("rules:"):
                 self._reading.report(path, str(exc).removeprefix("rules: "))
         for index, rule in enumerate(rules):
             self._check(rule, (*path, index), 1)
 
     def check_sensor(self, sensor: SensorTrigger, path: Path) -> None:
-        """Report what is wrong with the condition of a sensor that begins runs."""
+        """Report the problems of a sensor trigger's condition."""
         rule = Rule(key=sensor.key, check=sensor.check, field=sensor.field, value=sensor.value)
         self._check_leaf(rule, path)
 
     def check_upstream(self, upstream: Upstream, path: Path) -> None:
-        """Report what is wrong with a run of another pipeline that is waited for."""
+        """Report the problems of an upstream."""
         report = self._reading.report
         if upstream.periods not in CHOICES:
             hint = nearest(upstream.periods, CHOICES)
@@ -67,8 +67,8 @@ class RuleChecks:
     def _check(self, rule: Rule, path: Path, depth: int) -> None:
         forms = [name for name in FORMS if getattr(rule, name) is not None]
         if len(forms) != 1:
-            said = f"it has {' and '.join(map(name_in_files, forms))}" if forms else "it says nothing"
-            self._reading.report(path, said, allowed=f"give exactly one of {', '.join(map(name_in_files, FORMS))}")
+            fact = f"it has {' and '.join(map(name_in_files, forms))}" if forms else "it has none"
+            self._reading.report(path, fact, allowed=f"give exactly one of {', '.join(map(name_in_files, FORMS))}")
             return
         if depth >= DEPTH_MAX:
             self._reading.report(path, f"it is nested deeper than {DEPTH_MAX} levels")
@@ -139,6 +139,6 @@ class RuleChecks:
             fact = str(exc).removeprefix(f"rule {_ROOT}").removeprefix(f" ({rule.name})").removeprefix(": ")
             involved = tuple((*path, name) for name in (*_OF_SENSORS, "stable_for"))
             where = "value" if self._reading.is_given((*path, "value")) else "check"
-            # Numbers out of bounds are told where all of them are.
+            # Numbers out of bounds are reported with all the others.
             if not fact.startswith("stable_for"):
                 report((*path, where), fact, involved=involved)

@@ -1,4 +1,4 @@
-"""The scaffold of a new project: a folder with settings, one pipeline, one archetype and the app that runs its job."""
+"""Scaffold: the files of a new project: settings, one pipeline, one archetype and the app that runs its job."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ _IGNORED: Final = ".headgate/\n__pycache__/\n"
 
 
 def project_name(folder: Path) -> str:
-    """Return the name that a project in this folder has. Raises `InvalidIdError` if none can be made of it."""
+    """Return the project name for a folder. Raises `InvalidIdError` if it gives none."""
     name = _WORD.sub("-", folder.resolve().name.lower()).strip("-")[:_NAME_CHARS_MAX].strip("-")
     return checked_name(name)
 
 
 def checked_name(name: str) -> str:
-    """Return the name. Raises `InvalidIdError` for one that ids cannot be made of."""
+    """Return the name. Raises `InvalidIdError` for an invalid one."""
     if not ID.fullmatch(name) or len(name) > _NAME_CHARS_MAX:
         raise InvalidIdError(
             f"project {name[:80]!r}: use 2 to {_NAME_CHARS_MAX} lower-case letters, digits, '.', '_' and '-', "
@@ -118,7 +118,7 @@ def checked_name(name: str) -> str:
 
 
 def project_files(name: str) -> dict[str, str]:
-    """Return the files of a new project, by their paths from its folder on. Raises `InvalidIdError`."""
+    """Return the files of a new project by relative path. Raises `InvalidIdError`."""
     checked_name(name)
     return {
         "headgate.toml": _SETTINGS,
@@ -130,10 +130,10 @@ def project_files(name: str) -> dict[str, str]:
 
 
 def write_project(folder: Path, name: str | None = None) -> list[Path]:
-    """Write a new project into a folder, which is made if need be, and return its files.
+    """Write a new project into a folder, which is created if needed, and return its files.
 
-    Nothing that is there is touched: raises `AlreadyExistsError`, with nothing written, if one of the files is.
-    Raises `InvalidIdError` as `project_name` does, and `StoreIOError` if the folder cannot be written.
+    Existing files are never touched: raises `AlreadyExistsError`, with nothing written, if one of them exists. Raises
+    `InvalidIdError` as `project_name` does, and `StoreIOError` if the folder cannot be written.
     """
     files = project_files(project_name(folder) if name is None else name)
     paths = {folder / path: text for path, text in files.items()}
@@ -143,7 +143,7 @@ def write_project(folder: Path, name: str | None = None) -> list[Path]:
     try:
         for path, text in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Never over a file that came to be there meanwhile.
+            # Exclusive: a file that was created meanwhile is not overwritten.
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except FileExistsError as exc:

@@ -1,4 +1,4 @@
-"""Checks of schedules: whether each is understood, can ever be due, and can be told from the others."""
+"""Schedule checks: whether each schedule is valid, can ever be due, and has a unique id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.pipelines.authoring.rule_checks import RuleChecks
 from headgate.pipelines.definition.bounds import SCHEDULES_MAX
 from headgate.pipelines.definition.model import Exclusions, Inclusions, Pipeline, Schedule, Sla
 from headgate.pipelines.definition.problems import nearest, shown
-from headgate.pipelines.definition.typed_decoder import Path, Reading
+from headgate.pipelines.definition.typed_decoder import DecodeReport, Path
 from headgate.pipelines.schedule.calendars import Calendars, check_calendar, why_excluded
 from headgate.pipelines.schedule.local_time import time_of, zone_of
 from headgate.pipelines.schedule.sla import check_sla
@@ -27,8 +27,8 @@ _NAME_FORM: Final = "use up to 63 letters, digits, '.', '_' and '-', beginning w
 _WEEK: Final = 7
 
 
-def check_schedules(pipeline: Pipeline, rules: RuleChecks, calendars: Calendars | None, reading: Reading) -> None:
-    """Report what is wrong with the schedules of a pipeline."""
+def check_schedules(pipeline: Pipeline, rules: RuleChecks, calendars: Calendars | None, reading: DecodeReport) -> None:
+    """Report the problems of the schedules of a pipeline."""
     if len(pipeline.schedules) > SCHEDULES_MAX:
         reading.report(("schedules",), f"there are {len(pipeline.schedules)}", allowed=f"at most {SCHEDULES_MAX}")
     ids: dict[str, int] = {}
@@ -44,16 +44,16 @@ def check_schedules(pipeline: Pipeline, rules: RuleChecks, calendars: Calendars 
         _check_days(schedule, path, calendars, reading)
 
 
-def check_zone(name: str, path: Path, reading: Reading) -> None:
-    """Report a time zone that there is not."""
+def check_zone(name: str, path: Path, reading: DecodeReport) -> None:
+    """Report an unknown time zone."""
     if not _is_zone(name):
         hint = nearest(name, zoneinfo.available_timezones())
         allowed = "use a name of the IANA database, such as Europe/Berlin or UTC"
         reading.report(path, f"{shown(name)} is not a time zone", suggestion=hint, allowed=allowed)
 
 
-def check_deadline(text: str, path: Path, reading: Reading) -> None:
-    """Report a deadline that is not understood."""
+def check_deadline(text: str, path: Path, reading: DecodeReport) -> None:
+    """Report an invalid deadline."""
     allowed = 'use "HH:MM", ":MM" of the hour after the period, or a duration such as "2h"'
     _refused(lambda: check_sla(Sla(deadline=text)), path, f"{shown(text)} is not a deadline", allowed, reading)
 
@@ -66,14 +66,16 @@ def _is_zone(name: str) -> bool:
     return True
 
 
-def _check_schedule(pipeline: Pipeline, schedule: Schedule, path: Path, rules: RuleChecks, reading: Reading) -> None:
+def _check_schedule(
+    pipeline: Pipeline, schedule: Schedule, path: Path, rules: RuleChecks, reading: DecodeReport
+) -> None:
     if schedule.name and not _NAME.fullmatch(schedule.name):
         reading.report((*path, "name"), f"{shown(schedule.name)} cannot be a name", allowed=_NAME_FORM)
     if schedule.timezone is not None:
         check_zone(schedule.timezone, (*path, "timezone"), reading)
     if schedule.cron is not None:
         zone = schedule.timezone or pipeline.timezone
-        # A zone that is not known is told where it stands.
+        # An unknown zone is reported at its own field.
         _check_cron(schedule.cron, zone if _is_zone(zone) else "UTC", (*path, "cron"), reading)
     if schedule.after is not None:
         after = schedule.after
@@ -91,12 +93,12 @@ def _check_schedule(pipeline: Pipeline, schedule: Schedule, path: Path, rules: R
         _check_event(schedule.event, (*path, "event"), reading)
 
 
-def _check_event(event_type: str, path: Path, reading: Reading) -> None:
+def _check_event(event_type: str, path: Path, reading: DecodeReport) -> None:
     if not event_type.strip():
         reading.report(path, "it is empty", allowed="give the type of an event")
         return
     if event_type.startswith(TYPE_PREFIX):
-        # What it does would be told, and begin it again.
+        # The pipeline's own events would start it again.
         fact = f"{shown(event_type)} is an event of pipelines"
         reading.report(path, fact, allowed="to follow another pipeline, give it as upstream")
         return
@@ -104,14 +106,14 @@ def _check_event(event_type: str, path: Path, reading: Reading) -> None:
     _refused(lambda: check_type(event_type), path, f"{shown(event_type)} is no type of events", allowed, reading)
 
 
-def _check_cron(expression: str, zone: str, path: Path, reading: Reading) -> None:
+def _check_cron(expression: str, zone: str, path: Path, reading: DecodeReport) -> None:
     try:
         cron.check(cron.Recurrence(expression, zone))
     except UserError as exc:
         reading.report(path, str(exc).removeprefix("expression "))
 
 
-def _check_days(schedule: Schedule, path: Path, calendars: Calendars | None, reading: Reading) -> None:
+def _check_days(schedule: Schedule, path: Path, calendars: Calendars | None, reading: DecodeReport) -> None:
     exclude, include = schedule.exclude, schedule.include
     nothing = Inclusions()
     for name, parts in (("days", exclude.days), ("dates", exclude.dates)):
@@ -133,7 +135,7 @@ def _check_days(schedule: Schedule, path: Path, calendars: Calendars | None, rea
 
 
 def _calendar(
-    exclude: Exclusions, include: Inclusions, path: Path, calendars: Calendars | None, reading: Reading
+    exclude: Exclusions, include: Inclusions, path: Path, calendars: Calendars | None, reading: DecodeReport
 ) -> None:
     try:
         check_calendar(exclude, include, calendars)
@@ -142,14 +144,14 @@ def _calendar(
         reading.refuse_read(path, str(exc).removeprefix("exclude.").removeprefix("include.").removeprefix(prefix))
 
 
-def _has_problem_days(reading: Reading, path: Path) -> bool:
+def _has_problem_days(reading: DecodeReport, path: Path) -> bool:
     return reading.is_bad((*path, "exclude")) or reading.is_bad((*path, "include"))
 
 
-def _check_ever_due(schedule: Schedule, path: Path, reading: Reading) -> None:
-    """Report a schedule whose exclusions leave no day at all."""
+def _check_ever_due(schedule: Schedule, path: Path, reading: DecodeReport) -> None:
+    """Report a schedule whose exclusions leave no day."""
     exclude, include = schedule.exclude, schedule.include
-    # A calendar that is kept by name may change; what the schedule says itself does not.
+    # A named calendar may change; the schedule itself does not.
     own = Exclusions(weekends=exclude.weekends, days=exclude.days, dates=exclude.dates)
     monday = date(2001, 1, 1)
     if all(why_excluded(own, monday + timedelta(days=day), {}) for day in range(_WEEK)):
@@ -160,7 +162,7 @@ def _check_ever_due(schedule: Schedule, path: Path, reading: Reading) -> None:
             reading.report((*path, "include", "dates"), "each of them is excluded: it can never be due")
 
 
-def _refused(check: Callable[[], object], path: Path, fact: str, allowed: str, reading: Reading) -> None:
+def _refused(check: Callable[[], object], path: Path, fact: str, allowed: str, reading: DecodeReport) -> None:
     try:
         check()
     except UserError:

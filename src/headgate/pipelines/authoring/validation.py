@@ -1,4 +1,4 @@
-"""Checks of a definition as a whole: what is fine field by field and wrong together, or hardly meant."""
+"""Validation: checks of a definition as a whole: invalid combinations of fields, and warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.pipelines.authoring.schedule_checks import check_deadline, check_s
 from headgate.pipelines.definition.bounds import UPSTREAMS_MAX, bounds_text, excesses
 from headgate.pipelines.definition.model import Period, Pipeline, Sla, Trait
 from headgate.pipelines.definition.problems import nearest, one_of, shown
-from headgate.pipelines.definition.typed_decoder import Path, Reading
+from headgate.pipelines.definition.typed_decoder import DecodeReport, Path
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.triggers.plugins import registered_types
@@ -26,7 +26,7 @@ TRIGGER_TYPES: Final = (
 MODES: Final = ("ALL", "ANY")
 TRAIT_RULES: Final = ("all-required-pass", "majority-pass")
 BUILTIN: Final = "builtin:"
-# Those that come with Headgate; which of them there are is for whoever evaluates to say.
+# The built-in evaluators; the evaluator registry decides which are available.
 BUILTINS: Final = (
     "upstream-job-log", "sensor-threshold", "sensor-freshness", "window-completeness", "data-quality", "file-exists",
     "sql-count", "s3-object",
@@ -34,7 +34,7 @@ BUILTINS: Final = (
 PUSH: Final = "push"
 _EVALUATOR: Final = re.compile(r"(https?://|command:\s*|plugin:)\S")
 _TRAIT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
-# A date as runs of each period have it.
+# An example date for each kind of period.
 _DATE_EXAMPLES: Final = {
     Period.HOURLY: "2026-03-03T07",
     Period.DAILY: "2026-03-03",
@@ -50,23 +50,23 @@ def trigger_types() -> tuple[str, ...]:
 
 
 class TriggerCheck(Protocol):
-    """Whether a trigger could ever be started, as the registry of triggers says it."""
+    """Checks whether a trigger can be started; see the trigger registry."""
 
     def __call__(self, type: str, config: dict[str, Any], *, date_example: str | None = None) -> None:
-        """Raise `DefinitionError` if it could not, naming the field and what is allowed."""
+        """Raise `DefinitionError` if it cannot, naming the field and the allowed values."""
 
 
-# Whether a trait could ever be evaluated, as `Evaluators.check` says it.
+# Checks whether a trait can be evaluated; see `Evaluators.check`.
 TraitCheck = Callable[[Trait], None]
 
 
 class DefinitionChecks:
-    """Looks at one definition. What it may refer to is given; None: it is not known, and not looked at."""
+    """Checks one definition. None for a set of names: unknown, and not checked."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        reading: Reading,
+        reading: DecodeReport,
         *,
         archetypes: Collection[str] | None = None,
         calendars: Calendars | None = None,
@@ -81,7 +81,7 @@ class DefinitionChecks:
         self._check_evaluator_of = check_trait
 
     def check(self) -> None:
-        """Report everything that is wrong."""
+        """Report all problems."""
         pipeline, reading = self._pipeline, self._reading
         for excess in excesses(pipeline):
             shown_value = f"{excess.value:g}{' s' if isinstance(excess.value, Seconds) else ''}"
@@ -170,7 +170,7 @@ class DefinitionChecks:
             report((*path, "evaluator"), str(exc).removeprefix("evaluator "), involved=((*path, "timeout"),))
 
     def _check_evaluator(self, evaluator: str, path: Path) -> None:
-        """Report what is no evaluator by its form alone."""
+        """Report an evaluator reference with an invalid form."""
         report = self._reading.report
         if evaluator.startswith(BUILTIN):
             wanted = evaluator.removeprefix(BUILTIN)
@@ -258,7 +258,7 @@ class DefinitionChecks:
                     self._reading.report((*path, index), f"{shown(text)} is given twice", allowed="leave it out")
 
     def _warn(self) -> None:
-        """Report what is allowed and yet surprising: what starts by nobody's doing, and what starts nothing."""
+        """Report surprising definitions: without a start condition, or without a job."""
         pipeline, report = self._pipeline, self._reading.report
         if not pipeline.schedules and not self._reading.is_bad(("schedules",)):
             fact = "nothing ever starts it but a marker, a person or a backfill"
@@ -266,4 +266,6 @@ class DefinitionChecks:
                 ("schedules",), fact, allowed="give it schedules: with cron, sensor, upstream or event", warning=True
             )
         if pipeline.trigger is None and not pipeline.dry_run:
-            report(("trigger",), "its readiness is told, and no job is started", allowed="give a trigger", warning=True)
+            report(
+                ("trigger",), "its readiness is reported, and no job is started", allowed="give a trigger", warning=True
+            )

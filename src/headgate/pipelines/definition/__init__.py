@@ -1,1 +1,1 @@
-"""Definition: say here what this part is for."""
+"""The definition of a pipeline: its model, bounds, decoding from files, and serialization."""

@@ -1,4 +1,4 @@
-"""Limits: between what bounds each number and duration of a definition lies."""
+"""Bounds: the allowed range of each number and duration of a definition."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _YEAR: Final = 366 * _DAY
 
 
 class Bounds(NamedTuple):
-    """The least and the most that a number may be; `zero` allows 0 besides, for "as usual" or "never"."""
+    """The smallest and largest allowed number; `zero` also allows 0, for "default" or "never"."""
 
     low: float
     high: float
     zero: bool = False
 
     def allow(self, value: float) -> bool:
-        """Whether a number lies between them."""
+        """Whether a number is within the bounds."""
         return self.low <= value <= self.high or (self.zero and value == 0)
 
 
 class Excess(NamedTuple):
-    """A number that is out of its bounds, and where it stands."""
+    """A number out of its bounds, and its path."""
 
     path: tuple[str | int, ...]
     value: float
@@ -86,13 +86,13 @@ BOUNDS: Final[dict[tuple[type[Struct], str], Bounds]] = {
     (Cascade, "delay_between"): Bounds(0, 3_600),
 }
 
-# How many things a definition may have of a kind.
+# Most items of a kind in a definition.
 SCHEDULES_MAX: Final = 200
 UPSTREAMS_MAX: Final = 90
 
 
 def excesses(part: Struct, path: tuple[str | int, ...] = ()) -> Iterator[Excess]:
-    """Return every number of a definition, or of a part of one, that is out of its bounds."""
+    """Yield every number of a definition, or of a part of one, that is out of its bounds."""
     for field in msgspec.structs.fields(part):
         value = getattr(part, field.name)
         bounds = BOUNDS.get((type(part), field.name))
@@ -114,7 +114,7 @@ def _inside(value: Any, path: tuple[str | int, ...]) -> Iterator[Excess]:  # noq
 
 
 def bounds_text(excess: Excess) -> str:
-    """Return what is allowed instead, in the unit that is meant."""
+    """Return the allowed range in its unit."""
     low, high, zero = excess.bounds
     is_time = isinstance(excess.value, Seconds)
     shown = [duration.text(bound) if is_time else f"{bound:g}" for bound in (low, high)]

@@ -1,6 +1,6 @@
-"""The definition of a pipeline, as its YAML says it: when it is due, what it waits for, starts, and is to achieve.
+"""Pipeline model: the structs of a definition as written in YAML.
 
-Times are seconds, given as numbers or as texts such as "5m". `loading` reads a file into these and says what is wrong.
+Times are seconds, given as numbers or as texts such as "5m". `authoring.loader` decodes files and reports problems.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ POLL_WINDOW_SECONDS: Final = 3_600.0
 MONITORING_SECONDS: Final = 7_200.0
 SENSOR_TIMEOUT_SECONDS: Final = 7_200.0
 
-# A JSON value of the user's.
+# Any JSON value of a user.
 Json: TypeAlias = Any
 
 
 class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of a definition. What it does not know it refuses."""
+    """A part of a definition. Unknown fields are refused."""
 
 
 class Period(enum.StrEnum):
-    """What one run is for. CUSTOM is a length of time counted from an anchor (`every`)."""
+    """The granularity of runs. CUSTOM is a length of time (`every`)."""
 
     HOURLY = "hourly"
     DAILY = "daily"
@@ -43,14 +43,14 @@ class Period(enum.StrEnum):
 
 
 class Exclusions(_Part, frozen=True, kw_only=True):
-    """Days on which the pipeline is dormant. They add up."""
+    """Days on which the pipeline does not run. They add up."""
 
     weekends: bool = False
     # A country of the holidays library ("DE", "US"), with a subdivision ("DE-BY"), or a financial market ("NYSE").
     holidays: str | None = None
     days: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
-    # A calendar that is kept by name.
+    # A named calendar.
     calendar: str | None = None
 
 
@@ -63,48 +63,48 @@ class Inclusions(_Part, frozen=True, kw_only=True):
 
 
 class SensorTrigger(_Part, frozen=True, kw_only=True):
-    """A sensor whose arrival begins a run, if it meets a condition."""
+    """A sensor whose arrival starts a run, if it meets a condition."""
 
     key: str
     check: str = "exists"
     field: str | None = None
     value: Json = None
-    # "HH:MM", or ":MM" of the hour after the period: from then on it is too late.
+    # "HH:MM", or ":MM" of the hour after the period: the latest time for a start.
     deadline: str | None = None
-    # How long to wait for more of the same before beginning.
+    # How long to wait for further updates before the start.
     settle: Seconds = Seconds(0)
 
 
 class Upstream(_Part, frozen=True, kw_only=True):
-    """A run of another pipeline that begins a run of this one, or is waited for."""
+    """A pipeline whose runs start a run of this one, or are waited for."""
 
     pipeline: str
     schedule: str | None = None
-    # Which of its periods: the same, the one before, or all that lie in ours ("all 24 hours").
+    # Which of its periods: the same, the previous, or all within ours ("all 24 hours").
     periods: str = "same"
     # How many of those may be missing.
     missing_max: int = 0
 
 
 class Schedule(_Part, frozen=True, kw_only=True):
-    """One way in which a pipeline is due. Each has its own lock, run log, SLA and verdicts."""
+    """One schedule of a pipeline, with its own lock, run log, SLA and verdicts."""
 
     name: str = ""
     cron: str | None = None
     timezone: str | None = None
     catch_up: CatchUp = CatchUp.LATEST
-    # "HH:MM": not before, and to be evaluated by, in the zone of the schedule.
+    # "HH:MM": earliest start and evaluation deadline, in the zone of the schedule.
     after: str | None = None
     deadline: str | None = None
     sensor: SensorTrigger | None = None
     upstream: tuple[Upstream, ...] = ()
-    # A type of events on the bus.
+    # A type of event on the bus.
     event: str | None = None
     exclude: Exclusions = Exclusions()
     include: Inclusions = Inclusions()
 
 
-# What it waits for.
+# Readiness.
 
 
 class Rule(_Part, frozen=True, kw_only=True):
@@ -124,40 +124,40 @@ class Rule(_Part, frozen=True, kw_only=True):
     all: tuple[Rule, ...] | None = None
     any: tuple[Rule, ...] | None = None
     n_of: NOf | None = None
-    # In documents its name is "not", which is a word of Python.
+    # In documents its name is "not", a Python keyword.
     not_: Rule | None = _field(default=None, name="not")
     upstream: Upstream | None = None
-    # A dataset that must be healthy enough to be read.
+    # A dataset that must be healthy enough to read.
     dataset: str | None = None
     trait: str | None = None
     name: str = ""
     severity: Severity = Severity.BLOCK
     on_unknown: OnUnknown = OnUnknown.WAIT
-    # It counts only once it has passed this many evaluations in a row.
+    # It counts only after this many consecutive passes.
     stable_for: int = 1
-    # Timestamps further ahead of the clock than this are not believed.
+    # Timestamps further ahead of the clock than this are rejected.
     future_max: Seconds = Seconds(300)
 
 
 class NOf(_Part, frozen=True, kw_only=True):
-    """At least so many of these."""
+    """At least n of these rules."""
 
     n: int
     rules: tuple[Rule, ...]
 
 
 class History(_Part, frozen=True, kw_only=True):
-    """The same field of earlier periods."""
+    """Comparison with the same field of earlier periods."""
 
     periods: int = 7
-    # As a share of their mean: 0.2 is 20 % either way.
+    # As a fraction of their mean: 0.2 is 20 % either way.
     within: float | None = None
     z_score: float | None = None
     periods_min: int = 1
 
 
 class Trait(_Part, frozen=True, kw_only=True):
-    """One named check, by an evaluator or pushed from outside."""
+    """One named check, evaluated or pushed."""
 
     # "builtin:NAME", "http(s)://…", "command:…" (argv), or "push".
     evaluator: str
@@ -174,40 +174,40 @@ class Readiness(_Part, frozen=True, kw_only=True):
     # ALL or ANY of the rules.
     mode: str = "ALL"
     traits: dict[str, Trait] = {}
-    # all-required-pass or majority-pass, and how many that is.
+    # all-required-pass or majority-pass, and its threshold.
     trait_rule: str = "all-required-pass"
     threshold: int | None = None
     window: Seconds = Seconds(WINDOW_SECONDS)
     interval: Seconds = Seconds(INTERVAL_SECONDS)
-    # A hard stop, counted from the start of the run.
+    # A hard limit, counted from the start of the run.
     timeout: Seconds | None = None
 
 
-# What it starts.
+# The job.
 
 
 class TriggerSpec(_Part, frozen=True, kw_only=True):
-    """What starts the job. `config` is typed by the kind of trigger."""
+    """What starts the job. The type of trigger defines `config`."""
 
     type: str
     config: dict[str, Json] = {}
-    # How often the job is asked how it is, and for how long.
+    # How often and for how long the job is polled.
     check_interval: Seconds = Seconds(JOB_CHECK_SECONDS)
     poll_window: Seconds = Seconds(POLL_WINDOW_SECONDS)
-    # Whether the job says itself that it has ended.
+    # Whether the job reports its own end.
     callback: bool = False
 
 
 class RetryPolicy(_Part, frozen=True, kw_only=True):
-    """What follows a job that failed."""
+    """How a failed job is retried."""
 
-    # Attempts in all.
+    # Total number of attempts.
     attempts: int = 3
     backoff: Seconds = Seconds(30)
     multiplier: float = 2.0
     backoff_max: Seconds = Seconds(3_600)
     categories: tuple[FailureCategory, ...] = (FailureCategory.TRANSIENT, FailureCategory.TIMEOUT)
-    # Further attempts after a failure that trying again is not known to help against.
+    # Further attempts after a permanent failure.
     permanent_retries: int = 0
 
 
@@ -216,15 +216,15 @@ class Budgets(_Part, frozen=True, kw_only=True):
 
     drift: int = 1
     manual: int = 1
-    # Failures in a row, over all periods, after which the pipeline is stopped; 0: never.
+    # Consecutive failures, over all periods, after which the pipeline is stopped; 0: never.
     breaker: int = 0
 
 
-# What is expected.
+# Expectations.
 
 
 class Sla(_Part, frozen=True, kw_only=True):
-    """By when things have to be done. Told, never enforced."""
+    """Deadlines. They are reported, never enforced."""
 
     # "HH:MM" of the day (day_offset later), or ":MM" of the hour after the period.
     deadline: str | None = None
@@ -234,7 +234,7 @@ class Sla(_Part, frozen=True, kw_only=True):
     # Counted from the first sensor, or from the start of the run.
     max_duration: Seconds | None = None
     expected_duration: Seconds | None = None
-    # How long before the deadline a warning is given, if nothing says how long the job takes.
+    # Lead time of the warning, if no expected duration is given.
     at_risk: Seconds | None = None
     timezone: str | None = None
     critical: bool = False
@@ -249,31 +249,31 @@ class Monitoring(_Part, frozen=True, kw_only=True):
 
 
 class PostRun(_Part, frozen=True, kw_only=True):
-    """What is looked at once the job has succeeded."""
+    """Checks after the job has succeeded."""
 
     rules: tuple[Rule, ...] = ()
     drift_field: str = "sensor_count"
     drift_threshold: float = 0.0
-    # How long a sensor may take to say something about the run; 0: none has to.
+    # How long the post-run sensor may take to arrive; 0: none is expected.
     sensor_timeout: Seconds = Seconds(SENSOR_TIMEOUT_SECONDS)
     monitoring: Monitoring = Monitoring()
 
 
 class Cascade(_Part, frozen=True, kw_only=True):
-    """Who is told that a period is done."""
+    """Whether and how dependent pipelines are started."""
 
     enabled: bool = True
     delay_between: Seconds = Seconds(0)
 
 
 class Quarantine(_Part, frozen=True, kw_only=True):
-    """Whether records that the job put aside hold back what comes after."""
+    """Whether quarantined records of the job block later runs."""
 
     blocking: bool = False
 
 
 class Alerts(_Part, frozen=True, kw_only=True):
-    """Where the events of this pipeline go, by name of a channel, beside the default routes."""
+    """Alert channels of this pipeline, in addition to the default routes."""
 
     channels: tuple[str, ...] = ()
     mute: tuple[str, ...] = ()
@@ -301,13 +301,13 @@ class Pipeline(_Part, frozen=True, kw_only=True):
     cascade: Cascade = Cascade()
     quarantine: Quarantine = Quarantine()
     alerts: Alerts = Alerts()
-    # How many of its runs may be under way at once, over all periods.
+    # How many of its runs may be active at once, over all periods.
     concurrency: int = 0
     # Datasets that it reads and writes, for health.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     dry_run: bool = False
-    # Evaluated and told, never held back by: what its rules would have done is recorded.
+    # Evaluated and reported, never blocked by its rules.
     shadow: bool = False
     labels: dict[str, str] = {}
 

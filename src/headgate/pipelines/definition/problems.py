@@ -1,4 +1,4 @@
-"""Problems of a definition: where in which file, the fact, what is allowed, and the nearest name that is known."""
+"""Definition problems: source position, fact, allowed values, and the nearest known name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_CHARS_MAX: Final = 60
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is wrong, or, as a warning, hardly meant. `line` and `column` count from 1; 0 is not known."""
+    """One error or warning. `line` and `column` count from 1; 0 is unknown."""
 
     source: str
     fact: str
@@ -27,7 +27,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_warning: bool = False
 
     def text(self) -> str:
-        """Return it as one line, in the form that editors and terminals make a link of."""
+        """Return it as one line, in the form that editors and terminals link."""
         place = ":".join([self.source, *(str(part) for part in (self.line, self.column) if part)])
         field = f"{self.field}: " if self.field else ""
         hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
@@ -38,7 +38,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class InvalidPipelineError(DefinitionError):
-    """A definition is not what it must be. `problems` has all that was found, each with its place."""
+    """A definition is invalid. `problems` has all problems with their positions."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         more = [f"and {len(problems) - _LISTED_MAX} more"] if len(problems) > _LISTED_MAX else []
@@ -47,23 +47,23 @@ class InvalidPipelineError(DefinitionError):
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return those that are not mere warnings."""
+    """Return the problems that are not warnings."""
     return [problem for problem in problems if not problem.is_warning]
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return the known name that is most like this one, or nothing."""
+    """Return the most similar known name, or an empty text."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return by_lower[found[0]] if found else ""
+    matches = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[matches[0]] if matches else ""
 
 
 def one_of(known: Iterable[str]) -> str:
-    """Return what may be used, as a sentence has it."""
+    """Return the allowed names as a phrase."""
     return f"use one of {', '.join(known)}"
 
 
 def shown(value: object) -> str:
-    """Return a value as a sentence may quote it."""
+    """Return a value as quoted in messages."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS_MAX else text[: _SHOWN_CHARS_MAX - 1] + "…"

@@ -1,7 +1,4 @@
-"""Definitions as JSON: how they are stored, sent, and told apart by a digest.
-
-Differences between two definitions, as lines that a person reads.
-"""
+"""Serialization: definitions as JSON with a digest, and the differences between two definitions."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ from headgate.pipelines.definition.typed_decoder import name_in_files
 
 
 def encode(pipeline: Pipeline) -> str:
-    """Return a definition as JSON without what equals a default. The same definition has the same text."""
+    """Encode a definition as JSON without default values. Equal definitions have equal texts."""
     return _ENCODER.encode(plain(pipeline)).decode()
 
 
 def decode(text: str | bytes) -> Pipeline:
-    """Return the definition that `encode` made a text of. Raises `InvalidPayloadError`, naming what is wrong."""
+    """Decode a definition. Raises `InvalidPayloadError`."""
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError:
-        # Kept under the name that it has in Python, by an earlier version.
+        # An earlier version stored the Python name of this field.
         earlier = msgspec.json.decode(text)
     except msgspec.MsgspecError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
@@ -44,18 +41,18 @@ def decode(text: str | bytes) -> Pipeline:
 
 
 def digest(pipeline: Pipeline) -> str:
-    """Return what tells this definition from every other: 64 hexadecimal digits."""
+    """Return the digest of a definition: 64 hexadecimal digits."""
     return hashlib.sha256(encode(pipeline).encode()).hexdigest()
 
 
 def plain(pipeline: Pipeline) -> dict[str, Any]:
-    """Return a definition as maps, lists and scalars, without what equals a default. They are the caller's own."""
-    found: dict[str, Any] = _plain(pipeline)
-    return found
+    """Return a definition as maps, lists and scalars without default values, as a copy."""
+    fields: dict[str, Any] = _plain(pipeline)
+    return fields
 
 
 def _renamed(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Return a stored definition with the rule that was called `not_` under its name."""
+    """Return a stored definition with the former rule field `not_` renamed."""
     match value:
         case dict():
             is_rule = "not_" in value and "not" not in value
@@ -66,8 +63,7 @@ def _renamed(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
-    # By value: msgspec itself leaves out only the very object that is the default, so that a definition which says
-    # what would be so anyway would differ from one that does not.
+    # By value: msgspec omits only the identical default object, so that an explicit default would change the text.
     match value:
         case Struct():
             return {
@@ -86,7 +82,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
     return value
 
 
-# msgspec looks through the types each time it is asked.
+# Cached: msgspec inspects the types at each call.
 @functools.cache
 def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
     return msgspec.structs.fields(kind)
@@ -98,18 +94,18 @@ def _is_default(field: FieldInfo, value: object) -> bool:
     return value is UNSET or bool(value == field.default)
 
 
-# Sorted, so that maps of users that differ in order alone are the same.
+# Sorted, so that user maps that differ only in order are equal.
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Pipeline, dec_hook=from_json_type)
 
 _ABSENT: Final = object()
 _SHOWN_MAX: Final = 120
-# Of a list, what tells one item from another, so that one that is put in does not change all that follow.
+# The fields that identify an item of a list, so that an inserted item does not change all that follow.
 _NAMES: Final = ("name", "key", "pipeline", "trait", "dataset")
 
 
 def differences(old: Pipeline, new: Pipeline) -> list[str]:
-    """Return what changed, by field: `+` is new, `-` is gone, `~` is other than before. None: they are the same."""
+    """Return the differences by field: `+` added, `-` removed, `~` changed. Empty: they are equal."""
     before, after = plain(old), plain(new)
     _as_written(old, before)
     _as_written(new, after)
@@ -117,12 +113,12 @@ def differences(old: Pipeline, new: Pipeline) -> list[str]:
 
 
 def summary(pipeline: Pipeline) -> str:
-    """Return a definition as indented JSON, for people."""
+    """Return a definition as indented JSON."""
     return msgspec.json.format(encode(pipeline), indent=2)
 
 
 def _as_written(part: Any, shown: Any) -> None:  # noqa: ANN401 - structs and their plain form, side by side
-    """Replace seconds by the text that people write, and names of ours by those of files."""
+    """Replace seconds by duration texts, and Python names by those of files."""
     if isinstance(part, msgspec.Struct) and isinstance(shown, dict):
         for field in msgspec.structs.fields(part):
             value = getattr(part, field.name)
@@ -165,7 +161,7 @@ def _compare_maps(path: str, old: dict[str, Any], new: dict[str, Any], form: str
 def _is_same(old: Any, new: Any) -> bool:  # noqa: ANN401
     if old is _ABSENT or new is _ABSENT:
         return old is new
-    # By their text, because to Python 1 is True.
+    # By their text, because 1 == True in Python.
     return msgspec.json.encode(old, order="sorted") == msgspec.json.encode(new, order="sorted")
 
 
@@ -174,12 +170,12 @@ def _has_parts(items: list[Any]) -> bool:
 
 
 def _by_name(items: list[Any]) -> dict[str, Any]:
-    """Return the items of a list by what tells them apart, or else by their number."""
-    found: dict[str, Any] = {}
+    """Return the items of a list by their identifying field, or else by number."""
+    named: dict[str, Any] = {}
     for index, item in enumerate(items):
         name = next((str(item[key]) for key in _NAMES if isinstance(item.get(key), str) and item[key]), str(index))
-        found[name if name not in found else f"{name}#{index}"] = item
-    return found
+        named[name if name not in named else f"{name}#{index}"] = item
+    return named
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -1,8 +1,8 @@
-"""YAML and JSON as trees that know their place: every value has its line, its column and its path in the file.
+"""Source map: parses YAML and JSON into trees whose nodes know their line, column and path.
 
-Plain words mean what YAML 1.2 says: `on` and `no` are texts, `10:30` is a text and no number of minutes, and a date is
-a text. Nothing is ever made from a tag. A key that comes twice is refused, and so is a file that is larger, deeper or,
-by its aliases, longer than a person would write.
+Plain scalars follow YAML 1.2: `on` and `no` are texts, `10:30` is a text and not a sexagesimal number, and a date is a
+text. Tags construct nothing. Duplicate keys are refused, and so are files that are too large, too deep or, expanded by
+aliases, too long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOOLS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "Fals
 _INT: Final = re.compile(r"[-+]?[0-9]{1,4000}")
 _BASED: Final = re.compile(r"0x[0-9a-fA-F]{1,1000}|0o[0-7]{1,1000}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# How JSON writes a character beyond the first 65,536; the backslash must not itself be written with one.
+# JSON's surrogate pairs; the backslash itself must not be escaped.
 _PAIR: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _WHOLE_MAX: Final = 2**63 - 1
 _MERGE: Final = "<<"
@@ -39,7 +39,7 @@ Scalar = str | int | float | bool | None
 
 
 class Node(Struct):
-    """A value of a file, where it stands, and its path there: `readiness.rules[0].check`."""
+    """A value of a file with its position and path: `readiness.rules[0].check`."""
 
     value: Scalar | list[Node] | dict[str, Node]
     line: int
@@ -47,18 +47,18 @@ class Node(Struct):
     path: str = ""
 
     def mapping(self) -> dict[str, Node]:
-        """Return its fields; none if it is no mapping."""
+        """Return its fields; empty if it is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     def at(self, *keys: str) -> Node | None:
-        """Return the node that one finds by following keys of mappings."""
-        found: Node | None = self
+        """Return the node under a chain of keys, or None."""
+        node: Node | None = self
         for key in keys:
-            found = None if found is None else found.mapping().get(key)
-        return found
+            node = None if node is None else node.mapping().get(key)
+        return node
 
     def plain(self) -> Any:  # noqa: ANN401 - what the file says
-        """Return the value without its marks."""
+        """Return the value without positions."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -67,7 +67,7 @@ class Node(Struct):
 
 
 class Unreadable(Exception):
-    """A text cannot be read. `problem` says where and why."""
+    """A text cannot be parsed. `problem` has position and reason."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.text())
@@ -75,7 +75,7 @@ class Unreadable(Exception):
 
 
 def documents(text: str, source: str) -> list[Node]:
-    """Return the documents of a YAML or JSON text; those that are empty are left out. Raises `Unreadable`."""
+    """Return the non-empty documents of a YAML or JSON text. Raises `Unreadable`."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as exc:
@@ -93,7 +93,7 @@ def documents(text: str, source: str) -> list[Node]:
 
 
 def _as_yaml(text: str) -> str:
-    """Return JSON in the form that is YAML too: without tabs between values, and without pairs of surrogates."""
+    """Return JSON as valid YAML: without tabs between values and without surrogate pairs."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     return _PAIR.sub(_character, text.replace("\t", " "))
@@ -105,7 +105,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def child_path(path: str, key: str | int) -> str:
-    """Return the path of what lies below a path."""
+    """Return the path of a child."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     shown = key if _PLAIN_KEY.fullmatch(key) else f"{key!r}"
@@ -113,7 +113,7 @@ def child_path(path: str, key: str | int) -> str:
 
 
 def moved(node: Node, path: str) -> Node:
-    """Return a copy that stands under another path."""
+    """Return a copy under another path."""
     value = node.value
     if isinstance(value, dict):
         value = {key: moved(child, child_path(path, key)) for key, child in value.items()}
@@ -123,7 +123,7 @@ def moved(node: Node, path: str) -> Node:
 
 
 class _Composer:
-    """Makes trees of the events of the YAML parser, one after the other and without looking back."""
+    """Builds trees from the events of the YAML parser, in one pass."""
 
     def __init__(self, text: str, source: str) -> None:
         self._events: Iterator[_Event] = yaml.parse(text, Loader=_Loader)
@@ -134,7 +134,7 @@ class _Composer:
     def documents(self) -> Iterator[Node]:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                # Aliases do not reach over the end of a document.
+                # Aliases are local to a document.
                 self._anchors = {}
                 self._count = 0
                 yield self._node(next(self._events), "", 0)
@@ -154,7 +154,7 @@ class _Composer:
             node.value = self._sequence(path, depth)
         else:
             node.value = self._scalar(event, path)
-        # Only now, so that nothing can contain itself.
+        # Registered last, so that no node can contain itself.
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -165,13 +165,13 @@ class _Composer:
             raise self._refused(event, path, f"it has more than {NODES_MAX} values, aliases counted in full")
 
     def _alias(self, event: _Event, path: str) -> Node:
-        found = self._anchors.get(event.anchor)
-        if found is None:
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
             raise self._refused(event, path, f"no anchor &{event.anchor} comes before this alias")
-        return self._copied(found, event, path)
+        return self._copied(anchor, event, path)
 
     def _copied(self, node: Node, event: _Event, path: str) -> Node:
-        """Return what an alias stands for, counting it, at the path of the alias and the place of the anchor."""
+        """Return the copy of an alias, counted, at the path of the alias and the position of the anchor."""
         self._counted(event, path)
         value = node.value
         if isinstance(value, dict):
@@ -181,15 +181,15 @@ class _Composer:
         return Node(value, node.line, node.column, path)
 
     def _sequence(self, path: str, depth: int) -> list[Node]:
-        found: list[Node] = []
+        items: list[Node] = []
         for event in self._events:
             if isinstance(event, yaml.SequenceEndEvent):
                 break
-            found.append(self._node(event, child_path(path, len(found)), depth + 1))
-        return found
+            items.append(self._node(event, child_path(path, len(items)), depth + 1))
+        return items
 
     def _mapping(self, path: str, depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        fields: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         for event in self._events:
             if isinstance(event, yaml.MappingEndEvent):
@@ -198,11 +198,13 @@ class _Composer:
             value = self._node(next(self._events), child_path(path, key), depth + 1)
             if key == _MERGE and event.implicit[0]:
                 self._merge(value, event, path, merged)
-            elif key in found:
-                raise self._refused(event, child_path(path, key), f"it is given twice, first at line {found[key].line}")
+            elif key in fields:
+                raise self._refused(
+                    event, child_path(path, key), f"it is given twice, first at line {fields[key].line}"
+                )
             else:
-                found[key] = value
-        return {**{key: node for key, node in merged.items() if key not in found}, **found}
+                fields[key] = value
+        return {**{key: node for key, node in merged.items() if key not in fields}, **fields}
 
     def _merge(self, node: Node, event: _Event, path: str, merged: dict[str, Node]) -> None:
         parts = node.value if isinstance(node.value, list) else [node]
@@ -244,7 +246,7 @@ class _Composer:
 
 
 def _plain(text: str) -> Scalar:
-    """Return what a word without quotes stands for."""
+    """Return the value of an unquoted scalar."""
     if text in _NULLS:
         return None
     if text in _BOOLS:
@@ -259,7 +261,7 @@ def _plain(text: str) -> Scalar:
 
 
 def _whole(number: int, text: str) -> Scalar:
-    """Return a whole number; one that JSON does not hold in 64 bits as the number with a point that is next to it."""
+    """Return an integer; one beyond 64 bits becomes the nearest float."""
     if -_WHOLE_MAX <= number <= _WHOLE_MAX:
         return number
     try:
@@ -269,7 +271,7 @@ def _whole(number: int, text: str) -> Scalar:
 
 
 def _finite(number: float, text: str) -> Scalar:
-    # What is too large for a number is no number, and infinity cannot be stored.
+    # Too large for a float, and infinity cannot be stored.
     return number if math.isfinite(number) else text
 
 

@@ -1,4 +1,4 @@
-"""Reads a tree of a file into structs, going on after each problem, so that all of them are found at once."""
+"""Typed decoder: decodes a tree into structs and collects all problems in one pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.pipelines.definition.source_map import Node, child_path
 
 S = TypeVar("S", bound=Struct)
 
-# Where a value lies in a struct: names of fields, keys of maps, numbers in lists.
+# The path of a value in a struct: field names, map keys, list indexes.
 Path = tuple[str | int, ...]
 
 DURATION_FORMS: Final = 'use a number of seconds, or a text such as "90s", "5m", "1h30m" or "2d"'
@@ -27,8 +27,8 @@ _WORDS: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-class Reading:
-    """What was found in one document: its problems, and which node each part of the struct was made of."""
+class DecodeReport:
+    """The problems of one document, and the node of each part of the struct."""
 
     def __init__(self, source: str, root: Node) -> None:
         self.source = source
@@ -38,31 +38,31 @@ class Reading:
         self._bad: set[Path] = set()
 
     def note(self, path: Path, node: Node) -> None:
-        """Remember what a part of the struct was made of."""
+        """Record the node of a part of the struct."""
         self._nodes[path] = node
 
     def is_given(self, path: Path) -> bool:
-        """Whether the file says anything there."""
+        """Whether the file has a value there."""
         return path in self._nodes
 
     def is_bad(self, path: Path) -> bool:
-        """Whether what the file says there, above or below could not be read."""
+        """Whether the value there, above or below could not be decoded."""
         return any(bad[: len(path)] == path or path[: len(bad)] == bad for bad in self._bad)
 
     def refuse(self, node: Node, path: Path, fact: str, *, allowed: str = "", suggestion: str = "") -> None:
-        """Report what could not be read, so that nothing more is said about it."""
+        """Report a value that could not be decoded; further problems of it are suppressed."""
         self._bad.add(path)
         self._report(node, node.path, fact, allowed, suggestion)
 
     def refuse_read(self, path: Path, fact: str, *, allowed: str = "") -> None:
-        """Report a value that could be read and makes no sense, so that nothing more is said about it."""
+        """Report a decoded value that is invalid; further problems of it are suppressed."""
         self.report(path, fact, allowed=allowed)
         self._bad.add(path)
 
     def refuse_missing(
         self, parent: Node, path: Path, name: str, *, fact: str = "it is missing", allowed: str = ""
     ) -> None:
-        """Report a field that must be given and is not."""
+        """Report a missing required field."""
         self._bad.add(path)
         self._report(parent, child_path(parent.path, name), fact, allowed, "")
 
@@ -76,7 +76,7 @@ class Reading:
         warning: bool = False,
         involved: tuple[Path, ...] = (),
     ) -> None:
-        """Report what is wrong with a value that could be read, unless it or one that is involved could not be."""
+        """Report a problem of a decoded value, unless it or an involved value could not be decoded."""
         if any(self.is_bad(each) for each in (path, *involved)):
             return
         node, rest = self._nearest(path)
@@ -86,7 +86,7 @@ class Reading:
         self._report(node, field, fact, allowed, suggestion, is_warning=warning)
 
     def _nearest(self, path: Path) -> tuple[Node, Path]:
-        """Return the node of a path, or the one next above it and what is left of the path."""
+        """Return the node of a path, or of its nearest ancestor with the rest of the path."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._nodes:
                 return self._nodes[path[:length]], path[length:]
@@ -109,19 +109,14 @@ class Reading:
             self.problems.append(problem)
 
 
-def read_struct(node: Node, kind: type[S], reading: Reading) -> S:
-    """Return the struct that a document describes, with defaults for what could not be read; see `reading`."""
+def read_struct(node: Node, kind: type[S], reading: DecodeReport) -> S:
+    """Decode a document into a struct, with defaults for values that could not be decoded; see `reading`."""
     read = _struct(node, _info(kind), (), reading)
     return cast("S", read) if read is not _BAD else cast("S", _placeholder(_info(kind)))
 
 
-def field_names(kind: type[Struct]) -> list[str]:
-    """Return the fields of a struct as files name them."""
-    return [name_in_files(field.encode_name) for field in _info(kind).fields]
-
-
 def name_in_files(name: str) -> str:
-    """Return the name without the underscore that keeps it apart from a word of Python."""
+    """Return a field name without the underscore that avoids a Python keyword."""
     return name.removesuffix("_")
 
 
@@ -130,7 +125,7 @@ def _info(kind: type[Struct]) -> StructType:
     return cast("StructType", msgspec.inspect.type_info(kind))
 
 
-def _struct(node: Node, kind: StructType, path: Path, reading: Reading) -> Any:  # noqa: ANN401 - of the field's type
+def _struct(node: Node, kind: StructType, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401 - of the field's type
     if not isinstance(node.value, dict):
         return _wrong(node, path, reading, "a mapping")
     fields = {name_in_files(field.encode_name): field for field in kind.fields}
@@ -144,7 +139,7 @@ def _struct(node: Node, kind: StructType, path: Path, reading: Reading) -> Any: 
             )
             continue
         below = (*path, field.name)
-        # `schedules:` with nothing behind it says nothing.
+        # A key without a value counts as absent.
         if child.value is None:
             continue
         reading.note(below, child)
@@ -165,7 +160,7 @@ def _default(field: Field) -> Any:  # noqa: ANN401
     return field.default_factory() if field.default_factory is not NODEFAULT else _BAD
 
 
-def _value(node: Node, kind: Type, path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _value(node: Node, kind: Type, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     match kind:
         case msgspec.inspect.UnionType():
             return _value(node, _member(kind), path, reading)
@@ -185,35 +180,35 @@ def _value(node: Node, kind: Type, path: Path, reading: Reading) -> Any:  # noqa
 
 
 def _member(kind: msgspec.inspect.UnionType) -> Type:
-    """Return the one type of a union that is not a way to say nothing."""
+    """Return the one type of a union besides None and unset."""
     return next(member for member in kind.types if not isinstance(member, msgspec.inspect.NoneType))
 
 
-def _tuple(node: Node, item: Type, path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _tuple(node: Node, item: Type, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     if not isinstance(node.value, list):
         return _wrong(node, path, reading, f"a list, each of them {_words(item)}")
-    found = []
+    items = []
     for index, child in enumerate(node.value):
         reading.note((*path, index), child)
         value = _value(child, item, (*path, index), reading)
-        # Whatever comes after keeps its number.
-        found.append(_placeholder(item) if value is _BAD else value)
-    return tuple(found)
+        # A placeholder keeps the index of later items.
+        items.append(_placeholder(item) if value is _BAD else value)
+    return tuple(items)
 
 
-def _map(node: Node, item: Type, path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _map(node: Node, item: Type, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     if not isinstance(node.value, dict):
         return _wrong(node, path, reading, "a mapping")
-    found = {}
+    values = {}
     for key, child in node.value.items():
         reading.note((*path, key), child)
         value = _value(child, item, (*path, key), reading)
         if value is not _BAD:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
-def _enum(node: Node, kind: type[enum.Enum], path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _enum(node: Node, kind: type[enum.Enum], path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     known = [str(member.value) for member in kind]
     if node.value in known:
         return kind(node.value)
@@ -223,7 +218,7 @@ def _enum(node: Node, kind: type[enum.Enum], path: Path, reading: Reading) -> An
     return _BAD
 
 
-def _seconds(node: Node, path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _seconds(node: Node, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     try:
         return seconds_of(node.value)
     except ValueError:
@@ -231,7 +226,7 @@ def _seconds(node: Node, path: Path, reading: Reading) -> Any:  # noqa: ANN401
         return _BAD
 
 
-def _scalar(node: Node, kind: Type, path: Path, reading: Reading) -> Any:  # noqa: ANN401
+def _scalar(node: Node, kind: Type, path: Path, reading: DecodeReport) -> Any:  # noqa: ANN401
     value, wanted = node.value, _python_type(kind)
     if type(value) is wanted:
         return value
@@ -241,7 +236,7 @@ def _scalar(node: Node, kind: Type, path: Path, reading: Reading) -> Any:  # noq
     return _wrong(node, path, reading, _WORDS[wanted] + hint)
 
 
-def _wrong(node: Node, path: Path, reading: Reading, wanted: str) -> Any:  # noqa: ANN401
+def _wrong(node: Node, path: Path, reading: DecodeReport, wanted: str) -> Any:  # noqa: ANN401
     is_part = isinstance(node.value, dict | list)
     what = _WORDS[type(node.value)] if is_part or node.value is None else shown(node.value)
     reading.refuse(node, path, f"{what} is not what can stand here", allowed=f"give {wanted}")
@@ -279,7 +274,7 @@ def _python_type(kind: Type) -> type:
 
 
 def _placeholder(kind: Type) -> Any:  # noqa: ANN401
-    """Return what stands for a value that could not be read, so that the rest can still be looked at."""
+    """Return a placeholder for a value that could not be decoded, so that the rest can be checked."""
     match kind:
         case StructType():
             return kind.cls(**{field.name: _placeholder(field.type) for field in kind.fields if field.required})

@@ -38,7 +38,7 @@ DETAIL_BYTES_MAX: Final = 32_000
 # How many subscriptions are served in the transaction of the change; the rest follows.
 DELIVERIES_MAX: Final = 4
 LIMIT_MAX: Final = 1_000
-_TELLINGS: Final = "DEDUP#told#"
+_ONCE_PREFIX: Final = "DEDUP#told#"
 _FIRST: Final = "EVENT#"
 _LAST: Final = "EVENT#~"
 
@@ -251,7 +251,7 @@ def _once_row(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any
 
 
 def _once_key(once: str) -> Key:
-    return Key(f"{_TELLINGS}{once}", "DEDUP")
+    return Key(f"{_ONCE_PREFIX}{once}", "DEDUP")
 
 
 def _digits(at_ms: int) -> str:

@@ -137,10 +137,10 @@ _JOBS: Final = (
         "the period cannot begin again before the lock expires; the run itself is as it ended",
         "error",
     ),
-    note(E.CASCADE_SENT, "{pipeline} {schedule} {date}: {downstream} was told", "downstream"),
+    note(E.CASCADE_SENT, "{pipeline} {schedule} {date}: {downstream} was notified", "downstream"),
     warn(
         E.CASCADE_FAILED,
-        "{pipeline} {schedule} {date}: {downstream} could not be told that it is done: {error}",
+        "{pipeline} {schedule} {date}: {downstream} could not be notified: {error}",
         "start it by hand if it is due; the run that is done stays done",
         "downstream",
         "error",

@@ -108,7 +108,7 @@ _WATCHDOG: Final = (
     ),
     page(
         E.WATCHDOG_SILENT,
-        "the watchdog has not been heard of since {since}",
+        "the watchdog has been silent since {since}",
         "missed runs go unnoticed; start it again",
         "since",
         scope=Scope.INSTALLATION,
@@ -122,7 +122,7 @@ _WATCHDOG: Final = (
     ),
     page(
         E.SERVER_SILENT,
-        "the server has not been heard of since {since}",
+        "the server has been silent since {since}",
         "nothing is started or evaluated; start it again",
         "since",
         scope=Scope.INSTALLATION,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headgate.pipelines.authoring import archetypes
 from headgate.pipelines.authoring.archetypes import shipped_archetypes
-from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, Kind, json_schema
+from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, SchemaKind, json_schema
 from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.authoring.scaffold import project_files
 from headgate.pipelines.definition import model as definition
@@ -24,7 +24,7 @@ from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors
 
 
-def _validator(kind: Kind = Kind.PIPELINE) -> jsonschema.Draft202012Validator:
+def _validator(kind: SchemaKind = SchemaKind.PIPELINE) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json_schema(kind))
 
 
@@ -33,16 +33,16 @@ def _document(text: str) -> Any:
     return node.plain()
 
 
-def _files() -> list[tuple[Kind, str, str]]:
-    found = [(Kind.PIPELINE, path.name, path.read_text()) for path in sorted(MEDALLION.glob("*.yaml"))]
+def _files() -> list[tuple[SchemaKind, str, str]]:
+    found = [(SchemaKind.PIPELINE, path.name, path.read_text()) for path in sorted(MEDALLION.glob("*.yaml"))]
     for name, text in project_files("shop").items():
         if name.endswith(".yaml"):
-            found.append((Kind(Path(name).parent.name.removesuffix("s")), name, text))
+            found.append((SchemaKind(Path(name).parent.name.removesuffix("s")), name, text))
     return found
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_json_schema__itself__is_a_schema_of_its_dialect(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(SchemaKind))
+def test_json_schema__itself__is_a_schema_of_its_dialect(kind: SchemaKind) -> None:
     schema = json_schema(kind)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -51,7 +51,7 @@ def test_json_schema__itself__is_a_schema_of_its_dialect(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name", "text"), _files(), ids=[name for _, name, _ in _files()])
-def test_json_schema__every_example_and_scaffold__is_valid(kind: Kind, name: str, text: str) -> None:
+def test_json_schema__every_example_and_scaffold__is_valid(kind: SchemaKind, name: str, text: str) -> None:
     assert [error.message for error in _validator(kind).iter_errors(_document(text))] == []
 
 
@@ -60,7 +60,7 @@ def test_json_schema__the_archetypes_that_come__are_valid() -> None:
     found = documents(path.read_text(), path.name)
     assert len(found) == len(shipped_archetypes()) == 3
     for node in found:
-        _validator(Kind.ARCHETYPE).validate(node.plain())
+        _validator(SchemaKind.ARCHETYPE).validate(node.plain())
 
 
 @pytest.mark.parametrize("text", [OLDER, NEWER, RIGHT])

@@ -312,7 +312,7 @@ def test_load_text__a_schedule_that_is_wrong__names_the_field_and_the_fact(
 @pytest.mark.parametrize(
     ("rule", "field", "fact"),
     [
-        ("{}", "", "it says nothing"),
+        ("{}", "", "it has none"),
         ("{key: a, trait: b}", "", "it has key and trait"),
         ("{key: ''}", ".key", "is no key"),
         ("{key: a, check: age_gte, value: 1h}", ".check", "is not known"),

@@ -1,1 +1,1 @@
-"""Formats: say here what this part is for."""
+"""Formats: converts definitions of two older formats to ours."""

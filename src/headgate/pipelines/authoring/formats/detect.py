@@ -1,8 +1,8 @@
-"""The two older formats of definitions: recognising them, and saying in our words what each of their fields says.
+"""Format detection: recognises the formats of definitions, and converts the older ones.
 
 The first generation names a pipeline by `name` and has traits and archetypes; the second names it by `pipeline.id` and
-has sensors and rules. Nodes are taken over as they are, so that a problem names the line and the field of the file.
-What those formats accept and then ignore counts here, or is refused with the reason; never is it dropped in silence.
+has sensors and rules. Nodes keep their positions, so that a problem names the line and field of the file. Fields that
+those formats ignore take effect here, or are refused with the reason; none is dropped silently.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headgate.pipelines.authoring.formats.interlock_v1 import from_older
 from headgate.pipelines.authoring.formats.interlock_v2 import from_newer
 from headgate.pipelines.definition.problems import Problem
 from headgate.pipelines.definition.source_map import Node
-from headgate.pipelines.definition.typed_decoder import Reading
+from headgate.pipelines.definition.typed_decoder import DecodeReport
 
 
 class Format(enum.StrEnum):
-    """What a document is."""
+    """The format of a document."""
 
     OURS = "headgate"
     OLDER = "traits"
@@ -40,7 +40,7 @@ _REASONS: Final[Mapping[Format, tuple[str, str]]] = {
 
 
 def recognise(document: Node) -> Format:
-    """Return what a document is, by the names that only one of them has. What is unknown counts as ours."""
+    """Return the format of a document, by field names that only one format has. An unknown one counts as ours."""
     names = document.mapping().keys()
     if "pipeline" in names and "id" not in names:
         return Format.NEWER
@@ -53,7 +53,7 @@ def recognise(document: Node) -> Format:
     return Format.OLDER if "name" in names and "id" not in names else Format.OURS
 
 
-def in_our_words(document: Node, reading: Reading) -> Node | None:
+def converted(document: Node, reading: DecodeReport) -> Node | None:
     """Return a document of any format in ours; None, with the reason in `reading`, if it is no pipeline."""
     match recognise(document):
         case Format.OURS:

@@ -1,4 +1,4 @@
-"""Triggers of the older formats: their config in the words of ours."""
+"""Foreign triggers: converts trigger configurations of the older formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.pipelines.definition.node_edits import give, made, renamed
+from headgate.pipelines.definition.node_edits import node_of, renamed, set_default
 from headgate.pipelines.definition.source_map import Node
 
 _NAMES: Final[dict[str, dict[str, str]]] = {
@@ -36,18 +36,18 @@ _VARIABLE: Final = "INTERLOCK_"
 
 
 def trigger_type(text: str) -> str:
-    """Return the type of a trigger as we write it: with dashes."""
+    """Return the type of a trigger in our form, with dashes."""
     return text.replace("_", "-")
 
 
 def trigger_config(trigger: Node, config: Node | None, kind: str) -> Node:
-    """Return the config of a trigger in our words; what has no other name there keeps its own."""
+    """Return the config of a trigger in our format; unknown fields keep their names."""
     if config is None:
         return Node({}, trigger.line, trigger.column, trigger.path)
     found = renamed(_templates(config), _NAMES.get(kind, {}))
     if kind == "airflow":
-        # Neither generation knew any other.
-        give(found, "api", "v1")
+        # Both generations support this version only.
+        set_default(found, "api", "v1")
         _as_object(found, "conf")
     if kind == "emr":
         _as_list(found, "args")
@@ -55,7 +55,7 @@ def trigger_config(trigger: Node, config: Node | None, kind: str) -> Node:
 
 
 def _templates(node: Node) -> Node:
-    """Return a tree whose texts have the templates of ours."""
+    """Return a tree with the placeholders of our format."""
     value: Any = node.value
     if isinstance(value, dict):
         value = {key: _templates(child) for key, child in value.items()}
@@ -74,19 +74,19 @@ def _template(match: re.Match[str]) -> str:
 
 
 def _as_object(config: Node, name: str) -> None:
-    """Have JSON that is given as text be what it says."""
+    """Decode a field with JSON text."""
     found = config.at(name)
     if found is None or not isinstance(found.value, str):
         return
     try:
-        config.mapping()[name] = made(msgspec.json.decode(found.value), found)
+        config.mapping()[name] = node_of(msgspec.json.decode(found.value), found)
     except msgspec.DecodeError:
-        # The registry of triggers says what is allowed.
+        # The trigger registry reports what is allowed.
         return
 
 
 def _as_list(config: Node, name: str) -> None:
-    """Have a mapping of arguments be the list of `key=value` that a step is given."""
+    """Convert a mapping of arguments to the list of `key=value` of a step."""
     found = config.at(name)
     if found is not None and isinstance(found.value, dict):
-        config.mapping()[name] = made([f"{key}={child.plain()}" for key, child in found.value.items()], found)
+        config.mapping()[name] = node_of([f"{key}={child.plain()}" for key, child in found.value.items()], found)

@@ -1,4 +1,4 @@
-"""The first generation's definitions (`name`, `archetype`, `traits`, typed trigger blocks) in our words."""
+"""First-generation definitions (`name`, `archetype`, `traits`, typed trigger blocks), converted to ours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from headgate.pipelines.authoring.formats.field_moves import Moves, foreign, placed_like, taken
 from headgate.pipelines.authoring.formats.foreign_triggers import trigger_config, trigger_type
-from headgate.pipelines.definition.node_edits import give, made, mapping_at, put
+from headgate.pipelines.definition.node_edits import mapping_at, node_of, put, set_default
 from headgate.pipelines.definition.problems import one_of
 from headgate.pipelines.definition.source_map import Node
-from headgate.pipelines.definition.typed_decoder import Reading
+from headgate.pipelines.definition.typed_decoder import DecodeReport
 
-# That generation looks every half minute, all day long, unless it is told otherwise.
+# Defaults of that generation: every half minute, for a day.
 _INTERVAL_SECONDS: Final = 30
 _WINDOW_SECONDS: Final = 86_400
 _TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
@@ -51,8 +51,8 @@ _MOVES: Final = Moves(
 )
 
 
-def from_older(document: Node, reading: Reading) -> Node:
-    """Return a definition of the first generation in ours, with its defaults where they differ."""
+def from_older(document: Node, reading: DecodeReport) -> Node:
+    """Convert a first-generation definition, with its defaults where they differ."""
     ours = _MOVES.apply(document, reading)
     for name in ("trigger", "sla", "retry"):
         placed_like(ours, name, document.at(name))
@@ -62,17 +62,17 @@ def from_older(document: Node, reading: Reading) -> Node:
     _sla(ours, reading)
     readiness = mapping_at(ours, "readiness")
     if readiness is not None:
-        give(readiness, "interval", _INTERVAL_SECONDS)
-        give(readiness, "window", _WINDOW_SECONDS)
+        set_default(readiness, "interval", _INTERVAL_SECONDS)
+        set_default(readiness, "window", _WINDOW_SECONDS)
     categories = ours.at("retry", "categories")
     if categories is not None and categories.value == []:
-        # None at all means the usual ones there.
+        # An absent list means the defaults there.
         del ours.mapping()["retry"].mapping()["categories"]
     return ours
 
 
 def _evaluators(ours: Node) -> None:
-    """Say of an evaluator that is neither built in nor a URL that it is a program."""
+    """Mark evaluators that are neither built in nor URLs as commands."""
     traits = ours.at("readiness", "traits")
     for trait in () if traits is None else traits.mapping().values():
         found = trait.at("evaluator")
@@ -81,10 +81,10 @@ def _evaluators(ours: Node) -> None:
             and isinstance(found.value, str)
             and not re.match(r"builtin:|https?://|push$", found.value)
         ):
-            trait.mapping()["evaluator"] = made(f"command:{found.value}", found)
+            trait.mapping()["evaluator"] = node_of(f"command:{found.value}", found)
 
 
-def _trigger(ours: Node, document: Node, reading: Reading) -> None:
+def _trigger(ours: Node, document: Node, reading: DecodeReport) -> None:
     blocks = taken(ours, _BLOCK)
     trigger = ours.at("trigger")
     if trigger is None and blocks is not None:
@@ -96,18 +96,18 @@ def _trigger(ours: Node, document: Node, reading: Reading) -> None:
     if kind is None or not isinstance(kind.value, str):
         return
     type_name = trigger_type(kind.value)
-    trigger.mapping()["type"] = made(type_name, kind)
+    trigger.mapping()["type"] = node_of(type_name, kind)
     for name, block in (blocks.mapping() if blocks is not None else {}).items():
         if trigger_type(name) != type_name:
             fact = f"the trigger is of type {kind.value}: this would not be used"
             reading.refuse(block, foreign(f"trigger.{name}"), fact, allowed="leave it out")
         else:
-            # A command may be given as its text alone.
-            given = made({"command": block}, block) if isinstance(block.value, str | list) else block
+            # A command may be given as text alone.
+            given = node_of({"command": block}, block) if isinstance(block.value, str | list) else block
             put(trigger, "config", trigger_config(trigger, given, type_name))
 
 
-def _schedules(ours: Node, document: Node, reading: Reading) -> None:
+def _schedules(ours: Node, document: Node, reading: DecodeReport) -> None:
     watched, exclude = taken(ours, _WATCHED), taken(ours, _EXCLUDE)
     zone = document.at("sla", "timezone")
     if zone is not None and zone.value is not None:
@@ -126,14 +126,14 @@ def _schedules(ours: Node, document: Node, reading: Reading) -> None:
         )
     schedules = ours.at("schedules")
     if schedules is None or schedules.value == []:
-        schedules = made([{"name": "daily"}], ours, "schedules")
+        schedules = node_of([{"name": "daily"}], ours, "schedules")
         put(ours, "schedules", schedules)
     for schedule in schedules.value if isinstance(schedules.value, list) else ():
         if exclude is not None:
-            give(schedule, "exclude", exclude)
+            set_default(schedule, "exclude", exclude)
 
 
-def _sla(ours: Node, reading: Reading) -> None:
+def _sla(ours: Node, reading: DecodeReport) -> None:
     timeout = taken(ours, _TIMEOUT)
     if timeout is not None:
         put(ours, "readiness.timeout", _timeout(timeout, ours, reading))
@@ -142,12 +142,12 @@ def _sla(ours: Node, reading: Reading) -> None:
         if sla.at("at_risk") is not None:
             fact = "there is no deadline to warn of"
             reading.refuse(sla.mapping()["at_risk"], foreign("sla.atRiskLeadTime"), fact, allowed="give one")
-        # Its zone and its time-out have found their places.
+        # Its zone and time-out have been moved.
         taken(ours, "sla")
 
 
-def _timeout(timeout: Node, ours: Node, reading: Reading) -> Node:
-    """Return a time-out that is given as a time of the day as the seconds from the start of the run."""
+def _timeout(timeout: Node, ours: Node, reading: DecodeReport) -> Node:
+    """Convert a time-out given as a time of day to seconds from the start of the run."""
     match = _TIME.fullmatch(timeout.value) if isinstance(timeout.value, str) else None
     if match is None:
         return timeout
@@ -159,7 +159,7 @@ def _timeout(timeout: Node, ours: Node, reading: Reading) -> Node:
     if starts or minutes <= start:
         fact = "as a time of the day it must be later than `after`, the same for all schedules"
         reading.refuse(timeout, foreign("sla.validationTimeout"), fact, allowed='give a duration, such as "2h"')
-    return made(max(60, 60 * (minutes - start)), timeout)
+    return node_of(max(60, 60 * (minutes - start)), timeout)
 
 
 def _minutes(after: Node | None) -> int:

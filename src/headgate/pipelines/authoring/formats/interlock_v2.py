@@ -1,4 +1,4 @@
-"""The second generation's definitions (`pipeline.id`, `schedule`, `validation`, `job`) in our words."""
+"""Second-generation definitions (`pipeline.id`, `schedule`, `validation`, `job`), converted to ours."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from headgate.pipelines.authoring.formats.field_moves import Moves, foreign, placed_like, taken
 from headgate.pipelines.authoring.formats.foreign_triggers import trigger_config
-from headgate.pipelines.definition.node_edits import give, made, put
+from headgate.pipelines.definition.node_edits import node_of, put, set_default
 from headgate.pipelines.definition.problems import shown
 from headgate.pipelines.definition.source_map import Node
-from headgate.pipelines.definition.typed_decoder import Reading
+from headgate.pipelines.definition.typed_decoder import DecodeReport
 
 _RETRIES_MAX: Final = 10
 _HOURLY_CRON: Final = re.compile(r"(\S+\s+)?[0-9*/,-]+\s+\*(/1)?\s+\*\s+\*\s+\*")
-# Beside our own fields, for what has to be looked at before it has a place.
+# Temporary fields for values that are checked before they are placed.
 _SCHEDULE: Final = "~schedule"
 _TIME: Final = "~time"
 _RETRIES: Final = "~retries"
@@ -61,8 +61,8 @@ _MOVES: Final = Moves(
 )
 
 
-def from_newer(document: Node, reading: Reading) -> Node:
-    """Return a definition of the second generation in ours, with its defaults where they differ."""
+def from_newer(document: Node, reading: DecodeReport) -> Node:
+    """Convert a second-generation definition, with its defaults where they differ."""
     ours = _MOVES.apply(document, reading)
     head = document.at("pipeline") or document
     if ours.at("id") is None:
@@ -74,15 +74,15 @@ def from_newer(document: Node, reading: Reading) -> Node:
     return ours
 
 
-def _schedule(ours: Node, document: Node, reading: Reading) -> None:
+def _schedule(ours: Node, document: Node, reading: DecodeReport) -> None:
     schedule = taken(ours, _SCHEDULE)
     time = taken(ours, _TIME)
     zone = document.at("schedule", "timezone")
     if zone is not None and zone.value is not None:
-        # Dates of runs are days of that zone; deadlines are in UTC unless they say otherwise.
+        # Run dates are days of that zone; deadlines are in UTC by default.
         put(ours, "timezone", zone)
         if ours.at("sla") is not None:
-            give(ours.mapping()["sla"], "timezone", "UTC")
+            set_default(ours.mapping()["sla"], "timezone", "UTC")
     if schedule is None:
         return
     original = document.at("schedule") or document
@@ -93,18 +93,18 @@ def _schedule(ours: Node, document: Node, reading: Reading) -> None:
         fact = "schedule.cron and schedule.include exclude each other"
         reading.refuse(include, foreign("schedule.include"), fact, allowed="give one of them")
     if time is not None:
-        # With nothing else to begin a run, it is the time to begin; otherwise the time to have begun by.
+        # Without another start condition it is the start time; otherwise the latest start.
         put(schedule, "after" if cron is None and sensor is None else "deadline", time)
     if cron is None and sensor is None and include is None:
-        # Only a cron, a sensor or dates ever begin a run; a time zone alone does not make it due every day.
+        # Only a cron, a sensor or dates start a run; a time zone alone does not make it due every day.
         return
-    give(schedule, "name", "cron" if cron is not None else "stream")
-    put(ours, "schedules", made([schedule], schedule, "schedule"))
+    set_default(schedule, "name", "cron" if cron is not None else "stream")
+    put(ours, "schedules", node_of([schedule], schedule, "schedule"))
     if _is_hourly(ours, schedule):
-        give(ours, "period", "hourly")
+        set_default(ours, "period", "hourly")
 
 
-def _holidays(schedule: Node, reading: Reading) -> None:
+def _holidays(schedule: Node, reading: DecodeReport) -> None:
     exclude = schedule.at("exclude")
     found = None if exclude is None else exclude.at("holidays")
     if exclude is None or found is None or not isinstance(found.value, bool):
@@ -117,7 +117,7 @@ def _holidays(schedule: Node, reading: Reading) -> None:
 
 
 def _is_hourly(ours: Node, schedule: Node) -> bool:
-    """Whether its runs are for hours, which that format says nowhere: by its deadlines and its cron expression."""
+    """Whether its runs are hourly, which that format does not state: by its deadlines and cron expression."""
     deadlines = (ours.at("sla", "deadline"), schedule.at("sensor", "deadline"))
     if any(node is not None and isinstance(node.value, str) and node.value.startswith(":") for node in deadlines):
         return True
@@ -126,7 +126,7 @@ def _is_hourly(ours: Node, schedule: Node) -> bool:
     return text.strip() == "@hourly" or _HOURLY_CRON.fullmatch(text.strip()) is not None
 
 
-def _job(ours: Node, document: Node, reading: Reading) -> None:
+def _job(ours: Node, document: Node, reading: DecodeReport) -> None:
     retries = taken(ours, _RETRIES)
     if document.at("job") is None:
         return
@@ -135,13 +135,13 @@ def _job(ours: Node, document: Node, reading: Reading) -> None:
     elif type(retries.value) is not int:
         put(ours, "retry.attempts", retries)
     elif 0 <= retries.value <= _RETRIES_MAX:
-        put(ours, "retry.attempts", made(retries.value + 1, retries))
+        put(ours, "retry.attempts", node_of(retries.value + 1, retries))
     else:
         fact, allowed = f"{shown(retries.value)} is out of bounds", f"use 0 to {_RETRIES_MAX}"
         reading.refuse(retries, ("retry", "attempts"), fact, allowed=allowed)
     retry = ours.at("retry")
     if retry is not None:
-        give(retry, "permanent_retries", 1)
+        set_default(retry, "permanent_retries", 1)
     trigger = ours.at("trigger")
     if trigger is not None:
         period = ours.at("period")
@@ -154,13 +154,13 @@ def _job(ours: Node, document: Node, reading: Reading) -> None:
 
 
 def _dates(config: Node, kind: str, *, is_hourly: bool) -> None:
-    """Have the job be told its date, as that generation does without being asked."""
+    """Pass the date to the job, as that generation does by default."""
     dates = {"par_day": "${day_compact}"} | ({"par_hour": "${hour}"} if is_hourly else {})
     if kind == "glue":
-        give(config, "arguments", {})
+        set_default(config, "arguments", {})
         arguments = config.at("arguments")
         for name, value in dates.items():
             if arguments is not None:
-                give(arguments, f"--{name}", value)
+                set_default(arguments, f"--{name}", value)
     elif kind == "http":
-        give(config, "body", dates)
+        set_default(config, "body", dates)
