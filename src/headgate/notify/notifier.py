@@ -190,7 +190,7 @@ class Notifier:
 
     def _writes(self, decided: NoticeOutcome, notice: Notice, context: _NoticeContext, now_ms: int) -> list[Write]:
         if decided is NoticeOutcome.COUNT:
-            assert context.alert is not None, "only what was told before is counted"
+            assert context.alert is not None, "only an alert that was sent is counted up"
             before = context.alert
             counted = replace(before, count=before.count + 1, last_at_ms=notice.at_ms, version=before.version + 1)
             return [alert_put(counted, replaces=before.version)]

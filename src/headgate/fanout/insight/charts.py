@@ -67,10 +67,12 @@ def progress_plot(fanout: Fanout, counts: Counts, chunks: Sequence[Chunk], now_m
         frame, shares, [point.failed / highest for point in points], RED, "failed", dashes=' stroke-dasharray="5 3"'
     )
     whole = _curve(frame, [0, 1], [counts.total / highest] * 2, GREY, "total", dashes=' stroke-dasharray="2 3"')
-    said = f"{counts.completed} of {counts.total} chunks completed and {counts.failed} failed in {time_text(seconds)}."
+    detail = (
+        f"{counts.completed} of {counts.total} chunks completed and {counts.failed} failed in {time_text(seconds)}."
+    )
     axes = [*x_axis(frame, time_ticks(seconds), "since the first chunk was begun"), *y_axis(frame, ticks, "chunks")]
     body = [*above, *axes, whole, done, failed]
-    return document("progress", title, f"{said} {note}", body, frame=frame)
+    return document("progress", title, f"{detail} {note}", body, frame=frame)
 
 
 def durations_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> str:
@@ -80,12 +82,12 @@ def durations_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> s
     spread = spread_of(durations_ms)
     if spread is None:
         return empty("durations", title, "No chunk has completed yet.")
-    said = (
+    detail = (
         f"p50 {time_text(spread.p50_ms / 1000)}, p95 {time_text(spread.p95_ms / 1000)}, "
         f"p99 {time_text(spread.p99_ms / 1000)}, longest {time_text(spread.max_ms / 1000)}. {note}"
     ).strip()
     entries = [Entry(GREEN, "up to p95"), Entry(AMBER, "p95 to p99"), Entry(RED, "above p99")]
-    above, top = head(entries, said, width=WIDTH)
+    above, top = head(entries, detail, width=WIDTH)
     frame = Frame(top=top)
     edges = log_edges(durations_ms[0], durations_ms[-1])
     bins = binned(durations_ms, edges)
@@ -100,7 +102,7 @@ def durations_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> s
     times = log_time_ticks(edges[0] / 1000, edges[-1] / 1000)
     axes = [*x_axis(frame, times, "duration, each bin longer by the same ratio"), *y_axis(frame, ticks, "chunks")]
     body = [*above, *axes, *marks, *_percentiles(frame, spread, edges)]
-    return document("durations", title, f"{spread.count} completed chunks: {said}", body, frame=frame)
+    return document("durations", title, f"{spread.count} completed chunks: {detail}", body, frame=frame)
 
 
 def attempts_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> str:
@@ -110,9 +112,9 @@ def attempts_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> st
     if not found:
         return empty("attempts", title, "No chunk has been begun yet.")
     total = sum(found.values())
-    said = f"{total - found.get(1, 0)} of {total} chunks took more than one attempt. {note}".strip()
+    detail = f"{total - found.get(1, 0)} of {total} chunks took more than one attempt. {note}".strip()
     entries = [Entry(GREEN, "at the first attempt"), Entry(AMBER, "at a later one")]
-    above, top = head(entries, said, width=WIDTH)
+    above, top = head(entries, detail, width=WIDTH)
     frame = Frame(top=top, height=260)
     bars: dict[int, int] = dict.fromkeys(range(1, min(ATTEMPTS_TOGETHER, max(found)) + 1), 0)
     for attempts, count in found.items():
@@ -130,7 +132,7 @@ def attempts_plot(run_id: str, chunks: Iterable[Chunk], *, note: str = "") -> st
             marks.append(_bar(frame, left, width, count / highest, colour, f"{count} chunks took {name} attempts"))
             marks.append(label(frame.x(middle), frame.y(count / highest) - 4, count_text(count), anchor="middle"))
     axes = [*x_axis(frame, names, "attempts"), *y_axis(frame, ticks, "chunks")]
-    return document("attempts", title, said, [*above, *axes, *marks], frame=frame)
+    return document("attempts", title, detail, [*above, *axes, *marks], frame=frame)
 
 
 def log_edges(low_ms: float, high_ms: float) -> list[float]:

@@ -73,12 +73,12 @@ def side(store: Store, queries: FanoutQueries, run_id: str) -> Side:
 
 def compared(before: Side, after: Side) -> Comparison:
     """Return the differences between two fan-outs."""
-    said = [name for name in _ASKED if getattr(before.fanout, name) != getattr(after.fanout, name)]
+    detail = [name for name in _ASKED if getattr(before.fanout, name) != getattr(after.fanout, name)]
     first, second = _figures(before), _figures(after)
     return Comparison(
         before=before.fanout.run_id,
         after=after.fanout.run_id,
-        asked_differently=said,
+        asked_differently=detail,
         figures=[_difference(name, first[name], second[name]) for name in first],
         errors=_shifts(before.errors.groups, after.errors.groups),
         errors_are_complete=before.errors.is_complete and after.errors.is_complete,

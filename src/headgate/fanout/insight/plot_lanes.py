@@ -82,8 +82,8 @@ def lanes_plot(
     seconds = max(0.001, (max(span.end_ms for span in shown) - begin_ms) / 1000)
     workers = len({span.worker for span in spans})
     left_out = f"{len(shown)} of {len(spans)} attempts" if len(shown) < len(spans) else f"{len(spans)} attempts"
-    said = f"{len(lanes)} of {workers} workers, {left_out}. {note}".strip()
-    body, top = head(_outcome_entries(shown), said, width=WIDTH)
+    detail = f"{len(lanes)} of {workers} workers, {left_out}. {note}".strip()
+    body, top = head(_outcome_entries(shown), detail, width=WIDTH)
     frame = Frame(left=160, top=top, height=top + LANE * len(lanes) + BOTTOM)
     for name, lane in lanes.items():
         body.append(label(frame.left - 6, frame.top + LANE * lane + 12, shortened(name, _NAME_LENGTH), anchor="end"))
@@ -92,7 +92,7 @@ def lanes_plot(
         right = frame.x((span.end_ms - begin_ms) / 1000 / seconds)
         body.append(_span_bar(span, left, right, frame.top + LANE * lanes[span.worker]))
     body += x_axis(frame, time_ticks(seconds), "since the first attempt that is shown")
-    return document("lanes", title, said, body, frame=frame)
+    return document("lanes", title, detail, body, frame=frame)
 
 
 def spans_of(chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int) -> list[Span]:

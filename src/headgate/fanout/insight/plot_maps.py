@@ -133,8 +133,8 @@ def _drawn_map(
     body += grid.open_cells(set(range(cells)) - worst.keys())
     body += grid.by_colour({place: cell for place, cell in worst.items() if place not in tipped})
     body += [grid.tipped(place, worst[place]) for place in bad]
-    said = ", ".join(entry.label for entry in entries) or "no chunk was read"
-    return document("map", title, f"{said}. {note}", body, frame=frame)
+    detail = ", ".join(entry.label for entry in entries) or "no chunk was read"
+    return document("map", title, f"{detail}. {note}", body, frame=frame)
 
 
 class _Grid:

@@ -72,8 +72,8 @@ def stuck(
     now_ms = queries.now_ms()
     threshold_seconds = _threshold_seconds(fanout, older_than_seconds)
     found = _candidates(queries, fanout, now_ms - round(1000 * threshold_seconds))
-    said = (classify(fanout, chunk, now_ms, older_than_seconds=threshold_seconds) for chunk in found)
-    return list(islice((one for one in said if one is not None), limit))
+    detail = (classify(fanout, chunk, now_ms, older_than_seconds=threshold_seconds) for chunk in found)
+    return list(islice((one for one in detail if one is not None), limit))
 
 
 def _candidates(queries: FanoutQueries, fanout: Fanout, before_ms: int) -> Iterator[Chunk]:

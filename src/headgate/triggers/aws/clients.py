@@ -118,7 +118,7 @@ def aws_call(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as exc:
-        raise TriggerFailedError(f"{what}: {error_code(exc)}: {_said(exc)}", _category(exc)) from exc
+        raise TriggerFailedError(f"{what}: {error_code(exc)}: {_message(exc)}", _category(exc)) from exc
     except BotoCoreError as exc:
         raise TriggerFailedError(f"{what}: {shown(str(exc))}", _category_without_answer(exc)) from exc
 
@@ -129,7 +129,7 @@ def error_code(error: Exception) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     response: dict[str, Any] = getattr(error, "response", None) or {}
     return shown(str(response.get("Error", {}).get("Message", "")))
 

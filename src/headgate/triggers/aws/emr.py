@@ -72,7 +72,7 @@ class EmrKind:
         if state == "COMPLETED":
             return PollResult(JobState.SUCCEEDED)
         if state not in _FAILED:
-            return PollResult(JobState.RUNNING, reason=state or "EMR has not said how it is")
+            return PollResult(JobState.RUNNING, reason=state or "EMR has not reported its state")
         reason = _reason(status)
         return failed(category_of(reason), f"{state}: {reason}" if reason else f"EMR says {state}")
 

@@ -78,12 +78,12 @@ class EmrServerlessKind:
 
     def poll(self, job: Job[EmrServerlessConfig], metadata: Mapping[str, str]) -> PollResult:
         run = self._run(job, external_id_of(job.order, metadata))
-        state, said = str(run.get("state") or ""), str(run.get("stateDetails") or "")
+        state, detail = str(run.get("state") or ""), str(run.get("stateDetails") or "")
         if state == "SUCCESS":
             return PollResult(JobState.SUCCEEDED)
         if state in _FAILED:
-            return failed(category_of(said), f"{state}: {said}" if said else f"EMR Serverless says {state}")
-        return PollResult(JobState.RUNNING, reason=state or "EMR Serverless has not said how it is")
+            return failed(category_of(detail), f"{state}: {detail}" if detail else f"EMR Serverless says {state}")
+        return PollResult(JobState.RUNNING, reason=state or "EMR Serverless has not reported its state")
 
     def cancel(self, job: Job[EmrServerlessConfig], metadata: Mapping[str, str]) -> None:
         run_id = external_id_of(job.order, metadata)

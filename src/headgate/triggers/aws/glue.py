@@ -84,13 +84,13 @@ class GlueKind:
         glue = self._clients.client("glue", region=config.region)
         with aws_call(f"Glue job {config.job_name}, run {run_id}"):
             run: dict[str, Any] = glue.get_job_run(JobName=config.job_name, RunId=run_id).get("JobRun") or {}
-        state, said = str(run.get("JobRunState") or ""), str(run.get("ErrorMessage") or "")
+        state, detail = str(run.get("JobRunState") or ""), str(run.get("ErrorMessage") or "")
         if state in _OUT_OF_TIME:
-            return failed(FailureCategory.TIMEOUT, said or f"Glue says {state}")
+            return failed(FailureCategory.TIMEOUT, detail or f"Glue says {state}")
         if state in _FAILED:
-            return failed(category_of(said), f"{state}: {said}" if said else f"Glue says {state}")
+            return failed(category_of(detail), f"{state}: {detail}" if detail else f"Glue says {state}")
         if state != "SUCCEEDED":
-            return PollResult(JobState.RUNNING, reason=state or "Glue has not said how it is")
+            return PollResult(JobState.RUNNING, reason=state or "Glue has not reported its state")
         if not config.verify_logs:
             return PollResult(JobState.SUCCEEDED)
         logs = GlueLogs(self._clients.client("logs", region=config.region))
@@ -124,7 +124,7 @@ def _options(config: GlueConfig) -> dict[str, Any]:
 def _log_group(config: GlueConfig, run: Mapping[str, Any]) -> str:
     """Return the log group of a run's driver."""
     named = (run.get("Arguments") or {}).get("--continuous-log-logGroup")
-    said = str(run.get("LogGroupName") or "")
+    detail = str(run.get("LogGroupName") or "")
     # The default group lacks the suffix of continuous logs.
-    usual = "" if said in ("", "/aws-glue/jobs") else said
+    usual = "" if detail in ("", "/aws-glue/jobs") else detail
     return config.log_group or named or usual or "/aws-glue/jobs/logs-v2"

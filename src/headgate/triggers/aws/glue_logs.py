@@ -108,8 +108,8 @@ def log4j_error(messages: Iterable[str]) -> str | None:
 def _reason_in(message: str) -> str:
     start = message.find("{")
     try:
-        said = typed_decode.from_json(message[start:].encode(), dict[str, Any]) if start >= 0 else {}
+        detail = typed_decode.from_json(message[start:].encode(), dict[str, Any]) if start >= 0 else {}
     except msgspec.DecodeError:
-        said = {}
-    reason = said.get("Failure Reason") or said.get("failureReason") or message
+        detail = {}
+    reason = detail.get("Failure Reason") or detail.get("failureReason") or message
     return shown(str(reason))

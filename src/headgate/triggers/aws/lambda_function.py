@@ -71,9 +71,9 @@ class LambdaKind:
             answer = client.invoke(
                 FunctionName=config.function, InvocationType=config.invocation, Payload=_payload(job), **options
             )
-            said = answer["Payload"].read(_PAYLOAD_CHARS_MAX).decode(errors="replace")
+            detail = answer["Payload"].read(_PAYLOAD_CHARS_MAX).decode(errors="replace")
         if answer.get("FunctionError"):
-            raise failure_of(what, said)
+            raise failure_of(what, detail)
         request_id = str(answer.get("ResponseMetadata", {}).get("RequestId") or "")
         if job.order.callback_url is not None:
             return running(job.key, request_id=request_id)
@@ -105,12 +105,12 @@ def _context(job: Job[LambdaConfig]) -> str:
     return base64.b64encode(msgspec.json.encode(context)).decode()
 
 
-def failure_of(what: str, said: str) -> TriggerFailedError:
+def failure_of(what: str, detail: str) -> TriggerFailedError:
     """Return the error of a failed function, from the payload of its response."""
     try:
-        answer = typed_decode.from_json(said.encode(), dict[str, Any])
+        answer = typed_decode.from_json(detail.encode(), dict[str, Any])
     except msgspec.DecodeError:
         answer = {}
     error, message = str(answer.get("errorType") or ""), str(answer.get("errorMessage") or "")
-    text = ": ".join(part for part in (error, message) if part) or said
+    text = ": ".join(part for part in (error, message) if part) or detail
     return TriggerFailedError(f"{what}: it failed: {shown(text)}", category_of(text), was_started=True)

@@ -123,7 +123,7 @@ def judge(execution: Mapping[str, Any]) -> PollResult:
             return failed(FailureCategory.TIMEOUT, reason)
         case "FAILED":
             return failed(category_of(f"{error} {cause}"), reason)
-    return PollResult(JobState.RUNNING, reason=status or "Step Functions has not said how it is")
+    return PollResult(JobState.RUNNING, reason=status or "Step Functions has not reported its state")
 
 
 def execution_arn(machine_arn: str, name: str) -> str:

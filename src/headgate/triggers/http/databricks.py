@@ -187,8 +187,8 @@ def _given(config: DatabricksConfig, names: tuple[str, ...]) -> dict[str, Any]:
 def _is_gone(answer: HttpResponse) -> bool:
     if answer.status not in (400, 404):
         return False
-    said = answer.object()
-    return said.get("error_code") in _GONE or "does not exist" in str(said.get("message"))
+    detail = answer.object()
+    return detail.get("error_code") in _GONE or "does not exist" in str(detail.get("message"))
 
 
 def _refusal(answer: HttpResponse) -> TriggerFailedError:

@@ -77,8 +77,8 @@ class HttpKind:
         )
         if not answer.is_good:
             raise answer.refusal()
-        said = {"status": str(answer.status)}
-        return running(job.key, **said) if job.order.callback_url is not None else completed(job.key, **said)
+        detail = {"status": str(answer.status)}
+        return running(job.key, **detail) if job.order.callback_url is not None else completed(job.key, **detail)
 
     def poll(self, job: Job[HttpConfig], metadata: Mapping[str, str]) -> PollResult:
         del metadata

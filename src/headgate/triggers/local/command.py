@@ -197,7 +197,7 @@ def _is_locked(record: CommandRecord) -> bool:
 def _judged(job: Job[CommandConfig], finished: Finished, *, is_cancelled: bool) -> Ended:
     output = job.scrub(finished.output.decode(errors="replace"))
     code = finished.exit_code
-    said = shown(output[-400:])
+    detail = shown(output[-400:])
     what = job.config.argv()[0]
     if is_cancelled:
         return Ended(code, output, FailureCategory.PERMANENT, "it was cancelled")
@@ -208,7 +208,7 @@ def _judged(job: Job[CommandConfig], finished: Finished, *, is_cancelled: bool) 
         return Ended(0, output)
     how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
     category = FailureCategory.PERMANENT if code in job.config.permanent_exits else FailureCategory.TRANSIENT
-    return Ended(code, output, category, f"{what}: {how}" + (f": {said}" if said else ""))
+    return Ended(code, output, category, f"{what}: {how}" + (f": {detail}" if detail else ""))
 
 
 def _started(job: Job[CommandConfig], ended: Ended) -> Started:
