@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headgate.clock import Clock
 from headgate.errors import TransientError
 from headgate.store.cache.keys import Group, Key, group_of, is_group
-from headgate.store.cache.shared import Invalidation, Listener, SharedEntry, SharedRead
+from headgate.store.cache.shared import Invalidation, InvalidationListener, SharedEntry, SharedRead
 
 
 @dataclass
@@ -45,7 +45,7 @@ class MemoryLayer:
         self.closed = False
         self.after_get: Callable[[], None] = lambda: None
         self._server = server
-        self._listener: Listener | None = None
+        self._listener: InvalidationListener | None = None
         self._inbox: list[Invalidation] = []
         server.layers.append(self)
 
@@ -73,7 +73,7 @@ class MemoryLayer:
             self._publish(invalidation)
         return True
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: InvalidationListener) -> None:
         self._listener = listener
 
     def close(self) -> None:
@@ -84,18 +84,18 @@ class MemoryLayer:
         assert self._listener is not None, "nobody listens"
         arrived, self._inbox = self._inbox, []
         for invalidation in arrived:
-            self._listener.heard(invalidation)
+            self._listener.on_invalidated(invalidation)
 
     def reconnect(self) -> None:
         """Lose the messages that have arrived, and say so."""
         assert self._listener is not None, "nobody listens"
         self._inbox.clear()
-        self._listener.missed()
+        self._listener.on_messages_lost()
 
     def tick(self) -> None:
         """Let the second pass after which a listener is called when nothing happens."""
         assert self._listener is not None, "nobody listens"
-        self._listener.idle()
+        self._listener.on_idle()
 
     def put(self, key: Key, entry: SharedEntry) -> None:
         """Place an answer as it is, whatever was there."""

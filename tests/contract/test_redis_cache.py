@@ -21,8 +21,8 @@ from headgate.clock import SystemClock
 from headgate.errors import SettingsError, TransientError
 from headgate.store.cache import redis as redis_cache
 from headgate.store.cache import shared as cache_shared
-from headgate.store.cache.keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
-from headgate.store.cache.read_through import VERSION_MAX, Cache, Cached, Layer, Loaded
+from headgate.store.cache.keys import CacheKind, Key, dataset_config, dataset_configs_of, signal_state, signal_states_of
+from headgate.store.cache.read_through import VERSION_MAX, Cache, Cached, CacheLayer, Loaded
 from headgate.store.cache.redis import RedisLayer
 from headgate.store.cache.shared import Invalidation, SharedEntry
 from tests.redis_server import RedisServer
@@ -112,7 +112,7 @@ def _down() -> Loaded[Config] | None:
     raise TransientError("the store is down")
 
 
-def _answer(read: Cached[Any]) -> tuple[int | None, Layer, bool]:
+def _answer(read: Cached[Any]) -> tuple[int | None, CacheLayer, bool]:
     return read.version, read.layer, read.stale
 
 
@@ -298,8 +298,8 @@ def test_get__garbage_in_redis__is_answered_from_the_store_and_mended(
     reader.invalidate(KEY)
     second = _get(reader, 2)
 
-    assert _answer(first) == (2, Layer.STORE, False)
-    assert _answer(second) == (2, Layer.STORE, False)
+    assert _answer(first) == (2, CacheLayer.STORE, False)
+    assert _answer(second) == (2, CacheLayer.STORE, False)
     # Its own listener may still be busy with the invalidation, and then it does not trust what it reads.
     _until(lambda: not witness.get(KEY, _down, Config).stale)
     assert witness.get(KEY, _down, Config).version == 2
@@ -317,7 +317,7 @@ def test_get__another_cache_has_loaded__typed_values_come_back_typed(open_cache:
 
     assert read.value == config
     assert isinstance(read.value, Config)
-    assert read.layer is Layer.L2
+    assert read.layer is CacheLayer.L2
 
 
 def test_wrote__another_cache_holds_the_old_answer__it_sees_the_new_one(open_cache: OpenCache) -> None:
@@ -343,10 +343,10 @@ def test_wrote__own_message_comes_back__is_ignored(open_cache: OpenCache) -> Non
     _get(other, 1)
 
     one.wrote(KEY, Config("TIER_2"), 2)
-    _until(lambda: other.stats.of(Kind.DATASET_CONFIG).invalidations == 1)
+    _until(lambda: other.stats.of(CacheKind.DATASET_CONFIG).invalidations == 1)
 
-    assert one.stats.of(Kind.DATASET_CONFIG).invalidations == 0
-    assert _answer(one.get(KEY, _down, Config)) == (2, Layer.L1, False)
+    assert one.stats.of(CacheKind.DATASET_CONFIG).invalidations == 0
+    assert _answer(one.get(KEY, _down, Config)) == (2, CacheLayer.L1, False)
 
 
 def test_invalidate__group__another_cache_drops_that_dataset_alone(open_cache: OpenCache) -> None:
@@ -367,7 +367,7 @@ def test_listener__message_that_is_garbage__makes_l1_doubtful_and_goes_on(
     one, other = open_cache(), open_cache()
     for number, garbage in enumerate([b"", b"\xff", b"[1,2]", b'["x","nonsense",1]', b'["x","ss:a:F","y"]'], start=1):
         _get(other, number)
-        _until(lambda: _get(other, 0).layer is Layer.L1)
+        _until(lambda: _get(other, 0).layer is CacheLayer.L1)
         admin.delete(f"headgate:{KEY}")
 
         admin.publish("headgate:invalidations", garbage)
@@ -423,7 +423,7 @@ def test_two_processes__writes_and_invalidations__are_seen_by_each_other(
 
         _until(lambda: admin.pubsub_numsub("headgate:invalidations")[0][1] == 2)
         assert ask("get 1") == "1 TIER_1 store"
-        assert _answer(_get(parent, 0)) == (1, Layer.L2, False)
+        assert _answer(_get(parent, 0)) == (1, CacheLayer.L2, False)
 
         parent.wrote(KEY, Config("TIER_2"), 2)
         _until(lambda: ask("get 0").startswith("2 TIER_2"))
@@ -482,9 +482,9 @@ def test_redis_down__from_the_start__reads_go_on_and_cost_next_to_nothing(server
         cache.invalidate(KEY, 3)
     cache.close()
 
-    assert {_answer(read) for read in reads} == {(1, Layer.STORE, False)}
+    assert {_answer(read) for read in reads} == {(1, CacheLayer.STORE, False)}
     # Three failures, and one probe at the most in the time this took.
-    assert cache.stats.of(Kind.SIGNAL_STATE).l2_errors <= 4
+    assert cache.stats.of(CacheKind.SIGNAL_STATE).l2_errors <= 4
 
 
 def test_redis_down__there_is_none_in_the_store__is_the_answer(server: RedisServer) -> None:
@@ -513,7 +513,7 @@ def test_store_down__only_redis_has_an_old_answer__is_served_flagged_with_its_ag
 
     read = open_cache().get(KEY, _down, Config)
 
-    assert (read.value, read.version, read.stale, read.layer) == (Config("TIER_1"), 7, True, Layer.L2)
+    assert (read.value, read.version, read.stale, read.layer) == (Config("TIER_1"), 7, True, CacheLayer.L2)
     assert 4000 <= read.age_seconds < 4000 + PROMPT_SECONDS
 
 
@@ -525,7 +525,7 @@ def test_redis_killed_and_started_again__l1_is_not_trusted_and_messages_flow(
 
     server.kill()
     # From memory, or from the store if it was quick to see that its connection is gone.
-    assert _answer(_get(other, 2)) in ((1, Layer.L1, False), (2, Layer.STORE, False))
+    assert _answer(_get(other, 2)) in ((1, CacheLayer.L1, False), (2, CacheLayer.STORE, False))
     one.wrote(KEY, Config("TIER_2"), 2)
     server.restart()
 
@@ -549,7 +549,7 @@ def test_redis_paused__reads_are_bounded_and_what_was_owed_arrives_afterwards(
         reads = [_get(one, 1, signal_state("urn:dp:a", str(number))) for number in range(100)]
     server.resume()
 
-    assert {_answer(read) for read in reads} == {(1, Layer.STORE, False)}
+    assert {_answer(read) for read in reads} == {(1, CacheLayer.STORE, False)}
     _until(lambda: _held(layer) != ({"tier": "TIER_1", "topics": []}, 1))
     _until(lambda: _get(other, 2).version == 2)
 
@@ -582,13 +582,13 @@ class _Ear:
     def __init__(self) -> None:
         self.misses = 0
 
-    def heard(self, invalidation: Invalidation) -> None:
+    def on_invalidated(self, invalidation: Invalidation) -> None:
         raise AssertionError("nothing was said")
 
-    def missed(self) -> None:
+    def on_messages_lost(self) -> None:
         self.misses += 1
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         pass
 
 
@@ -603,10 +603,10 @@ def test_redis_full__answers_are_not_lost_and_replaced_ones_are_not_served(
     one.wrote(KEY, Config("TIER_2"), 2)
     unkept = _get(one, 5, dataset_config("urn:dp:new"))
 
-    assert _answer(one.get(KEY, _down, Config)) == (2, Layer.L1, False)
-    assert _answer(unkept) == (5, Layer.STORE, False)
+    assert _answer(one.get(KEY, _down, Config)) == (2, CacheLayer.L1, False)
+    assert _answer(unkept) == (5, CacheLayer.STORE, False)
     _until(lambda: _get(other, 2).version == 2)
-    assert one.stats.of(Kind.DATASET_CONFIG).l2_errors >= 2
+    assert one.stats.of(CacheKind.DATASET_CONFIG).l2_errors >= 2
 
 
 def test_write__redis_is_full__what_it_replaces_is_gone_at_once(layer: RedisLayer, admin: redis.Redis) -> None:
@@ -648,7 +648,7 @@ def test_redis_read_only__answers_are_not_lost_and_what_is_owed_arrives_afterwar
     admin.replicaof("NO", "ONE")
 
     assert owed == ({"tier": "TIER_1", "topics": []}, 1)
-    assert _answer(one.get(KEY, _down, Config)) == (2, Layer.L1, False)
+    assert _answer(one.get(KEY, _down, Config)) == (2, CacheLayer.L1, False)
     _until(lambda: _held(layer) is None)
     _until(lambda: _get(other, 2).version == 2)
 
@@ -677,7 +677,7 @@ def test_server_that_is_not_redis__reads_go_on(tmp_path: Path) -> None:
         ended.set()
         thread.join(DEADLINE_SECONDS)
 
-    assert {_answer(read) for read in reads} == {(1, Layer.STORE, False)}
+    assert {_answer(read) for read in reads} == {(1, CacheLayer.STORE, False)}
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def open_health(
         meters.watch_store(opened.store.stats)
     opened.store.stats.add_failure_listener(alerts.record)
     store: AnyStore = opened.store if fence is None else FencedStore(opened.store, fence)
-    guarded = GuardedStore(store, clock, watcher=alerts)
+    guarded = GuardedStore(store, clock, observer=alerts)
     if meters is not None:
         meters.watch_guards(guarded.breakers, guarded.limiters)
     health = HealthService(

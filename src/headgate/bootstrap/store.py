@@ -39,7 +39,7 @@ from headgate.settings import Secret, Settings, StoreSettings
 from headgate.store.blobs.folder import Blobs, FolderBlobs
 from headgate.store.blobs.spill import RawItems, Spill
 from headgate.store.cache.read_through import Cache
-from headgate.store.cache.shared import Answered, SharedLayer, TimedLayer
+from headgate.store.cache.shared import OnAnswered, SharedLayer, TimedLayer
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.keyring import Keyring
 from headgate.store.model.cursors import Cursors
@@ -312,7 +312,7 @@ def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
     return _open_dynamodb(settings, names, clock, Cursors(keyring), spill)
 
 
-def open_cache(settings: Settings, clock: Clock, *, answered: Answered | None = None) -> Cache:
+def open_cache(settings: Settings, clock: Clock, *, answered: OnAnswered | None = None) -> Cache:
     """Return an in-memory cache, backed by Redis if the settings name one.
 
     `answered` receives the duration of each Redis call.

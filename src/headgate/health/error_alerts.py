@@ -17,7 +17,7 @@ from headgate.durable.bus.events import Event
 from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
 from headgate.store.resilience.circuit_breaker import BreakerChange
-from headgate.store.resilience.error_policy import ErrorRates, TooMany
+from headgate.store.resilience.error_policy import ErrorRateExceeded, ErrorRates
 
 EVENT_TYPE: Final = "headgate.alert.error_rate"
 EVENT_SOURCE: Final = "/headgate/health"
@@ -40,7 +40,7 @@ class StoreCounters(Protocol):
 
 
 class ErrorAlerts:
-    """Counts errors and raises alerts. It is the `Watcher` of a guarded store. Safe to use from many threads.
+    """Counts errors and raises alerts. It is the `StoreObserver` of a guarded store. Safe to use from many threads.
 
     `emit` publishes an event on the bus.
     """
@@ -58,20 +58,20 @@ class ErrorAlerts:
         self.per_minute = self._rates.per_minute
         if counters is not None:
             # Bound once: the store reports every call here.
-            self.answered = counters.answered  # type: ignore[method-assign]
+            self.on_answered = counters.answered  # type: ignore[method-assign]
 
-    def answered(self, tables: str, operation: str, seconds: float) -> None:
+    def on_answered(self, tables: str, operation: str, seconds: float) -> None:
         """Successful calls are not counted without counters."""
 
-    def failed(self, tables: str, operation: str, error: BaseException) -> None:
+    def on_failed(self, tables: str, operation: str, error: BaseException) -> None:
         self._rates.record(error)
         if self._counters is not None:
             self._counters.failed(tables, operation, error)
 
-    def conflicted(self, error: BaseException) -> None:
+    def on_conflicted(self, error: BaseException) -> None:
         self._rates.record(error)
 
-    def changed(self, change: BreakerChange) -> None:
+    def on_breaker_changed(self, change: BreakerChange) -> None:
         if self._counters is not None:
             self._counters.changed(change)
 
@@ -87,7 +87,7 @@ class ErrorAlerts:
             count += 1
         return count
 
-    def _alarm(self, found: TooMany) -> None:
+    def _alarm(self, found: ErrorRateExceeded) -> None:
         _log.error(
             "error_rate_exceeded",
             error_type=found.code,

@@ -19,11 +19,11 @@ from headgate.health.evidence.limits import Stats as EvidenceStats
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
 from headgate.latency_histograms import BOUNDS_MS, LatencyHistograms
-from headgate.store.cache.keys import Kind
+from headgate.store.cache.keys import CacheKind
 from headgate.store.cache.stats import CacheStats
 from headgate.store.catalogue.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
-from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerState
-from headgate.store.resilience.rate_limiter import Limiter
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState, CircuitBreaker
+from headgate.store.resilience.rate_limiter import RateLimiter
 from headgate.store.stats import StoreStats
 
 OTHER: Final = "other"
@@ -39,10 +39,10 @@ _RESOLUTION_TIMES: Final = (
     (0, "under_5m"),
 )  # fmt: skip
 _BREAKER_STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-_CACHED_TABLES: Final[Mapping[Kind, str]] = {
-    Kind.SIGNAL_STATE: SIGNAL_STATE.name,
-    Kind.DATASET_CONFIG: DATASET_REGISTRY.name,
-    Kind.RESOLUTION_RULE: DATASET_RESOLUTION.name,
+_CACHED_TABLES: Final[Mapping[CacheKind, str]] = {
+    CacheKind.SIGNAL_STATE: SIGNAL_STATE.name,
+    CacheKind.DATASET_CONFIG: DATASET_REGISTRY.name,
+    CacheKind.RESOLUTION_RULE: DATASET_RESOLUTION.name,
 }
 
 M = TypeVar("M", Counter, Histogram)
@@ -201,7 +201,7 @@ class HealthMeters:
         self._registry.register(_OnDemand(lambda: _backend_metrics(stats)))
 
     def watch_guards(
-        self, breakers: Callable[[], Iterable[Breaker]], limiters: Callable[[], Iterable[Limiter]]
+        self, breakers: Callable[[], Iterable[CircuitBreaker]], limiters: Callable[[], Iterable[RateLimiter]]
     ) -> None:
         """Export the state of circuit breakers and the rates of limiters."""
         self._registry.register(_OnDemand(lambda: _guard_metrics(breakers(), limiters())))
@@ -310,7 +310,7 @@ def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
     yield consumed
 
 
-def _guard_metrics(breakers: Iterable[Breaker], limiters: Iterable[Limiter]) -> Iterator[Metric]:
+def _guard_metrics(breakers: Iterable[CircuitBreaker], limiters: Iterable[RateLimiter]) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "circuit_breaker_state", "0: closed, 1: half-open, 2: open, calls are rejected.", labels=["breaker"]
     )

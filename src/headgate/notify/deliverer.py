@@ -29,7 +29,7 @@ from headgate.notify.messages import Channel, NotYetError, line, message_of, tri
 from headgate.notify.notices import NEWS_FIELD, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.notify.routes import Route, fallback_channels
-from headgate.store.resilience.circuit_breaker import Breaker, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 
 CHANNEL_FAILED: Final = "ALERT_CHANNEL_FAILED"
 CHANNEL_RECOVERED: Final = "ALERT_CHANNEL_RECOVERED"
@@ -67,7 +67,7 @@ class Deliverer:
         self._alerts = alerts
         self._channels = dict(channels)
         self._link_prefix = link_prefix
-        self._breakers = {name: Breaker(f"channel {name}", clock, LIMITS) for name in channels}
+        self._breakers = {name: CircuitBreaker(f"channel {name}", clock, LIMITS) for name in channels}
 
     def deliver(self, event: Event) -> None:
         """Execute a delivery order from the bus. Idempotent.

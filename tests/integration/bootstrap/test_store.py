@@ -29,7 +29,7 @@ from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import ArchiveSettings, CacheSettings, ForwardSettings, Secret, Settings, StoreSettings
 from headgate.store.cache.keys import dataset_config
-from headgate.store.cache.read_through import Cache, Cached, Layer, Loaded
+from headgate.store.cache.read_through import Cache, Cached, CacheLayer, Loaded
 from headgate.store.catalogue.tables import HEALTH_CHECK
 from tests.redis_server import RedisServer
 
@@ -175,7 +175,7 @@ def test_open_cache__two_installations_on_one_redis__do_not_see_each_other(
         cache = open_cache(Settings.load(environ, None, {}), SystemClock())
         deadline = time.monotonic() + 10
         # Redis is not believed before its invalidations are heard.
-        while read(cache, "urn:dp:warm-up", "anyone").layer is not Layer.L2:
+        while read(cache, "urn:dp:warm-up", "anyone").layer is not CacheLayer.L2:
             assert time.monotonic() < deadline, "Redis has not answered within 10 s"
             time.sleep(0.01)
         return cache

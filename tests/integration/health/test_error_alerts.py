@@ -121,7 +121,7 @@ def test_alerts__the_bus_fails__are_told_the_next_time(rig: Rig) -> None:
 
     alerts = ErrorAlerts(rig.api.clock, IdMaker(rig.api.clock), emit, None)
     for _ in range(101):
-        alerts.failed("t", "get", ThrottledError("x"))
+        alerts.on_failed("t", "get", ThrottledError("x"))
     with pytest.raises(StoreBusyError):
         alerts.publish()
     is_down = False

@@ -20,7 +20,7 @@ from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
 from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.store.cache.keys import Kind
+from headgate.store.cache.keys import CacheKind
 from headgate.store.cache.stats import CacheStats
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.dynamodb.client import Calls
@@ -174,7 +174,7 @@ def test_store__what_calls_cost__is_counted_by_table_and_kind(rig: Rig) -> None:
 
 def test_cache__hit_rate__is_in_percent_by_layer_and_table(rig: Rig) -> None:
     stats = CacheStats()
-    counts = stats.of(Kind.DATASET_CONFIG)
+    counts = stats.of(CacheKind.DATASET_CONFIG)
     counts.hits_l1, counts.misses_l1, counts.hits_l2, counts.misses_l2, counts.stale_served = 6, 4, 3, 1, 2
     rig.meters.watch_cache(stats)
     rig.meters.cache_answered("l2", "get", 0.001)

@@ -136,7 +136,7 @@ class Registry:
         self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock, self._observer)
-        config_stats = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
+        config_stats = cache.stats.of(cache_keys.CacheKind.DATASET_CONFIG)
         # Caches of the registered URN and the profile of each dataset.
         self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: config_stats.invalidations)
         self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: config_stats.invalidations)

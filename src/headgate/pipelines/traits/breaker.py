@@ -15,7 +15,7 @@ from headgate.clock import Clock
 from headgate.errors import BreakerOpenError
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.traits.protocol import Answer
-from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import CircuitBreaker, BreakerChange, BreakerLimits, BreakerState
 
 # Five failures within a minute, regardless of successes in between; then half a minute open, and one probe.
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.0, window_seconds=60.0, open_seconds=30.0, probes=1)
@@ -36,7 +36,7 @@ class EvaluatorBreakers:
         self._clock = clock
         self._limits = limits
         self._changed = changed
-        self._breakers: OrderedDict[str, Breaker] = OrderedDict()
+        self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
         self._lock = threading.Lock()
 
     def guarded(self, evaluator: str, evaluate: Callable[[], Answer]) -> Answer:
@@ -59,11 +59,11 @@ class EvaluatorBreakers:
             breaker = self._breakers.get(evaluator)
         return BreakerState.CLOSED if breaker is None else breaker.state
 
-    def _breaker(self, evaluator: str) -> Breaker:
+    def _breaker(self, evaluator: str) -> CircuitBreaker:
         with self._lock:
             breaker = self._breakers.get(evaluator)
             if breaker is None:
-                breaker = self._breakers[evaluator] = Breaker(evaluator, self._clock, self._limits, self._changed)
+                breaker = self._breakers[evaluator] = CircuitBreaker(evaluator, self._clock, self._limits, self._changed)
                 if len(self._breakers) > BREAKERS_MAX:
                     self._breakers.popitem(last=False)
             self._breakers.move_to_end(evaluator)

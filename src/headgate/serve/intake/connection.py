@@ -62,7 +62,7 @@ class IntakeConnection(asyncio.Protocol):
         for frame in self._decoder.frames(data):
             if isinstance(frame, InvalidateFrame):
                 for each in invalidations(frame):
-                    self._cache.heard(each)
+                    self._cache.on_invalidated(each)
             else:
                 self._on_frame(frame)
 

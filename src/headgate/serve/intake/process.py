@@ -108,7 +108,7 @@ async def _serve(
     disconnected = asyncio.Event()
     connection = IntakeConnection(cache, clock, on_frame=handler.on_frame, on_lost=disconnected.set)
     handler.connection = connection
-    cache.told = connection.invalidate
+    cache.forward_invalidations(connection.invalidate)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
     freeze_heap()
     set_switch_interval()

@@ -1,8 +1,7 @@
-"""The one builder of cache keys: `ss:{dataset_urn}:{signal_type}`, `dc:{dataset_urn}:{version}`, `rr:{topic_pattern}`.
+"""Cache keys: `ss:{dataset_urn}:{signal_type}`, `dc:{dataset_urn}:{version}`, `rr:{topic_pattern}`.
 
-Dataset URNs are full of colons and stay as they are, so that a key can be read and typed. What keeps keys
-apart is that the *last* field has none: in it, `%` becomes `%25` and `:` becomes `%3A`. A key therefore
-splits in one way only, at its last colon.
+Dataset URNs contain colons and are not escaped, so that keys stay readable. Keys are unambiguous because the *last*
+field has no colon: in it, `%` becomes `%25` and `:` becomes `%3A`. A key splits at its last colon.
 
 Everything up to and including that colon is the key's group (`ss:urn:dp:a:`). A group is not a string
 prefix: `ss:urn:dp:a:b:FRESHNESS` starts with `ss:urn:dp:a:`, yet belongs to the dataset `urn:dp:a:b`.
@@ -21,20 +20,20 @@ Key = NewType("Key", str)
 Group = NewType("Group", str)
 
 LATEST: Final = "LATEST"
-# How many keys are kept of signals, and of configs: whoever reads or writes a signal asks for both, again and again.
+# The size of each key cache: every read or write of a signal builds a signal key and a config key.
 KEYS_MAX: Final = 16_384
 
 
-class Kind(enum.StrEnum):
-    """What is cached. The value is the first field of its keys."""
+class CacheKind(enum.StrEnum):
+    """The kind of a cache entry. The value is the first field of its keys."""
 
     SIGNAL_STATE = "ss"
     DATASET_CONFIG = "dc"
     RESOLUTION_RULE = "rr"
 
 
-# A look-up, not a call of the enum: every read asks for the kind of its key.
-_KINDS: Final = {kind.value: kind for kind in Kind}
+# A dict lookup is faster than calling the enum, on the path of every read.
+_KINDS: Final = {kind.value: kind for kind in CacheKind}
 
 
 @lru_cache(maxsize=KEYS_MAX)
@@ -45,7 +44,7 @@ def signal_state(dataset_urn: str, signal_type: str) -> Key:
 
 def signal_states_of(dataset_urn: str) -> Group:
     """Return the group of all health signals of a dataset."""
-    return _group(Kind.SIGNAL_STATE, dataset_urn)
+    return _group(CacheKind.SIGNAL_STATE, dataset_urn)
 
 
 @lru_cache(maxsize=KEYS_MAX)
@@ -56,7 +55,7 @@ def dataset_config(dataset_urn: str, version: int | None = None) -> Key:
 
 def dataset_configs_of(dataset_urn: str) -> Group:
     """Return the group of all versions of a dataset's config, the latest included."""
-    return _group(Kind.DATASET_CONFIG, dataset_urn)
+    return _group(CacheKind.DATASET_CONFIG, dataset_urn)
 
 
 def resolution_rules(topic_pattern: str) -> Key:
@@ -66,7 +65,7 @@ def resolution_rules(topic_pattern: str) -> Key:
 
 def all_resolution_rules() -> Group:
     """Return the group of the rules under every topic pattern."""
-    return Group(f"{Kind.RESOLUTION_RULE}:")
+    return Group(f"{CacheKind.RESOLUTION_RULE}:")
 
 
 def is_group(target: Key | Group) -> bool:
@@ -79,15 +78,15 @@ def group_of(key: Key) -> Group:
     return Group(key[: key.rindex(":") + 1])
 
 
-def kind_of(target: Key | Group) -> Kind:
-    """Return what `target` names. Raises `InvalidItemError` for a text that this module did not build."""
+def kind_of(target: Key | Group) -> CacheKind:
+    """Return the kind of a key or group. Raises `InvalidItemError` for an unknown prefix."""
     try:
         return _KINDS[target[: target.index(":")]]
     except (KeyError, ValueError) as exc:
         raise InvalidItemError(f"cache key {target!r}: it starts with none of {[*_KINDS]} and a colon") from exc
 
 
-def _group(kind: Kind, field: str) -> Group:
+def _group(kind: CacheKind, field: str) -> Group:
     return Group(f"{kind}:{_checked(field)}:")
 
 
@@ -96,7 +95,7 @@ def _key(group: Group, field: str) -> Key:
 
 
 def _checked(field: str) -> str:
-    """Refuse what could not be told apart (an empty field) or sent (half a surrogate pair)."""
+    """Refuse an empty field, which would be ambiguous, and lone surrogates, which cannot be encoded."""
     try:
         field.encode()
     except UnicodeEncodeError as exc:

@@ -1,7 +1,7 @@
-"""L1 of the cache: answers in this process, the least recently used dropped first.
+"""Local cache layer (L1): an LRU of entries in this process.
 
-Nothing here locks: the cache holds its own lock around every call, because an answer and the load that
-races with it must be judged together.
+It takes no locks: the cache holds its own lock around every call, because an entry and a concurrent load must be
+compared atomically.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.store.cache.stats import CacheStats
 
 
 class Entry(msgspec.Struct):
-    """One answer. `value` None means: the store said there is none. Times are monotonic seconds."""
+    """One entry. `value` is None if the item does not exist. Times are monotonic seconds."""
 
     value: Any
     version: int | None
@@ -28,7 +28,7 @@ class Entry(msgspec.Struct):
 
 
 class LocalLayer:
-    """At most `entries_max` answers, and as many floors: versions below which nothing is taken in."""
+    """At most `entries_max` entries, and as many version floors, below which no entry is accepted."""
 
     def __init__(self, entries_max: int, floor_seconds: float, stats: CacheStats) -> None:
         self._entries_max = entries_max
@@ -36,27 +36,27 @@ class LocalLayer:
         self._stats = stats
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._floors: OrderedDict[Key, tuple[int, float]] = OrderedDict()
-        # The keys of both, by group: whole groups change with every incident, and L1 may be large.
+        # The keys of both by group: every incident invalidates a whole group, and L1 may be large.
         self._groups: dict[Group, set[Key]] = {}
 
     def find(self, key: Key, now: float) -> Entry | None:
-        """Return the answer, fresh or not, unless it is past its hard limit."""
+        """Return the entry, fresh or not, unless it is past its hard limit."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         if now >= entry.hard_until:
             del self._entries[key]
-            self._left(key)
+            self._remove_from_group(key)
             return None
         self._entries.move_to_end(key)
         return entry
 
     def peek(self, key: Key) -> Entry | None:
-        """Return the answer, fresh or not, and leave everything as it is."""
+        """Return the entry, fresh or not, without touching the LRU order."""
         return self._entries.get(key)
 
     def put(self, key: Key, entry: Entry, now: float) -> bool:
-        """Take in `entry`, unless something newer is known. Return whether it was taken."""
+        """Store `entry` unless a newer version is known. Returns whether it was stored."""
         held = self.find(key, now)
         if (self._floors and self.is_below_floor(key, entry, now)) or (
             held is not None and not supersedes(entry, held)
@@ -67,16 +67,16 @@ class LocalLayer:
             entry.hard_until = max(entry.hard_until, held.hard_until)
         self._entries[key] = entry
         if held is None:
-            # Else it was moved to the end as it was found, and its group knows it.
-            self._came(key)
+            # An existing entry is already in its group, and `find` moved it to the end.
+            self._add_to_group(key)
         if len(self._entries) > self._entries_max:
             evicted, _ = self._entries.popitem(last=False)
-            self._left(evicted)
+            self._remove_from_group(evicted)
             self._stats.of(kind_of(evicted)).evictions += 1
         return True
 
     def drop(self, key: Key, version: int | None, now: float) -> None:
-        """Forget the answer if it is older than `version`, and take in nothing older; for None, forget all of it."""
+        """Drop the entry if it is older than `version` and refuse older ones; with None, drop any version."""
         held = self._entries.get(key)
         if held is not None and (version is None or held.version is None or held.version < version):
             del self._entries[key]
@@ -84,17 +84,17 @@ class LocalLayer:
             self._floors.pop(key, None)
         else:
             self.raise_floor(key, version, now)
-        self._left(key)
+        self._remove_from_group(key)
 
     def raise_floor(self, key: Key, version: int, now: float) -> None:
-        """Refuse versions of `key` below `version` for as long as a load could still bring one."""
+        """Refuse versions of `key` below `version` while a running load could still return one."""
         floor, until = self._floors.pop(key, (0, now))
         highest = max(floor, version) if now < until else version
         self._floors[key] = (highest, now + self._floor_seconds)
-        self._came(key)
+        self._add_to_group(key)
         if len(self._floors) > self._entries_max:
             evicted, _ = self._floors.popitem(last=False)
-            self._left(evicted)
+            self._remove_from_group(evicted)
 
     def is_below_floor(self, key: Key, entry: Entry, now: float) -> bool:
         """Whether a version newer than that of `entry` is known to exist."""
@@ -102,12 +102,12 @@ class LocalLayer:
         return entry.version is not None and now < until and entry.version < floor
 
     def drop_group(self, group: Group) -> None:
-        """Forget every answer of `group`."""
+        """Drop every entry of `group`."""
         for key in self._groups.pop(group, ()):
             self._entries.pop(key, None)
             self._floors.pop(key, None)
 
-    def _came(self, key: Key) -> None:
+    def _add_to_group(self, key: Key) -> None:
         group = group_of(key)
         keys = self._groups.get(group)
         if keys is None:
@@ -115,8 +115,8 @@ class LocalLayer:
         else:
             keys.add(key)
 
-    def _left(self, key: Key) -> None:
-        """Let a key be of no group any more, if it is neither an answer nor a floor."""
+    def _remove_from_group(self, key: Key) -> None:
+        """Remove a key from its group if it has neither an entry nor a floor."""
         if key in self._entries or key in self._floors:
             return
         group = group_of(key)
@@ -127,13 +127,13 @@ class LocalLayer:
                 del self._groups[group]
 
     def expire_all(self) -> None:
-        """Let no answer pass as fresh any more. They stay to be confirmed, or served stale."""
+        """Mark all entries as not fresh. They can be reloaded or served stale."""
         for entry in self._entries.values():
             entry.fresh_until = entry.retry_at = -math.inf
 
 
 def supersedes(new: Entry, old: Entry) -> bool:
-    """Whether `new` may take the place of `old`: by version, or by time where "there is none" has no version."""
+    """Whether `new` may replace `old`: by version, or by time if one of them is an absence without version."""
     if new.version is None:
         return new.confirmed_at > old.confirmed_at
     if old.version is None:

@@ -1,12 +1,12 @@
-"""L2 of the cache on Redis: answers as hashes under the cache's own keys, invalidations over publish/subscribe.
+"""Shared cache layer on Redis: entries are hashes under the cache's keys, invalidations go over publish/subscribe.
 
-What must be atomic is a Lua script on the server. Beside each answer lies the *mark* of its last change, and
-each group of keys has a mark of its own. A load remembers the marks it started from and is refused if either
-has changed; an answer counts only under the present mark of its group, so a group of any size is invalidated
-by one write. A group never goes without a mark while an answer of it counts, so that Redis may evict either.
+Atomic operations are Lua scripts. Each entry has a *mark* of its last change, and so has each group of keys. A load
+remembers both marks and its fill is refused if either has changed; an entry is valid only under the current mark of its
+group, so that one write invalidates a group of any size. A group has a mark as long as one of its entries is valid, so
+Redis may evict either.
 
-Ages are measured by Redis's clock alone. One primary is expected, with or without replicas; not a cluster,
-where the two keys of a script could lie in different slots.
+Ages are measured by Redis's clock only. It needs a single primary, with or without replicas, not a cluster, where the
+two keys of a script could be in different slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.clock import Clock
 from headgate.errors import InvalidItemError, SettingsError, TransientError
 from headgate.store.cache.keys import Group, Key, group_of, is_group, kind_of
 from headgate.store.cache.read_through import FLOOR_SECONDS, POLICIES, VERSION_MAX
-from headgate.store.cache.shared import Invalidation, Listener, SharedEntry, SharedRead
+from headgate.store.cache.shared import Invalidation, InvalidationListener, SharedEntry, SharedRead
 
 try:
     import redis
@@ -41,12 +41,12 @@ SILENCE_SECONDS_MAX: Final = 10.0
 RECONNECT_SECONDS_MIN: Final = 0.1
 RECONNECT_SECONDS_MAX: Final = 5.0
 JOIN_SECONDS_MAX: Final = 5.0
-# A server that is not Redis can answer anything, so an answer may also fail to unpack.
+# A server that is not Redis may send anything, so unpacking a reply may fail as well.
 _FAULTS: Final = (redis.RedisError, OSError, ValueError, TypeError, AttributeError, LookupError)
-# Outlives every answer that was stored under the mark; were it gone sooner, they would only not count any more.
+# Outlives every entry stored under the mark. If it expired earlier, these entries would merely become invalid.
 _GROUP_MARK_SECONDS: Final = 2 * max(policy.hard_seconds for policy in POLICIES.values())
 
-# KEYS: the answer, its group. A key of another type, or fields that are not what we write, count as nothing.
+# KEYS: the entry, its group. A key of another type or with malformed fields counts as absent.
 _PRELUDE: Final = f"""
 local function number(text)
   local value = text and string.match(text, '^%d+$') and tonumber(text)
@@ -81,8 +81,8 @@ local age_ms = math.max(0, now_ms() - entry.at_ms)
 return {mark, entry.version and string.format('%.0f', entry.version) or '', age_ms, entry.fresh_ms, entry.body}
 """
 
-# ARGV: new mark, version, age_ms, fresh_ms, keep_ms, has body, body. A full Redis refuses a script's first write
-# and none after it; the mark of the group comes first, so that nothing is put into a Redis that is full.
+# ARGV: new mark, version, age_ms, fresh_ms, keep_ms, has body, body. A full Redis refuses the first write of a script
+# and none after it; the group's mark is written first, so that nothing is stored in a full Redis.
 _STORE: Final = """
 local function store(group)
   local group, failure = keep_group(group, ARGV[1])
@@ -105,7 +105,7 @@ if group .. '/' .. entry.mark ~= ARGV[8] then return 0 end
 return store(group)
 """
 
-# What was replaced must go even where its successor finds no room.
+# The replaced entry must be deleted even if a full Redis refuses the new one.
 _WRITE: Final = """
 redis.call('PUBLISH', ARGV[8], ARGV[9])
 local stored = store(group)
@@ -113,7 +113,7 @@ if stored ~= 1 then redis.call('DEL', KEYS[1]) end
 return stored
 """
 
-# ARGV: new mark, version, keep_ms, channel, message. DEL comes first: a full Redis takes that, and then the rest.
+# ARGV: new mark, version, keep_ms, channel, message. DEL comes first: a full Redis accepts it, and then the rest.
 _INVALIDATE_KEY: Final = """
 redis.call('PUBLISH', ARGV[4], ARGV[5])
 local group = group_mark()
@@ -143,25 +143,25 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedisLayer:
-    """A `SharedLayer` on one Redis. `namespace` keeps installations apart that share it."""
+    """A `SharedLayer` on one Redis. Installations that share it need different `namespace`s."""
 
     def __init__(
         self, *, url: str, clock: Clock, namespace: str = "headgate:", timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """Raises `SettingsError` for a URL that is not one. Whether Redis answers shows only when it is asked."""
+        """Raises `SettingsError` for an invalid URL. Does not connect yet."""
         try:
             self._client = redis.Redis.from_url(
                 url,
                 protocol=2,
                 socket_timeout=timeout_seconds,
                 socket_connect_timeout=timeout_seconds,
-                # A second attempt would double the bound; the breaker decides when to try again.
+                # A second attempt would double the timeout; the circuit breaker decides when to try again.
                 retry=Retry(NoBackoff(), 0),
             )
             # Unknown URL options only fail when a connection object is made; this does not connect.
             self._client.connection_pool.make_connection()
         except (ValueError, TypeError):
-            # Not chained: the parser's message can quote a part of the password.
+            # Not chained: the parser's message can quote part of the password.
             raise SettingsError(
                 "not a valid Redis URL, or it has an unknown option; write redis://user:password@host:6379/0"
             ) from None
@@ -178,7 +178,7 @@ class RedisLayer:
         self._thread: threading.Thread | None = None
 
     def get(self, key: Key) -> SharedRead:
-        with _translated(f"get {key}"):
+        with _redis_errors(f"get {key}"):
             mark, *fields = self._get(self._keys(key))
             if not fields:
                 return SharedRead(None, mark)
@@ -192,16 +192,19 @@ class RedisLayer:
             return SharedRead(entry, mark)
 
     def fill(self, key: Key, entry: SharedEntry, mark: bytes) -> bool:
-        with _translated(f"fill {key}"):
+        with _redis_errors(f"fill {key}"):
             return bool(self._fill(self._keys(key), [*_arguments(entry), mark]))
 
     def write(self, key: Key, entry: SharedEntry) -> bool:
         message = self._message(Invalidation(key, entry.version))
-        with _translated(f"write {key}"):
+        with _redis_errors(f"write {key}"):
             return bool(self._write(self._keys(key), [*_arguments(entry), self._channel, message]))
 
     def invalidate(self, invalidations: Sequence[Invalidation]) -> bool:
-        with _translated(f"invalidate {len(invalidations)} keys"), self._client.pipeline(transaction=False) as pipeline:
+        with (
+            _redis_errors(f"invalidate {len(invalidations)} keys"),
+            self._client.pipeline(transaction=False) as pipeline,
+        ):
             for invalidation in invalidations:
                 target = invalidation.target
                 script = self._invalidate_group if is_group(target) else self._invalidate_key
@@ -215,7 +218,7 @@ class RedisLayer:
             pipeline.execute()
             return True
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: InvalidationListener) -> None:
         self._thread = threading.Thread(
             target=self._listen, args=(listener,), name="headgate-cache-listener", daemon=True
         )
@@ -234,14 +237,14 @@ class RedisLayer:
     def _message(self, invalidation: Invalidation) -> bytes:
         return msgspec.json.encode(_Message(self._sender, invalidation.target, invalidation.version))
 
-    def _listen(self, listener: Listener) -> None:
-        """Follow the channel until closed, connecting again after every fault."""
+    def _listen(self, listener: InvalidationListener) -> None:
+        """Listener thread: read the channel until closed, reconnecting after every failure."""
         pause_seconds = RECONNECT_SECONDS_MIN
 
         def connected() -> None:
             nonlocal pause_seconds
             pause_seconds = RECONNECT_SECONDS_MIN
-            listener.missed()
+            listener.on_messages_lost()
 
         while not self._closing.is_set():
             try:
@@ -252,23 +255,23 @@ class RedisLayer:
                 self._closing.wait(pause_seconds * random.uniform(0.5, 1.0))
                 pause_seconds = min(2 * pause_seconds, RECONNECT_SECONDS_MAX)
 
-    def _follow(self, channel: PubSub, listener: Listener, connected: Callable[[], None]) -> None:
-        last_heard_at = last_idle_at = self._clock.monotonic()
+    def _follow(self, channel: PubSub, listener: InvalidationListener, connected: Callable[[], None]) -> None:
+        last_message_at = last_idle_at = self._clock.monotonic()
         while not self._closing.is_set():
             message = channel.get_message(timeout=IDLE_SECONDS / 4)
             now = self._clock.monotonic()
             if message is not None:
-                last_heard_at = now
+                last_message_at = now
                 self._deliver(message, listener, connected)
             if now - last_idle_at >= IDLE_SECONDS:
                 last_idle_at = now
-                # A connection that the network has dropped in silence looks like one without messages.
+                # Detects a connection that was dropped silently.
                 channel.ping()
-                listener.idle()
-            if now - last_heard_at > SILENCE_SECONDS_MAX:
+                listener.on_idle()
+            if now - last_message_at > SILENCE_SECONDS_MAX:
                 raise redis.TimeoutError("no answer to any ping")
 
-    def _deliver(self, message: dict[str, Any], listener: Listener, connected: Callable[[], None]) -> None:
+    def _deliver(self, message: dict[str, Any], listener: InvalidationListener, connected: Callable[[], None]) -> None:
         if message["type"] == "subscribe":
             connected()
         elif message["type"] == "message":
@@ -277,11 +280,11 @@ class RedisLayer:
                 target = Key(sent.target)
                 kind_of(target)
             except (msgspec.DecodeError, InvalidItemError):
-                # It may have been about anything.
-                listener.missed()
+                # A malformed message may have been about any key.
+                listener.on_messages_lost()
                 return
             if sent.sender != self._sender:
-                listener.heard(Invalidation(target, sent.version))
+                listener.on_invalidated(Invalidation(target, sent.version))
 
 
 def _arguments(entry: SharedEntry) -> list[str | int | bytes]:
@@ -301,8 +304,8 @@ def _new_mark() -> str:
 
 
 @contextmanager
-def _translated(action: str) -> Iterator[None]:
+def _redis_errors(action: str) -> Iterator[None]:
     try:
         yield
     except _FAULTS as exc:
-        raise TransientError(f"redis: {action}: {type(exc).__name__}: {exc}; going on without it") from exc
+        raise TransientError(f"redis: {action}: {type(exc).__name__}: {exc}; continuing without it") from exc

@@ -1,10 +1,7 @@
-"""L2 of the cache as the cache sees it: a port, and a guard that lets no fault of it through.
+"""Shared cache layer (L2): its port, a guard that contains its failures, and a wrapper that times its calls.
 
-The shared layer may be down, slow or full at any time. A read then goes on without it, and what could not
-be written is owed: the keys are remembered and invalidated there as soon as it answers again, so that
-other processes do not go on reading what this one has replaced.
-
-L2 of the cache with a watch beside it: how long each of its answers takes.
+L2 may be down, slow or full at any time. Reads then continue without it, and a write that does not arrive becomes a
+pending invalidation, sent as soon as L2 answers again, so that other processes stop reading the replaced value.
 """
 
 from __future__ import annotations
@@ -24,16 +21,16 @@ from headgate.store.cache.stats import CacheStats
 
 FAILURES_MAX: Final = 3
 PAUSE_SECONDS: Final = 5.0
-OWED_MAX: Final = 10_000
-SETTLE_BATCH_MAX: Final = 100
+PENDING_MAX: Final = 10_000
+PENDING_BATCH_MAX: Final = 100
 
 R = TypeVar("R")
 
 
 class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer on its way to or from the shared layer. `body` None means: the store said there is none.
+    """An entry of L2. `body` is None if the item does not exist in the store.
 
-    It is fresh while `age_seconds` is below `fresh_seconds`, and kept for `keep_seconds` after it was put.
+    It is fresh while `age_seconds` is below `fresh_seconds`, and is stored for `keep_seconds`.
     """
 
     body: bytes | None
@@ -44,59 +41,59 @@ class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedRead(msgspec.Struct, frozen=True):
-    """What the shared layer holds under a key, and a mark that changes whenever that does."""
+    """The entry of a key in L2, and a mark that changes with every change of the entry."""
 
     entry: SharedEntry | None
     mark: bytes
 
 
 class Invalidation(msgspec.Struct, frozen=True):
-    """What is out of date: a key (its versions below `version`, or all of them for None) or a whole group."""
+    """An invalidation of a key (versions below `version`; None: all) or of a whole group."""
 
     target: Key | Group
     version: int | None = None
 
 
-class Listener(Protocol):
-    """Whoever wants to know what other processes did. Called from the layer's own thread."""
+class InvalidationListener(Protocol):
+    """Receives the invalidations of other processes, in the layer's own thread."""
 
-    def heard(self, invalidation: Invalidation) -> None:
-        """Another process has invalidated this."""
+    def on_invalidated(self, invalidation: Invalidation) -> None:
+        """Another process has sent this invalidation."""
 
-    def missed(self) -> None:
-        """Messages may have been lost up to now: what is held may be out of date."""
+    def on_messages_lost(self) -> None:
+        """Messages may have been lost; cached entries may be out of date."""
 
-    def idle(self) -> None:
-        """About a second has passed, and the layer is within reach."""
+    def on_idle(self) -> None:
+        """Called about once a second while the layer is reachable."""
 
 
 class SharedLayer(Protocol):
-    """Answers shared between processes. Every method raises `TransientError` if it cannot do its work in time.
+    """A cache shared between processes. Every method raises `TransientError` if the layer does not answer in time.
 
-    Each call is atomic in the layer itself, and an older version never takes the place of a newer one.
+    Each call is atomic, and an older version never replaces a newer one.
     """
 
     def get(self, key: Key) -> SharedRead:
-        """Return what is held under `key`, fresh or not."""
+        """Return the entry of `key`, fresh or not."""
 
     def fill(self, key: Key, entry: SharedEntry, mark: bytes) -> bool:
-        """Keep what was loaded after `mark` was read. Return False if something newer came in between."""
+        """Store an entry loaded after `mark` was read. Returns False if the key has changed since."""
 
     def write(self, key: Key, entry: SharedEntry) -> bool:
-        """Keep what was just committed and tell the other processes. Return False if a newer version is held."""
+        """Store a committed value and notify the other processes. Returns False if a newer version is stored."""
 
     def invalidate(self, invalidations: Sequence[Invalidation]) -> bool:
-        """Forget, refuse fills whose load has already begun, and tell the other processes."""
+        """Drop the entries, refuse fills of running loads, and notify the other processes."""
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` from now on, until `close`."""
+    def listen(self, listener: InvalidationListener) -> None:
+        """Call `listener` until `close`."""
 
     def close(self) -> None:
-        """Stop listening and let go of every connection. Closing twice is allowed."""
+        """Stop listening and close all connections. Idempotent."""
 
 
-class Breaker:
-    """Keeps a dead layer from costing a time-out a call: after a few failures one call in a while tries it."""
+class LayerBreaker:
+    """Circuit breaker of L2: after a few failures only one call per pause is tried, so that most avoid the timeout."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -105,7 +102,7 @@ class Breaker:
         self._open_until = 0.0
 
     def admits(self) -> bool:
-        """Whether to try now. While it is open, one caller in each pause is let through as a probe."""
+        """Whether to call L2 now. While open, one call per pause is admitted as a probe."""
         if self._failures < FAILURES_MAX:
             return True
         now = self._clock.monotonic()
@@ -125,59 +122,59 @@ class Breaker:
 
 
 class GuardedLayer:
-    """A shared layer that never raises. None from a call means that it could not be asked."""
+    """A shared layer that never raises. None from a call means that the layer could not be reached."""
 
     def __init__(self, layer: SharedLayer, *, clock: Clock, stats: CacheStats) -> None:
         self._layer = layer
         self._stats = stats
-        self._breaker = Breaker(clock)
+        self._breaker = LayerBreaker(clock)
         self._lock = threading.Lock()
-        self._owed: OrderedDict[Key | Group, Invalidation] = OrderedDict()
+        self._pending: OrderedDict[Key | Group, Invalidation] = OrderedDict()
 
     def get(self, key: Key) -> SharedRead | None:
-        """Return what is held, or None also while this process knows better than the layer does."""
-        if self._owed and (key in self._owed or group_of(key) in self._owed):
+        """Return the entry of `key`; None also while an invalidation of it is pending."""
+        if self._pending and (key in self._pending or group_of(key) in self._pending):
             return None
-        return self._ask(key, lambda: self._layer.get(key))
+        return self._call(key, lambda: self._layer.get(key))
 
     def fill(self, key: Key, entry: SharedEntry, mark: bytes) -> bool | None:
-        """Offer what was loaded. False means that the layer knows something newer."""
-        return self._ask(key, lambda: self._layer.fill(key, entry, mark))
+        """Store a loaded entry. False means that the key has changed since the load started."""
+        return self._call(key, lambda: self._layer.fill(key, entry, mark))
 
     def write(self, key: Key, entry: SharedEntry) -> None:
-        """Send what was committed; what does not arrive is owed."""
-        kept = self._ask(key, lambda: self._layer.write(key, entry))
-        if kept is None:
-            self._owe(Invalidation(key, entry.version))
-        elif kept and self._owed:
-            self._forgive(key, entry.version)
+        """Send a committed value; if it does not arrive, its invalidation becomes pending."""
+        stored = self._call(key, lambda: self._layer.write(key, entry))
+        if stored is None:
+            self._add_pending(Invalidation(key, entry.version))
+        elif stored and self._pending:
+            self._drop_pending(key, entry.version)
 
     def invalidate(self, invalidation: Invalidation) -> None:
-        """Send an invalidation; one that does not arrive is owed."""
-        if self._ask(invalidation.target, lambda: self._layer.invalidate([invalidation])) is None:
-            self._owe(invalidation)
+        """Send an invalidation; if it does not arrive, it becomes pending."""
+        if self._call(invalidation.target, lambda: self._layer.invalidate([invalidation])) is None:
+            self._add_pending(invalidation)
 
-    def settle(self) -> None:
-        """Send what is owed, a batch at a time, until nothing is or the layer fails again."""
+    def send_pending(self) -> None:
+        """Send the pending invalidations in batches until none is left or the layer fails again."""
         while True:
             with self._lock:
-                batch = list(self._owed.values())[:SETTLE_BATCH_MAX]
-            if not batch or self._ask(batch[0].target, partial(self._layer.invalidate, batch)) is None:
+                batch = list(self._pending.values())[:PENDING_BATCH_MAX]
+            if not batch or self._call(batch[0].target, partial(self._layer.invalidate, batch)) is None:
                 return
             with self._lock:
-                for paid in batch:
-                    # A newer debt of the same key came in while this one was being paid.
-                    if self._owed.get(paid.target) is paid:
-                        del self._owed[paid.target]
+                for sent in batch:
+                    # A newer one of the same key may have been added meanwhile.
+                    if self._pending.get(sent.target) is sent:
+                        del self._pending[sent.target]
 
-    def owed(self) -> int:
-        """Return how many keys and groups the layer has yet to be told about."""
-        return len(self._owed)
+    def pending_count(self) -> int:
+        """Return the number of pending invalidations."""
+        return len(self._pending)
 
     def close(self) -> None:
         self._layer.close()
 
-    def _ask(self, target: Key | Group, call: Callable[[], R]) -> R | None:
+    def _call(self, target: Key | Group, call: Callable[[], R]) -> R | None:
         if not self._breaker.admits():
             return None
         try:
@@ -189,34 +186,36 @@ class GuardedLayer:
         self._breaker.succeeded()
         return answer
 
-    def _forgive(self, key: Key, version: int | None) -> None:
-        """Cross out a debt that a later write has paid."""
+    def _drop_pending(self, key: Key, version: int | None) -> None:
+        """Drop a pending invalidation that a later write has replaced."""
         with self._lock:
-            debt = self._owed.get(key)
-            if debt is not None and (debt.version is None or (version is not None and debt.version <= version)):
-                del self._owed[key]
+            pending = self._pending.get(key)
+            if pending is not None and (
+                pending.version is None or (version is not None and pending.version <= version)
+            ):
+                del self._pending[key]
 
-    def _owe(self, invalidation: Invalidation) -> None:
+    def _add_pending(self, invalidation: Invalidation) -> None:
         target = invalidation.target
         with self._lock:
-            earlier = self._owed.pop(target, invalidation)
+            earlier = self._pending.pop(target, invalidation)
             versions = (earlier.version, invalidation.version)
             known = [version for version in versions if version is not None]
-            self._owed[target] = Invalidation(target, max(known) if len(known) == len(versions) else None)
-            if len(self._owed) > OWED_MAX:
-                # Past this bound other processes may read the replaced answer until it stops being fresh.
-                self._owed.popitem(last=False)
+            self._pending[target] = Invalidation(target, max(known) if len(known) == len(versions) else None)
+            if len(self._pending) > PENDING_MAX:
+                # Beyond this bound other processes may read the replaced value until it is no longer fresh.
+                self._pending.popitem(last=False)
 
 
 LAYER: Final = "l2"
-# The layer, the operation, and the seconds it took.
-Answered = Callable[[str, str, float], None]
+# Called with the layer, the operation and the seconds it took.
+OnAnswered = Callable[[str, str, float], None]
 
 
 class TimedLayer:
-    """Implements `SharedLayer` around another one. What fails is timed as well; `answered` must not raise."""
+    """Times the calls of another `SharedLayer`, also failed ones. `answered` must not raise."""
 
-    def __init__(self, layer: SharedLayer, clock: Clock, answered: Answered) -> None:
+    def __init__(self, layer: SharedLayer, clock: Clock, answered: OnAnswered) -> None:
         self._layer = layer
         self._clock = clock
         self._answered = answered
@@ -233,7 +232,7 @@ class TimedLayer:
     def invalidate(self, invalidations: Sequence[Invalidation]) -> bool:
         return self._timed("invalidate", lambda: self._layer.invalidate(invalidations))
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: InvalidationListener) -> None:
         self._layer.listen(listener)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Loads under way, so that one caller loads a key and the others wait for it.
+"""Single flight: one caller loads a key while concurrent callers wait for its result.
 
-Nothing here locks but a flight's own end: the cache holds its lock around every call of `Flights`.
+The cache holds its lock around every call of `InFlightLoads`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import Any
 from headgate.store.cache.keys import Group, Key, group_of
 
 
-class Flight:
-    """One load. Once detached, nobody joins it any more and its answer is not kept."""
+class InFlightLoad:
+    """One running load. Once detached, no caller joins it and its result is not cached."""
 
     __slots__ = ("answer", "detached", "done", "error", "joinable")
 
     def __init__(self, *, joinable: bool) -> None:
         self.joinable = joinable
         self.detached = False
-        # Made when someone comes to wait, which is seldom.
+        # Created when the first caller joins, which is rare.
         self.done: threading.Event | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
 
 
-class Flights:
-    """Every load under way that has not been overtaken by a write or an invalidation."""
+class InFlightLoads:
+    """The running loads that have not been overtaken by a write or an invalidation."""
 
     def __init__(self) -> None:
-        self._flights: dict[Key, list[Flight]] = {}
+        self._flights: dict[Key, list[InFlightLoad]] = {}
 
-    def joinable(self, key: Key) -> Flight | None:
-        """Return the load of `key` that a reader may wait for, if there is one."""
+    def joinable(self, key: Key) -> InFlightLoad | None:
+        """Return the load of `key` that a reader can wait for, if there is one."""
         for flight in self._flights.get(key, ()):
             if flight.joinable:
                 if flight.done is None:
@@ -40,14 +40,14 @@ class Flights:
                 return flight
         return None
 
-    def depart(self, key: Key, *, joinable: bool) -> Flight:
-        """Begin a load. One that must see the store as it is now is not joinable: it concerns its caller alone."""
-        flight = Flight(joinable=joinable)
+    def start(self, key: Key, *, joinable: bool) -> InFlightLoad:
+        """Start a load. A consistent read is not joinable: it serves its caller only."""
+        flight = InFlightLoad(joinable=joinable)
         self._flights.setdefault(key, []).append(flight)
         return flight
 
-    def land(self, key: Key, flight: Flight) -> None:
-        """End a load and wake who waits for it."""
+    def finish(self, key: Key, flight: InFlightLoad) -> None:
+        """End a load and wake its waiting callers."""
         others = [other for other in self._flights.pop(key, ()) if other is not flight]
         if others:
             self._flights[key] = others

@@ -1,10 +1,10 @@
-"""Counts of what the cache answered and what it could not, for metrics and alarms."""
+"""Cache statistics: hits, misses, loads and errors by kind of entry, for metrics and alarms."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from headgate.store.cache.keys import Kind
+from headgate.store.cache.keys import CacheKind
 
 COUNTERS: Final = (
     "hits_l1", "hits_l2", "misses_l1", "misses_l2", "stale_served", "loads", "load_errors", "l2_errors",
@@ -13,7 +13,7 @@ COUNTERS: Final = (
 
 
 class KindStats:
-    """Plain integers of one kind, added to without a lock: exact for one thread, close enough for many."""
+    """The counters of one kind, incremented without a lock: exact with one thread, approximate with many."""
 
     __slots__ = COUNTERS
 
@@ -31,21 +31,21 @@ class KindStats:
 
 
 class CacheStats:
-    """The counters of every kind. A read that bypasses the cache counts as a load alone."""
+    """The counters of every kind. A consistent read, which bypasses the cache, counts as a load only."""
 
     def __init__(self) -> None:
-        self._kinds = {kind: KindStats() for kind in Kind}
+        self._kinds = {kind: KindStats() for kind in CacheKind}
 
-    def of(self, kind: Kind) -> KindStats:
+    def of(self, kind: CacheKind) -> KindStats:
         """Return the live counters of `kind`."""
         return self._kinds[kind]
 
-    def hit_rate(self, kind: Kind) -> float:
-        """Return the share of reads answered fresh by L1 or L2, from 0 to 1; 0 before the first read."""
+    def hit_rate(self, kind: CacheKind) -> float:
+        """Return the share of reads served fresh by L1 or L2, from 0 to 1; 0 before the first read."""
         counts = self._kinds[kind]
         reads = counts.hits_l1 + counts.misses_l1
         return (counts.hits_l1 + counts.hits_l2) / reads if reads else 0.0
 
-    def snapshot(self) -> dict[Kind, dict[str, int]]:
+    def snapshot(self) -> dict[CacheKind, dict[str, int]]:
         """Return the counters by kind and name."""
         return {kind: {name: getattr(counts, name) for name in COUNTERS} for kind, counts in self._kinds.items()}

@@ -49,7 +49,7 @@ from headgate.store.resilience.error_policy import (
     NOT_ALLOWED,
     THROTTLED,
     UNAVAILABLE,
-    Category,
+    ErrorCategory,
     FailurePolicy,
     codes_of,
     policy_of,
@@ -110,7 +110,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 # What is left undone without an error has no policy of its own: it is taken up again until the deadline.
-_UNDONE: Final = FailurePolicy(Category.TRANSIENT, sys.maxsize, 25, 100)
+_UNDONE: Final = FailurePolicy(ErrorCategory.TRANSIENT, sys.maxsize, 25, 100)
 
 
 class Backoff:

@@ -1,7 +1,7 @@
-"""A breaker: leaves a part that mostly fails alone for a while, then tries it with a few calls.
+"""Circuit breaker: stops calls to a failing dependency, and probes it with a few calls after a pause.
 
-It trips on a rolling failure rate, not on failures in a row, so that one success in ten does not hide an outage.
-Only what the backend is to blame for counts: a lost race or a bad request says that it answers.
+It opens on a rolling failure rate instead of consecutive failures, so that one success in ten does not hide an outage.
+Only backend failures count: a conflict or an invalid request shows that the backend answers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 from headgate.clock import Clock
 from headgate.errors import BreakerOpenError
 
-# The window moves on in so many steps.
+# The number of buckets of the rolling window.
 _PARTS: Final = 10
 
 
 class BreakerState(enum.StrEnum):
-    """Whether calls are let through."""
+    """The state of a circuit breaker."""
 
     CLOSED = "CLOSED"
     OPEN = "OPEN"
@@ -29,10 +29,10 @@ class BreakerState(enum.StrEnum):
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a breaker trips and when it recovers.
+    """The thresholds of a circuit breaker.
 
-    It opens once the window has `failures_min` failures which are at least `failure_rate` of its calls, and lets
-    `probes` calls through after `open_seconds`. As many successes close it; one failure opens it again.
+    It opens when the window has `failures_min` failures that are at least `failure_rate` of its calls, and admits
+    `probes` calls after `open_seconds`. As many successes close it; one failure opens it again.
     """
 
     failures_min: int = 10
@@ -46,19 +46,19 @@ DEFAULT_LIMITS: Final = BreakerLimits()
 
 
 class BreakerChange(msgspec.Struct, frozen=True):
-    """A breaker went from one state to another."""
+    """A change of a circuit breaker's state."""
 
     name: str
     before: BreakerState
     after: BreakerState
 
 
-class Breaker:
-    """One breaker. `admit` gives a ticket; exactly one of `succeeded`, `failed` and `abandoned` takes it back.
+class CircuitBreaker:
+    """One circuit breaker. `admit` returns a ticket; pass it to exactly one of `succeeded`, `failed` and `abandoned`.
 
-    A ticket is worth nothing after the state has changed: calls that began before an outage was noticed and fail
-    during it neither prolong it nor spoil a recovery. While it is closed a call costs no lock. `changed` is called in
-    the thread that made the change, outside of the lock.
+    A ticket is void after a change of state: calls that started before the breaker opened neither prolong the outage
+    nor spoil the recovery. While closed, a call takes no lock. `changed` is called outside the lock, in the thread that
+    caused the change.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Breaker:
     ) -> None:
         self.name = name
         self.state = BreakerState.CLOSED
-        # Changes with every change of state. Tickets are numbers of it.
+        # Incremented with every change of state; a ticket is the era it was issued in.
         self.era = 0
         self._clock = clock
         self._limits = limits
@@ -86,17 +86,17 @@ class Breaker:
         self._successes = 0
 
     def retry_after_seconds(self) -> float:
-        """Return when a call may be let through again: 0 if one may now."""
+        """Return the seconds until the next call is admitted; 0 if it would be now."""
         with self._lock:
             return self._refusal_seconds(self._clock.monotonic())
 
     def refuse_if_open(self) -> None:
-        """Raise `BreakerOpenError` if a call would not be let through now. Takes no place among the probes."""
+        """Raise `BreakerOpenError` if a call would not be admitted now. Does not count as a probe."""
         if self.state is not BreakerState.CLOSED:
             self._raise(self.retry_after_seconds())
 
     def admit(self) -> int:
-        """Return a ticket for one call. Raises `BreakerOpenError` if it is not let through."""
+        """Return a ticket for one call. Raises `BreakerOpenError` if it is not admitted."""
         if self.state is BreakerState.CLOSED:
             return self.era
         change = None
@@ -108,17 +108,17 @@ class Breaker:
                     change = self._move(BreakerState.HALF_OPEN)
                 if self.state is BreakerState.HALF_OPEN:
                     if self._probes_out >= self._limits.probes:
-                        # Those that are out have not come back for as long as an outage: they are given up.
+                        # Earlier probes have not returned within `open_seconds`: stop waiting for them.
                         self._probes_out = 0
                     self._probes_out += 1
                     self._probed_at = now
             ticket = self.era
-        self._tell(change)
+        self._report(change)
         self._raise(wait_seconds)
         return ticket
 
     def succeeded(self, ticket: int) -> None:
-        """The backend answered, be it only that a condition did not hold."""
+        """Record that the backend answered, including with a conflict."""
         if ticket != self.era:
             return
         if self.state is BreakerState.CLOSED:
@@ -126,7 +126,7 @@ class Breaker:
             if part != self._part:
                 with self._lock:
                     self._move_on(part)
-            # Without the lock, on purpose: a count that is lost now and then changes no decision.
+            # Deliberately without the lock: an occasional lost count changes no decision.
             self._calls[part % _PARTS] += 1
             return
         change = None
@@ -136,10 +136,10 @@ class Breaker:
                 self._successes += 1
                 if self._successes >= self._limits.probes:
                     change = self._move(BreakerState.CLOSED)
-        self._tell(change)
+        self._report(change)
 
     def failed(self, ticket: int) -> None:
-        """The backend did not answer, or not as it should."""
+        """Record a backend failure."""
         change = None
         with self._lock:
             if ticket != self.era:
@@ -152,12 +152,12 @@ class Breaker:
                 self._move_on(part)
                 self._calls[part % _PARTS] += 1
                 self._failures[part % _PARTS] += 1
-                if self._is_too_much():
+                if self._is_over_threshold():
                     change = self._open(now)
-        self._tell(change)
+        self._report(change)
 
     def abandoned(self, ticket: int) -> None:
-        """The call ended without having learnt anything of the backend."""
+        """Release the ticket of a call that showed nothing about the backend."""
         with self._lock:
             if ticket == self.era and self.state is BreakerState.HALF_OPEN:
                 self._probes_out = max(0, self._probes_out - 1)
@@ -169,12 +169,12 @@ class Breaker:
             return max(0.0, self._probed_at + self._limits.open_seconds - now)
         return 0.0
 
-    def _is_too_much(self) -> bool:
+    def _is_over_threshold(self) -> bool:
         failures = sum(self._failures)
         return failures >= self._limits.failures_min and failures >= self._limits.failure_rate * sum(self._calls)
 
     def _move_on(self, part: int) -> None:
-        """Let the window end with `part`, forgetting what has left it."""
+        """Advance the window to `part` and clear the buckets that left it."""
         for gone in range(self._part + 1, min(part, self._part + _PARTS) + 1):
             self._calls[gone % _PARTS] = 0
             self._failures[gone % _PARTS] = 0
@@ -193,16 +193,16 @@ class Breaker:
         self._failures = [0] * _PARTS
         return change
 
-    def _tell(self, change: BreakerChange | None) -> None:
+    def _report(self, change: BreakerChange | None) -> None:
         if change is not None:
             self._changed(change)
 
     def _raise(self, wait_seconds: float) -> None:
         if wait_seconds > 0:
             error = BreakerOpenError(
-                f"{self.name}: it kept failing and is left alone for another {wait_seconds:.1f} s; try again then"
+                f"{self.name}: the circuit breaker is open after repeated failures; try again in {wait_seconds:.1f} s"
             )
-            # While it is tried, the answer is known as soon as the tries are back.
-            is_tried = self.state is BreakerState.HALF_OPEN
-            error.retry_after_seconds = min(wait_seconds, 1.0) if is_tried else wait_seconds
+            # While half open, the outcome is known as soon as the probes return.
+            is_probed = self.state is BreakerState.HALF_OPEN
+            error.retry_after_seconds = min(wait_seconds, 1.0) if is_probed else wait_seconds
             raise error

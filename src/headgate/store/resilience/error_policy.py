@@ -1,7 +1,7 @@
-"""Failures: what each error means, whether and how often a retry is worth it, and how many a minute are too many.
+"""Error policies: the category, retry policy and alert threshold of every Headgate error and AWS error code.
 
-One table for our own errors and for the codes of AWS. Whether a retry is *safe* is not decided here: that depends on
-whether the failed attempt may have been applied, which `dynamodb_calls` knows.
+Whether a retry is *safe* is not decided here: that depends on whether the failed attempt may have been applied, which
+`store.dynamodb.client` knows.
 """
 
 from __future__ import annotations
@@ -48,62 +48,62 @@ _STATUS_SERVER_FAULT: Final = 500
 _STATUS_UNAVAILABLE: Final = 503
 
 
-class Category(enum.StrEnum):
-    """What is to be done about a failure."""
+class ErrorCategory(enum.StrEnum):
+    """How a failure is handled."""
 
-    TRANSIENT = "TRANSIENT"  # Try again after a pause.
-    CLIENT = "CLIENT"  # Tell the caller, who must change something.
-    SYSTEM = "SYSTEM"  # Wake someone, and serve what can be served.
-    DATA = "DATA"  # Note it, leave it out, and go on.
+    TRANSIENT = "TRANSIENT"  # Retry after a pause.
+    CLIENT = "CLIENT"  # Return it to the caller, who has to change the request.
+    SYSTEM = "SYSTEM"  # Alert, and degrade.
+    DATA = "DATA"  # Log it, skip the item, and continue.
 
 
 class FailurePolicy(msgspec.Struct, frozen=True):
-    """How one kind of failure is dealt with. More than `alerts_above` of them a minute are too many."""
+    """The retry policy and alert threshold of one kind of failure. `alerts_above` is per minute."""
 
-    category: Category
+    category: ErrorCategory
     retries_max: int
     base_ms: int
     alerts_above: int
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same call may well succeed a little later."""
+        """Whether the same call is likely to succeed later."""
         return self.retries_max > 0
 
     @property
-    def blames_the_backend(self) -> bool:
-        """Whether it says that the backend is ill, and not that the caller or the data is."""
-        return self.category in (Category.TRANSIENT, Category.SYSTEM)
+    def is_backend_failure(self) -> bool:
+        """Whether the backend failed, rather than the caller or the data."""
+        return self.category in (ErrorCategory.TRANSIENT, ErrorCategory.SYSTEM)
 
     def longest_pause_seconds(self, retry: int) -> float:
         """Return the upper bound of the pause before the `retry`-th retry, counted from 1."""
-        # The exponent is bounded so that a patient caller does not compute with huge numbers.
+        # The exponent is bounded to avoid huge integers.
         return min((self.base_ms << min(retry - 1, 20)) / 1000, PAUSE_SECONDS_MAX)
 
     def pause_seconds(self, retry: int, draw: Callable[[], float] = random.random) -> float:
-        """Return a pause of full jitter: anything between nothing and the upper bound."""
+        """Return a pause with full jitter: between 0 and the upper bound."""
         return draw() * self.longest_pause_seconds(retry)
 
 
-THROTTLED: Final = FailurePolicy(Category.TRANSIENT, 5, 100, 100)
-# Another transaction holds an item: it will let go within milliseconds.
-CONTENDED: Final = FailurePolicy(Category.TRANSIENT, 20, 25, 100)
-# No connection, no answer, or half of one.
-DISCONNECTED: Final = FailurePolicy(Category.TRANSIENT, 20, 25, 10)
-CONFLICT: Final = FailurePolicy(Category.CLIENT, 0, 0, 1000)
-INVALID: Final = FailurePolicy(Category.CLIENT, 0, 0, 10)
-NOT_ALLOWED: Final = FailurePolicy(Category.SYSTEM, 0, 0, 5)
-MISCONFIGURED: Final = FailurePolicy(Category.SYSTEM, 0, 0, 5)
-INTERNAL: Final = FailurePolicy(Category.SYSTEM, 3, 500, 10)
-UNAVAILABLE: Final = FailurePolicy(Category.SYSTEM, 5, 1000, 5)
-ABSENT: Final = FailurePolicy(Category.DATA, 0, 0, 100)
-BAD_DATA: Final = FailurePolicy(Category.DATA, 0, 0, 0)
-FATAL: Final = FailurePolicy(Category.SYSTEM, 0, 0, 0)
-# A failure that our own guards made: retrying at once would only meet the same guard.
-REFUSED: Final = FailurePolicy(Category.TRANSIENT, 0, 0, 1000)
-UNKNOWN: Final = FailurePolicy(Category.SYSTEM, 3, 100, 10)
-# An exception that is neither ours nor AWS's is a mistake in the program, which a retry does not mend.
-MISTAKE: Final = FailurePolicy(Category.SYSTEM, 0, 0, 0)
+THROTTLED: Final = FailurePolicy(ErrorCategory.TRANSIENT, 5, 100, 100)
+# Another transaction holds an item, for milliseconds.
+CONTENDED: Final = FailurePolicy(ErrorCategory.TRANSIENT, 20, 25, 100)
+# No connection, no response, or a truncated one.
+DISCONNECTED: Final = FailurePolicy(ErrorCategory.TRANSIENT, 20, 25, 10)
+CONFLICT: Final = FailurePolicy(ErrorCategory.CLIENT, 0, 0, 1000)
+INVALID: Final = FailurePolicy(ErrorCategory.CLIENT, 0, 0, 10)
+NOT_ALLOWED: Final = FailurePolicy(ErrorCategory.SYSTEM, 0, 0, 5)
+MISCONFIGURED: Final = FailurePolicy(ErrorCategory.SYSTEM, 0, 0, 5)
+INTERNAL: Final = FailurePolicy(ErrorCategory.SYSTEM, 3, 500, 10)
+UNAVAILABLE: Final = FailurePolicy(ErrorCategory.SYSTEM, 5, 1000, 5)
+ABSENT: Final = FailurePolicy(ErrorCategory.DATA, 0, 0, 100)
+BAD_DATA: Final = FailurePolicy(ErrorCategory.DATA, 0, 0, 0)
+FATAL: Final = FailurePolicy(ErrorCategory.SYSTEM, 0, 0, 0)
+# Refused by a circuit breaker or limiter: an immediate retry would be refused as well.
+REFUSED: Final = FailurePolicy(ErrorCategory.TRANSIENT, 0, 0, 1000)
+UNKNOWN: Final = FailurePolicy(ErrorCategory.SYSTEM, 3, 100, 10)
+# An exception of neither Headgate nor AWS is a bug, which a retry does not fix.
+BUG: Final = FailurePolicy(ErrorCategory.SYSTEM, 0, 0, 0)
 
 
 def _codes(policy: FailurePolicy, *codes: str) -> dict[str, FailurePolicy]:
@@ -145,27 +145,27 @@ BY_CODE: Final[Mapping[str, FailurePolicy]] = {
     **_codes(UNAVAILABLE, "ServiceUnavailable", "ServiceUnavailableException"),
 }  # fmt: skip
 
-# The nearest ancestor counts, so that a new error class has the policy of its family until it is given its own.
+# The nearest ancestor in the table counts, so that a new error class has the policy of its family.
 BY_CLASS: Final[Mapping[type[HeadgateError], FailurePolicy]] = {
     HeadgateError: UNKNOWN,
     UserError: INVALID,
-    UnauthenticatedError: FailurePolicy(Category.CLIENT, 0, 0, 100),
-    ForbiddenError: FailurePolicy(Category.CLIENT, 0, 0, 100),
+    UnauthenticatedError: FailurePolicy(ErrorCategory.CLIENT, 0, 0, 100),
+    ForbiddenError: FailurePolicy(ErrorCategory.CLIENT, 0, 0, 100),
     NotFoundError: ABSENT,
     DatasetNotFoundError: ABSENT,
     ConflictError: CONFLICT,
-    # The connection broke: the caller must read before it goes on, and the backend is to blame.
-    OutcomeUnknownError: FailurePolicy(Category.SYSTEM, 0, 0, 10),
-    TransientError: FailurePolicy(Category.TRANSIENT, 3, 100, 10),
+    # The connection broke, which is a backend failure; the caller must read before it continues.
+    OutcomeUnknownError: FailurePolicy(ErrorCategory.SYSTEM, 0, 0, 10),
+    TransientError: FailurePolicy(ErrorCategory.TRANSIENT, 3, 100, 10),
     ThrottledError: THROTTLED,
     StoreBusyError: DISCONNECTED,
     BreakerOpenError: REFUSED,
     ServerBusyError: REFUSED,
     NotAdmittedError: REFUSED,
-    DeadlineExceededError: FailurePolicy(Category.TRANSIENT, 0, 0, 100),
+    DeadlineExceededError: FailurePolicy(ErrorCategory.TRANSIENT, 0, 0, 100),
     FatalError: FATAL,
     CorruptionError: FATAL,
-    # Whoever goes on using a store that was closed is at fault, not the backend.
+    # Using a closed store is a fault of the caller, not of the backend.
     StoreClosedError: INVALID,
     StreamTrimmedError: BAD_DATA,
     DeterminismError: BAD_DATA,
@@ -174,25 +174,25 @@ BY_CLASS: Final[Mapping[type[HeadgateError], FailurePolicy]] = {
 
 
 def codes_of(policy: FailurePolicy) -> frozenset[str]:
-    """Return the codes of AWS that are dealt with so."""
-    return frozenset(code for code, found in BY_CODE.items() if found is policy)
+    """Return the AWS error codes with this policy."""
+    return frozenset(code for code, each in BY_CODE.items() if each is policy)
 
 
 def policy_of_code(code: str, *, http_status: int = 400, reasons: Collection[str] = ()) -> FailurePolicy:
-    """Return the policy for an error code of AWS. For a cancelled transaction it is that of its gravest reason.
+    """Return the policy of an AWS error code; for a cancelled transaction, that of its most severe reason.
 
-    A code that nobody knows is the server's fault or the caller's, as the HTTP status says.
+    An unknown code is a server or client fault by its HTTP status.
     """
     if code == CANCELED:
-        return _gravest([BY_CODE[reason] for reason in reasons if reason in BY_CODE])
-    found = BY_CODE.get(code, INVALID)
-    if found.is_retryable or http_status < _STATUS_SERVER_FAULT:
-        return found
+        return _most_severe([BY_CODE[reason] for reason in reasons if reason in BY_CODE])
+    policy = BY_CODE.get(code, INVALID)
+    if policy.is_retryable or http_status < _STATUS_SERVER_FAULT:
+        return policy
     return UNAVAILABLE if http_status == _STATUS_UNAVAILABLE else UNKNOWN
 
 
 def policy_of(error: BaseException) -> FailurePolicy:
-    """Return the policy for an exception: one of ours by its class, one of botocore's by its code or its name."""
+    """Return the policy of an exception: Headgate's by class, botocore's by error code or class name."""
     if isinstance(error, HeadgateError):
         return next(BY_CLASS[kind] for kind in type(error).__mro__ if kind in BY_CLASS)
     response = getattr(error, "response", None)
@@ -201,11 +201,11 @@ def policy_of(error: BaseException) -> FailurePolicy:
         reasons = [str(reason.get("Code")) for reason in response.get("CancellationReasons", [])]
         return policy_of_code(str(response["Error"].get("Code", "")), http_status=status, reasons=reasons)
     names = (kind.__name__ for kind in type(error).__mro__)
-    return next((BY_CODE[name] for name in names if name in BY_CODE), MISTAKE)
+    return next((BY_CODE[name] for name in names if name in BY_CODE), BUG)
 
 
 def _answered_code(error: BaseException) -> str | None:
-    """Return the code in an error that is an answer of AWS, or None for one that is none."""
+    """Return the error code of an AWS response, or None if the error is not one."""
     response = getattr(error, "response", None)
     if not isinstance(response, Mapping) or "Error" not in response:
         return None
@@ -213,61 +213,61 @@ def _answered_code(error: BaseException) -> str | None:
     return code if code in BY_CODE or code == CANCELED else UNKNOWN_CODE
 
 
-def _gravest(found: list[FailurePolicy]) -> FailurePolicy:
-    """Return the one that decides: what a retry cannot cure stands, whatever else held the transaction up."""
-    if not found:
+def _most_severe(policies: list[FailurePolicy]) -> FailurePolicy:
+    """Return the deciding policy: one that is not retryable wins."""
+    if not policies:
         return INVALID
-    return min(found, key=lambda policy: (policy.is_retryable, -policy.base_ms))
+    return min(policies, key=lambda policy: (policy.is_retryable, -policy.base_ms))
 
 
-class TooMany(msgspec.Struct, frozen=True):
-    """More failures of one kind in the last minute than its policy allows."""
+class ErrorRateExceeded(msgspec.Struct, frozen=True):
+    """One kind of failure exceeded its alert threshold in the last minute."""
 
     code: str
-    category: Category
+    category: ErrorCategory
     alerts_above: int
 
 
 class ErrorRates:
-    """Counts failures by kind over the last minute, and says when one kind passes its threshold.
+    """Counts failures by kind over the last minute and raises an alarm when one kind exceeds its threshold.
 
-    It says so once, and again only after the rate had gone back below. Safe to use from many threads; `alarm` is
-    called in the thread that met the failure, and must neither block nor raise.
+    The alarm is raised once, and again only after the rate has fallen below the threshold. Thread-safe; `alarm` is
+    called in the thread of the failure and must neither block nor raise.
     """
 
-    def __init__(self, clock: Clock, alarm: Callable[[TooMany], None]) -> None:
+    def __init__(self, clock: Clock, alarm: Callable[[ErrorRateExceeded], None]) -> None:
         self._clock = clock
         self._alarm = alarm
         self._lock = threading.Lock()
-        # Of each kind no more moments than are needed to know that there were too many.
-        self._moments: dict[str, deque[float]] = {}
+        # The latest failure times of each kind, as many as the threshold needs.
+        self._failure_times: dict[str, deque[float]] = {}
         self._raised: set[str] = set()
 
     def record(self, error: BaseException) -> None:
-        """Count a failure: one of ours under its code, an answer of AWS under its own, another under its class.
+        """Count a failure under its error code or AWS code, or else under its class name.
 
-        Codes of AWS that nobody knows are counted together.
+        Unknown AWS codes are counted together.
         """
         code = error.code if isinstance(error, HeadgateError) else _answered_code(error) or type(error).__name__
         self.count(code, policy_of(error))
 
     def count(self, code: str, policy: FailurePolicy) -> None:
-        """Count a failure under a name and a policy."""
+        """Count a failure under a code with a policy."""
         now = self._clock.monotonic()
         with self._lock:
-            moments = self._moments.get(code)
-            if moments is None:
-                moments = self._moments[code] = deque(maxlen=policy.alerts_above + 1)
-            moments.append(now)
-            is_over = len(moments) == moments.maxlen and now - moments[0] < _WINDOW_SECONDS
-            is_news = is_over and code not in self._raised
+            times = self._failure_times.get(code)
+            if times is None:
+                times = self._failure_times[code] = deque(maxlen=policy.alerts_above + 1)
+            times.append(now)
+            is_over = len(times) == times.maxlen and now - times[0] < _WINDOW_SECONDS
+            is_new = is_over and code not in self._raised
             (self._raised.add if is_over else self._raised.discard)(code)
-        if is_news:
-            self._alarm(TooMany(code, policy.category, policy.alerts_above))
+        if is_new:
+            self._alarm(ErrorRateExceeded(code, policy.category, policy.alerts_above))
 
     def per_minute(self) -> dict[str, int]:
-        """Return how many of each kind the last minute had, counted no further than one above the threshold."""
+        """Return the failures of each kind in the last minute, capped at one above the threshold."""
         since = self._clock.monotonic() - _WINDOW_SECONDS
         with self._lock:
-            counted = {code: sum(at > since for at in moments) for code, moments in self._moments.items()}
+            counted = {code: sum(at > since for at in times) for code, times in self._failure_times.items()}
         return {code: count for code, count in counted.items() if count}

@@ -1,8 +1,7 @@
-"""A store with a breaker for each table and operation and a limiter for each table before it.
+"""Guarded store: a circuit breaker per table and operation, and a rate limiter per table, in front of a store.
 
-When all is well it adds about a microsecond to a call. When a table is ill, calls to it fail at once instead of each
-costing a deadline; when it is overloaded, what matters least is shed first. Nothing is retried here: the store behind
-it does that.
+It normally adds about a microsecond to a call. When a table fails, calls to it fail at once instead of each waiting for
+a deadline; when it is overloaded, calls of the lowest priority are shed first. Retries are left to the inner store.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 from headgate.store.resilience.circuit_breaker import (
     DEFAULT_LIMITS,
-    Breaker,
     BreakerChange,
     BreakerLimits,
     BreakerState,
+    CircuitBreaker,
 )
 from headgate.store.resilience.error_policy import policy_of
 from headgate.store.resilience.rate_limiter import DEFAULT_LIMITS as LIMITER_LIMITS
-from headgate.store.resilience.rate_limiter import Limiter, LimiterLimits
+from headgate.store.resilience.rate_limiter import LimiterLimits, RateLimiter
 from headgate.store.stats import StoreStats
 from headgate.store.topics import ANYTHING, Topics
 
@@ -35,43 +34,48 @@ R = TypeVar("R")
 
 
 class AnyStore(Store, RawItems, Protocol):
-    """What every backend is: the port, raw reads, and counters."""
+    """The interface of every backend: the port, raw reads and counters."""
 
     @property
     def stats(self) -> StoreStats:
-        """What was asked of the store since it was opened."""
+        """Return the counters of the store."""
 
 
-class Watcher(Protocol):
-    """Whoever wants to know how the calls went. Called in the caller's thread; must neither block nor raise."""
+class StoreObserver(Protocol):
+    """Observes the calls of a guarded store, in the caller's thread. Its methods must neither block nor raise."""
 
-    def answered(self, tables: str, operation: str, seconds: float) -> None:
-        """A call was answered as it was meant."""
+    def on_answered(self, tables: str, operation: str, seconds: float) -> None:
+        """A call succeeded."""
 
-    def failed(self, tables: str, operation: str, error: BaseException) -> None:
-        """A call failed, or was not made because a guard refused it."""
+    def on_failed(self, tables: str, operation: str, error: BaseException) -> None:
+        """A call failed, or was refused by a circuit breaker or rate limiter."""
 
-    def conflicted(self, error: BaseException) -> None:
+    def on_conflicted(self, error: BaseException) -> None:
         """A call was answered with a conflict."""
 
-    def changed(self, change: BreakerChange) -> None:
-        """A breaker opened, closed, or tries again."""
+    def on_breaker_changed(self, change: BreakerChange) -> None:
+        """A circuit breaker changed its state."""
 
 
 class _Guard:
-    """The way to one operation on some tables: a breaker, the tables' limiters, and who watches."""
+    """The guard of one operation on some tables: a circuit breaker and the tables' rate limiters."""
 
-    __slots__ = ("_clock", "_watcher", "breaker", "limiters", "operation", "tables")
+    __slots__ = ("_clock", "_observer", "breaker", "limiters", "operation", "tables")
 
     def __init__(
-        self, tables: str, operation: str, breaker: Breaker, limiters: Sequence[Limiter], watcher: Watcher | None,
+        self,
+        tables: str,
+        operation: str,
+        breaker: CircuitBreaker,
+        limiters: Sequence[RateLimiter],
+        observer: StoreObserver | None,
         clock: Clock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tables = tables
         self.operation = operation
         self.breaker = breaker
         self.limiters = limiters
-        self._watcher = watcher
+        self._observer = observer
         self._clock = clock
 
     def enter(self, units: int, *, wait: bool = True) -> int:
@@ -84,28 +88,28 @@ class _Guard:
                 limiter.acquire(units, wait=wait)
             return breaker.admit()
         except HeadgateError as exc:
-            if self._watcher is not None:
-                self._watcher.failed(self.tables, self.operation, exc)
+            if self._observer is not None:
+                self._observer.on_failed(self.tables, self.operation, exc)
             raise
 
-    def lost(self, ticket: int, error: BaseException) -> None:
-        """Judge an error that the store raised."""
+    def on_error(self, ticket: int, error: BaseException) -> None:
+        """Update the circuit breaker and limiters after an error of the store."""
         if isinstance(error, ThrottledError):
             for limiter in self.limiters:
                 limiter.throttled()
-        if _is_illness(error):
+        if _is_backend_failure(error):
             self.breaker.failed(ticket)
         elif isinstance(error, ConflictError):
             self.breaker.succeeded(ticket)
         else:
-            # Bad input was never sent, and an interrupted call has learnt nothing.
+            # Invalid input was never sent, and an interrupted call shows nothing about the backend.
             self.breaker.abandoned(ticket)
-        if self._watcher is None:
+        if self._observer is None:
             return
         if isinstance(error, ConflictError):
-            self._watcher.conflicted(error)
+            self._observer.on_conflicted(error)
         else:
-            self._watcher.failed(self.tables, self.operation, error)
+            self._observer.on_failed(self.tables, self.operation, error)
 
     def call(self, units: int, call: Callable[[], R]) -> R:
         """Make a call through the guard."""
@@ -114,27 +118,27 @@ class _Guard:
         try:
             answer = call()
         except BaseException as exc:
-            self.lost(ticket, exc)
+            self.on_error(ticket, exc)
             raise
         self.breaker.succeeded(ticket)
-        if self._watcher is not None:
-            self._watcher.answered(self.tables, self.operation, self._clock.monotonic() - began_at)
+        if self._observer is not None:
+            self._observer.on_answered(self.tables, self.operation, self._clock.monotonic() - began_at)
         return answer
 
 
-def _is_illness(error: BaseException) -> bool:
-    """Whether the backend may get well if it is left alone. What is fatal will not, and must be seen for what it is."""
+def _is_backend_failure(error: BaseException) -> bool:
+    """Whether a pause may help the backend. Fatal errors are excluded: they must surface unchanged."""
     return (
-        isinstance(error, HeadgateError) and not isinstance(error, FatalError) and policy_of(error).blames_the_backend
+        isinstance(error, HeadgateError) and not isinstance(error, FatalError) and policy_of(error).is_backend_failure
     )
 
 
 class GuardedStore:
-    """Implements `headgate.store.port.Store` around another store, and raises what that raises.
+    """Implements `headgate.store.port.Store` around another store.
 
-    Beyond that it raises `BreakerOpenError` and `ThrottledError`, both with the time after which to try again, and
-    `DeadlineExceededError` for a caller whose deadline passed while it waited. Nothing was sent then. Waiting for
-    changes, sweeping, the health check and `close` go through unguarded. What `submit` is refused is told to `done`.
+    In addition to the inner store's errors it raises `BreakerOpenError` and `ThrottledError`, both with a retry time,
+    and `DeadlineExceededError`; nothing was sent then. `submit` passes these errors to `done`. `wait`, `sweep`,
+    `check_health` and `close` are not guarded.
     """
 
     def __init__(
@@ -144,47 +148,47 @@ class GuardedStore:
         *,
         breaker_limits: BreakerLimits = DEFAULT_LIMITS,
         limiter_limits: LimiterLimits = LIMITER_LIMITS,
-        watcher: Watcher | None = None,
+        observer: StoreObserver | None = None,
     ) -> None:
         self.store = store
         self._clock = clock
         self._breaker_limits = breaker_limits
         self._limiter_limits = limiter_limits
-        self._watcher = watcher
-        self._limiters: dict[str, Limiter] = {}
+        self._observer = observer
+        self._limiters: dict[str, RateLimiter] = {}
         self._gets: dict[str, _Guard] = {}
         self._guards: dict[tuple[str, tuple[str, ...]], _Guard] = {}
 
     @property
     def stats(self) -> StoreStats:
-        """What was asked of the store behind this one."""
+        """Return the counters of the inner store."""
         return self.store.stats
 
-    def breakers(self) -> list[Breaker]:
-        """Return the breakers that have been used, in no order."""
+    def breakers(self) -> list[CircuitBreaker]:
+        """Return the circuit breakers in use, unordered."""
         return [guard.breaker for guard in [*self._gets.values(), *self._guards.values()]]
 
-    def limiters(self) -> list[Limiter]:
-        """Return the limiters that have been used, in no order."""
+    def limiters(self) -> list[RateLimiter]:
+        """Return the rate limiters in use, unordered."""
         return list(self._limiters.values())
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         guard = self._gets.get(table.name) or self._get_guard(table)
         ticket = guard.enter(1)
-        if self._watcher is not None:
+        if self._observer is not None:
             began_at = self._clock.monotonic()
         try:
             answer = self.store.get(table, key, consistent=consistent)
         except BaseException as exc:
-            guard.lost(ticket, exc)
+            guard.on_error(ticket, exc)
             raise
         guard.breaker.succeeded(ticket)
-        if self._watcher is not None:
-            self._watcher.answered(table.name, "get", self._clock.monotonic() - began_at)
+        if self._observer is not None:
+            self._observer.on_answered(table.name, "get", self._clock.monotonic() - began_at)
         return answer
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        """Return the item as stored: also if expired, and with blob references instead of spilled attributes."""
         return self._guard("get_raw", [table]).call(1, lambda: self.store.get_raw(table, key))
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
@@ -235,17 +239,17 @@ class GuardedStore:
             done(exc)
             return
 
-        def settle(error: BaseException | None) -> None:
+        def on_done(error: BaseException | None) -> None:
             if error is None:
                 guard.breaker.succeeded(ticket)
             else:
-                guard.lost(ticket, error)
+                guard.on_error(ticket, error)
             done(error)
 
         try:
-            self.store.submit(writes, settle)
+            self.store.submit(writes, on_done)
         except BaseException as exc:
-            guard.lost(ticket, exc)
+            guard.on_error(ticket, exc)
             raise
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
@@ -286,19 +290,19 @@ class GuardedStore:
         try:
             names = {table.name for table in tables}
         except AttributeError:
-            # Something is not a write or a query: the store itself has the words for that.
+            # Not a write or query: the inner store raises the proper error.
             names = set()
         key = (operation, tuple(names) if len(names) <= 1 else tuple(sorted(names)))
         return self._guards.get(key) or self._guards.setdefault(key, self._make(*key))
 
     def _make(self, operation: str, names: tuple[str, ...]) -> _Guard:
-        # A transaction over several tables has a breaker of its own: whose fault it was, nobody can tell.
+        # A transaction over several tables has its own circuit breaker: its failures cannot be attributed to one table.
         tables = "+".join(names)
-        changed = self._watcher.changed if self._watcher is not None else lambda _change: None
-        breaker = Breaker(f"{operation} on {tables}", self._clock, self._breaker_limits, changed)
+        changed = self._observer.on_breaker_changed if self._observer is not None else lambda _change: None
+        breaker = CircuitBreaker(f"{operation} on {tables}", self._clock, self._breaker_limits, changed)
         limiters = [self._limiter(name) for name in names]
-        return _Guard(tables, operation, breaker, limiters, self._watcher, self._clock)
+        return _Guard(tables, operation, breaker, limiters, self._observer, self._clock)
 
-    def _limiter(self, name: str) -> Limiter:
-        # setdefault is atomic: of two threads that make one, both use the first.
-        return self._limiters.setdefault(name, Limiter(name, self._clock, self._limiter_limits))
+    def _limiter(self, name: str) -> RateLimiter:
+        # setdefault is atomic: two threads end up with the same limiter.
+        return self._limiters.setdefault(name, RateLimiter(name, self._clock, self._limiter_limits))

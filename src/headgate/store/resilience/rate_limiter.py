@@ -1,8 +1,8 @@
-"""A limiter: sends a table no more than it takes, once it has begun to throttle.
+"""Adaptive rate limiter: limits the calls to a table once its backend throttles.
 
-A token bucket whose rate falls by half when the backend throttles and grows again a little every second. Who finds no
-token borrows one and waits until it is due. How far one may borrow depends on how much the call matters, so that
-under overload evidence is shed first, refreshes next, and transitions last.
+A token bucket whose rate is halved on a throttle and then grows a little every second. A call without a token borrows
+one and waits for it. The allowed debt depends on the priority of the call, so that overload sheds evidence first,
+refreshes next, and transitions last.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _TICK_SECONDS: Final = 1.0
 
 
 class Priority(enum.IntEnum):
-    """How much a call matters; the least is shed first. REFRESH is what every call is that says nothing."""
+    """The priority of a store call; the highest number is shed first. The default is REFRESH."""
 
-    TRANSITION = 0  # A state, an incident or a run changes: someone waits for it.
-    REFRESH = 1  # Ordinary work, and states that stay what they are.
-    EVIDENCE = 2  # Proof that all is well: the next one will do as well.
+    TRANSITION = 0  # A state, incident or run changes.
+    REFRESH = 1  # Ordinary work, and unchanged states.
+    EVIDENCE = 2  # Evidence of passed checks, which the next check replaces.
 
 
 class LimiterLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How a limiter reacts.
+    """The parameters of a rate limiter.
 
-    A throttle cuts the rate to `cut` of what was sent, at most once a second. Every second without one adds `growth`
-    of the rate it was cut at, and at `free_at` times that rate the limit is lifted. A transition waits for
-    `wait_seconds_max` at most, a refresh for half of that, evidence not at all; no more than `waiting_max` wait.
+    A throttle cuts the rate to `cut` of the sent rate, at most once a second. Every second without one adds `growth` of
+    the rate at the cut, and at `free_at` times that rate the limit is lifted. A transition waits at most
+    `wait_seconds_max`, a refresh half of that, evidence not at all; at most `waiting_max` calls wait.
     """
 
     cut: float = 0.5
@@ -46,16 +46,15 @@ class LimiterLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = LimiterLimits()
-# The share of the patience and of the waiting places that each priority has.
+# Each priority's share of the maximum wait and of the maximum number of waiting calls.
 _SHARES: Final = {Priority.TRANSITION: 1.0, Priority.REFRESH: 0.5, Priority.EVIDENCE: 0.0}
 
-# Carried by the context and not by arguments: between whoever knows how much a call matters and the store lie layers
-# that do not care, and threads that work for a request inherit it.
+# A context variable instead of an argument, as the deadline: the layers in between do not use it.
 _priority: ContextVar[Priority] = ContextVar("store_priority", default=Priority.REFRESH)
 
 
 class prioritised:
-    """Let the store calls made inside matter so much. Enter it once."""
+    """Set the priority of the store calls inside the block. Not reusable."""
 
     __slots__ = ("_priority", "_token")
 
@@ -70,16 +69,16 @@ class prioritised:
 
 
 def current_priority() -> Priority:
-    """Return how much a store call made here matters."""
+    """Return the priority of store calls in this context."""
     return _priority.get()
 
 
-class Limiter:
-    """The limiter of one table. Until it is first throttled it only counts, without a lock. Safe for many threads."""
+class RateLimiter:
+    """The rate limiter of one table. Thread-safe. Before the first throttle it only counts, without a lock."""
 
     def __init__(self, name: str, clock: Clock, limits: LimiterLimits = DEFAULT_LIMITS) -> None:
         self.name = name
-        # None while nothing is limited.
+        # Calls per second; None while there is no limit.
         self.rate: float | None = None
         self.shed = 0
         self._clock = clock
@@ -90,27 +89,27 @@ class Limiter:
         self._throttled_at = 0.0
         self._cut_at_rate = 0.0
         self._waiting = 0
-        # What was sent since the last tick, and in the second before it.
+        # Calls since the last tick, and per second before it.
         self._sent = 0
         self._ticked_at = clock.monotonic()
         self._sent_per_second = 0.0
 
     def acquire(self, units: int = 1, *, wait: bool = True) -> None:
-        """Return when `units` may be sent, after waiting for it if need be.
+        """Wait until `units` may be sent.
 
-        Without `wait` they may be sent at once if waiting for them would be allowed: who comes next waits longer.
-        Raises `ThrottledError` with the time after which it is worth trying again, or `DeadlineExceededError` if the
-        caller's deadline has passed. Nothing is taken then.
+        Without `wait`, they are sent at once where a wait would be allowed, and later calls wait longer instead.
+        Raises `ThrottledError` with a retry time, or `DeadlineExceededError` if the caller's deadline has passed;
+        neither takes tokens.
         """
         if self.rate is not None:
-            self._take(units, _priority.get(), current_deadline(), wait=wait)
+            self._take(units, current_priority(), current_deadline(), wait=wait)
         now = self._clock.monotonic()
         if now - self._ticked_at >= _TICK_SECONDS:
             self._tick(now)
         self._sent += units
 
     def throttled(self) -> None:
-        """The backend asked for less: halve the rate, unless that was done within the last second."""
+        """Halve the rate because the backend throttled, at most once a second."""
         with self._lock:
             now = self._clock.monotonic()
             if self.rate is None:
@@ -122,13 +121,13 @@ class Limiter:
                 self._tokens = min(self._tokens, 0.0)
             self._throttled_at = now
 
-    def _take(self, units: int, priority: Priority, current_deadline: float | None, *, wait: bool) -> None:
+    def _take(self, units: int, priority: Priority, deadline: float | None, *, wait: bool) -> None:
         with self._lock:
             now = self._clock.monotonic()
             self._refill(now)
             if self.rate is None:
                 return
-            seconds = self._borrow(units, priority, now, current_deadline)
+            seconds = self._borrow(units, priority, now, deadline)
             if seconds == 0 or not wait:
                 return
             self._waiting += 1
@@ -138,18 +137,16 @@ class Limiter:
             with self._lock:
                 self._waiting -= 1
 
-    def _borrow(self, units: int, priority: Priority, now: float, current_deadline: float | None) -> float:
-        """Take the tokens and return after how many seconds they are there. Raises and takes none if that is late."""
+    def _borrow(self, units: int, priority: Priority, now: float, deadline: float | None) -> float:
+        """Take the tokens and return the seconds until they are available. Raises if the wait would be too long."""
         assert self.rate is not None
-        # A call larger than a second's worth would never be let in; it pays with all that there is.
+        # A call of more units than one second's tokens takes all of them, or it would never be admitted.
         left = self._tokens - min(units, self.rate)
         seconds = max(0.0, -left / self.rate)
-        if current_deadline is not None and now >= current_deadline:
-            raise DeadlineExceededError(f"table {self.name}: the deadline passed before the call was sent; ask again")
+        if deadline is not None and now >= deadline:
+            raise DeadlineExceededError(f"table {self.name}: the deadline passed before the call was sent; try again")
         share = _SHARES[priority]
-        is_late = seconds > share * self._limits.wait_seconds_max or (
-            current_deadline is not None and now + seconds > current_deadline
-        )
+        is_late = seconds > share * self._limits.wait_seconds_max or (deadline is not None and now + seconds > deadline)
         if is_late or (seconds > 0 and self._waiting >= share * self._limits.waiting_max):
             self.shed += 1
             raise self._shed(seconds)
@@ -179,7 +176,7 @@ class Limiter:
         elapsed = max(0.0, now - self._filled_at)
         self._filled_at = now
         self._tokens = min(self._tokens + elapsed * self.rate, self.rate * _TICK_SECONDS)
-        # What passed before the second after a throttle was over does not count as a second without one.
+        # The first second after a throttle does not count as time without one.
         calm = min(elapsed, max(0.0, now - self._throttled_at - _TICK_SECONDS))
         self.rate += calm * max(1.0, self._limits.growth * self._cut_at_rate)
         if self.rate >= self._limits.free_at * self._cut_at_rate:

@@ -73,24 +73,24 @@ class FailingStore:
             done(error)
 
 
-class Watching:
+class RecordingObserver:
     def __init__(self) -> None:
         self.answers: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str, type[BaseException]]] = []
         self.conflicts: list[BaseException] = []
         self.changes: list[BreakerChange] = []
 
-    def answered(self, tables: str, operation: str, seconds: float) -> None:
+    def on_answered(self, tables: str, operation: str, seconds: float) -> None:
         assert seconds >= 0
         self.answers.append((tables, operation))
 
-    def failed(self, tables: str, operation: str, error: BaseException) -> None:
+    def on_failed(self, tables: str, operation: str, error: BaseException) -> None:
         self.failures.append((tables, operation, type(error)))
 
-    def conflicted(self, error: BaseException) -> None:
+    def on_conflicted(self, error: BaseException) -> None:
         self.conflicts.append(error)
 
-    def changed(self, change: BreakerChange) -> None:
+    def on_breaker_changed(self, change: BreakerChange) -> None:
         self.changes.append(change)
 
 
@@ -99,8 +99,8 @@ class Rig:
         self.clock = VirtualClock()
         self.sqlite = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
         self.failing = FailingStore(self.sqlite)
-        self.watching = Watching()
-        self.store = GuardedStore(self.failing, self.clock, watcher=self.watching)
+        self.observer = RecordingObserver()
+        self.store = GuardedStore(self.failing, self.clock, observer=self.observer)
         self.sqlite.put(CONTROL, {**ROW, "version": 1})
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ def test_guarded__table_is_ill__fails_at_once_and_others_go_on(rig: Rig) -> None
     assert rig.get(SIGNAL_STATE) is None, "another table"
     rig.store.put(CONTROL, ROW)
     assert rig.get() is BreakerOpenError, "the same table and operation"
-    assert rig.watching.changes[-1].name == "get on headgate-control"
+    assert rig.observer.changes[-1].name == "get on headgate-control"
 
 
 def test_guarded__comes_back__after_three_good_probes(rig: Rig) -> None:
@@ -213,7 +213,7 @@ def test_guarded__comes_back__after_three_good_probes(rig: Rig) -> None:
     rig.clock.advance(30)
 
     assert [rig.get() for _ in range(4)] == [None] * 4
-    states = [change.after.value for change in rig.watching.changes]
+    states = [change.after.value for change in rig.observer.changes]
     assert states == ["OPEN", "HALF_OPEN", "OPEN", "HALF_OPEN", "CLOSED"]
 
 
@@ -317,8 +317,8 @@ def test_guarded__watcher__is_told_of_each_call(rig: Rig) -> None:
     rig.fail_with(StoreBusyError("x"))
     rig.get()
 
-    assert rig.watching.answers == [(CONTROL.name, "get"), (CONTROL.name, "put")]
-    assert rig.watching.failures == [(CONTROL.name, "get", StoreBusyError)]
+    assert rig.observer.answers == [(CONTROL.name, "get"), (CONTROL.name, "put")]
+    assert rig.observer.failures == [(CONTROL.name, "get", StoreBusyError)]
 
 
 def test_guarded__many_threads_and_an_outage__all_agree_and_all_recover(tmp_path: Path) -> None:

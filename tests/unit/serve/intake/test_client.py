@@ -91,10 +91,10 @@ def test_pressure__few_large_calls__is_high() -> None:
 def test_told__what_is_written_or_invalidated_here__and_not_what_was_heard() -> None:
     told: list[Invalidation] = []
     cache = Cache(clock=VirtualClock())
-    cache.told = told.extend
+    cache.forward_invalidations(told.extend)
     cache.wrote(KEY, "a value", 3)
     cache.invalidate(GROUP)
-    cache.heard(Invalidation(KEY, 9))
+    cache.on_invalidated(Invalidation(KEY, 9))
     assert told == [Invalidation(KEY, 3), Invalidation(GROUP, None)]
 
 

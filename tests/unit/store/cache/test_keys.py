@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
 from headgate.store.cache.keys import (
+    CacheKind,
     Group,
     Key,
-    Kind,
     all_resolution_rules,
     dataset_config,
     dataset_configs_of,
@@ -96,9 +96,9 @@ def test_is_group__keys_and_groups__are_never_mistaken(urn: str, field: str) -> 
 
 @given(FIELDS, FIELDS)
 def test_kind_of__any_key_or_group__is_the_kind_it_was_built_for(urn: str, field: str) -> None:
-    assert kind_of(signal_state(urn, field)) is kind_of(signal_states_of(urn)) is Kind.SIGNAL_STATE
-    assert kind_of(dataset_config(urn, 3)) is kind_of(dataset_configs_of(urn)) is Kind.DATASET_CONFIG
-    assert kind_of(resolution_rules(field)) is kind_of(all_resolution_rules()) is Kind.RESOLUTION_RULE
+    assert kind_of(signal_state(urn, field)) is kind_of(signal_states_of(urn)) is CacheKind.SIGNAL_STATE
+    assert kind_of(dataset_config(urn, 3)) is kind_of(dataset_configs_of(urn)) is CacheKind.DATASET_CONFIG
+    assert kind_of(resolution_rules(field)) is kind_of(all_resolution_rules()) is CacheKind.RESOLUTION_RULE
 
 
 @pytest.mark.parametrize("text", ["", "xx:urn:dp:a:F", "ss", "urn:dp:a"])

@@ -23,8 +23,8 @@ from headgate.errors import (
     TransientError,
 )
 from headgate.store.cache.keys import (
+    CacheKind,
     Key,
-    Kind,
     all_resolution_rules,
     dataset_config,
     dataset_configs_of,
@@ -32,7 +32,7 @@ from headgate.store.cache.keys import (
     signal_state,
     signal_states_of,
 )
-from headgate.store.cache.read_through import FLOOR_SECONDS, POLICIES, VERSION_MAX, Cache, Cached, Layer, Loaded
+from headgate.store.cache.read_through import FLOOR_SECONDS, POLICIES, VERSION_MAX, Cache, Cached, CacheLayer, Loaded
 
 KEY = dataset_config("urn:dp:orders:created:v1")
 DEADLINE_SECONDS = 10.0
@@ -108,7 +108,7 @@ def _get(cache: Cache, table: Table, key: Key = KEY, *, consistent: bool = False
     return cache.get(key, table.load, Config, consistent=consistent)
 
 
-def _answer(read: Cached[Config]) -> tuple[int | None, Layer, bool]:
+def _answer(read: Cached[Config]) -> tuple[int | None, CacheLayer, bool]:
     return read.version, read.layer, read.stale
 
 
@@ -129,8 +129,8 @@ def test_get__first_read__loads_and_keeps(cache: Cache, clock: VirtualClock) -> 
     clock.advance(10)
     second = _get(cache, table)
 
-    assert first == Cached(Config("TIER_1"), 3, 0.0, stale=False, layer=Layer.STORE)
-    assert second == Cached(Config("TIER_1"), 3, 10.0, stale=False, layer=Layer.L1)
+    assert first == Cached(Config("TIER_1"), 3, 0.0, stale=False, layer=CacheLayer.STORE)
+    assert second == Cached(Config("TIER_1"), 3, 10.0, stale=False, layer=CacheLayer.L1)
     assert table.loads == 1
 
 
@@ -154,8 +154,8 @@ def test_get__past_the_soft_limit_of_its_kind__loads_again(
     clock.advance(0.001)
     after = _get(cache, table, key)
 
-    assert _answer(before) == (1, Layer.L1, False)
-    assert _answer(after) == (2, Layer.STORE, False)
+    assert _answer(before) == (1, CacheLayer.L1, False)
+    assert _answer(after) == (2, CacheLayer.STORE, False)
 
 
 def test_get__jitter__shortens_the_soft_limit_by_a_tenth_at_most(clock: VirtualClock) -> None:
@@ -167,8 +167,8 @@ def test_get__jitter__shortens_the_soft_limit_by_a_tenth_at_most(clock: VirtualC
     clock.advance(0.001)
     after = _get(cache, table)
 
-    assert before.layer is Layer.L1
-    assert after.layer is Layer.STORE
+    assert before.layer is CacheLayer.L1
+    assert after.layer is CacheLayer.STORE
 
 
 def test_get__wall_clock_steps_back__changes_nothing(cache: Cache, clock: VirtualClock) -> None:
@@ -178,7 +178,7 @@ def test_get__wall_clock_steps_back__changes_nothing(cache: Cache, clock: Virtua
     clock.step(-86_400)
     clock.advance(30)
 
-    assert _get(cache, table).layer is Layer.STORE
+    assert _get(cache, table).layer is CacheLayer.STORE
 
 
 def test_get__there_is_none__is_an_answer_for_its_own_time(cache: Cache, clock: VirtualClock) -> None:
@@ -190,9 +190,9 @@ def test_get__there_is_none__is_an_answer_for_its_own_time(cache: Cache, clock: 
     clock.advance(0.001)
     again = _get(cache, table)
 
-    assert (first.value, first.version, first.layer) == (None, None, Layer.STORE)
-    assert (kept.value, kept.layer, kept.stale) == (None, Layer.L1, False)
-    assert again.layer is Layer.STORE
+    assert (first.value, first.version, first.layer) == (None, None, CacheLayer.STORE)
+    assert (kept.value, kept.layer, kept.stale) == (None, CacheLayer.L1, False)
+    assert again.layer is CacheLayer.STORE
 
 
 def test_get__signal_that_does_not_exist_yet__is_asked_for_again_within_a_second(
@@ -208,8 +208,8 @@ def test_get__signal_that_does_not_exist_yet__is_asked_for_again_within_a_second
 
 
 def test_policies__every_kind__has_one_with_a_hard_limit_of_a_day() -> None:
-    assert {kind: POLICIES[kind].hard_seconds for kind in Kind} == dict.fromkeys(Kind, 86_400.0)
-    assert {kind: POLICIES[kind].shared_seconds for kind in Kind} == dict.fromkeys(Kind, 300.0)
+    assert {kind: POLICIES[kind].hard_seconds for kind in CacheKind} == dict.fromkeys(CacheKind, 86_400.0)
+    assert {kind: POLICIES[kind].shared_seconds for kind in CacheKind} == dict.fromkeys(CacheKind, 300.0)
 
 
 # Staleness
@@ -226,7 +226,7 @@ def test_get__store_is_unreachable__serves_the_old_answer_flagged_with_its_age(
 
     stale = _get(cache, table)
 
-    assert stale == Cached(Config("TIER_1"), 7, 3600.0, stale=True, layer=Layer.L1)
+    assert stale == Cached(Config("TIER_1"), 7, 3600.0, stale=True, layer=CacheLayer.L1)
 
 
 def test_get__store_is_unreachable_past_the_hard_limit__raises_its_error(cache: Cache, clock: VirtualClock) -> None:
@@ -266,8 +266,8 @@ def test_get__stale_was_served__leaves_the_store_alone_until_it_asked_to_be_trie
     clock.advance(0.001)
     recovered = _get(cache, table)
 
-    assert _answer(paused) == (7, Layer.L1, True)
-    assert _answer(recovered) == (7, Layer.STORE, False)
+    assert _answer(paused) == (7, CacheLayer.L1, True)
+    assert _answer(recovered) == (7, CacheLayer.STORE, False)
     assert recovered.age_seconds == 0.0
 
 
@@ -314,7 +314,7 @@ def test_get__many_readers_miss_at_once__one_loads_for_all(
     table = Table(_row(1))
     leader = slow(cache, table)
     waiters = [threads.submit(_get, cache, table) for _ in range(7)]
-    _until(lambda: cache.stats.of(Kind.DATASET_CONFIG).misses_l1 == 8)
+    _until(lambda: cache.stats.of(CacheKind.DATASET_CONFIG).misses_l1 == 8)
 
     table.gate.set()
     answers = [future.result(DEADLINE_SECONDS) for future in [leader, *waiters]]
@@ -330,7 +330,7 @@ def test_get__load_fails_while_others_wait__all_get_its_error(
     table.error = TransientError("down")
     leader = slow(cache, table)
     waiters = [threads.submit(_get, cache, table) for _ in range(3)]
-    _until(lambda: cache.stats.of(Kind.DATASET_CONFIG).misses_l1 == 4)
+    _until(lambda: cache.stats.of(CacheKind.DATASET_CONFIG).misses_l1 == 4)
 
     table.gate.set()
 
@@ -357,7 +357,7 @@ def test_get__load_never_ends__waiters_give_up_and_the_next_reader_loads(
         _get(cache, other)
     later = _get(cache, other)
 
-    assert _answer(later) == (2, Layer.STORE, False)
+    assert _answer(later) == (2, CacheLayer.STORE, False)
 
 
 def test_get__load_never_ends_but_there_is_an_old_answer__waiters_get_that(
@@ -380,7 +380,7 @@ def test_get__leader_is_interrupted__a_waiter_loads_itself(
     interrupted.error = KeyboardInterrupt()
     leader = slow(cache, interrupted)
     waiter = threads.submit(_get, cache, table)
-    _until(lambda: cache.stats.of(Kind.DATASET_CONFIG).misses_l1 == 2)
+    _until(lambda: cache.stats.of(CacheKind.DATASET_CONFIG).misses_l1 == 2)
 
     interrupted.gate.set()
 
@@ -397,7 +397,7 @@ def test_wrote__fresh_answer_is_held__replaces_it_at_once(cache: Cache) -> None:
 
     cache.wrote(KEY, Config("TIER_2"), 2)
 
-    assert _get(cache, table) == Cached(Config("TIER_2"), 2, 0.0, stale=False, layer=Layer.L1)
+    assert _get(cache, table) == Cached(Config("TIER_2"), 2, 0.0, stale=False, layer=CacheLayer.L1)
 
 
 def test_wrote__older_than_what_is_held__changes_nothing(cache: Cache) -> None:
@@ -421,7 +421,7 @@ def test_wrote__while_a_load_is_under_way__wins_over_what_the_load_saw(
     leader = overtaken.result(DEADLINE_SECONDS)
     after = _get(cache, table)
 
-    assert [_answer(read) for read in (during, leader, after)] == [(2, Layer.L1, False)] * 3
+    assert [_answer(read) for read in (during, leader, after)] == [(2, CacheLayer.L1, False)] * 3
     assert table.loads == 1
 
 
@@ -439,7 +439,7 @@ def test_wrote__while_a_load_is_under_way_and_evicted_since__the_load_is_not_kep
     overtaken.result(DEADLINE_SECONDS)
     after = _get(cache, Table(_row(2)))
 
-    assert [_answer(read) for read in (during, after)] == [(2, Layer.STORE, False)] * 2
+    assert [_answer(read) for read in (during, after)] == [(2, CacheLayer.STORE, False)] * 2
 
 
 def test_get__store_answers_with_an_older_version__returns_the_newer_one_known(
@@ -464,7 +464,7 @@ def test_wrote__deleted__is_an_answer_and_an_older_load_cannot_undo_it(
     leader = overtaken.result(DEADLINE_SECONDS)
     after = _get(cache, table)
 
-    assert (leader.value, after.value, after.layer) == (None, None, Layer.L1)
+    assert (leader.value, after.value, after.layer) == (None, None, CacheLayer.L1)
 
 
 def test_wrote__deleted_and_the_store_lags__the_older_answer_is_flagged_and_not_kept(
@@ -476,7 +476,7 @@ def test_wrote__deleted_and_the_store_lags__the_older_answer_is_flagged_and_not_
 
     reads = [_get(cache, Table(_row(5)), key) for _ in range(2)]
 
-    assert [_answer(read) for read in reads] == [(5, Layer.STORE, True)] * 2
+    assert [_answer(read) for read in reads] == [(5, CacheLayer.STORE, True)] * 2
 
 
 def test_wrote__created_again_after_a_deletion__is_seen_at_once(cache: Cache) -> None:
@@ -494,7 +494,7 @@ def test_invalidate__answer_is_held__is_loaded_again(cache: Cache) -> None:
 
     cache.invalidate(KEY)
 
-    assert _answer(_get(cache, table)) == (2, Layer.STORE, False)
+    assert _answer(_get(cache, table)) == (2, CacheLayer.STORE, False)
 
 
 def test_invalidate__store_is_down_afterwards__does_not_serve_what_is_known_to_be_wrong(cache: Cache) -> None:
@@ -521,9 +521,9 @@ def test_invalidate__while_a_load_is_under_way__its_answer_is_not_kept_and_later
     leader = overtaken.result(DEADLINE_SECONDS)
     after = _get(cache, fresh)
 
-    assert _answer(during) == (2, Layer.STORE, False)
+    assert _answer(during) == (2, CacheLayer.STORE, False)
     assert leader.version == 1
-    assert _answer(after) == (2, Layer.STORE, False)
+    assert _answer(after) == (2, CacheLayer.STORE, False)
 
 
 def test_invalidate__with_a_version__keeps_what_is_as_new_and_drops_what_is_older(cache: Cache) -> None:
@@ -536,8 +536,8 @@ def test_invalidate__with_a_version__keeps_what_is_as_new_and_drops_what_is_olde
     table.row = _row(6)
     dropped = _get(cache, table)
 
-    assert _answer(kept) == (5, Layer.L1, False)
-    assert _answer(dropped) == (6, Layer.STORE, False)
+    assert _answer(kept) == (5, CacheLayer.L1, False)
+    assert _answer(dropped) == (6, CacheLayer.STORE, False)
 
 
 def test_invalidate__with_a_version_and_a_lagging_store__flags_the_older_answer_and_does_not_keep_it(
@@ -550,8 +550,8 @@ def test_invalidate__with_a_version_and_a_lagging_store__flags_the_older_answer_
     table.row = _row(2)
     caught_up = _get(cache, table)
 
-    assert _answer(lagging) == (1, Layer.STORE, True)
-    assert _answer(caught_up) == (2, Layer.STORE, False)
+    assert _answer(lagging) == (1, CacheLayer.STORE, True)
+    assert _answer(caught_up) == (2, CacheLayer.STORE, False)
 
 
 def test_invalidate__long_ago__no_longer_refuses_versions(cache: Cache, clock: VirtualClock) -> None:
@@ -559,7 +559,7 @@ def test_invalidate__long_ago__no_longer_refuses_versions(cache: Cache, clock: V
 
     clock.advance(FLOOR_SECONDS)
 
-    assert _answer(_get(cache, Table(_row(1)))) == (1, Layer.STORE, False)
+    assert _answer(_get(cache, Table(_row(1)))) == (1, CacheLayer.STORE, False)
 
 
 def test_invalidate__without_a_version_after_a_restore__takes_lower_versions_again(cache: Cache) -> None:
@@ -568,7 +568,7 @@ def test_invalidate__without_a_version_after_a_restore__takes_lower_versions_aga
 
     cache.invalidate(KEY)
 
-    assert _answer(_get(cache, Table(_row(1)))) == (1, Layer.STORE, False)
+    assert _answer(_get(cache, Table(_row(1)))) == (1, CacheLayer.STORE, False)
 
 
 def test_invalidate__group_of_a_dataset__drops_its_keys_and_no_others(cache: Cache) -> None:
@@ -579,8 +579,8 @@ def test_invalidate__group_of_a_dataset__drops_its_keys_and_no_others(cache: Cac
 
     cache.invalidate(dataset_configs_of("urn:dp:a"))
 
-    assert [_get(cache, Table(_row(2)), key).layer for key in own] == [Layer.STORE] * 2
-    assert [_get(cache, Table(_row(2)), key).layer for key in others] == [Layer.L1] * 3
+    assert [_get(cache, Table(_row(2)), key).layer for key in own] == [CacheLayer.STORE] * 2
+    assert [_get(cache, Table(_row(2)), key).layer for key in others] == [CacheLayer.L1] * 3
 
 
 def test_invalidate__group_while_a_load_is_under_way__its_answer_is_not_kept(
@@ -593,7 +593,7 @@ def test_invalidate__group_while_a_load_is_under_way__its_answer_is_not_kept(
     table.gate.set()
     overtaken.result(DEADLINE_SECONDS)
 
-    assert _get(cache, table).layer is Layer.STORE
+    assert _get(cache, table).layer is CacheLayer.STORE
 
 
 def test_invalidate__all_rules__drops_every_pattern(cache: Cache) -> None:
@@ -603,7 +603,7 @@ def test_invalidate__all_rules__drops_every_pattern(cache: Cache) -> None:
 
     cache.invalidate(all_resolution_rules())
 
-    assert [_get(cache, Table(_row(1)), key).layer for key in keys] == [Layer.STORE] * 2
+    assert [_get(cache, Table(_row(1)), key).layer for key in keys] == [CacheLayer.STORE] * 2
 
 
 @pytest.mark.parametrize("version", [-1, VERSION_MAX + 1])
@@ -623,7 +623,7 @@ def test_wrote__many_threads__the_highest_version_stays(cache: Cache, threads: T
 
     list(threads.map(write, range(8)))
 
-    assert _get(cache, Table()) == Cached(Config("1599"), 1599, 0.0, stale=False, layer=Layer.L1)
+    assert _get(cache, Table()) == Cached(Config("1599"), 1599, 0.0, stale=False, layer=CacheLayer.L1)
 
 
 # Consistent reads
@@ -637,8 +637,8 @@ def test_get__consistent__asks_the_store_and_refreshes_l1(cache: Cache) -> None:
     consistent = _get(cache, table, consistent=True)
     after = _get(cache, table)
 
-    assert _answer(consistent) == (2, Layer.STORE, False)
-    assert _answer(after) == (2, Layer.L1, False)
+    assert _answer(consistent) == (2, CacheLayer.STORE, False)
+    assert _answer(after) == (2, CacheLayer.L1, False)
 
 
 @pytest.mark.parametrize("error", [TransientError("down"), FatalError("stop")])
@@ -687,8 +687,8 @@ def test_l1__more_keys_than_it_may_hold__drops_the_least_recently_used(clock: Vi
 
     layers = [_get(cache, Table(_row(1)), key).layer for key in (one, three, two)]
 
-    assert layers == [Layer.L1, Layer.L1, Layer.STORE]
-    assert cache.stats.of(Kind.DATASET_CONFIG).evictions == 2
+    assert layers == [CacheLayer.L1, CacheLayer.L1, CacheLayer.STORE]
+    assert cache.stats.of(CacheKind.DATASET_CONFIG).evictions == 2
 
 
 def test_l1__more_invalidations_than_it_may_hold__remembers_the_latest(clock: VirtualClock) -> None:
@@ -713,13 +713,13 @@ def test_stats__a_mixed_history__counts_each_part(cache: Cache, clock: VirtualCl
 
     counts = cache.stats.snapshot()
 
-    assert counts[Kind.DATASET_CONFIG] == {
+    assert counts[CacheKind.DATASET_CONFIG] == {
         "hits_l1": 3, "hits_l2": 0, "misses_l1": 2, "misses_l2": 0, "stale_served": 1, "loads": 2, "load_errors": 1,
         "l2_errors": 0, "invalidations": 0, "evictions": 0,
     }  # fmt: skip
-    assert counts[Kind.SIGNAL_STATE]["invalidations"] == 1
-    assert cache.stats.hit_rate(Kind.DATASET_CONFIG) == 3 / 5
-    assert cache.stats.hit_rate(Kind.RESOLUTION_RULE) == 0.0
+    assert counts[CacheKind.SIGNAL_STATE]["invalidations"] == 1
+    assert cache.stats.hit_rate(CacheKind.DATASET_CONFIG) == 3 / 5
+    assert cache.stats.hit_rate(CacheKind.RESOLUTION_RULE) == 0.0
 
 
 def test_close__no_shared_layer__may_be_called_twice(cache: Cache) -> None:

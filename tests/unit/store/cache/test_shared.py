@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 
 from headgate.clock import VirtualClock
 from headgate.errors import TransientError
-from headgate.store.cache.keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
-from headgate.store.cache.read_through import FILL_SECONDS_MAX, Cache, Cached, Layer, Loaded
-from headgate.store.cache.shared import FAILURES_MAX, OWED_MAX, PAUSE_SECONDS, GuardedLayer, Invalidation, SharedEntry
+from headgate.store.cache.keys import CacheKind, Key, dataset_config, dataset_configs_of, signal_state, signal_states_of
+from headgate.store.cache.read_through import FILL_SECONDS_MAX, Cache, Cached, CacheLayer, Loaded
+from headgate.store.cache.shared import (
+    FAILURES_MAX,
+    PAUSE_SECONDS,
+    PENDING_MAX,
+    GuardedLayer,
+    Invalidation,
+    SharedEntry,
+)
 from headgate.store.cache.stats import CacheStats
 from tests.shared_layer import MemoryLayer, MemoryServer
 
 KEY = signal_state("urn:dp:orders:created:v1", "FRESHNESS")
-KIND = Kind.SIGNAL_STATE
+KIND = CacheKind.SIGNAL_STATE
 
 
 class State(msgspec.Struct, frozen=True):
@@ -54,7 +61,7 @@ class Site:
         self.caches[process].wrote(KEY, State(str(self.version)), self.version)
 
 
-def _answer(read: Cached[Any]) -> tuple[int | None, Layer, bool]:
+def _answer(read: Cached[Any]) -> tuple[int | None, CacheLayer, bool]:
     return read.version, read.layer, read.stale
 
 
@@ -73,7 +80,7 @@ def test_get__another_process_has_loaded__is_answered_by_l2_with_its_type_and_ag
 
     read = site.get(1)
 
-    assert read == Cached(State("1"), 1, 100.0, stale=False, layer=Layer.L2)
+    assert read == Cached(State("1"), 1, 100.0, stale=False, layer=CacheLayer.L2)
     assert site.loads == 1
 
 
@@ -86,8 +93,8 @@ def test_get__l2_is_past_its_soft_limit__loads_and_refreshes_it() -> None:
     refreshed = site.get(0)
     other = site.get(1)
 
-    assert _answer(refreshed) == (2, Layer.STORE, False)
-    assert _answer(other) == (2, Layer.L2, False)
+    assert _answer(refreshed) == (2, CacheLayer.STORE, False)
+    assert _answer(other) == (2, CacheLayer.L2, False)
 
 
 def test_get__l2_is_about_to_expire__l1_does_not_keep_it_for_longer() -> None:
@@ -100,7 +107,7 @@ def test_get__l2_is_about_to_expire__l1_does_not_keep_it_for_longer() -> None:
 
     site.clock.advance(1)
 
-    assert _answer(site.get(1, key)) == (2, Layer.STORE, False)
+    assert _answer(site.get(1, key)) == (2, CacheLayer.STORE, False)
 
 
 def test_get__there_is_none_in_l2__is_an_answer() -> None:
@@ -113,8 +120,8 @@ def test_get__there_is_none_in_l2__is_an_answer() -> None:
     site.clock.advance(1)
     later = site.get(1, key)
 
-    assert (read.value, read.layer) == (None, Layer.L2)
-    assert _answer(later) == (1, Layer.STORE, False)
+    assert (read.value, read.layer) == (None, CacheLayer.L2)
+    assert _answer(later) == (1, CacheLayer.STORE, False)
 
 
 def test_get__store_is_down_and_only_l2_has_an_old_answer__serves_that_flagged() -> None:
@@ -125,7 +132,7 @@ def test_get__store_is_down_and_only_l2_has_an_old_answer__serves_that_flagged()
 
     read = site.get(1)
 
-    assert read == Cached(State("1"), 1, 3600.0, stale=True, layer=Layer.L2)
+    assert read == Cached(State("1"), 1, 3600.0, stale=True, layer=CacheLayer.L2)
 
 
 def test_get__everything_is_down__raises_the_error_of_the_store() -> None:
@@ -143,7 +150,7 @@ def test_get__l2_holds_an_older_version_than_l1__asks_the_store() -> None:
     site.layers[0].put(KEY, _entry(State("4"), 4))
     site.clock.advance(1)
 
-    assert _answer(site.get(0)) == (5, Layer.STORE, False)
+    assert _answer(site.get(0)) == (5, CacheLayer.STORE, False)
 
 
 def test_get__l2_holds_the_same_version_confirmed_longer_ago__the_later_confirmation_counts() -> None:
@@ -154,7 +161,7 @@ def test_get__l2_holds_the_same_version_confirmed_longer_ago__the_later_confirma
 
     read = site.get(0)
 
-    assert read == Cached(State("1"), 1, 31.0, stale=False, layer=Layer.L2)
+    assert read == Cached(State("1"), 1, 31.0, stale=False, layer=CacheLayer.L2)
 
 
 def test_get__l2_holds_the_same_version_and_the_store_is_down__the_later_hard_limit_counts() -> None:
@@ -194,7 +201,7 @@ def test_get__consistent__does_not_touch_l2() -> None:
 
     read = site.caches[0].get(KEY, site.load, State, consistent=True)
 
-    assert read.layer is Layer.STORE
+    assert read.layer is CacheLayer.STORE
     assert site.layers[0].calls == before
 
 
@@ -208,8 +215,8 @@ def test_get__two_processes_miss_at_once__the_second_fill_is_refused_and_its_cal
     slower = site.caches[0].get(KEY, load_while_the_other_fills, State)
     after = site.get(0)
 
-    assert _answer(slower) == (1, Layer.STORE, False)
-    assert _answer(after) == (1, Layer.L2, False)
+    assert _answer(slower) == (1, CacheLayer.STORE, False)
+    assert _answer(after) == (1, CacheLayer.L2, False)
 
 
 def test_get__load_took_too_long__is_not_offered_to_l2() -> None:
@@ -221,7 +228,7 @@ def test_get__load_took_too_long__is_not_offered_to_l2() -> None:
 
     read = site.caches[0].get(KEY, load_slowly, State)
 
-    assert _answer(read) == (1, Layer.STORE, False)
+    assert _answer(read) == (1, CacheLayer.STORE, False)
     assert site.server.held == {}
 
 
@@ -235,7 +242,7 @@ def test_wrote__another_process_holds_the_old_answer__it_reads_the_new_one_from_
     site.write(0)
     site.layers[1].deliver()
 
-    assert _answer(site.get(1)) == (2, Layer.L2, False)
+    assert _answer(site.get(1)) == (2, CacheLayer.L2, False)
 
 
 def test_wrote__message_arrives_after_a_newer_write__the_newer_answer_stays() -> None:
@@ -245,7 +252,7 @@ def test_wrote__message_arrives_after_a_newer_write__the_newer_answer_stays() ->
 
     site.layers[1].deliver()
 
-    assert _answer(site.get(1)) == (3, Layer.L1, False)
+    assert _answer(site.get(1)) == (3, CacheLayer.L1, False)
 
 
 def test_wrote__while_another_process_loads_the_old_version__neither_layer_keeps_that() -> None:
@@ -260,7 +267,7 @@ def test_wrote__while_another_process_loads_the_old_version__neither_layer_keeps
     after = site.get(1)
 
     assert overtaken.version == 1
-    assert _answer(after) == (2, Layer.L2, False)
+    assert _answer(after) == (2, CacheLayer.L2, False)
 
 
 def test_wrote__deleted__other_processes_see_that_there_is_none() -> None:
@@ -270,7 +277,7 @@ def test_wrote__deleted__other_processes_see_that_there_is_none() -> None:
     site.caches[0].wrote(KEY, None, 2)
     site.layers[1].deliver()
 
-    assert (site.get(1).value, site.get(1).layer) == (None, Layer.L1)
+    assert (site.get(1).value, site.get(1).layer) == (None, CacheLayer.L1)
 
 
 @pytest.mark.parametrize("by_group", [False, True])
@@ -286,7 +293,7 @@ def test_invalidate__while_another_process_loads__neither_layer_keeps_the_answer
 
     site.caches[1].get(KEY, load_while_the_other_invalidates, State)
 
-    assert _answer(site.get(1)) == (2, Layer.STORE, False)
+    assert _answer(site.get(1)) == (2, CacheLayer.STORE, False)
 
 
 def test_invalidate__group__other_processes_drop_that_dataset_alone() -> None:
@@ -299,8 +306,8 @@ def test_invalidate__group__other_processes_drop_that_dataset_alone() -> None:
     site.caches[0].invalidate(dataset_configs_of("urn:dp:a"))
     site.layers[1].deliver()
 
-    assert _answer(site.get(1, own)) == (2, Layer.STORE, False)
-    assert _answer(site.get(1, other)) == (1, Layer.L1, False)
+    assert _answer(site.get(1, own)) == (2, CacheLayer.STORE, False)
+    assert _answer(site.get(1, other)) == (1, CacheLayer.L1, False)
 
 
 def test_missed__messages_were_lost__nothing_in_l1_passes_as_fresh() -> None:
@@ -310,7 +317,7 @@ def test_missed__messages_were_lost__nothing_in_l1_passes_as_fresh() -> None:
 
     site.layers[1].reconnect()
 
-    assert _answer(site.get(1)) == (2, Layer.L2, False)
+    assert _answer(site.get(1)) == (2, CacheLayer.L2, False)
 
 
 def test_missed__store_and_l2_are_down_then__the_old_answer_is_served_flagged() -> None:
@@ -320,7 +327,7 @@ def test_missed__store_and_l2_are_down_then__the_old_answer_is_served_flagged() 
 
     site.layers[1].reconnect()
 
-    assert _answer(site.get(1)) == (1, Layer.L1, True)
+    assert _answer(site.get(1)) == (1, CacheLayer.L1, True)
 
 
 def test_missed__while_a_load_is_under_way__its_answer_is_not_kept() -> None:
@@ -333,7 +340,7 @@ def test_missed__while_a_load_is_under_way__its_answer_is_not_kept() -> None:
 
     site.caches[0].get(KEY, load_while_reconnecting, State)
 
-    assert site.get(0).layer is Layer.L2
+    assert site.get(0).layer is CacheLayer.L2
 
 
 # Faults of L2
@@ -345,7 +352,7 @@ def test_get__l2_is_down__answers_from_the_store_and_counts_the_fault() -> None:
 
     read = site.get(0)
 
-    assert _answer(read) == (1, Layer.STORE, False)
+    assert _answer(read) == (1, CacheLayer.STORE, False)
     assert site.caches[0].stats.of(KIND).l2_errors == 1
 
 
@@ -358,8 +365,8 @@ def test_get__l2_fails_when_the_answer_is_put_there__returns_the_answer() -> Non
 
     read = site.caches[0].get(KEY, load_as_l2_goes_down, State)
 
-    assert _answer(read) == (1, Layer.STORE, False)
-    assert _answer(site.get(0)) == (1, Layer.L1, False)
+    assert _answer(read) == (1, CacheLayer.STORE, False)
+    assert _answer(site.get(0)) == (1, CacheLayer.L1, False)
 
 
 def test_get__there_is_none_and_l2_is_down__is_still_the_answer() -> None:
@@ -381,9 +388,9 @@ def test_get__l2_holds_garbage__answers_from_the_store_and_mends_it(body: bytes)
     second = site.get(0)
     other = site.get(1)
 
-    assert _answer(first) == (1, Layer.STORE, False)
-    assert _answer(second) == (1, Layer.STORE, False)
-    assert _answer(other) == (1, Layer.L2, False)
+    assert _answer(first) == (1, CacheLayer.STORE, False)
+    assert _answer(second) == (1, CacheLayer.STORE, False)
+    assert _answer(other) == (1, CacheLayer.L2, False)
     assert site.caches[0].stats.of(KIND).l2_errors == 1
 
 
@@ -406,7 +413,7 @@ def test_wrote__value_has_no_form_in_l2__other_processes_drop_the_old_one() -> N
     site.caches[0].wrote(KEY, 2**70, 2)
     site.layers[1].deliver()
 
-    assert _answer(site.get(1)) == (2, Layer.STORE, False)
+    assert _answer(site.get(1)) == (2, CacheLayer.STORE, False)
 
 
 def test_breaker__l2_keeps_failing__is_asked_once_a_pause_until_it_answers() -> None:
@@ -460,7 +467,7 @@ def test_wrote__l2_was_down__other_processes_are_told_once_it_is_back() -> None:
     after = site.get(1)
 
     assert before.version == 1
-    assert _answer(after) == (2, Layer.STORE, False)
+    assert _answer(after) == (2, CacheLayer.STORE, False)
 
 
 def test_get__l2_was_down_for_a_write_and_is_back__its_old_answer_is_not_trusted_here() -> None:
@@ -471,7 +478,7 @@ def test_get__l2_was_down_for_a_write_and_is_back__its_old_answer_is_not_trusted
     site.layers[0].down = False
     site.version = 2
 
-    assert _answer(site.get(0)) == (2, Layer.STORE, False)
+    assert _answer(site.get(0)) == (2, CacheLayer.STORE, False)
 
 
 def test_get__l2_was_down_for_a_group_and_is_back__its_old_answers_are_not_trusted_here() -> None:
@@ -482,7 +489,7 @@ def test_get__l2_was_down_for_a_group_and_is_back__its_old_answers_are_not_trust
     site.layers[0].down = False
     site.version = 2
 
-    assert _answer(site.get(0)) == (2, Layer.STORE, False)
+    assert _answer(site.get(0)) == (2, CacheLayer.STORE, False)
 
 
 def _guarded() -> tuple[GuardedLayer, MemoryLayer, VirtualClock]:
@@ -496,9 +503,9 @@ def test_settle__l2_is_still_down__keeps_what_is_owed() -> None:
     layer.down = True
     guarded.write(KEY, _entry("v", 1))
 
-    guarded.settle()
+    guarded.send_pending()
 
-    assert guarded.owed() == 1
+    assert guarded.pending_count() == 1
 
 
 def test_settle__many_debts__are_paid_in_batches() -> None:
@@ -509,13 +516,13 @@ def test_settle__many_debts__are_paid_in_batches() -> None:
     layer.down, layer.calls = False, 0
 
     # The breaker is open by now.
-    guarded.settle()
-    refused = guarded.owed()
+    guarded.send_pending()
+    refused = guarded.pending_count()
     clock.advance(PAUSE_SECONDS)
-    guarded.settle()
+    guarded.send_pending()
 
     assert refused == 250
-    assert guarded.owed() == 0
+    assert guarded.pending_count() == 0
     assert layer.calls == 3
 
 
@@ -527,7 +534,7 @@ def test_write__arrives_later_with_a_newer_version__pays_the_debt() -> None:
     layer.down = False
     guarded.write(KEY, _entry("w", 2))
 
-    assert guarded.owed() == 0
+    assert guarded.pending_count() == 0
 
 
 def test_write__arrives_later_with_an_older_version__leaves_the_debt() -> None:
@@ -538,7 +545,7 @@ def test_write__arrives_later_with_an_older_version__leaves_the_debt() -> None:
     layer.down = False
     guarded.write(KEY, _entry("v", 1))
 
-    assert guarded.owed() == 1
+    assert guarded.pending_count() == 1
 
 
 @pytest.mark.parametrize(("versions", "expected"), [((3, 5, 4), [5]), ((3, None, 4), [None])])
@@ -550,7 +557,7 @@ def test_owe__several_debts_of_one_key__become_the_strictest(
     layer, other = MemoryLayer(server), MemoryLayer(server)
     guarded = GuardedLayer(layer, clock=clock, stats=CacheStats())
     heard: list[Invalidation] = []
-    other.listen(_Ear(heard.append))
+    other.listen(RecordingListener(heard.append))
     layer.down = True
     for version in versions[: FAILURES_MAX - 1]:
         guarded.invalidate(Invalidation(KEY, version))
@@ -558,7 +565,7 @@ def test_owe__several_debts_of_one_key__become_the_strictest(
 
     layer.down = False
     clock.advance(PAUSE_SECONDS)
-    guarded.settle()
+    guarded.send_pending()
     other.deliver()
 
     assert [invalidation.version for invalidation in heard] == expected
@@ -568,10 +575,10 @@ def test_owe__more_than_can_be_remembered__forgets_the_oldest() -> None:
     guarded, layer, _ = _guarded()
     layer.down = True
 
-    for number in range(OWED_MAX + 5):
+    for number in range(PENDING_MAX + 5):
         guarded.invalidate(Invalidation(signal_state("urn:dp:a", str(number)), 1))
 
-    assert guarded.owed() == OWED_MAX
+    assert guarded.pending_count() == PENDING_MAX
 
 
 def test_close__twice__closes_the_layer() -> None:
@@ -583,16 +590,16 @@ def test_close__twice__closes_the_layer() -> None:
     assert site.layers[0].closed
 
 
-class _Ear:
-    """Somebody who only hears."""
+class RecordingListener:
+    """A listener that expects invalidations only."""
 
-    def __init__(self, heard: Callable[[Invalidation], None]) -> None:
-        self.heard = heard
+    def __init__(self, on_invalidated: Callable[[Invalidation], None]) -> None:
+        self.on_invalidated = on_invalidated
 
-    def missed(self) -> None:
+    def on_messages_lost(self) -> None:
         raise AssertionError("nothing was lost")
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         raise AssertionError("no time has passed")
 
 

@@ -10,7 +10,7 @@ from headgate.clock import VirtualClock
 from headgate.errors import TransientError
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.keys import Key
-from headgate.store.cache.shared import Invalidation, Listener, SharedEntry, SharedRead, TimedLayer
+from headgate.store.cache.shared import Invalidation, InvalidationListener, SharedEntry, SharedRead, TimedLayer
 
 KEY = cache_keys.dataset_config("urn:dp:a:b", 1)
 ENTRY = SharedEntry(body=b"x", version=1, age_seconds=0, fresh_seconds=1)
@@ -22,7 +22,7 @@ class SlowLayer:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self.is_down = False
-        self.listeners: list[Listener] = []
+        self.listeners: list[InvalidationListener] = []
         self.is_closed = False
 
     def _take(self) -> None:
@@ -46,7 +46,7 @@ class SlowLayer:
         self._take()
         return len(invalidations) == 1
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: InvalidationListener) -> None:
         self.listeners.append(listener)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import BreakerOpenError
-from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerLimits, BreakerState, CircuitBreaker
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
@@ -19,7 +19,7 @@ class Rig:
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self.clock = VirtualClock()
         self.changes: list[BreakerChange] = []
-        self.breaker = Breaker("get on t", self.clock, limits or BreakerLimits(), self.changes.append)
+        self.breaker = CircuitBreaker("get on t", self.clock, limits or BreakerLimits(), self.changes.append)
 
     def fail(self, times: int = 1) -> None:
         for _ in range(times):

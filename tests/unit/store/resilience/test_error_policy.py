@@ -28,10 +28,10 @@ from headgate.store.resilience import error_policy as failures
 from headgate.store.resilience.error_policy import (
     BY_CODE,
     PAUSE_SECONDS_MAX,
-    Category,
+    ErrorCategory,
+    ErrorRateExceeded,
     ErrorRates,
     FailurePolicy,
-    TooMany,
     policy_of,
     policy_of_code,
 )
@@ -82,23 +82,23 @@ def test_policy__code_of_aws__is_the_one_of_the_table(
 ) -> None:
     policy = policy_of(answer(code))
 
-    assert policy == FailurePolicy(Category(category), retries, base_ms, alerts_above)
+    assert policy == FailurePolicy(ErrorCategory(category), retries, base_ms, alerts_above)
     assert policy.is_retryable is (retries > 0)
 
 
 def test_policy__dataset_not_found__is_a_matter_of_the_data() -> None:
-    assert policy_of(errors.DatasetNotFoundError("x")) == FailurePolicy(Category.DATA, 0, 0, 100)
+    assert policy_of(errors.DatasetNotFoundError("x")) == FailurePolicy(ErrorCategory.DATA, 0, 0, 100)
 
 
 def test_policy__unknown_code__by_whose_fault_the_status_says_it_is() -> None:
-    assert policy_of_code("NeverHeardOf", http_status=500) == FailurePolicy(Category.SYSTEM, 3, 100, 10)
+    assert policy_of_code("NeverHeardOf", http_status=500) == FailurePolicy(ErrorCategory.SYSTEM, 3, 100, 10)
     assert policy_of_code("", http_status=503) == policy_of_code("ServiceUnavailable")
-    assert policy_of_code("NeverHeardOf", http_status=400).category is Category.CLIENT
+    assert policy_of_code("NeverHeardOf", http_status=400).category is ErrorCategory.CLIENT
 
 
 def test_policy__mistake_of_the_program__is_not_retried() -> None:
     assert not policy_of(TypeError("no")).is_retryable
-    assert policy_of(TypeError("no")).category is Category.SYSTEM
+    assert policy_of(TypeError("no")).category is ErrorCategory.SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -140,17 +140,17 @@ def test_policy__each_of_our_errors__is_in_keeping_with_its_family(kind: type[He
     policy = policy_of(kind.__new__(kind))
 
     if issubclass(kind, TransientError):
-        assert policy.category is Category.TRANSIENT
+        assert policy.category is ErrorCategory.TRANSIENT
     elif issubclass(kind, UserError | ConflictError):
         assert not policy.is_retryable
-        assert policy.blames_the_backend is (kind is OutcomeUnknownError)
+        assert policy.is_backend_failure is (kind is OutcomeUnknownError)
     else:
         assert not policy.is_retryable, "what is fatal is not retried"
 
 
 def test_policy__descendant__has_its_family_s() -> None:
     assert policy_of(VersionConflictError("x")) is failures.CONFLICT
-    assert not policy_of(StoreClosedError("x")).blames_the_backend
+    assert not policy_of(StoreClosedError("x")).is_backend_failure
 
 
 def test_pause__grows_with_full_jitter__up_to_the_cap() -> None:
@@ -246,7 +246,7 @@ def test_retry__conflict__is_the_caller_s_at_once() -> None:
 class Watch:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.told: list[TooMany] = []
+        self.told: list[ErrorRateExceeded] = []
         self.rates = ErrorRates(self.clock, self.told.append)
 
     def meet(self, error: BaseException, times: int, seconds: float = 0.0) -> None:
@@ -266,7 +266,7 @@ def test_rates__at_the_threshold__nothing_is_said_and_one_more_is_told(watch: Wa
 
     watch.rates.record(ThrottledError("x"))
 
-    assert watch.told == [TooMany("throttled", Category.TRANSIENT, 100)]
+    assert watch.told == [ErrorRateExceeded("throttled", ErrorCategory.TRANSIENT, 100)]
 
 
 def test_rates__goes_on__is_told_once_and_again_after_a_calm_minute(watch: Watch) -> None:
@@ -308,7 +308,7 @@ def test_rates__kinds__do_not_add_up(watch: Watch) -> None:
 def test_rates__fatal__is_told_at_the_first(watch: Watch) -> None:
     watch.rates.record(StoreIOError("x"))
 
-    assert watch.told == [TooMany("store_io", Category.SYSTEM, 0)]
+    assert watch.told == [ErrorRateExceeded("store_io", ErrorCategory.SYSTEM, 0)]
 
 
 def test_rates__codes_of_aws__unknown_ones_together(watch: Watch) -> None:

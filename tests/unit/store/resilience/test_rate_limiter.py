@@ -14,9 +14,9 @@ from headgate.errors import DeadlineExceededError, ThrottledError
 from headgate.store.deadlines import deadline_within
 from headgate.store.resilience.rate_limiter import (
     RATE_MIN,
-    Limiter,
     LimiterLimits,
     Priority,
+    RateLimiter,
     current_priority,
     prioritised,
 )
@@ -38,7 +38,7 @@ class WaitingClock(VirtualClock):
 class Rig:
     def __init__(self, limits: LimiterLimits | None = None) -> None:
         self.clock = WaitingClock()
-        self.limiter = Limiter("t", self.clock, limits or LimiterLimits())
+        self.limiter = RateLimiter("t", self.clock, limits or LimiterLimits())
 
     def send(self, priority: Priority = REFRESH, units: int = 1) -> bool:
         """Whether a call was let through, be it after a wait."""
@@ -185,7 +185,7 @@ def test_limiter__without_waiting__borrows_and_lets_others_wait(rig: Rig) -> Non
 
 def test_limiter__waiting_places__are_bounded_and_kept_for_transitions() -> None:
     clock = VirtualClock()
-    limiter = Limiter("t", clock, LimiterLimits(waiting_max=8, wait_seconds_max=1000.0))
+    limiter = RateLimiter("t", clock, LimiterLimits(waiting_max=8, wait_seconds_max=1000.0))
     for _ in range(300):
         clock.advance(0.01)
         limiter.acquire()
@@ -280,7 +280,7 @@ def test_limiter__overload_of_three_times_the_capacity__transitions_pass_and_lit
 
 def test_limiter__many_threads_on_the_real_clock__keep_to_the_rate() -> None:
     clock = SystemClock()
-    limiter = Limiter("t", clock, LimiterLimits(wait_seconds_max=20.0, growth=0.0))
+    limiter = RateLimiter("t", clock, LimiterLimits(wait_seconds_max=20.0, growth=0.0))
     for _ in range(400):
         limiter.acquire()
     limiter.throttled()
