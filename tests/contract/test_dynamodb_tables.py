@@ -173,7 +173,7 @@ def test_check_tables__every_kind_of_difference__is_named(rig: Rig) -> None:
         name + "index 'breach-index' is keyed by breach_pk (N); it must be keyed by breach_pk (S), breach_sk (S)",
         name + "index 'breach-index' projects KEYS_ONLY; it must project ALL",
         name + "its stream shows NEW_IMAGE; it must show NEW_AND_OLD_IMAGES",
-        name + "items do not expire; switch on TTL for 'ttl'",
+        name + "items do not expire; enable TTL for 'ttl'",
     ]
 
 

@@ -1,1 +1,1 @@
-"""Auth: who calls, and what they may do."""
+"""Auth: authentication by API keys and OIDC tokens, and authorisation by roles and dataset scopes."""

@@ -1,7 +1,7 @@
-"""API keys: `hg_{key_id}_{secret}`, of which only a digest is kept.
+"""API keys: `hg_{key_id}_{secret}`, stored as a digest only.
 
-A key that was revoked, rotated or given other rights is known so at once in the process that did it, and in all others
-after `CACHE_SECONDS` at most. While the store cannot be read no key is accepted for longer than that.
+A revocation, rotation or change of rights takes effect at once in the process that made it, and within `CACHE_SECONDS`
+in all others. While the store cannot be read, no key is accepted for longer than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, AuditLog, change_digest, changed_fields
-from headgate.auth.principals import EVERYWHERE, LOCAL, Kind, Principal, checked_scopes, covers
+from headgate.auth.principals import EVERYWHERE, LOCAL, CredentialKind, Principal, checked_scopes, covers
 from headgate.auth.roles import Role
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
@@ -47,9 +47,9 @@ from headgate.store.port import Store
 PREFIX: Final = "hg_"
 CACHE_SECONDS: Final = 5.0
 CACHE_KEYS_MAX: Final = 4096
-# Using a key is noted this often at most, so that a busy one does not write all the time.
+# The minimum interval of updates of a key's last use.
 USE_NOTED_SECONDS: Final = 3600
-# A key that has expired stays on the list for a while, for those who wonder why a program stopped.
+# An expired key stays listed for a while, to explain why a program lost access.
 EXPIRED_KEPT_SECONDS: Final = 30 * 86_400
 EXPIRES_SECONDS_MAX: Final = 10 * 366 * 86_400
 OVERLAP_SECONDS_MAX: Final = 7 * 86_400
@@ -60,7 +60,7 @@ _KIND: Final = "KEY"
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """What is known of a key. The secret is not: it is shown once, to whoever made the key."""
+    """The description of a key, without its secret, which is returned only when the key is issued."""
 
     key_id: str
     principal: str
@@ -72,30 +72,30 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
     revoked_at: str | None = None
     rotated_at: str | None = None
-    # To the hour.
+    # Accurate to the hour.
     last_used_at: str | None = None
     version: int = 1
 
 
 class IssuedKey(Struct, frozen=True):
-    """A key as it was just made, with its text."""
+    """A new key with its secret text."""
 
     key: Secret
     about: ApiKey
 
 
 class ApiKeyPage(Struct, frozen=True):
-    """Some keys, and the cursor to the next ones if there are more."""
+    """One page of keys, with a cursor if there are more."""
 
     keys: list[ApiKey]
     cursor: str | None = None
 
 
 class _Row(ApiKey, frozen=True, kw_only=True):
-    """A key as it is kept."""
+    """The stored row of a key."""
 
     digest: str
-    # The secret before the last rotation, which is accepted for a while.
+    # The digest of the previous secret, which is accepted during the overlap after a rotation.
     old_digest: str | None = None
     old_until: str | None = None
     kind: str = _KIND
@@ -103,7 +103,7 @@ class _Row(ApiKey, frozen=True, kw_only=True):
 
     def item(self) -> Item:
         row: Item = msgspec.to_builtins(self)
-        # An attribute of an index is left out rather than empty, and so is a time that never comes.
+        # Index attributes must be absent rather than None.
         return {name: value for name, value in row.items() if value is not None}
 
     def about(self) -> ApiKey:
@@ -111,7 +111,7 @@ class _Row(ApiKey, frozen=True, kw_only=True):
 
 
 class ApiKeys:
-    """Makes keys and recognises them. Safe to use from many threads."""
+    """Issues, rotates, revokes and verifies keys. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, audit: AuditLog) -> None:
         self._store = store
@@ -119,7 +119,7 @@ class ApiKeys:
         self._ids = ids
         self._audit = audit
         self._lock = threading.Lock()
-        # Until when each is known. Also keys that are not there: guessing must not reach the store with every guess.
+        # Cached rows with their expiry. Also missing keys, so that guesses do not reach the store every time.
         self._known: OrderedDict[str, tuple[float, _Row | None]] = OrderedDict()
 
     def issue(
@@ -133,20 +133,19 @@ class ApiKeys:
         note: str = "",
         reason: str = "",
     ) -> IssuedKey:
-        """Make a key. Its text is in the answer and nowhere else.
+        """Issue a key. Its text is returned here and stored nowhere.
 
-        Raises `InvalidPayloadError` for what a key cannot have, and `ForbiddenError` if the issuer lacks a right that
-        the key would have.
+        Raises `InvalidPayloadError` for invalid arguments, and `ForbiddenError` if the issuer lacks a right of the key.
         """
         if not _NAME.fullmatch(principal) or principal == LOCAL.name or len(note) > 1000:
             raise InvalidPayloadError(
-                f"principal {principal[:40]!r}: name who uses the key, in 1 to 200 characters, and not {LOCAL.name!r}; "
+                f"principal {principal[:40]!r}: name the user of the key in 1 to 200 characters, not {LOCAL.name!r}; "
                 "a note has at most 1,000"
             )
         if expires_seconds is not None and not 1 <= expires_seconds <= EXPIRES_SECONDS_MAX:
             raise InvalidPayloadError(f"expires in {expires_seconds} s: give 1 to {EXPIRES_SECONDS_MAX:,} seconds")
-        held, checked = tuple(sorted(set(roles))), checked_scopes(scopes)
-        if not held:
+        checked_roles, checked = tuple(sorted(set(roles))), checked_scopes(scopes)
+        if not checked_roles:
             raise InvalidPayloadError(f"key of {principal}: give it at least one role, of {', '.join(Role)}")
         now_ms = self._now_ms()
         key_id, secret = self._ids.ulid().lower(), secrets.token_hex(_SECRET_BYTES)
@@ -154,7 +153,7 @@ class ApiKeys:
         row = _Row(
             key_id=key_id,
             principal=principal,
-            roles=held,
+            roles=checked_roles,
             scopes=checked,
             created_at=instant(now_ms),
             created_by=issuer.name,
@@ -167,10 +166,10 @@ class ApiKeys:
         return IssuedKey(Secret(f"{PREFIX}{key_id}_{secret}"), row.about())
 
     def rotate(self, key_id: str, *, issuer: Principal, overlap_seconds: int = 0, reason: str = "") -> IssuedKey:
-        """Give a key a new secret. The present one is accepted for `overlap_seconds` more.
+        """Replace the secret of a key. The current one is accepted for `overlap_seconds` more.
 
-        Raises `NotFoundError`, `ForbiddenError`, `InvalidPayloadError`, and `VersionConflictError` if someone else
-        changed it meanwhile or it was revoked.
+        Raises `NotFoundError`, `ForbiddenError`, `InvalidPayloadError`, and `VersionConflictError` for a concurrent
+        change or a revoked key.
         """
         if not 0 <= overlap_seconds <= OVERLAP_SECONDS_MAX:
             raise InvalidPayloadError(f"overlap of {overlap_seconds} s: give 0 to {OVERLAP_SECONDS_MAX:,} seconds")
@@ -190,7 +189,7 @@ class ApiKeys:
         return IssuedKey(Secret(f"{PREFIX}{key_id}_{secret}"), after.about())
 
     def revoke(self, key_id: str, *, issuer: Principal, reason: str = "") -> ApiKey:
-        """End a key. Once more changes nothing. Raises `NotFoundError`, `ForbiddenError` and `VersionConflictError`."""
+        """Revoke a key. Idempotent. Raises `NotFoundError`, `ForbiddenError` and `VersionConflictError`."""
         row = self._row(key_id)
         if row.revoked_at is not None:
             return row.about()
@@ -201,11 +200,11 @@ class ApiKeys:
         return after.about()
 
     def show(self, key_id: str) -> ApiKey:
-        """Return what is known of a key. Raises `NotFoundError`."""
+        """Return the description of a key. Raises `NotFoundError`."""
         return self._row(key_id).about()
 
     def ls(self, principal: str | None = None, *, limit: int = 100, cursor: str | None = None) -> ApiKeyPage:
-        """Return keys, the newest first: of one principal, or all. An index: it may lag."""
+        """Return all keys or those of one principal, newest first. Reads an index, which may lag."""
         index, partition = ("kind-index", _KIND) if principal is None else ("principal-index", principal)
         page = self._store.query(
             Query(table=API_KEYS, index=index, partition=partition, limit=limit, cursor=cursor, descending=True)
@@ -213,35 +212,35 @@ class ApiKeys:
         return ApiKeyPage([_read(item).about() for item in page.items], page.cursor)
 
     def principal(self, text: str) -> Principal:
-        """Return whose key this is. Raises `UnauthenticatedError`, and what the store raises if it cannot be asked."""
+        """Return the principal of a key. Raises `UnauthenticatedError`, and the errors of reading the store."""
         key_id, secret = _parts(text)
         row = self._lookup(key_id)
-        found = self._recognised(row, key_id, secret)
+        principal = self._verified(row, key_id, secret)
         if row is not None:
             self._note_use(row)
-        return found
+        return principal
 
     def remembered(self, text: str) -> Principal | None:
-        """Return whose key this is if that is known without asking the store. Raises `UnauthenticatedError`."""
+        """Return the principal of a key if it is cached, else None. Raises `UnauthenticatedError`."""
         key_id, secret = _parts(text)
         with self._lock:
             known = self._known.get(key_id)
         if known is None or self._clock.monotonic() >= known[0]:
             return None
-        return self._recognised(known[1], key_id, secret)
+        return self._verified(known[1], key_id, secret)
 
-    def _recognised(self, row: _Row | None, key_id: str, secret: str) -> Principal:
-        given, now = _digest(key_id, secret), instant(self._now_ms())
-        # Compared also if there is none, so that how long it takes says nothing.
-        is_current = hmac.compare_digest(given, "" if row is None else row.digest)
-        is_old = hmac.compare_digest(given, (row and row.old_digest) or "") and ((row and row.old_until) or "") > now
+    def _verified(self, row: _Row | None, key_id: str, secret: str) -> Principal:
+        digest, now = _digest(key_id, secret), instant(self._now_ms())
+        # Compared also for a missing key, so that the response time reveals nothing.
+        is_current = hmac.compare_digest(digest, "" if row is None else row.digest)
+        is_old = hmac.compare_digest(digest, (row and row.old_digest) or "") and ((row and row.old_until) or "") > now
         if row is None or not (is_current or is_old):
-            raise UnauthenticatedError("API key: it is not valid; check that it was copied whole, or ask for a new one")
+            raise UnauthenticatedError("API key: not valid; check that it was copied completely, or ask for a new one")
         if row.revoked_at is not None:
             raise UnauthenticatedError(f"API key {key_id}: it was revoked at {row.revoked_at}; ask for a new one")
         if row.expires_at is not None and row.expires_at <= now:
             raise UnauthenticatedError(f"API key {key_id}: it expired at {row.expires_at}; ask for a new one")
-        return Principal(row.principal, frozenset(row.roles), row.scopes, Kind.API_KEY, key_id)
+        return Principal(row.principal, frozenset(row.roles), row.scopes, CredentialKind.API_KEY, key_id)
 
     def _lookup(self, key_id: str) -> _Row | None:
         now = self._clock.monotonic()
@@ -255,13 +254,13 @@ class ApiKeys:
         return row
 
     def _remember(self, key_id: str, row: _Row | None, at: float) -> None:
-        """Keep what was read, as of the time before it was read."""
+        """Cache a row as of the time before it was read."""
         with self._lock:
             known = self._known.get(key_id)
-            # A read that began before this process changed the key must not undo what it knows.
+            # A read that started before a change by this process must not replace the newer row.
             if known is not None and known[1] is not None and row is not None and row.version < known[1].version:
                 return
-            # The sum, not the difference when it is looked at: that one can round to a hair less than has passed.
+            # Stored as a sum: a difference computed on reading could round below the elapsed time.
             self._known[key_id] = (at + CACHE_SECONDS, row)
             self._known.move_to_end(key_id)
             while len(self._known) > CACHE_KEYS_MAX:
@@ -279,7 +278,7 @@ class ApiKeys:
         try:
             self._store.update(API_KEYS, Key(row.key_id), set={"last_used_at": used.last_used_at}, condition=exists())
         except (ConflictError, TransientError):
-            # Worth less than the request that it would fail.
+            # Not worth failing the request.
             return
 
     def _row(self, key_id: str) -> _Row:
@@ -313,7 +312,7 @@ class ApiKeys:
             raise
         except ConflictError as exc:
             raise VersionConflictError(
-                f"key {after.key_id}: someone else changed it meanwhile; look at it and try again", current=exc.current
+                f"key {after.key_id}: it was changed concurrently; read it and try again", current=exc.current
             ) from exc
         self._remember(after.key_id, after, self._clock.monotonic())
 
@@ -324,12 +323,12 @@ class ApiKeys:
 def _parts(text: str) -> tuple[str, str]:
     match = _KEY.fullmatch(text)
     if match is None:
-        raise UnauthenticatedError("API key: it has not the form of one; check that it was copied whole")
+        raise UnauthenticatedError("API key: malformed; check that it was copied completely")
     return match.group(1), match.group(2)
 
 
 def _digest(key_id: str, secret: str) -> str:
-    # The secret has 256 random bits: nobody guesses it from a digest, however quickly that is made.
+    # A fast hash is enough: the secret has 256 random bits.
     return hashlib.sha256(f"{key_id}:{secret}".encode()).hexdigest()
 
 
@@ -338,4 +337,4 @@ def _read(item: Item) -> _Row:
         fields: dict[str, Any] = {name: item[name] for name in _Row.__struct_fields__ if name in item}
         return typed_decode.convert(fields, _Row)
     except msgspec.ValidationError as exc:
-        raise CorruptionError(f"key {item.get('key_id')}: its row is not one of a key ({exc})") from exc
+        raise CorruptionError(f"key {item.get('key_id')}: its row is corrupt ({exc})") from exc

@@ -1,4 +1,4 @@
-"""Audit entries: what is written down of a change that someone made, and the log that takes it."""
+"""Audit entries: the record of a change, and the log that commits it together with the change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.store.model.values import canonical_item, dump_ordered, same
 
 
 class AuditEntry(Struct, frozen=True):
-    """Who did what to which thing, and why. Names of what was changed, never the values: those may be secret."""
+    """Actor, action, entity and reason of a change. Names the changed fields, but not their possibly secret values."""
 
     actor: str
     action: str
@@ -27,10 +27,10 @@ class AuditEntry(Struct, frozen=True):
 
 
 class AuditLog(Protocol):
-    """Where changes are committed together with the entry about them."""
+    """Commits changes together with their audit entries."""
 
     def commit(self, writes: Sequence[Write], entry: AuditEntry) -> None:
-        """Apply `writes` and keep `entry`, or neither. Raises the `ConflictError` of the caller's own writes."""
+        """Apply `writes` and store `entry` atomically. Raises the `ConflictError` of the caller's own writes."""
 
 
 def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
 def change_digest(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, *, secret: Collection[str] = ()
 ) -> str:
-    """Return a digest of a change, by which a copy of the two rows can later be told to be those.
+    """Return a digest of a change, to verify copies of the two rows later.
 
-    Fields named in `secret` take no part: from a digest of few possible values, the value can be guessed.
+    Fields in `secret` are left out: a value of few possibilities could be guessed from its digest.
     """
     digest = hashlib.sha256()
     for row in (before, after):

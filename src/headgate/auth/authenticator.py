@@ -1,4 +1,4 @@
-"""The authenticator: from what a request carries to who sent it."""
+"""Authenticator: turns the credentials of a request into a principal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.auth.principals import LOCAL, Principal
 from headgate.errors import UnauthenticatedError
 
 if TYPE_CHECKING:
-    # Only who takes tokens needs what checks them.
+    # Imported only where tokens are accepted: the JWT libraries are slow to load.
     from headgate.auth.tokens import Tokens
 
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
@@ -21,10 +21,10 @@ _FORWARDED_PROTO: Final = "x-forwarded-proto"
 
 
 class Authenticator:
-    """Says who calls, by `Authorization: Bearer` with an API key or a token. Safe to use from many threads.
+    """Authenticates callers by `Authorization: Bearer` with an API key or a token. Thread-safe.
 
-    Without credentials a program on this machine is LOCAL, unless they are required; so is whoever a reverse proxy lets
-    through that the settings say checks callers. Credentials that are given must be good, wherever they come from.
+    Without credentials a loopback caller is LOCAL unless authentication is required; so is every caller behind a
+    reverse proxy that the settings trust to authenticate. Credentials that are sent must be valid.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Authenticator:
     def principal(
         self, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool = False
     ) -> Principal:
-        """Return who sent a request with these headers, or metadata.
+        """Return the principal of a request with these headers or gRPC metadata.
 
-        Raises `UnauthenticatedError`; `TransientError` if that cannot be found out now. It may read the store or ask
-        the issuer of tokens: where that must not happen, ask `remembered` first.
+        Raises `UnauthenticatedError`, or `TransientError` if the credentials cannot be verified now. It may read the
+        store or fetch the issuer's keys; on an event loop, call `remembered` first.
         """
         credential = self._credential(headers, is_loopback_peer=is_loopback_peer, is_tls=is_tls)
         if credential is None:
@@ -57,7 +57,7 @@ class Authenticator:
     def remembered(
         self, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool = False
     ) -> Principal | None:
-        """Return who sent a request if that is known without waiting for anything, else None.
+        """Return the principal of a request if it is cached, else None. Does no I/O.
 
         Raises `UnauthenticatedError`.
         """
@@ -67,34 +67,34 @@ class Authenticator:
         return self._source(credential).remembered(credential)
 
     def admits_anonymous(self, *, is_loopback_peer: bool) -> bool:
-        """Whether one without credentials is LOCAL."""
+        """Whether a caller without credentials is LOCAL."""
         return not self._is_required and (is_loopback_peer or self._is_behind_proxy)
 
     def _credential(self, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool) -> str | None:
-        """Return the key or token, or None for one who needs none. Raises `UnauthenticatedError`."""
-        wanted = [(name.lower(), value) for name, value in headers]
-        given = [value for name, value in wanted if name == _AUTHORIZATION]
-        if not given:
+        """Return the key or token, or None for an anonymous caller. Raises `UnauthenticatedError`."""
+        lowered = [(name.lower(), value) for name, value in headers]
+        authorizations = [value for name, value in lowered if name == _AUTHORIZATION]
+        if not authorizations:
             self._refuse_anonymous(is_loopback_peer=is_loopback_peer)
             return None
-        if len(given) == 1 and given[0].strip().lower() == _SCHEME:
-            raise UnauthenticatedError(self._without_key(is_loopback_peer=is_loopback_peer))
-        match = _BEARER.fullmatch(given[0].strip())
-        if len(given) > 1 or match is None:
-            raise UnauthenticatedError("authorization: send it once, as 'Bearer' and then an API key or a token")
-        protocols = {value.strip().lower() for name, value in wanted if name == _FORWARDED_PROTO}
-        if not self._is_private(protocols, is_loopback_peer=is_loopback_peer, is_tls=is_tls):
+        if len(authorizations) == 1 and authorizations[0].strip().lower() == _SCHEME:
+            raise UnauthenticatedError(self._empty_key_message(is_loopback_peer=is_loopback_peer))
+        match = _BEARER.fullmatch(authorizations[0].strip())
+        if len(authorizations) > 1 or match is None:
+            raise UnauthenticatedError("authorization: send one header, 'Bearer' followed by an API key or a token")
+        protocols = {value.strip().lower() for name, value in lowered if name == _FORWARDED_PROTO}
+        if not self._is_encrypted(protocols, is_loopback_peer=is_loopback_peer, is_tls=is_tls):
             raise UnauthenticatedError(
-                "authorization: it came unencrypted, and others may have read it; revoke it, and use https"
+                "authorization: it was sent unencrypted and may have been read; revoke it, and use https"
             )
         return match.group(1)
 
-    def _without_key(self, *, is_loopback_peer: bool) -> str:
-        """Return what to tell someone whose key is empty, as where the variable that holds it is not set."""
+    def _empty_key_message(self, *, is_loopback_peer: bool) -> str:
+        """Return the message for an empty key, as when the caller's environment variable is not set."""
         try:
             self._refuse_anonymous(is_loopback_peer=is_loopback_peer)
         except UnauthenticatedError:
-            return "authorization: nothing follows 'Bearer'; send an API key or a token, and see that yours is set"
+            return "authorization: nothing follows 'Bearer'; send an API key or a token, and check that yours is set"
         return "authorization: nothing follows 'Bearer'; programs on this machine need no key: leave the header out"
 
     def _refuse_anonymous(self, *, is_loopback_peer: bool) -> None:
@@ -102,14 +102,14 @@ class Authenticator:
             return
         if self._is_required:
             raise UnauthenticatedError(
-                "who calls is not known; send 'Authorization: Bearer' with an API key ('headgate api-key first' makes "
-                "the first) or a token of the issuer that is set"
+                "not authenticated; send 'Authorization: Bearer' with an API key ('headgate api-key first' creates "
+                "the first) or a token of the configured issuer"
             )
-        raise UnauthenticatedError("who calls is not known; programs on other machines send an API key or a token")
+        raise UnauthenticatedError("not authenticated; programs on other machines must send an API key or a token")
 
-    def _is_private(self, protocols: set[str], *, is_loopback_peer: bool, is_tls: bool) -> bool:
+    def _is_encrypted(self, protocols: set[str], *, is_loopback_peer: bool, is_tls: bool) -> bool:
         if self._is_behind_proxy:
-            # The proxy tells how it was called; one that does not tell is trusted, as the settings ask.
+            # A proxy that does not send X-Forwarded-Proto is trusted, as the settings say.
             return is_tls or protocols <= {"https", "grpcs"}
         return is_tls or is_loopback_peer
 

@@ -1,4 +1,4 @@
-"""Key sets: the public keys of whoever issues tokens, fetched when needed and never more often than allowed."""
+"""Key sets: the token issuer's public keys (JWKS), fetched on demand with a minimum interval."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from headgate.durable.bus.outbound_http import OutboundHttp, read_body
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError, UnauthenticatedError
 
-# Keys are asked for anew after this long, so that one that was withdrawn is not trusted for ever.
+# Keys are refetched after this long, so that a withdrawn key is not trusted forever.
 REFRESH_SECONDS: Final = 600.0
-# Tokens with unknown keys make us ask again, but not more often than this, whatever they are.
+# The minimum interval of fetches, which tokens with unknown keys cause.
 ASK_AGAIN_SECONDS: Final = 30.0
-# If the issuer cannot be asked, what it last said is trusted for this long.
+# How long the last fetched keys are trusted while the issuer cannot be reached.
 TRUSTED_SECONDS: Final = 6 * 3600.0
 FETCH_SECONDS: Final = 10.0
 BYTES_MAX: Final = 512 * 1024
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
-# Which kind of key, and curve, an algorithm goes with: a token must not choose how its key is read.
+# The key type and curve of each algorithm: a token must not choose how its key is interpreted.
 _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", None)),
     "ES256": ("EC", "P-256"),
@@ -43,7 +43,7 @@ ALGORITHMS: Final = tuple(_KINDS)
 
 
 class PublicKey(Struct, frozen=True):
-    """A key that signatures are checked with, and what it may be used for."""
+    """A public key for verifying signatures."""
 
     id: str | None
     kind: str
@@ -52,52 +52,52 @@ class PublicKey(Struct, frozen=True):
     key: Any
 
     def fits(self, algorithm: str) -> bool:
-        """Whether a token signed with this algorithm can have been signed with this key."""
+        """Whether this key can verify a signature of this algorithm."""
         return self.algorithm in (None, algorithm) and (self.kind, self.curve) == _KINDS.get(algorithm)
 
 
-class _Kept(Struct, frozen=True):
+class _FetchedKeys(Struct, frozen=True):
     keys: tuple[PublicKey, ...]
     fetched_at: float
 
 
 class KeySet:
-    """Finds the key that a token names. Safe to use from many threads; one of them asks, the others go on."""
+    """Finds the key of a token. Thread-safe; one thread fetches while the others use the cached keys."""
 
     def __init__(self, fetch: Callable[[], bytes], clock: Clock, *, is_static: bool = False) -> None:
-        """Take what fetches a JWKS document; `is_static` ones are read once."""
+        """`fetch` returns a JWKS document; an `is_static` one is fetched once."""
         self._fetch = fetch
         self._clock = clock
         self._is_static = is_static
         self._asking = threading.Lock()
-        self._kept: _Kept | None = None
+        self._cached: _FetchedKeys | None = None
         self._asked_at: float | None = None
         self._failure = ""
 
     def key(self, key_id: str | None, algorithm: str) -> PublicKey:
-        """Return the key for a token. Raises `UnauthenticatedError`, or `TransientError` if the issuer is silent."""
-        found = self.remembered(key_id, algorithm)
-        if found is not None:
-            return found
+        """Return the key of a token. Raises `UnauthenticatedError`, or `TransientError` if no keys can be fetched."""
+        key = self.remembered(key_id, algorithm)
+        if key is not None:
+            return key
         self._refresh()
-        kept = self._trusted()
-        if kept is None:
-            raise TransientError(f"the keys of the issuer of tokens cannot be fetched: {self._failure or 'not yet'}")
-        found = _match(kept.keys, key_id, algorithm)
-        if found is None:
+        trusted = self._trusted()
+        if trusted is None:
+            raise TransientError(f"the keys of the token issuer cannot be fetched: {self._failure or 'not yet'}")
+        key = _match(trusted.keys, key_id, algorithm)
+        if key is None:
             raise UnauthenticatedError(
-                f"token: its key {(key_id or 'without id')[:60]!r} is not one that the issuer publishes for {algorithm}"
+                f"token: its key {(key_id or 'without id')[:60]!r} is not published by the issuer for {algorithm}"
             )
-        return found
+        return key
 
     def remembered(self, key_id: str | None, algorithm: str) -> PublicKey | None:
-        """Return the key for a token if it is known and need not be asked for again."""
-        kept = self._kept
-        is_fresh = kept is not None and (self._is_static or self._age(kept) < REFRESH_SECONDS)
-        return _match(kept.keys, key_id, algorithm) if kept is not None and is_fresh else None
+        """Return the key of a token if it is cached and fresh."""
+        cached = self._cached
+        is_fresh = cached is not None and (self._is_static or self._age(cached) < REFRESH_SECONDS)
+        return _match(cached.keys, key_id, algorithm) if cached is not None and is_fresh else None
 
     def _refresh(self) -> None:
-        if not self._asking.acquire(blocking=self._kept is None):
+        if not self._asking.acquire(blocking=self._cached is None):
             return
         try:
             now = self._clock.monotonic()
@@ -105,25 +105,25 @@ class KeySet:
                 return
             self._asked_at = now
             try:
-                self._kept = _Kept(public_keys(self._fetch()), now)
+                self._cached = _FetchedKeys(public_keys(self._fetch()), now)
                 self._failure = ""
             except TransientError as exc:
                 self._failure = exc.message
         finally:
             self._asking.release()
 
-    def _trusted(self) -> _Kept | None:
-        kept = self._kept
-        return kept if kept is not None and (self._is_static or self._age(kept) < TRUSTED_SECONDS) else None
+    def _trusted(self) -> _FetchedKeys | None:
+        cached = self._cached
+        return cached if cached is not None and (self._is_static or self._age(cached) < TRUSTED_SECONDS) else None
 
-    def _age(self, kept: _Kept) -> float:
-        return self._clock.monotonic() - kept.fetched_at
+    def _age(self, cached: _FetchedKeys) -> float:
+        return self._clock.monotonic() - cached.fetched_at
 
 
 class JwksFetcher:
-    """Fetches a JWKS document over HTTPS, or what an issuer says of itself first if only that is known.
+    """Fetches a JWKS document over HTTPS, from `url` or from the URL in the issuer's discovery document.
 
-    It connects to addresses that were looked up once and checked; redirects are not followed.
+    It connects to addresses that were resolved once and checked; redirects are not followed.
     """
 
     def __init__(
@@ -147,18 +147,18 @@ class JwksFetcher:
     def _discovered(self) -> str:
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            told = typed_decode.from_json(self._get(address), _Issuer)
+            discovery = typed_decode.from_json(self._get(address), _Discovery)
         except msgspec.DecodeError as exc:
-            raise TransientError(f"{address}: it is not what an issuer says of itself ({exc})") from exc
-        if told.issuer != self._issuer:
-            raise TransientError(f"{address}: it speaks of issuer {told.issuer[:120]!r}, not of {self._issuer!r}")
-        return told.jwks_uri
+            raise TransientError(f"{address}: not an OIDC discovery document ({exc})") from exc
+        if discovery.issuer != self._issuer:
+            raise TransientError(f"{address}: names issuer {discovery.issuer[:120]!r}, not {self._issuer!r}")
+        return discovery.jwks_uri
 
     def _get(self, address: str) -> bytes:
         try:
             return self._read(self._http.target(address))
         except NonRetryable as exc:
-            raise TransientError(f"{address[:200]}: it must not be asked for keys: {exc}") from exc
+            raise TransientError(f"{address[:200]}: the destination is not allowed: {exc}") from exc
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as exc:
             raise TransientError(f"{address[:200]}: {type(exc).__name__} {exc}".rstrip()) from exc
 
@@ -176,7 +176,7 @@ class JwksFetcher:
 
 
 def from_file(path: Path, clock: Clock) -> KeySet:
-    """Return the keys of a JWKS file, which is read now. Raises `SettingsError`."""
+    """Read the keys of a JWKS file. Raises `SettingsError`."""
     try:
         content = path.read_bytes()
         public_keys(content)
@@ -188,36 +188,36 @@ def from_file(path: Path, clock: Clock) -> KeySet:
 
 
 def public_keys(document: bytes) -> tuple[PublicKey, ...]:
-    """Return the keys of a JWKS document that signatures can be checked with; others are left out.
+    """Return the signature keys of a JWKS document; other keys are ignored.
 
-    Raises `TransientError` if there are none: what an issuer says by mistake it may put right.
+    Raises `TransientError` if there are none, because the issuer may correct the document.
     """
     try:
-        told = typed_decode.from_json(document, _Document)
+        key_set = typed_decode.from_json(document, _Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise TransientError(f"not a JWKS document: {exc}") from exc
-    found = tuple(key for key in map(_public_key, told.keys[:KEYS_MAX]) if key is not None)
-    if not found:
-        raise TransientError("the JWKS document has no public key that signatures can be checked with")
-    return found
+    keys = tuple(key for key in map(_public_key, key_set.keys[:KEYS_MAX]) if key is not None)
+    if not keys:
+        raise TransientError("the JWKS document has no public key for signatures")
+    return keys
 
 
 class _Document(Struct, frozen=True):
     keys: list[dict[str, Any]]
 
 
-class _Issuer(Struct, frozen=True):
+class _Discovery(Struct, frozen=True):
     issuer: str
     jwks_uri: str
 
 
-def _public_key(told: dict[str, Any]) -> PublicKey | None:
-    kind, curve = told.get("kty"), told.get("crv")
-    # A shared secret is no public key, and a key for encryption is none for signatures.
-    if (kind, curve) not in _KINDS.values() or told.get("use", "sig") != "sig":
+def _public_key(jwk: dict[str, Any]) -> PublicKey | None:
+    kind, curve = jwk.get("kty"), jwk.get("crv")
+    # Excludes shared secrets and encryption keys.
+    if (kind, curve) not in _KINDS.values() or jwk.get("use", "sig") != "sig":
         return None
-    # What is private has no business in the document, and what we check with needs only this much.
-    public: dict[str, Any] = {name: told[name] for name in ("kty", "crv", "n", "e", "x", "y") if name in told}
+    # Only the public parameters are used.
+    public: dict[str, Any] = {name: jwk[name] for name in ("kty", "crv", "n", "e", "x", "y") if name in jwk}
     algorithm = next(name for name, fits in _KINDS.items() if fits == (kind, curve))
     try:
         key = jwt.PyJWK(public, algorithm).key
@@ -225,7 +225,7 @@ def _public_key(told: dict[str, Any]) -> PublicKey | None:
         return None
     if kind == "RSA" and key.key_size < RSA_BITS_MIN:
         return None
-    key_id, declared = told.get("kid"), told.get("alg")
+    key_id, declared = jwk.get("kid"), jwk.get("alg")
     return PublicKey(
         key_id if isinstance(key_id, str) else None,
         str(kind),
@@ -237,5 +237,5 @@ def _public_key(told: dict[str, Any]) -> PublicKey | None:
 
 def _match(keys: tuple[PublicKey, ...], key_id: str | None, algorithm: str) -> PublicKey | None:
     fitting = [key for key in keys if key.fits(algorithm) and (key_id is None or key.id == key_id)]
-    # A token that does not say which is taken only if there is no choice.
+    # A token without a key id is accepted only if exactly one key fits.
     return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None

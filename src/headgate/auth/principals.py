@@ -1,4 +1,4 @@
-"""Principals: who calls, and the one place that says whether they may."""
+"""Principals: authenticated callers, and the authorisation check by role and dataset scope."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.errors import ForbiddenError, InvalidPayloadError, Unauthenticated
 
 EVERYWHERE: Final = "*"
 SCOPES_MAX: Final = 100
-# What names of datasets are made of, and the two wildcards; no brackets, which would mean sets of characters.
 _VERSION: Final = re.compile(r":v[0-9]+\Z")
+# The characters of dataset names and the two wildcards; no brackets, which fnmatch treats as character sets.
 _SCOPE: Final = re.compile(r"[A-Za-z0-9._~+@:*?-]{1,512}")
 
 
-class Kind(enum.StrEnum):
-    """By what someone was recognised."""
+class CredentialKind(enum.StrEnum):
+    """The kind of credential a principal was authenticated by."""
 
     LOCAL = "local"
     API_KEY = "api_key"
@@ -29,13 +29,13 @@ class Kind(enum.StrEnum):
 
 
 class Principal(Struct, frozen=True):
-    """Someone who calls. `scopes` are patterns of dataset names such as `urn:dp:orders:*`; none: no dataset."""
+    """An authenticated caller. `scopes` are patterns of dataset names such as `urn:dp:orders:*`; empty: no dataset."""
 
     name: str
     roles: frozenset[Role]
     scopes: tuple[str, ...] = ()
-    kind: Kind = Kind.API_KEY
-    # Which key it was, so that what it did can be told from what the principal's other keys did.
+    kind: CredentialKind = CredentialKind.API_KEY
+    # The API key, to tell the actions of a principal's keys apart.
     key_id: str | None = None
 
     @property
@@ -44,35 +44,35 @@ class Principal(Struct, frozen=True):
         return EVERYWHERE in self.scopes
 
     def reaches(self, dataset_urn: str) -> bool:
-        """Whether a dataset is in scope, all versions of it if the scope names none."""
+        """Whether a dataset is in scope. A scope without a version covers all versions."""
         if EVERYWHERE in self.scopes:
             return True
         names = (dataset_urn, _VERSION.sub("", dataset_urn))
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.scopes)
 
 
-# A program on this machine, where nobody has asked for more: whoever can run one can read the files as well.
-LOCAL: Final = Principal("local", frozenset({Role.ADMIN}), (EVERYWHERE,), Kind.LOCAL)
+# An unauthenticated program on this machine. It has all rights, because it could read the files as well.
+LOCAL: Final = Principal("local", frozenset({Role.ADMIN}), (EVERYWHERE,), CredentialKind.LOCAL)
 
 
 def may(principal: Principal, permission: Permission, dataset_urn: str | None = None) -> bool:
-    """Whether someone may do something, to a dataset if one is named."""
+    """Whether a principal has a permission, and the dataset, if given, is in its scope."""
     if permission not in permissions_of(principal.roles):
         return False
     return dataset_urn is None or principal.reaches(dataset_urn)
 
 
 def require(principal: Principal | None, permission: Permission, dataset_urn: str | None = None) -> Principal:
-    """Return the principal if it may do this. Raises `UnauthenticatedError` or `ForbiddenError`."""
+    """Return the principal if it has the permission. Raises `UnauthenticatedError` or `ForbiddenError`."""
     if principal is None:
         raise UnauthenticatedError(
-            f"{permission}: who calls is not known; send 'Authorization: Bearer' with a key "
+            f"{permission}: not authenticated; send 'Authorization: Bearer' with a key "
             "(commands: HEADGATE_API_KEY, or --api-key-file)"
         )
     if permission not in permissions_of(principal.roles):
-        held = ", ".join(sorted(principal.roles)) or "none"
+        roles = ", ".join(sorted(principal.roles)) or "none"
         raise ForbiddenError(
-            f"{principal.name}: may not {permission}{_on(dataset_urn)}; its roles are {held}, and this needs one of "
+            f"{principal.name}: may not {permission}{_on(dataset_urn)}; its roles are {roles}, and this needs one of "
             f"{', '.join(roles_with(permission))}"
         )
     if dataset_urn is not None and not principal.reaches(dataset_urn):
@@ -83,11 +83,11 @@ def require(principal: Principal | None, permission: Permission, dataset_urn: st
     return principal
 
 
-def checked_scopes(given: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of dataset names, each once. Raises `InvalidPayloadError` for what is none."""
-    scopes = tuple(dict.fromkeys(given))
+def checked_scopes(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return distinct dataset name patterns. Raises `InvalidPayloadError` for an invalid one."""
+    scopes = tuple(dict.fromkeys(patterns))
     if len(scopes) > SCOPES_MAX:
-        raise InvalidPayloadError(f"scopes: {len(scopes)} patterns; give at most {SCOPES_MAX}")
+        raise InvalidPayloadError(f"scopes: {len(scopes)} patterns; use at most {SCOPES_MAX}")
     for scope in scopes:
         if not _SCOPE.fullmatch(scope):
             raise InvalidPayloadError(
@@ -98,10 +98,10 @@ def checked_scopes(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def covers(holder: Principal, roles: Iterable[Role], scopes: Iterable[str]) -> bool:
-    """Whether someone has at least these rights, and so may give them to others."""
+    """Whether a principal has at least these rights, and so may grant them."""
     if not permissions_of(roles) <= permissions_of(holder.roles):
         return False
-    # A pattern without wildcards of its own is a name, and only such a one can be inside another.
+    # Only a pattern without wildcards, which is a name, can be contained in another pattern.
     return holder.is_unlimited or all(
         scope in holder.scopes or ("*" not in scope and "?" not in scope and holder.reaches(scope)) for scope in scopes
     )

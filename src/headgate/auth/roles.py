@@ -1,4 +1,4 @@
-"""Roles, and what each of them may do. The whole matrix is here, and nowhere else."""
+"""Roles and permissions: the complete matrix of what each role may do."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headgate.errors import InvalidPayloadError
 
 
 class Permission(enum.StrEnum):
-    """A verb on a kind of thing. Reading includes listing, querying and watching; writing includes batches."""
+    """A permission on a kind of resource. Reading includes listing, querying and watching; writing includes batches."""
 
     SIGNAL_READ = "signal.read"
     SIGNAL_WRITE = "signal.write"
-    # Say which incident a signal belongs to, and no more.
+    # Link a signal to an incident only.
     SIGNAL_LINK = "signal.link"
     EVIDENCE_READ = "evidence.read"
     EVIDENCE_WRITE = "evidence.write"
     INCIDENT_READ = "incident.read"
     INCIDENT_WRITE = "incident.write"
-    # Say what caused an incident (`rca_summary`), and no more.
+    # Set an incident's root-cause summary (`rca_summary`) only.
     INCIDENT_ANNOTATE = "incident.annotate"
     DATASET_READ = "dataset.read"
     DATASET_WRITE = "dataset.write"
@@ -31,7 +31,7 @@ class Permission(enum.StrEnum):
     LINEAGE_WRITE = "lineage.write"
     GATE_CHECK = "gate.check"
     GATE_OVERRIDE = "gate.override"
-    # See who is on call and where they were told, which others see masked.
+    # See contact fields of incidents, which are masked for other roles.
     SECRET_FIELDS_READ = "secret_fields.read"
     AUDIT_READ = "audit.read"
     KEY_MANAGE = "key.manage"
@@ -44,18 +44,18 @@ class Permission(enum.StrEnum):
     SCHEDULE_READ = "schedule.read"
     SCHEDULE_WRITE = "schedule.write"
     PIPELINE_READ = "pipeline.read"
-    # Tell pipelines of data, start them, and say how their jobs ended.
+    # Push sensor data, start runs and report job outcomes.
     PIPELINE_PUSH = "pipeline.push"
-    # Pause, hold, skip, cancel, do again.
+    # Pause, hold, skip, cancel, rerun.
     PIPELINE_CONTROL = "pipeline.control"
-    # Say what is run, with the server's rights.
+    # Define pipelines, whose jobs run with the server's rights.
     PIPELINE_DEFINE = "pipeline.define"
     # Metrics, workers and the deep health check.
     SERVER_READ = "server.read"
 
 
 class Role(enum.StrEnum):
-    """What someone is there for."""
+    """The role of a principal."""
 
     SIGNAL_ENGINE = "signal_engine"
     ALERTING_ENGINE = "alerting_engine"
@@ -99,21 +99,21 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
     ),
     Role.RCA_COPILOT: _HEALTH_READ | {_P.INCIDENT_ANNOTATE},
     Role.LINEAGE_INGESTOR: frozenset({_P.LINEAGE_READ, _P.LINEAGE_WRITE, _P.DATASET_READ}),
-    # Keeps the registry; sees what its changes led to; tells pipelines of data.
+    # Maintains the registry, reads the effects of its changes, and pushes data to pipelines.
     Role.CONTROL_PLANE: frozenset(
         {
             _P.DATASET_READ, _P.DATASET_WRITE, _P.RULE_READ, _P.RULE_WRITE, _P.LINEAGE_READ, _P.SIGNAL_READ,
             _P.AUDIT_READ, _P.PIPELINE_READ, _P.PIPELINE_PUSH,
         }
     ),
-    # Stands in the stream of data: finds the dataset of a message and asks whether it may pass.
+    # Runs in the data stream: resolves the dataset of a message and checks its gate.
     Role.ENFORCER: frozenset({_P.DATASET_READ, _P.RULE_READ, _P.GATE_CHECK}),
     Role.VIEWER: _VIEWER,
     # On call.
     Role.OPERATOR: _VIEWER
     | _WORK_WRITE
     | {_P.INCIDENT_WRITE, _P.INCIDENT_ANNOTATE, _P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ},
-    # Programs that run pipelines, other Headgate processes among them. What people answer for is not theirs.
+    # Programs that run pipelines, including other Headgate processes. Without permissions reserved for people.
     Role.SERVICE: _EVERYTHING
     - {_P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE, _P.PIPELINE_DEFINE},
     Role.ADMIN: _EVERYTHING,
@@ -121,24 +121,25 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
 
 
 def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
-    """Return everything that those who have these roles may do."""
+    """Return the permissions of these roles."""
     return _permissions_of(frozenset(roles))
 
 
-# Every call asks, and there are few combinations.
+# Cached: every call needs it, and there are few combinations.
 @lru_cache(maxsize=1024)
 def _permissions_of(roles: frozenset[Role]) -> frozenset[Permission]:
     return frozenset().union(*(MATRIX[role] for role in roles))
 
 
 def roles_with(permission: Permission) -> list[Role]:
-    """Return the roles that may do something, those that may do the least first."""
-    return sorted((role for role, held in MATRIX.items() if permission in held), key=lambda role: len(MATRIX[role]))
+    """Return the roles with a permission, the least privileged first."""
+    roles = (role for role, permissions in MATRIX.items() if permission in permissions)
+    return sorted(roles, key=lambda role: len(MATRIX[role]))
 
 
-def role(given: str) -> Role:
+def role(name: str) -> Role:
     """Return the role of this name. Raises `InvalidPayloadError`."""
     try:
-        return Role(given.strip().lower().replace("-", "_"))
+        return Role(name.strip().lower().replace("-", "_"))
     except ValueError as exc:
-        raise InvalidPayloadError(f"role {given[:40]!r}: there is none; use one of {', '.join(Role)}") from exc
+        raise InvalidPayloadError(f"role {name[:40]!r}: there is none; use one of {', '.join(Role)}") from exc

@@ -1,8 +1,8 @@
-"""Rules: which permission each thing that can be asked needs, and which datasets it is about.
+"""Access rules: the permission that a route needs, and the datasets that it is about.
 
-They are attached to routes, never to patterns of addresses, so that nothing is served without. A
-rule is checked before the handler runs. Where the dataset is known only once a thing was found, or an answer lists
-many, the handler has a part of it to do, which `Reach` says.
+A rule is attached to each route, not to URL patterns, so that no route is served without one. It is checked before the
+handler runs. If the dataset is only known after a lookup, or the response lists many, the handler completes the check,
+as `Reach` defines.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _ANNOTATIONS: Final = frozenset({"rca_summary"})
 
 
 class Reach(enum.StrEnum):
-    """How something that is asked comes to its datasets."""
+    """How a route determines its datasets."""
 
-    # It is about none: scopes do not matter.
+    # It is about no dataset: scopes do not matter.
     NONE = "none"
-    # It is about all of them at once: only those whose scope is everything may ask.
+    # It is about all datasets: the principal's scope must be unlimited.
     ALL = "all"
-    # The request names them, and the rule checks them all.
+    # The request names the datasets, and the rule checks all of them.
     NAMED = "named"
-    # The request names something else, such as an incident: once it is found, the handler calls `require` again.
+    # The request names another resource, such as an incident: the handler looks it up and calls `require` again.
     FOUND = "found"
-    # The answer lists things of many datasets: the handler leaves out those that the principal does not reach. If the
-    # request narrows it to datasets, the rule checks those.
+    # The response lists resources of many datasets: the handler filters out those out of scope. If the request is
+    # limited to datasets, the rule checks those.
     FILTERED = "filtered"
 
 
 class Rule(Struct, frozen=True):
-    """What a caller must be allowed.
+    """The permission that a route needs.
 
-    `dataset` says where the request names datasets: the path of a field (`evidence.dataset_urn`, through lists too),
-    several of them, or a function of the request. A column stands for its dataset.
+    `dataset` locates the datasets in the request: the path of a field (`evidence.dataset_urn`, also through lists),
+    several paths, or a function of the request. A column counts as its dataset.
     """
 
     permission: Permission
@@ -49,7 +49,7 @@ class Rule(Struct, frozen=True):
     dataset: str | tuple[str, ...] | Callable[[Any], Iterable[str]] | None = None
 
     def datasets(self, request: object) -> list[str]:
-        """Return the datasets that a request names: the fields of a mapping, or of an object."""
+        """Return the datasets that a request, a mapping or an object, names."""
         if self.dataset is None:
             return []
         if callable(self.dataset):
@@ -58,10 +58,9 @@ class Rule(Struct, frozen=True):
         return [_dataset(urn) for path in paths for urn in _named(request, path.split("."))]
 
     def admit(self, principal: Principal | None, request: object) -> Principal:
-        """Return the principal if it may ask this. Raises `UnauthenticatedError` or `ForbiddenError`."""
+        """Return the principal if the rule admits the request. Raises `UnauthenticatedError` or `ForbiddenError`."""
         known = require(principal, self.permission)
         if known.is_unlimited:
-            # Whatever it names is in scope, and need not be looked for.
             return known
         named = self.datasets(request)
         for urn in dict.fromkeys(named):
@@ -69,32 +68,32 @@ class Rule(Struct, frozen=True):
         if self.reach is Reach.ALL or (self.reach is Reach.NAMED and not named):
             scopes = ", ".join(known.scopes) or "no dataset"
             remedy = "name a dataset" if self.reach is Reach.NAMED else "this is about all datasets"
-            raise ForbiddenError(f"{known.name}: may {self.permission} on {scopes} alone; {remedy}")
+            raise ForbiddenError(f"{known.name}: may {self.permission} on {scopes} only; {remedy}")
         return known
 
 
 def named(permission: Permission, *fields: str) -> Rule:
-    """Return the rule of what names its datasets in these fields."""
+    """Return the rule of a request that names its datasets in these fields."""
     return Rule(permission, Reach.NAMED, fields or ("dataset_urn",))
 
 
 def found(permission: Permission) -> Rule:
-    """Return the rule of what is about a thing whose dataset its handler finds, and then checks."""
+    """Return the rule of a request whose handler looks up the dataset and checks it."""
     return Rule(permission, Reach.FOUND)
 
 
 def filtered(permission: Permission, *fields: str) -> Rule:
-    """Return the rule of a list, which its handler filters, and which these fields may narrow to datasets."""
+    """Return the rule of a list that its handler filters, and that these fields may limit to datasets."""
     return Rule(permission, Reach.FILTERED, fields or ("dataset_urn",))
 
 
 def incident_update(fields: Iterable[str]) -> Permission:
-    """Return what someone needs who changes these fields of an incident: a summary of its cause takes less."""
+    """Return the permission for changing these fields of an incident; the root-cause summary alone needs less."""
     return Permission.INCIDENT_ANNOTATE if set(fields) <= _ANNOTATIONS else Permission.INCIDENT_WRITE
 
 
 def _named(value: object, path: Sequence[str]) -> Iterator[str]:
-    """Go through the texts at a path, into lists on the way. What is not there, or empty, names nothing."""
+    """Yield the non-empty texts at a path, descending into lists."""
     if isinstance(value, str):
         if value and not path:
             yield value

@@ -1,4 +1,4 @@
-"""Tokens: JWTs of an issuer that the settings name, checked and turned into principals."""
+"""Tokens: verifies JWTs of the configured OIDC issuer and turns them into principals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jwt
 from msgspec import Struct
 
 from headgate.auth.key_sets import ALGORITHMS, KeySet
-from headgate.auth.principals import EVERYWHERE, LOCAL, Kind, Principal, checked_scopes
+from headgate.auth.principals import EVERYWHERE, LOCAL, CredentialKind, Principal, checked_scopes
 from headgate.auth.roles import Role
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, SettingsError, UnauthenticatedError
@@ -21,11 +21,11 @@ LEEWAY_SECONDS_MAX: Final = 300.0
 
 
 class TokenPolicy(Struct, frozen=True, kw_only=True):
-    """Which tokens are accepted, and what their claims mean. Raises `SettingsError` for what cannot be safe.
+    """Which tokens are accepted, and how their claims are read. Raises `SettingsError` for an unsafe policy.
 
-    Claims are named by paths such as `realm_access.roles`. Without a claim for scopes every dataset is in scope; with
-    one, a token that lacks it reaches none. `roles` maps names that the issuer uses to ours: with it no other name
-    counts, for a group that is called `admin` may be another program's. Unknown names are passed over.
+    Claims are named by paths such as `realm_access.roles`. Without a scopes claim every dataset is in scope; with one,
+    a token that lacks it has no dataset in scope. `roles` maps the issuer's role names to Headgate's; if set, other
+    names are ignored, because a group called `admin` may belong to another program. Unknown names are ignored.
     """
 
     issuer: str
@@ -43,17 +43,17 @@ class TokenPolicy(Struct, frozen=True, kw_only=True):
         unsafe = [name for name in self.algorithms if name not in ALGORITHMS]
         if unsafe or not self.algorithms:
             raise SettingsError(
-                f"auth.oidc_algorithms: {', '.join(unsafe) or 'none'} cannot be used; choose of {', '.join(ALGORITHMS)}"
+                f"auth.oidc_algorithms: {', '.join(unsafe) or 'none'} cannot be used; use {', '.join(ALGORITHMS)}"
             )
         if not 0 <= self.leeway_seconds <= LEEWAY_SECONDS_MAX:
             raise SettingsError(f"auth.oidc_leeway_seconds: use 0 to {LEEWAY_SECONDS_MAX:g}")
         wrong = [name for name in self.roles.values() if name not in set(Role)]
         if wrong:
-            raise SettingsError(f"auth.oidc_roles: {', '.join(wrong)} is no role; use one of {', '.join(Role)}")
+            raise SettingsError(f"auth.oidc_roles: {', '.join(wrong)} is not a role; use one of {', '.join(Role)}")
 
 
 class Tokens:
-    """Checks tokens. Safe to use from many threads."""
+    """Verifies tokens. Thread-safe."""
 
     def __init__(self, policy: TokenPolicy, keys: KeySet, clock: Clock) -> None:
         self._policy = policy
@@ -61,15 +61,15 @@ class Tokens:
         self._clock = clock
 
     def principal(self, text: str) -> Principal:
-        """Return whose token this is. Raises `UnauthenticatedError`, or `TransientError` if its key cannot be had."""
+        """Return the principal of a token. Raises `UnauthenticatedError`, or `TransientError` without keys."""
         key_id, algorithm = self._header(text)
         return self._checked(text, self._keys.key(key_id, algorithm).key, algorithm)
 
     def remembered(self, text: str) -> Principal | None:
-        """Return whose token this is if its key is at hand. Raises `UnauthenticatedError`."""
+        """Return the principal of a token if its key is cached, else None. Raises `UnauthenticatedError`."""
         key_id, algorithm = self._header(text)
-        found = self._keys.remembered(key_id, algorithm)
-        return None if found is None else self._checked(text, found.key, algorithm)
+        public_key = self._keys.remembered(key_id, algorithm)
+        return None if public_key is None else self._checked(text, public_key.key, algorithm)
 
     def _header(self, text: str) -> tuple[str | None, str]:
         if len(text) > TOKEN_BYTES_MAX:
@@ -77,18 +77,18 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(text)
         except (jwt.exceptions.PyJWTError, ValueError, RecursionError) as exc:
-            raise UnauthenticatedError(f"token: it is not a JWT ({exc})") from exc
+            raise UnauthenticatedError(f"token: not a JWT ({exc})") from exc
         algorithm, key_id = header.get("alg"), header.get("kid")
-        # Before any key is looked at: neither "none" nor a shared secret is ever among them.
+        # Checked before any key is used: "none" and shared-secret algorithms are never accepted.
         if algorithm not in self._policy.algorithms:
             raise UnauthenticatedError(
                 f"token: it is signed with {str(algorithm)[:20]!r}; accepted are {', '.join(self._policy.algorithms)}"
             )
         if "crit" in header or not isinstance(key_id, str | None):
-            raise UnauthenticatedError("token: its header asks for what is not understood here")
+            raise UnauthenticatedError("token: its header has an unsupported 'crit' or 'kid'")
         return key_id, str(algorithm)
 
-    def _checked(self, text: str, key: Any, algorithm: str) -> Principal:  # noqa: ANN401 - of the cryptography in use
+    def _checked(self, text: str, key: Any, algorithm: str) -> Principal:  # noqa: ANN401 - a key of the cryptography package
         try:
             claims = jwt.decode(
                 text,
@@ -96,7 +96,7 @@ class Tokens:
                 algorithms=[algorithm],
                 audience=self._policy.audience,
                 issuer=self._policy.issuer,
-                # Times are compared below, with the clock that everything else goes by.
+                # Times are checked below, with Headgate's clock.
                 options={
                     "require": ["exp", "iss", "aud"],
                     "verify_exp": False,
@@ -121,14 +121,14 @@ class Tokens:
         name = _claim(claims, self._policy.name_claim)
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= NAME_MAX:
             raise UnauthenticatedError(
-                f"token: its claim {self._policy.name_claim} names nobody, in 1 to {NAME_MAX} characters"
+                f"token: its claim {self._policy.name_claim} is not a name of 1 to {NAME_MAX} printable characters"
             )
         if name == LOCAL.name:
-            raise UnauthenticatedError(f"token: {name!r} is what programs on this machine are called, and nobody else")
-        told = _texts(_claim(claims, self._policy.roles_claim))
-        mapped = {self._policy.roles.get(each) for each in told} if self._policy.roles else set(told)
+            raise UnauthenticatedError(f"token: the name {name!r} is reserved for programs on this machine")
+        names = _texts(_claim(claims, self._policy.roles_claim))
+        mapped = {self._policy.roles.get(each) for each in names} if self._policy.roles else set(names)
         roles = frozenset(role for role in Role if role in mapped)
-        return Principal(name, roles, self._scopes(claims), Kind.TOKEN)
+        return Principal(name, roles, self._scopes(claims), CredentialKind.TOKEN)
 
     def _scopes(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         if self._policy.scopes_claim is None:
@@ -140,7 +140,7 @@ class Tokens:
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> object:
-    """Return a claim by its own name, which may have dots in it, or else by the path to it."""
+    """Return a claim by its name, which may contain dots, or else by path."""
     if path in claims:
         return claims[path]
     value: object = claims
@@ -150,7 +150,7 @@ def _claim(claims: Mapping[str, Any], path: str) -> object:
 
 
 def _texts(value: object) -> list[str]:
-    """Return a claim's words: of a list, or divided by spaces or commas."""
+    """Return the texts of a claim: a list, or a text separated by spaces or commas."""
     if isinstance(value, str):
         return value.replace(",", " ").split()
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The secret keys that sign cursors and tokens and encrypt fields, with rotation.
+"""Keyring: the secret keys that sign cursors and tokens and encrypt fields, with rotation.
 
-They live in `HOME/keys.json`, readable by the owner alone. Each purpose has one active key; retired
-keys still verify and decrypt until they are dropped, so rotating never breaks what is in flight.
+The keys are in `HOME/keys.json`, readable by the owner only. Each purpose has one active key; retired keys still verify
+and decrypt until they are dropped, so a rotation breaks no cursor or token in use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETIRED_KEPT_MAX: Final = 5
 
 
 class Purpose(enum.StrEnum):
-    """What a key is for. A key of one purpose never serves another."""
+    """The purpose of a key. A key serves one purpose only."""
 
     CURSOR = "cursor"
     TOKEN = "token"
@@ -40,7 +40,7 @@ class Purpose(enum.StrEnum):
 
 
 class SecretKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One secret. `retired_at` is set once a newer key has taken its place."""
+    """One secret. `retired_at` is set once a newer key is active."""
 
     id: str
     secret: str
@@ -60,7 +60,7 @@ class Keyring:
     """Signs and verifies, encrypts and decrypts. The newest key of a purpose is the active one."""
 
     def __init__(self, keys: dict[Purpose, list[SecretKey]], path: Path | None = None) -> None:
-        """Take the keys, and the file they came from if there is one: it is read again when a key is missing."""
+        """`path` is the file of the keys, if any: it is read again when a key is missing."""
         self._path = path
         self._keys = keys
         self._secrets = {
@@ -69,14 +69,14 @@ class Keyring:
 
     @classmethod
     def generate(cls, clock: Clock) -> Keyring:
-        """Return a keyring with one new key for each purpose."""
+        """Return a keyring with one new key per purpose."""
         return cls({purpose: [_new_key(clock)] for purpose in Purpose})
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> Keyring:
-        """Load the keyring at `path`, creating it if there is none.
+        """Load the keyring at `path`, creating it if it does not exist.
 
-        Raises `SettingsError` if others may read it, `ForeignFileError` or `CorruptionError` if it is not a keyring.
+        Raises `SettingsError` if other users can read it, `ForeignFileError` or `CorruptionError` for an invalid file.
         """
         try:
             if not path.exists():
@@ -84,9 +84,11 @@ class Keyring:
             mode = stat.S_IMODE(path.stat().st_mode)
             content = path.read_bytes()
         except OSError as exc:
-            raise StoreIOError(f"{path}: the keyring cannot be used: {exc.strerror}; make it yours to read") from exc
+            raise StoreIOError(
+                f"{path}: the keyring cannot be read: {exc.strerror}; correct its owner and permissions"
+            ) from exc
         if mode & 0o077:
-            raise SettingsError(f"{path}: mode {mode:04o} lets others read the keys; run: chmod 600 {path}")
+            raise SettingsError(f"{path}: mode {mode:04o} lets other users read the keys; run: chmod 600 {path}")
         try:
             file = typed_decode.from_json(content, _File)
         except msgspec.ValidationError as exc:
@@ -102,18 +104,18 @@ class Keyring:
         return cls(file.keys, path)
 
     def rotated(self, purpose: Purpose, clock: Clock) -> Keyring:
-        """Return a keyring in which a new key is active for `purpose` and the present one is retired."""
+        """Return a keyring with a new active key for `purpose`; the current one is retired."""
         retired_at = clock.now().isoformat()
         older = [
             key if key.retired_at else msgspec.structs.replace(key, retired_at=retired_at)
             for key in self._keys[purpose]
         ]
-        # Field keys are kept for ever: what they encrypted lies in tables, not in flight.
-        kept = older if purpose is Purpose.FIELD else older[-RETIRED_KEPT_MAX:]
-        return Keyring({**self._keys, purpose: [*kept, _new_key(clock)]})
+        # Field keys are never dropped: tables hold what they encrypted.
+        retired = older if purpose is Purpose.FIELD else older[-RETIRED_KEPT_MAX:]
+        return Keyring({**self._keys, purpose: [*retired, _new_key(clock)]})
 
     def save(self, path: Path) -> None:
-        """Replace the keyring at `path` atomically, so that a crash leaves the old one or the new one."""
+        """Replace the keyring at `path` atomically: a crash leaves the old or the new file."""
         fresh = path.with_suffix(".new")
         try:
             fresh.unlink(missing_ok=True)
@@ -121,32 +123,34 @@ class Keyring:
             fresh.replace(path)
             sync_folder(path.parent)
         except OSError as exc:
-            raise StoreIOError(f"{path}: the keyring cannot be written: {exc.strerror}; the old one stands") from exc
+            raise StoreIOError(
+                f"{path}: the keyring cannot be written: {exc.strerror}; the old one is unchanged"
+            ) from exc
 
     def keys(self, purpose: Purpose) -> list[SecretKey]:
         """Return the keys of a purpose, oldest first; the last is active."""
         return list(self._keys[purpose])
 
     def sign(self, purpose: Purpose, payload: bytes) -> str:
-        """Return `payload` with its signature as URL-safe text. The payload can be read by anyone, not altered."""
+        """Return `payload` with its signature as URL-safe text. The payload is readable but cannot be altered."""
         key_id = self._keys[purpose][-1].id
         signature = self._signature(purpose, key_id, payload)
         return f"{key_id}.{_text(signature)}.{_text(payload)}"
 
     def verify(self, purpose: Purpose, signed: str) -> bytes:
-        """Return the payload of what `sign` made. Raises `SignatureError` for anything else."""
+        """Return the payload of a text made by `sign`. Raises `SignatureError` for anything else."""
         try:
             key_id, signature, payload = signed.split(".")
             body = _bytes(payload)
-            given = _bytes(signature)
+            signature_bytes = _bytes(signature)
         except (ValueError, AttributeError, UnicodeError) as exc:
-            raise SignatureError(f"{purpose} is not in the form it was given out in") from exc
+            raise SignatureError(f"{purpose} is malformed") from exc
         if self._secret(purpose, key_id) is None:
             raise SignatureError(
-                f"{purpose} was signed with key {key_id[:12]!r}, which is no longer kept; ask for a new one"
+                f"{purpose} was signed with key {key_id[:12]!r}, which has been dropped; request a new one"
             )
-        if not hmac.compare_digest(given, self._signature(purpose, key_id, body)):
-            raise SignatureError(f"{purpose} was altered after it was given out")
+        if not hmac.compare_digest(signature_bytes, self._signature(purpose, key_id, body)):
+            raise SignatureError(f"{purpose} was altered after it was issued")
         return body
 
     def encrypt(self, plain: bytes, *, context: str) -> str:
@@ -159,7 +163,7 @@ class Keyring:
         return f"{key_id}.{_text(nonce + sealed)}"
 
     def decrypt(self, sealed: str, *, context: str) -> bytes:
-        """Return what `encrypt` was given under the same context. Raises `SignatureError` for anything else."""
+        """Decrypt a text made by `encrypt` with the same context. Raises `SignatureError` for anything else."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -174,7 +178,7 @@ class Keyring:
             raise SignatureError("field was altered, or belongs to another item") from exc
 
     def _secret(self, purpose: Purpose, key_id: str) -> bytes | None:
-        """Return a key's secret, reading the file again for one that another process has made since."""
+        """Return a key's secret, reading the file again for a key that another process has added."""
         if (purpose, key_id) not in self._secrets and self._path is not None:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 file = typed_decode.from_json(self._path.read_bytes(), _File)
@@ -196,7 +200,7 @@ def _new_key(clock: Clock) -> SecretKey:
 
 
 def _create(path: Path, content: bytes) -> None:
-    # Two processes may start at once: each writes its own file, and linking lets exactly one of them win.
+    # Processes may start concurrently: each writes its own file, and the link succeeds for exactly one.
     draft = path.with_suffix(f".{secrets.token_hex(4)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(draft, content)
@@ -215,9 +219,9 @@ def _text(raw: bytes) -> str:
 
 def _bytes(text: str) -> bytes:
     raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    # Base 64 has spare bits at its end: only the one spelling that we give out is taken back.
+    # Base64 has unused bits at its end: only the canonical encoding is accepted.
     if _text(raw) != text:
-        raise ValueError("not the spelling that was given out")
+        raise ValueError("not canonical base64")
     return raw
 
 

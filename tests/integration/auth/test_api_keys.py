@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.auth.api_keys import CACHE_KEYS_MAX, CACHE_SECONDS, ApiKeys, IssuedKey
-from headgate.auth.principals import LOCAL, Kind, Principal
+from headgate.auth.principals import LOCAL, CredentialKind, Principal
 from headgate.auth.roles import Role
 from headgate.clock import VirtualClock
 from headgate.errors import (
@@ -111,7 +111,7 @@ def test_issue__given_roles_and_scopes__makes_a_key_that_is_recognised(rig: Rig)
     issued = rig.keys.issue("svc", [Role.VIEWER, Role.ENFORCER], ["urn:dp:a:*"], issuer=LOCAL, note="ci")
 
     expected = Principal(
-        "svc", frozenset({Role.VIEWER, Role.ENFORCER}), ("urn:dp:a:*",), Kind.API_KEY, issued.about.key_id
+        "svc", frozenset({Role.VIEWER, Role.ENFORCER}), ("urn:dp:a:*",), CredentialKind.API_KEY, issued.about.key_id
     )
     assert issued.key.reveal().startswith(f"hg_{issued.about.key_id}_")
     assert rig.keys.principal(issued.key.reveal()) == expected
@@ -287,7 +287,7 @@ def test_rotate__given_someone_faster__tells_and_gives_no_secret(rig: Rig) -> No
         rig.process().rotate(key_id, issuer=LOCAL)
 
     rig.store.before_transact = rival
-    with pytest.raises(VersionConflictError, match="meanwhile"):
+    with pytest.raises(VersionConflictError, match="changed concurrently"):
         rig.keys.rotate(key_id, issuer=LOCAL)
 
 

@@ -11,7 +11,7 @@ import pytest
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.key_sets import KeySet
-from headgate.auth.principals import LOCAL, Kind
+from headgate.auth.principals import LOCAL, CredentialKind
 from headgate.auth.roles import Role
 from headgate.auth.tokens import TokenPolicy, Tokens
 from headgate.clock import VirtualClock
@@ -54,8 +54,8 @@ def test_principal__given_key_or_token__is_whose_it_is(rig: Rig) -> None:
     by_key = server.principal(bearer(rig.key), is_loopback_peer=True)
     by_token = server.principal([("Authorization", f"bearer  {rig.token} ")], is_loopback_peer=True)
 
-    assert (by_key.name, by_key.kind) == ("svc", Kind.API_KEY)
-    assert (by_token.name, by_token.kind) == ("ann", Kind.TOKEN)
+    assert (by_key.name, by_key.kind) == ("svc", CredentialKind.API_KEY)
+    assert (by_token.name, by_token.kind) == ("ann", CredentialKind.TOKEN)
     assert server.remembered(bearer(rig.key), is_loopback_peer=True) == by_key
     assert server.remembered(bearer(rig.token), is_loopback_peer=True) == by_token
 
@@ -85,7 +85,7 @@ def test_principal__given_no_credentials__is_local_only_where_nobody_asks_for_mo
         assert server.remembered([], is_loopback_peer=is_loopback, is_tls=is_tls) is LOCAL
     else:
         for ask in (server.principal, server.remembered):
-            with pytest.raises(UnauthenticatedError, match="not known"):
+            with pytest.raises(UnauthenticatedError, match="not authenticated"):
                 ask([], is_loopback_peer=is_loopback, is_tls=is_tls)
 
 
@@ -135,7 +135,7 @@ def test_principal__given_bad_credentials_where_none_are_needed__is_refused(rig:
 
 
 def test_principal__given_two_authorizations__is_refused(rig: Rig) -> None:
-    with pytest.raises(UnauthenticatedError, match="once"):
+    with pytest.raises(UnauthenticatedError, match="send one header"):
         Authenticator(rig.keys).principal(bearer(rig.key) + bearer(rig.key), is_loopback_peer=True)
 
 

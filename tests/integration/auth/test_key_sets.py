@@ -309,7 +309,7 @@ def test_fetch__given_name_that_leads_inside__is_not_asked(site: Site) -> None:
         resolve=lambda _host, _port: ["127.0.0.1"],
     )
 
-    with pytest.raises(TransientError, match="must not be asked"):
+    with pytest.raises(TransientError, match="destination is not allowed"):
         fetch()
     assert site.asked == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.auth.principals import LOCAL, Kind, Principal, checked_scopes, covers, may, require
+from headgate.auth.principals import LOCAL, CredentialKind, Principal, checked_scopes, covers, may, require
 from headgate.auth.roles import MATRIX, Permission, Role, permissions_of, role, roles_with
 from headgate.errors import ForbiddenError, InvalidPayloadError, UnauthenticatedError
 
@@ -157,7 +157,7 @@ def test_checked_scopes__given_many__keeps_each_once_up_to_a_limit() -> None:
 
 def test_local__may_do_everything() -> None:
     assert LOCAL.name == "local"
-    assert LOCAL.kind is Kind.LOCAL
+    assert LOCAL.kind is CredentialKind.LOCAL
     assert all(may(LOCAL, permission, INSIDE) for permission in Permission)
 
 

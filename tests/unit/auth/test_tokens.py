@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.auth.key_sets import KeySet, from_file
-from headgate.auth.principals import Kind, Principal
+from headgate.auth.principals import CredentialKind, Principal
 from headgate.auth.roles import Role
 from headgate.auth.tokens import TokenPolicy, Tokens
 from headgate.clock import VirtualClock
@@ -61,7 +61,7 @@ def rig() -> Rig:
 def test_principal__given_good_token__is_who_it_says(rig: Rig, key: Any, algorithm: str, key_id: str) -> None:
     token = sign(rig.claims(), key, algorithm, key_id)
 
-    assert rig.tokens.principal(token) == Principal("ann", frozenset({Role.VIEWER}), ("*",), Kind.TOKEN)
+    assert rig.tokens.principal(token) == Principal("ann", frozenset({Role.VIEWER}), ("*",), CredentialKind.TOKEN)
     assert rig.tokens.remembered(token) == rig.tokens.principal(token)
 
 
@@ -127,7 +127,7 @@ def test_principal__given_shared_secret_in_the_key_set__is_never_used(rig: Rig) 
     oct_key = {"kty": "oct", "kid": "s1", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "alg": "RS256"}
     careless = Rig(jwks(oct_key, jwk(rsa_key(), "k1")))
 
-    assert "not one that the issuer publishes" in careless.refused(sign(rig.claims(), rsa_key(1), "RS256", "s1"))
+    assert "is not published by the issuer" in careless.refused(sign(rig.claims(), rsa_key(1), "RS256", "s1"))
 
 
 @pytest.mark.parametrize(

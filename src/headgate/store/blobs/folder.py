@@ -1,4 +1,4 @@
-"""Blobs: large immutable payloads under a name, in a folder here or in S3 (`s3`)."""
+"""Blob port and folder backend: large immutable payloads under a name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*(/[A-Za-z0-9_=-][A-Za-
 
 
 class Blobs(Protocol):
-    """Whole payloads by name. A name is written with one content only, so writing it again is harmless."""
+    """Payloads by name. A name always has the same content, so writing it again is harmless."""
 
     def put(self, name: str, content: bytes) -> None:
         """Store `content` durably before returning."""
 
     def get(self, name: str) -> bytes:
-        """Return the content. Raises `NotFoundError` if there is no such blob."""
+        """Return the content. Raises `NotFoundError` if the blob does not exist."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order."""
 
     def delete(self, name: str) -> None:
-        """Remove the blob, if it is there."""
+        """Remove the blob if it exists."""
 
 
 class FolderBlobs:
@@ -46,13 +46,13 @@ class FolderBlobs:
             _make_folder(path.parent)
             write_private(draft, content)
             draft.replace(path)
-            # The name is durable only once its folder is: a row may point to it the moment we return.
+            # The folder must be synced before returning, because a row may then reference the name.
             sync_folder(path.parent)
         except OSError as exc:
             with suppress(OSError):
                 draft.unlink()
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreFullError(f"blob {name}: no space left in {self._folder}; free some and try again") from exc
+                raise StoreFullError(f"blob {name}: no space left in {self._folder}; free space and try again") from exc
             raise StoreIOError(f"blob {name}: cannot be written to {self._folder}: {exc.strerror}") from exc
 
     def get(self, name: str) -> bytes:
@@ -95,7 +95,7 @@ def check_blob_name(name: str) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durable before a blob is in it."""
+    """Create a folder and its parents, each synced before a blob is written."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

@@ -1,4 +1,4 @@
-"""Blobs in an S3 bucket."""
+"""S3 blob backend."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 5
 _THROTTLES: Final = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
 _BROKEN_OFF: Final = (HTTPClientError, IncompleteReadError, FlexibleChecksumError)
-# botocore has tried these often enough by itself.
+# botocore has already retried these.
 _UNREACHED: Final = (ConnectionError, ResponseParserError)
 _Failure = ClientError | BotoCoreError | ResponseParserError
 _FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class S3Blobs:
-    """Blobs as objects of one bucket. `prefix` goes before every name as it is, slash included.
+    """Blobs as objects of one bucket. `prefix` is prepended to every name unchanged, slash included.
 
-    Each operation may be repeated at will, because a name has one content; so botocore's own retries serve.
+    Every operation is idempotent, because a name always has the same content, so botocore's retries are used.
     """
 
     def __init__(self, client: S3Client, bucket: str, prefix: str = "") -> None:
@@ -45,14 +45,14 @@ class S3Blobs:
 
     @classmethod
     def connect(cls, *, region: str, endpoint_url: str | None, bucket: str, prefix: str = "") -> S3Blobs:
-        """Build the client, with the credentials AWS finds where it always looks. Nothing is sent yet."""
+        """Build the client with AWS's default credential chain. Sends nothing yet."""
         config = Config(
             retries={"total_max_attempts": ATTEMPTS_MAX, "mode": "standard"},
             connect_timeout=2,
             read_timeout=10,
             max_pool_connections=64,
             tcp_keepalive=True,
-            # A bucket is a host name at AWS alone.
+            # Only AWS itself resolves bucket names as hosts.
             s3={"addressing_style": "auto" if endpoint_url is None else "path"},
         )
         try:
@@ -76,7 +76,7 @@ class S3Blobs:
             try:
                 return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
             except _FAILURES as exc:
-                # botocore retries the request, but not the reading of a body that breaks off.
+                # botocore retries the request, but not an interrupted read of the body.
                 if not isinstance(exc, _BROKEN_OFF) or attempt == ATTEMPTS_MAX:
                     raise self._translated(exc, f"blob {name}", "read from") from exc
                 attempt += 1
@@ -100,7 +100,7 @@ class S3Blobs:
             raise self._translated(exc, f"blob {name}", "deleted from") from exc
 
     def close(self) -> None:
-        """Let go of the connections. Closing twice is allowed."""
+        """Close the connections. Idempotent."""
         self._client.close()
 
     def _key(self, name: str) -> str:
@@ -110,7 +110,9 @@ class S3Blobs:
     def _translated(self, exc: _Failure, what: str, done: str) -> HeadgateError:
         fact = f"{what}: cannot be {done} bucket {self._bucket}"
         if isinstance(exc, _BROKEN_OFF + _UNREACHED):
-            return StoreBusyError(f"{fact}: no whole answer from S3 ({type(exc).__name__}); check network and endpoint")
+            return StoreBusyError(
+                f"{fact}: no complete response from S3 ({type(exc).__name__}); check network and endpoint"
+            )
         if not isinstance(exc, ClientError):
             return StoreIOError(f"{fact}: {exc}; check the credentials")
         code = str(exc.response.get("Error", {}).get("Code", ""))
@@ -118,7 +120,7 @@ class S3Blobs:
         if code == "NoSuchKey":
             return NotFoundError(f"{what}: not in bucket {self._bucket}")
         if code in _THROTTLES:
-            return ThrottledError(f"{fact}: S3 asks for less traffic ({code}); try again later")
+            return ThrottledError(f"{fact}: S3 throttles ({code}); try again later")
         if status >= 500:
             return StoreBusyError(f"{fact}: S3 failed ({code}); try again")
         remedy = (

@@ -1,10 +1,10 @@
-"""Moves large attributes out of items that would be over the size limit, into blobs, and back on reading.
+"""Spill: moves large attributes of oversized items into blobs, and restores them on reading.
 
-A spilled attribute is stored as `{"$blob": name, "bytes": size}`. The blob is written before the row that
-points to it, so a crash leaves an unreferenced blob and never a dangling row. Its name carries the hour
-it was written in and a digest of its content: writing again within the hour is idempotent, and no row
-ever starts to point to a name of an earlier hour. So once `sweep` finds that nothing points to an older
-blob, nothing ever will; only images in a change stream may still do so for a day.
+A spilled attribute is stored as `{"$blob": name, "bytes": size}`. The blob is written before the row that references
+it, so a crash leaves an unreferenced blob and never a dangling reference. The blob's name contains the hour of writing
+and a digest of the content: writing again within the hour is idempotent, and no row starts to reference a name of an
+earlier hour. An older blob without a reference therefore stays unreferenced, except by images in a change stream, for
+a day.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from headgate.store.model.values import BLOB, Item, canonical_item, dump, load, 
 
 PREFIX: Final = "spill/"
 CONDEMNED: Final = "spill-condemned/"
-# What gives a reference away in the text of a stored item, where `values` doubles the dollar sign of a map key.
+# The text of a reference in a stored item, where `values` escapes the dollar sign of a map key by doubling it.
 REFERENCE: Final = f'"${BLOB}"'
-# Attributes below this size gain nothing by moving: the reference itself takes some 150 bytes.
+# Smaller attributes are not spilled: the reference itself takes about 150 bytes.
 SPILL_BYTES_MIN: Final = 16 * 1024
-# An update does not know the rest of the item, so it spills by the size of the value alone.
+# An update does not know the rest of the item, so it spills by the size of the value.
 UPDATE_SPILL_BYTES: Final = 64 * 1024
-# A writer that named its blob in one hour may write its row in the next.
+# A writer may name its blob in one hour and write its row in the next.
 _SETTLED_SECONDS: Final = 2 * 3600
-# Old images in change streams may still point to a blob for a day after its row was overwritten.
+# Old images in change streams may reference a blob for a day after its row was overwritten.
 _KEPT_SECONDS: Final = 26 * 3600
 
 
 class RawItems(Protocol):
-    """What the sweep needs of a store: items as stored, references not followed."""
+    """A store that returns items as stored, with blob references, as the sweep needs."""
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the stored form of an item, also of one that has expired and is still there, read consistently."""
+        """Return an item as stored, also if expired, by a consistent read."""
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True):
@@ -54,14 +54,14 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Spill:
-    """Fits items to the size limit by way of blobs."""
+    """Fits items into the size limit by spilling attributes to blobs."""
 
     def __init__(self, blobs: Blobs, clock: Clock) -> None:
         self._blobs = blobs
         self._clock = clock
 
     def fit(self, table: Table, item: Item) -> Item:
-        """Return `item` with its largest attributes spilled until it fits, or as small as it will go."""
+        """Spill the largest attributes of `item` until it fits or none is left."""
         size = stored_bytes(item)
         if size <= ITEM_BYTES_MAX:
             return item
@@ -74,29 +74,29 @@ class Spill:
         return fitted
 
     def fit_update(self, table: Table, key: Key, values: Item) -> Item:
-        """Return the values of an update with each large one spilled."""
+        """Spill the large values of an update."""
         if not any(map(_may_be_large, values.values())):
             return values
         large = [name for name, size in _largest_first(table, values) if size >= UPDATE_SPILL_BYTES]
         return {**values, **{name: self._spill(table, key, name, values[name]) for name in large}} if large else values
 
     def restore(self, item: Item) -> Item:
-        """Return `item` with every spilled attribute back in place. Raises `CorruptionError` if a blob is missing."""
+        """Return `item` with its spilled attributes restored. Raises `CorruptionError` if a blob is missing."""
         if not any(_is_reference(value) for value in item.values()):
             return item
         return {name: self._read(value[BLOB]) if _is_reference(value) else value for name, value in item.items()}
 
     def restore_change(self, change: Change) -> Change:
-        """Return `change` with both of its images whole."""
+        """Return `change` with both images restored."""
         old = None if change.old is None else self.restore(change.old)
         new = None if change.new is None else self.restore(change.new)
         return msgspec.structs.replace(change, old=old, new=new)
 
     def sweep(self, items: RawItems, *, limit: int = 1000, stop: Callable[[], bool] | None = None) -> int:
-        """Delete up to `limit` blobs that no row has pointed to for more than a day, and return how many.
+        """Delete up to `limit` blobs that have been unreferenced for more than a day; return their number.
 
-        A blob without a row is condemned first, by a marker that says since when, and deleted by a later sweep if
-        there is still none. `stop` is asked between blobs; once it says yes, the rest is left for another time.
+        An unreferenced blob is first condemned by a marker with the time, and deleted by a later sweep if it is still
+        unreferenced. `stop` is called between blobs and ends the sweep early when it returns True.
         """
         deleted = 0
         condemned = set()
@@ -110,7 +110,7 @@ class Spill:
                 or (stop is not None and stop())
             ):
                 continue
-            # Looked at again, for a writer whose clock was wrong, or who slept, may have pointed to it since.
+            # Checked again: a writer with a wrong clock, or a suspended one, may have referenced it since.
             if not self._is_referenced(items, blob):
                 self._blobs.delete(blob)
                 deleted += 1
@@ -131,10 +131,10 @@ class Spill:
             header, _ = _split(name, self._blobs.get(name))
             item = items.get_raw(named(header.table), header.key)
         except NotFoundError:
-            # Another sweep was quicker.
+            # Deleted by a concurrent sweep.
             return False
         except (CorruptionError, InvalidItemError, msgspec.DecodeError):
-            # Damaged, or of a table that this build does not know: not ours to judge, and no reason to stop.
+            # Corrupt, or of a table that this build does not know: leave it alone.
             return True
         return item is not None and any(_is_reference(value) and value[BLOB] == name for value in item.values())
 
@@ -153,7 +153,7 @@ class Spill:
         try:
             content = self._blobs.get(name)
         except NotFoundError as exc:
-            raise CorruptionError(f"blob {name} is gone, but a row points to it; restore it from a backup") from exc
+            raise CorruptionError(f"blob {name} is missing, but a row references it; restore it from a backup") from exc
         return load(_split(name, content)[1].decode())["value"]
 
 
@@ -173,7 +173,7 @@ def _split(name: str, content: bytes) -> tuple[_Header, bytes]:
 
 
 def _may_be_large(value: object) -> bool:
-    """Whether a value is worth measuring, told without doing so."""
+    """Whether a value may be large, estimated without measuring it."""
     if type(value) is str:
         return 4 * len(value) >= SPILL_BYTES_MIN
     return isinstance(value, bytes | list | dict | frozenset)

@@ -1,9 +1,8 @@
-"""The one place that calls DynamoDB: every attempt's failure is classified, retried under a deadline, or translated.
+"""DynamoDB calls: classifies the failure of every attempt, retries it under a deadline, or translates it.
 
-botocore's own retries are switched off, so that there is one policy and one count. What a failure means for
-a write decides whether it may be repeated: a throttled request was not applied, a broken connection may
-have been. A call that ends after such a doubt raises `OutcomeUnknownError`, never an error that promises
-that nothing was written.
+botocore's own retries are off, so that there is one policy and one count. The kind of failure decides whether a write
+may be retried: a throttled request was not applied, a broken connection may have been. A call that ends in such doubt
+raises `OutcomeUnknownError`, never an error that promises that nothing was written.
 """
 
 from __future__ import annotations
@@ -72,36 +71,36 @@ _CONTENTION: Final = codes_of(CONTENDED)
 _SERVER_FAULTS: Final = codes_of(INTERNAL) | codes_of(UNAVAILABLE)
 _NOT_ALLOWED: Final = codes_of(NOT_ALLOWED)
 _VALIDATION: Final = frozenset({"ValidationException", "ValidationError"})
-# What the item itself can make wrong with an update, in DynamoDB's words.
+# DynamoDB's messages for updates that the current item does not allow.
 _BAD_UPDATES: Final = ("incorrect data type", "number overflow", "type mismatch", "nesting levels")
 
-# What says what it cost, and in which kind of capacity.
+# The operations that report consumed capacity, and its kind.
 _METERED: Final = {
     **dict.fromkeys(("get_item", "batch_get_item", "query", "scan", "transact_get_items"), "READ"),
     **dict.fromkeys(("put_item", "update_item", "delete_item", "batch_write_item", "transact_write_items"), "WRITE"),
 }
 
-# Of the standard library: commands that ask a store themselves write nothing of this.
+# The standard logger: commands that open a store themselves do not show these lines.
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
 Failure = ClientError | BotoCoreError | ResponseParserError
 
 
 class Fault(enum.Enum):
-    """What a failed attempt means for the next one."""
+    """The class of a failed attempt, which decides about a retry."""
 
-    THROTTLED = "throttled"  # Not applied; DynamoDB asks for less traffic.
+    THROTTLED = "throttled"  # Not applied; DynamoDB throttled it.
     CONTENDED = "contended"  # Not applied; another transaction holds an item.
     UNREACHED = "unreached"  # Not applied; the request was never sent.
-    UNCERTAIN = "uncertain"  # Perhaps applied; the answer is missing.
-    FINAL = "final"  # Not applied, and a retry will not change that.
+    UNCERTAIN = "uncertain"  # Possibly applied; the response is missing.
+    FINAL = "final"  # Not applied; a retry would fail as well.
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """An answer the caller asked to be told rather than to have raised.
+    """An error response that is returned to the caller instead of raised.
 
-    `items` maps the position of each write whose condition failed to the item that was there.
-    `after_doubt` says that an earlier attempt of the same call may have been applied.
+    `items` maps the position of each write whose condition failed to its current item. `after_doubt` is set if an
+    earlier attempt of the same call may have been applied.
     """
 
     code: str
@@ -109,14 +108,14 @@ class Refusal(msgspec.Struct, frozen=True):
     after_doubt: bool
 
 
-# What is left undone without an error has no policy of its own: it is taken up again until the deadline.
-_UNDONE: Final = FailurePolicy(ErrorCategory.TRANSIENT, sys.maxsize, 25, 100)
+# Unprocessed items have no error policy: they are retried until the deadline.
+_UNPROCESSED: Final = FailurePolicy(ErrorCategory.TRANSIENT, sys.maxsize, 25, 100)
 
 
 class Backoff:
-    """Pauses of full jitter, as long and as many as each error's own policy says, until a deadline.
+    """Full-jitter backoff by the policy of each error, until a deadline.
 
-    The deadline starts when this is made, and is shared by all calls that are given it.
+    The deadline starts at construction and is shared by all calls with this backoff.
     """
 
     def __init__(self, clock: Clock, stats: StoreStats, deadline_seconds: float) -> None:
@@ -126,8 +125,8 @@ class Backoff:
         self._began_at = clock.monotonic()
         self._retries: dict[FailurePolicy, int] = {}
 
-    def pause(self, policy: FailurePolicy = _UNDONE) -> bool:
-        """Sleep before another attempt, or return False if the deadline has passed or the policy allows no more."""
+    def pause(self, policy: FailurePolicy = _UNPROCESSED) -> bool:
+        """Sleep before another attempt; return False if the deadline has passed or the policy allows no more."""
         left_seconds = self._began_at + self.deadline_seconds - self._clock.monotonic()
         retry = self._retries.get(policy, 0) + 1
         if left_seconds <= 0 or retry > policy.retries_max:
@@ -138,15 +137,15 @@ class Backoff:
         return True
 
     def spent(self) -> str:
-        """Return how often and how long it was tried, for messages."""
+        """Return the number of attempts and the elapsed time, for messages."""
         attempts = sum(self._retries.values()) + 1
         return f"{attempts} attempts in {self._clock.monotonic() - self._began_at:.2g} s"
 
 
 class Calls:
-    """Makes calls on behalf of one store. A call ends at its deadline or, at the latest, one attempt after it.
+    """Makes the calls of one store. A call ends at its deadline or at the latest one attempt after it.
 
-    It ends before if an error has come as often as its policy in `failures` allows.
+    It ends earlier if an error has occurred as often as its policy in `error_policy` allows.
     """
 
     def __init__(self, clock: Clock, stats: StoreStats, deadline_seconds: float) -> None:
@@ -155,19 +154,19 @@ class Calls:
         self._deadline_seconds = deadline_seconds
 
     def backoff(self, deadline_seconds: float | None = None) -> Backoff:
-        """Return a deadline that several calls share, no later than the caller's own. It starts now."""
+        """Return a backoff that several calls share, whose deadline is not later than the caller's. It starts now."""
         seconds = deadline_seconds or self._deadline_seconds
-        callers = current_deadline()
-        if callers is not None:
-            seconds = min(seconds, max(0.0, callers - self._clock.monotonic()))
+        caller_deadline = current_deadline()
+        if caller_deadline is not None:
+            seconds = min(seconds, max(0.0, caller_deadline - self._clock.monotonic()))
         return Backoff(self._clock, self._stats, seconds)
 
     def read(
         self, operation: Callable[..., R], request: Mapping[str, Any], about: str, backoff: Backoff | None = None
     ) -> R:
-        """Call what may be repeated at will. `about` names the table or stream, for messages."""
+        """Make an idempotent call. `about` names the table or stream, for messages."""
         answer = self.ask(operation, request, about, refusals=(), backoff=backoff)
-        assert not isinstance(answer, Refusal), "no code was asked for"
+        assert not isinstance(answer, Refusal), "no refusals were requested"
         return answer
 
     def ask(
@@ -179,7 +178,7 @@ class Calls:
         refusals: Collection[str],
         backoff: Backoff | None = None,
     ) -> R | Refusal:
-        """Call what may be repeated at will, and return a `Refusal` for the error codes in `refusals`."""
+        """Make an idempotent call and return a `Refusal` for the error codes in `refusals`."""
         return self._attempts(operation, request, about, refusals, backoff, is_write=False, repeatable=True)
 
     def write(
@@ -190,10 +189,10 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> R | Refusal:
-        """Call what changes items, and return a `Refusal` if a condition failed.
+        """Make a write call and return a `Refusal` if a condition failed.
 
-        Raises `OutcomeUnknownError` once it cannot say any more whether the write was applied: at the
-        deadline, or at the first doubt if the write is not `repeatable`.
+        Raises `OutcomeUnknownError` if it is unknown whether the write was applied: at the deadline, or after the first
+        uncertain attempt if the write is not `repeatable`.
         """
         refusals = (CONDITION_FAILED, CANCELED)
         return self._attempts(operation, request, about, refusals, None, is_write=True, repeatable=repeatable)
@@ -228,48 +227,48 @@ class Calls:
                 doubt = doubt or (is_write and fault is Fault.UNCERTAIN)
                 if fault is Fault.THROTTLED:
                     self._stats.count_throttle(operation.__name__, about)
-                told = {"operation": operation.__name__, "about": about, "error": _code(exc)}
+                fields = {"operation": operation.__name__, "about": about, "error": _code(exc)}
                 if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause(policy_of(exc)):
                     if not is_write:
-                        _log.info("dynamodb_read_failed", extra={**told, "tried": backoff.spent()})
+                        _log.info("dynamodb_read_failed", extra={**fields, "tried": backoff.spent()})
                     raise _translated(exc, fault, operation.__name__, about, backoff, doubt=doubt) from exc
-                _log.info("retry_attempt", extra=told)
+                _log.info("retry_attempt", extra=fields)
 
-    def _count_capacity(self, kind: str, answer: Any) -> None:  # noqa: ANN401 - an answer of botocore
+    def _count_capacity(self, kind: str, answer: Any) -> None:  # noqa: ANN401 - a response of botocore
         consumed = answer.get("ConsumedCapacity") or []
         for each in consumed if isinstance(consumed, list) else [consumed]:
             self._stats.count_capacity(str(each.get("TableName", "")), kind, float(each.get("CapacityUnits") or 0.0))
 
 
 def client_config(deadline_seconds: float) -> Config:
-    """Return how the clients of a store are to be built."""
+    """Return the botocore configuration of a store's clients."""
     return Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=min(CONNECT_SECONDS, deadline_seconds),
-        # Half the deadline, so that one lost answer leaves time for a second attempt.
+        # Half the deadline, so that a lost response leaves time for a second attempt.
         read_timeout=deadline_seconds / 2,
         max_pool_connections=CONNECTIONS_MAX,
         tcp_keepalive=True,
-        # Our own checks have passed every request by then, and looking at each attribute again is slow.
+        # Requests are already validated, and validating each attribute again is slow.
         parameter_validation=False,
     )
 
 
 def require_whole_answers(client: DynamoDBClient | DynamoDBStreamsClient) -> None:
-    """Let an answer that arrives damaged fail the attempt. Asking this twice of a client is allowed.
+    """Make a corrupt response fail the attempt. Idempotent per client.
 
-    botocore takes a body that it cannot read for an empty answer, which would be an item that is not there.
+    botocore treats an unreadable body as an empty response, which would look like a missing item.
     """
     client.meta.events.register("before-parse", _check_answer, unique_id="headgate-whole-answers")
 
 
 def classify(exc: Failure) -> Fault:
-    """Return what a failed attempt means."""
+    """Return the class of a failed attempt."""
     if isinstance(exc, ClientError):
         return _classify_answer(exc)
     if isinstance(exc, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError | SSLError):
         return Fault.UNREACHED
-    # A damaged answer tells no more than a connection that broke.
+    # A corrupt response is as uncertain as a broken connection.
     return Fault.UNCERTAIN if isinstance(exc, HTTPClientError | ResponseParserError) else Fault.FINAL
 
 
@@ -278,19 +277,19 @@ def _check_answer(response_dict: Mapping[str, Any], **_: object) -> None:
     checksum = headers.get("x-amz-crc32")
     if checksum is not None and "content-encoding" not in headers:
         if zlib.crc32(body) != int(checksum):
-            raise ResponseParserError("the answer does not match its checksum")
+            raise ResponseParserError("the response does not match its checksum")
     elif response_dict["status_code"] < 300:
         try:
             typed_decode.from_json(body, dict[str, msgspec.Raw])
         except msgspec.DecodeError as exc:
-            raise ResponseParserError(f"the answer is damaged: {exc}") from exc
+            raise ResponseParserError(f"the response is corrupt: {exc}") from exc
 
 
 def _classify_answer(exc: ClientError) -> Fault:
     code = _code(exc)
     if code == CANCELED:
         codes = {reason.get("Code") for reason in _reasons(exc)}
-        # A failed condition or a bad member is there to stay, whatever else held the transaction up.
+        # A failed condition or an invalid member is final, whatever the other reasons are.
         if "ConditionalCheckFailed" in codes or codes & _VALIDATION:
             return Fault.FINAL
         return _classify_code(next((code for code in codes if code in _THROTTLES | _CONTENTION), ""))
@@ -310,10 +309,10 @@ def _classify_code(code: str) -> Fault:
 def _translated(
     exc: Failure, fault: Fault, operation: str, about: str, backoff: Backoff, *, doubt: bool
 ) -> HeadgateError:
-    """Return the error that tells the caller what to do."""
+    """Return the Headgate error for a failed call."""
     if doubt:
         return OutcomeUnknownError(
-            f"{about}: {operation} may or may not have been applied ({_reason(exc)}); read the item before going on"
+            f"{about}: {operation} may or may not have been applied ({_reason(exc)}); read the item before you continue"
         )
     if fault is Fault.FINAL:
         return _final(exc, operation, about)
@@ -325,7 +324,7 @@ def _translated(
     if fault is Fault.CONTENDED:
         return StoreBusyError(f"{about}: other transactions held the items of {operation}: {spent}; try again")
     return StoreBusyError(
-        f"{about}: no answer from DynamoDB to {operation}: {spent} ({_reason(exc)}); check network and endpoint"
+        f"{about}: no response from DynamoDB to {operation}: {spent} ({_reason(exc)}); check network and endpoint"
     )
 
 
@@ -345,15 +344,15 @@ def _final(exc: Failure, operation: str, about: str) -> HeadgateError:
 
 
 def _invalid(messages: list[str], operation: str, about: str) -> HeadgateError:
-    said = "; ".join(messages)
-    lowered = said.lower()
+    reasons = "; ".join(messages)
+    lowered = reasons.lower()
     if "item size" in lowered:
-        return ItemTooLargeError(f"{about}: {said}; keep the large part in a blob and its name in the item")
+        return ItemTooLargeError(f"{about}: {reasons}; store the large part as a blob and its name in the item")
     if "transaction size limit" in lowered:
-        return TransactionLimitError(f"{about}: {said}; split it")
+        return TransactionLimitError(f"{about}: {reasons}; split it")
     if any(sign in lowered for sign in _BAD_UPDATES):
-        return InvalidItemError(f"{about}: the item as it stands cannot be updated so: {said}")
-    return StoreIOError(f"{about}: DynamoDB refused {operation}: {said}")
+        return InvalidItemError(f"{about}: the current item does not allow this update: {reasons}")
+    return StoreIOError(f"{about}: DynamoDB refused {operation}: {reasons}")
 
 
 def _code(exc: Failure) -> str:
@@ -373,7 +372,7 @@ def _reasons(exc: ClientError) -> list[dict[str, Any]]:
 
 
 def _invalid_members(exc: Failure) -> list[str]:
-    """Return what DynamoDB said of each write in a transaction that it could not carry out."""
+    """Return DynamoDB's message for each invalid write of a transaction."""
     if not isinstance(exc, ClientError) or _code(exc) != CANCELED:
         return []
     return [
@@ -384,7 +383,7 @@ def _invalid_members(exc: Failure) -> list[str]:
 
 
 def _failed_items(exc: Failure) -> dict[int, Attributes | None]:
-    """Return the position of each write whose condition failed, and the item that was there."""
+    """Return the position of each write whose condition failed, with its current item."""
     if not isinstance(exc, ClientError) or _code(exc) not in (CONDITION_FAILED, CANCELED):
         return {}
     if _code(exc) == CONDITION_FAILED:

@@ -1,7 +1,7 @@
-"""Conditions, updates and key ranges as DynamoDB's expressions, every name and value behind a placeholder.
+"""DynamoDB expressions: compiles conditions, updates and key ranges, with placeholders for every name and value.
 
-DynamoDB deletes expired items lazily, so a condition on a table with a TTL also says what it means for an
-item that has expired: the same as for an item that is not there.
+DynamoDB deletes expired items lazily, so a condition on a table with a TTL also covers expired items: they count as
+absent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPRESSION_BYTES_MAX: Final = 4096
 
 
 class Placeholders:
-    """The names and values of one request. A name that occurs again, in any of its expressions, has one placeholder."""
+    """The names and values of one request. A repeated name, in any of its expressions, has one placeholder."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -44,21 +44,21 @@ class Placeholders:
         return self.attribute_value(to_value(value))
 
     def attribute_value(self, value: AttributeValue) -> str:
-        """Return the placeholder for a value that is in DynamoDB's form already."""
+        """Return the placeholder of a value in DynamoDB's form."""
         placeholder = f":{len(self._values)}"
         self._values[placeholder] = value
         return placeholder
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the request that say what the placeholders stand for."""
+        """Return the request parameters that define the placeholders."""
         names = {placeholder: name for name, placeholder in self._names.items()}
-        found = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": self._values}
+        parameters = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": self._values}
         # DynamoDB refuses an empty map.
-        return {parameter: content for parameter, content in found.items() if content}
+        return {parameter: content for parameter, content in parameters.items() if content}
 
 
 def condition_expression(table: Table, condition: Condition, now_seconds: float, places: Placeholders) -> str:
-    """Return `condition` as asked of the item a reader sees at `now_seconds`."""
+    """Compile `condition` for the item that a reader sees at `now_seconds`."""
     clause = _Clauses(table, places)
     text, is_any = clause.text(condition)
     if table.ttl_attribute is not None:
@@ -66,14 +66,14 @@ def condition_expression(table: Table, condition: Condition, now_seconds: float,
         if holds(condition, None):
             text = f"{clause.missing()} OR {ttl} <= {now} OR {text}"
         else:
-            # A TTL of None never expires, as one that is left out.
+            # A TTL of None never expires, like a missing one.
             unexpired = f"attribute_not_exists({ttl}) OR {ttl} > {now} OR attribute_type({ttl}, {places.value('NULL')})"
             text = f"{clause.present()} AND ({unexpired}) AND {_in_parentheses(text, needed=is_any)}"
     return _checked(table, text)
 
 
 def update_expression(update: Update, values: Attributes, places: Placeholders) -> str:
-    """Return what `update` changes. `values` are what it sets, in DynamoDB's form."""
+    """Compile an update. `values` are the values it sets, in DynamoDB's form."""
     sets = [f"{places.name(name)} = {places.attribute_value(value)}" for name, value in values.items()]
     adds = [f"{places.name(name)} {places.value(amount)}" for name, amount in update.add.items()]
     removes = [places.name(name) for name in update.remove]
@@ -82,7 +82,7 @@ def update_expression(update: Update, values: Attributes, places: Placeholders) 
 
 
 def key_expression(query: Query, places: Placeholders) -> str:
-    """Return the key condition of a query that passed `checks.check_query`."""
+    """Compile the key condition of a query that passed `validation.check_query`."""
     source = query.table if query.index is None else query.table.index(query.index)
     text = f"{places.name(source.partition.name)} = {places.value(query.partition)}"
     if query.sort is None:
@@ -92,7 +92,7 @@ def key_expression(query: Query, places: Placeholders) -> str:
 
 
 class _Clauses:
-    """Compiles a condition, putting parentheses only where they are needed: DynamoDB refuses redundant ones."""
+    """Compiles a condition with the necessary parentheses only: DynamoDB refuses redundant ones."""
 
     def __init__(self, table: Table, places: Placeholders) -> None:
         self._table = table
@@ -105,7 +105,7 @@ class _Clauses:
         return f"attribute_not_exists({self._places.name(self._table.partition.name)})"
 
     def text(self, condition: Condition) -> tuple[str, bool]:
-        """Return the expression, and whether it is a choice that needs parentheses among `AND`s."""
+        """Return the expression, and whether it is an OR that needs parentheses inside an AND."""
         match condition:
             case Compare():
                 return self._compare(condition)
@@ -138,7 +138,7 @@ class _Clauses:
             place = self._places.name(name)
             return f"attribute_not_exists({place}) OR {place} <> {self._places.value(value)}", True
         if comparison is not Comparison.EQUALS and (value is None or isinstance(value, bool)):
-            # Nothing is greater or smaller than these, and DynamoDB refuses to be asked.
+            # These values have no order, and DynamoDB refuses the comparison: compile a condition that is always false.
             return f"{self.present()} AND {self.missing()}", False
         return f"{self._places.name(name)} {comparison} {self._places.value(value)}", False
 

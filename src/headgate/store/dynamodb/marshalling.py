@@ -1,4 +1,4 @@
-"""Canonical values as DynamoDB's typed attribute values, and back."""
+"""Marshalling: converts canonical values to DynamoDB's typed attribute values and back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def to_attributes(item: Mapping[str, Any]) -> Attributes:
 
 
 def to_key(table: Table, key: Key) -> Attributes:
-    """Return the address of an item in DynamoDB's form."""
+    """Return the key of an item in DynamoDB's form."""
     return {name: to_value(part) for name, part in table.key_attributes(key).items()}
 
 
 def from_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    """Return the canonical item that DynamoDB's form stands for."""
+    """Return the canonical item of DynamoDB attributes."""
     return {name: from_value(value) for name, value in attributes.items()}
 
 
-def to_value(value: Any) -> AttributeValue:  # noqa: ANN401 - a value is what it is
+def to_value(value: Any) -> AttributeValue:  # noqa: ANN401 - any storable value
     """Return a canonical value in DynamoDB's form."""
     match value:
         case str():
@@ -51,7 +51,7 @@ def to_value(value: Any) -> AttributeValue:  # noqa: ANN401 - a value is what it
 
 
 def from_value(value: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return the canonical value that DynamoDB's form stands for."""
+    """Return the canonical value of a DynamoDB attribute value."""
     ((kind, content),) = value.items()
     match kind:
         case "S" | "BOOL" | "B":
@@ -72,12 +72,12 @@ def from_value(value: Mapping[str, Any]) -> Any:  # noqa: ANN401
 
 
 def _number_text(number: int | float) -> str:
-    # `repr` is the shortest decimal that reads back as the same float; Decimal writes its exponent as DynamoDB does.
+    # `repr` is the shortest decimal of a float; Decimal formats its exponent as DynamoDB does.
     return str(number) if type(number) is int else str(Decimal(repr(number)))
 
 
 def _to_set(elements: frozenset[Any]) -> AttributeValue:
-    # Sorted, so that the same set is always the same request.
+    # Sorted, so that equal sets make equal requests.
     ordered = sorted(elements)
     if isinstance(ordered[0], str):
         return {"SS": ordered}

@@ -1,4 +1,4 @@
-"""Reading items from DynamoDB, which may still hold what has expired, answer in parts, or leave keys for later."""
+"""DynamoDB reads: filters expired items, follows pages and retries unprocessed keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 GET_MANY_KEYS_MAX: Final = 100
-# After a first page full of expired items, the next ones are asked for in larger steps.
+# After a first page full of expired items, the next pages are larger.
 NEXT_PAGE_ITEMS_MIN: Final = 100
 
 
 class ItemReads:
-    """Returns live items as they are stored: references to spilled attributes are not followed here."""
+    """Reads unexpired items as stored, with blob references instead of spilled attributes."""
 
     def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class ItemReads:
         self._clock = clock
 
     def get(self, table: Table, key: Key, *, consistent: bool, backoff: Backoff | None = None) -> Item | None:
-        """Return one live item, or None."""
+        """Return one unexpired item, or None."""
         attributes = self.attributes(table, key, consistent=consistent, backoff=backoff)
         return live(table, attributes, self._clock.seconds())
 
@@ -47,7 +47,7 @@ class ItemReads:
         return answer.get("Item")
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
-        """Yield those items that are there, in no order. `keys` are distinct."""
+        """Yield the existing items, unordered. `keys` must be distinct."""
         for start in range(0, len(keys), GET_MANY_KEYS_MAX):
             yield from self._get_chunk(table, keys[start : start + GET_MANY_KEYS_MAX], consistent=consistent)
 
@@ -80,7 +80,7 @@ class ItemReads:
             pending = answer.get("UnprocessedKeys", {})
             if pending and not backoff.pause():
                 raise ThrottledError(
-                    f"table {physical}: DynamoDB left keys unread for {backoff.deadline_seconds:g} s; ask for fewer"
+                    f"table {physical}: DynamoDB did not process keys for {backoff.deadline_seconds:g} s; use fewer"
                 )
 
     def _query_request(self, query: Query, position: Mapping[str, Any] | None, count: int) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ItemReads:
 
 
 def live(table: Table, attributes: Mapping[str, Mapping[str, Any]] | None, now_seconds: float) -> Item | None:
-    """Return the item, or None if there is none or it has expired: DynamoDB deletes late."""
+    """Decode an item; None if it is missing or has expired, because DynamoDB deletes expired items late."""
     if attributes is None:
         return None
     item = from_attributes(attributes)

@@ -1,4 +1,4 @@
-"""The store on DynamoDB: for many machines, with AWS as the distributed engine."""
+"""DynamoDB store: the backend for many machines."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ _MEMBERS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "Condi
 
 
 class DynamoStore:
-    """Implements `headgate.store.port.Store`. Index queries, and reads that do not ask for consistency, may lag.
+    """Implements `headgate.store.port.Store`. Index queries and reads without `consistent` may lag.
 
-    There is no push: `wait` lets at most a second pass. `changes` remembers by itself where a consumer began
-    with the newest, and an empty batch, because neither leaves anything to be dealt with. A delete without a
-    condition that had to be sent twice returns None, because the first may have taken the item.
+    Commits are not pushed: `wait` returns after at most a second. `changes` checkpoints a consumer that starts at the
+    newest change, and empty batches, because neither leaves anything to process. An unconditional delete that was
+    retried returns None, because its first attempt may have removed the item.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class DynamoStore:
         self._streams = ChangeStreams(client, streams, self._calls, names=names, clock=clock)
         self._tables = Tables(client, self._calls, names=names, clock=clock)
         self._checkpoints = Checkpoints(self)
-        # Two pools, so that writes which are held up do not hold up reads.
+        # Two pools, so that blocked writes do not block reads.
         self._query_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-query")
         self._submit_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-submit")
         self._closed = False
@@ -113,7 +113,7 @@ class DynamoStore:
         spill: Spill,
         deadline_seconds: float = 10.0,
     ) -> DynamoStore:
-        """Build the clients, with the credentials AWS finds where it always looks. Nothing is sent yet."""
+        """Build the clients with AWS's default credential chain. Sends nothing yet."""
         config = client_config(deadline_seconds)
         try:
             session = boto3.session.Session(region_name=region)
@@ -134,17 +134,17 @@ class DynamoStore:
         )
 
     def create_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:
-        """Create the tables that are missing, wait until they can be used, and return their physical names."""
+        """Create the missing tables, wait until they are active, and return their physical names."""
         self._refuse_if_closed()
         return self._tables.create_missing(catalogue)
 
     def check_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:
-        """Return a sentence for each way in which the tables differ from the catalogue; nothing if all is well."""
+        """Return one sentence for each difference between the tables and the catalogue."""
         self._refuse_if_closed()
         return self._tables.differences(catalogue)
 
     def restored(self) -> RestoredTables:
-        """Return the tables of this store as those that a restore made."""
+        """Return this store's tables as restored tables, to complete and scan them."""
         return RestoredTables(self._client, self._calls, names=self._names, clock=self._clock)
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
@@ -155,7 +155,7 @@ class DynamoStore:
         return item and self._spill.restore(item)
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        """Return the item as stored: also if expired, and with blob references instead of spilled attributes."""
         self._refuse_if_closed()
         check_key(table, key)
         self.stats.reads += 1
@@ -166,7 +166,7 @@ class DynamoStore:
         self._refuse_if_closed()
         for key in keys:
             check_key(table, key)
-        # DynamoDB refuses a key that is asked for twice.
+        # DynamoDB refuses duplicate keys.
         distinct = list(dict.fromkeys(keys))
         self.stats.reads += len(distinct)
         items = self._reads.get_many(table, distinct, consistent=consistent)
@@ -178,7 +178,7 @@ class DynamoStore:
         check_query(query)
         position = self._cursors.position(query)
         self.stats.queries += 1
-        # One item more than asked for tells whether there is another page.
+        # One extra item shows whether there is another page.
         items = self._reads.query(query, position, query.limit + 1)
         page = [self._spill.restore(item) for item in items[: query.limit]]
         return Page(page, self._cursors.after(query, page[-1]) if len(items) > query.limit else None)
@@ -233,8 +233,8 @@ class DynamoStore:
         if token is None:
             self._transact(prepared, now)
             return
-        # The caller's token must not go to DynamoDB itself, which compares whole requests: the same call made
-        # later tells the time anew. Its row is part of the transaction instead, on every backend alike.
+        # The caller's token is not sent as DynamoDB's own, which compares whole requests, and a later repetition has
+        # another timestamp. It is a row of the transaction instead, as on every backend.
         row = token_row(token, writes, now)
         try:
             self._transact([*prepared, self._requests.prepare(row, now)], now)
@@ -260,7 +260,7 @@ class DynamoStore:
             error: BaseException | None = None
             try:
                 self._transact(prepared, now)
-            except BaseException as exc:  # noqa: BLE001 - whoever waits is told, whatever it is
+            except BaseException as exc:  # noqa: BLE001 - passed to `done`
                 error = exc
             done(error)
 
@@ -283,14 +283,14 @@ class DynamoStore:
         check_stream(table, limit)
         row = self._checkpoints.find(table, consumer)
         if row is None and start is StreamStart.NEWEST:
-            # Remembered before anything is read: what is returned and never checkpointed must come again.
+            # Checkpointed before the first read, so that changes that are never checkpointed are returned again.
             newest = dump_position(self._streams.newest(table, consumer))
             row = self._checkpoints.move(table, consumer, newest, None)
         before = {} if row is None else load_position(table, row["position"])
         changes, after = self._streams.read(table, consumer, before, limit)
         if not changes and after != before:
-            # Nothing to deal with lies between the two. A consumer may well not checkpoint an empty batch, and
-            # on a quiet table its position would then name only shards that have long been trimmed.
+            # There is nothing to process in between. A consumer may not checkpoint an empty batch, and on a quiet table
+            # its position would eventually name only trimmed shards.
             self._checkpoints.move(table, consumer, dump_position(after), row)
         return ChangeBatch([self._spill.restore_change(change) for change in changes], dump_position(after))
 
@@ -301,7 +301,7 @@ class DynamoStore:
         self._checkpoints.set(table, consumer, position)
 
     def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        del topics, others  # Nobody tells us what was committed, here or elsewhere.
+        del topics, others  # DynamoDB does not push commits.
         self._refuse_if_closed()
         return 0
 
@@ -312,7 +312,7 @@ class DynamoStore:
         return generation + 1
 
     def wake(self) -> None:
-        """Do nothing: nobody waits here for longer than `WAIT_SECONDS_MAX`."""
+        """Do nothing: `wait` blocks for at most `WAIT_SECONDS_MAX`."""
 
     def sweep(self, *, limit: int = 1000) -> int:
         """Return 0: DynamoDB expires items by itself."""
@@ -352,7 +352,7 @@ class DynamoStore:
     def _transact(self, prepared: Sequence[PreparedWrite], now: float) -> None:
         request = {
             "TransactItems": [{_MEMBERS[type(member.write)]: member.request} for member in prepared],
-            # DynamoDB's own token makes the attempts of this one call count once.
+            # DynamoDB's own token makes the retries of this call idempotent.
             "ClientRequestToken": secrets.token_hex(16),
         }
         answer = self._calls.write(self._client.transact_write_items, request, self._about(*prepared))
@@ -364,7 +364,7 @@ class DynamoStore:
         try:
             return enter()
         except RuntimeError as exc:
-            # What a pool says that `close` has shut down since we looked.
+            # The pool was shut down by a concurrent `close`.
             raise StoreClosedError("the store was closed; open it again") from exc
 
     def _conflict(self, prepared: Sequence[PreparedWrite], refusal: Refusal, now: float) -> ConflictError:
@@ -374,11 +374,11 @@ class DynamoStore:
         }
         place = min(failures)
         first, current = prepared[place], failures[place]
-        # A transaction has DynamoDB's token: one that was applied is not refused when it is sent again.
+        # A transaction has DynamoDB's token: a retry of an applied one is not refused.
         if refusal.after_doubt and refusal.code == CONDITION_FAILED:
             return OutcomeUnknownError(
                 f"table {first.table.name}, item {tuple(first.key)}: the connection broke during the write, "
-                "and the item is not what the write would have left; look at the current item and decide again",
+                "and the item differs from the result of the write; read the current item and decide again",
                 current=current,
             )
         return conflict_error(first.table, first.key, first.condition, failures)

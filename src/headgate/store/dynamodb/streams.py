@@ -1,14 +1,12 @@
-"""How far each consumer of a change stream has come, as rows that move by compare-and-swap.
+"""DynamoDB streams: reads the changes of a table, and stores consumer checkpoints by compare-and-swap.
 
-Reading the changes of a table from DynamoDB Streams.
+A stream is a forest of shards: a closed shard is followed by its children, and a key moves from parent to child.
+Reading a parent to its end before its children keeps the changes of a key in order.
 
-A stream is a forest of shards: a shard that closes is followed by its children, and a key moves from
-parent to child. Reading parents to their end before their children keeps the changes of a key in order.
-
-A position is a JSON object that says of each shard how far it was read: a sequence number, or
-`TRIM_HORIZON` (nothing yet), `DONE` (closed and read to its end), or `NEW:…` (open when a consumer began
-with the newest; what was written before does not concern it). A shard that is not named has not been
-started. A finished shard stays in the position for as long as the stream lists it, lest it be read again.
+A position is a JSON object with the progress of each shard: a sequence number, `TRIM_HORIZON` (not read yet), `DONE`
+(closed and read to its end), or `NEW:…` (open when a consumer started at the newest change; earlier records are
+skipped). An unnamed shard has not been started. A finished shard stays in the position while the stream lists it, so
+that it is not read again.
 """
 
 from __future__ import annotations
@@ -50,17 +48,17 @@ ATTEMPTS_MAX: Final = 5
 
 
 class Checkpoints:
-    """The rows of `STREAM_CHECKPOINTS`. Each carries a version, so that a late writer does not undo a newer one."""
+    """The rows of `STREAM_CHECKPOINTS`. Each has a version, so that a late writer does not overwrite a newer one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def find(self, table: Table, consumer: str) -> Item | None:
-        """Return the consumer's row, or None if it has never been anywhere."""
+        """Return the consumer's row, or None if it has no checkpoint."""
         return self._store.get(STREAM_CHECKPOINTS, Key(consumer, table.name), consistent=True)
 
     def move(self, table: Table, consumer: str, position: str, row: Item | None) -> Item | None:
-        """Move the checkpoint to `position` if it still is `row`. Return the row as it then stands, moved or not."""
+        """Move the checkpoint to `position` if it is still `row`. Returns the current row, moved or not."""
         version = 0 if row is None else row["version"]
         moved = {"consumer": consumer, "stream": table.name, "position": position, "version": version + 1}
         try:
@@ -72,13 +70,15 @@ class Checkpoints:
         return moved
 
     def set(self, table: Table, consumer: str, position: str) -> None:
-        """Move the checkpoint to `position`, wherever it is. Raises `StoreBusyError` if it never stands still."""
+        """Move the checkpoint to `position` unconditionally. Raises `StoreBusyError` under constant contention."""
         row = self.find(table, consumer)
         for _ in range(ATTEMPTS_MAX):
             row = self.move(table, consumer, position, row)
             if row is not None and row["position"] == position:
                 return
-        raise StoreBusyError(f"stream of {table.name}: others keep moving the checkpoint of {consumer!r}; try again")
+        raise StoreBusyError(
+            f"stream of {table.name}: other processes keep moving the checkpoint of {consumer!r}; try again"
+        )
 
 
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
@@ -87,7 +87,7 @@ DONE: Final = "DONE"
 _NEW: Final = "NEW"
 _EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
 _TRIMMED: Final = "TrimmedDataAccessException"
-# A record's time is rounded down to the second, and is not taken at the moment the shard was listed.
+# A record's time is rounded down to the second and may differ from the time of the shard listing.
 _NEW_MARGIN_SECONDS: Final = 60
 _ITERATORS_MAX: Final = 5
 
@@ -103,23 +103,23 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The shards of a stream at one moment."""
+    """A listing of a stream's shards."""
 
     arn: str
     shards: dict[str, Shard]
 
     def is_behind(self, position: Position) -> bool:
-        """Whether shards are missing here: one that was read before, or the children of one that is finished."""
+        """Whether shards are missing from the listing: one in the position, or the children of a finished one."""
         parents = {shard.parent for shard in self.shards.values()}
         return any(id_ not in self.shards or (state == DONE and id_ not in parents) for id_, state in position.items())
 
 
 class ShardReader(msgspec.Struct):
-    """Where this process stands in one shard, so that the next call goes on rather than starts over.
+    """The progress of this process in one shard, to continue with the next call.
 
-    It counts only while the consumer's position still says `state`. Going on matters: a page can be empty
-    although records follow, and a shard that was opened at its newest record has no sequence number yet.
-    `since_seconds` is the time before which records are passed over.
+    It is valid only while the consumer's position has the same `state`. Continuing matters: a page can be empty
+    although records follow, and a shard opened at its newest record has no sequence number yet. Records before
+    `since_seconds` are skipped.
     """
 
     state: str
@@ -128,7 +128,7 @@ class ShardReader(msgspec.Struct):
 
 
 class ChangeStreams:
-    """Reads streams for consumers. What it remembers between calls makes it quicker, never wrong."""
+    """Reads streams for consumers. Its state between calls is a cache only."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class ChangeStreams:
         self._turn = 0
 
     def newest(self, table: Table, consumer: str) -> Position:
-        """Return the position at which nothing that was written before this call is still to come."""
+        """Return the position after everything written before this call."""
         listing = self._listings[table.name] = self._list(table)
         readers: dict[str, ShardReader] = {}
         position: Position = {}
@@ -162,9 +162,9 @@ class ChangeStreams:
         return position
 
     def read(self, table: Table, consumer: str, position: Position, limit: int) -> tuple[list[Change], Position]:
-        """Return up to `limit` changes after `position`, spilled attributes not restored, and the position after them.
+        """Return up to `limit` changes after `position`, with blob references, and the position after them.
 
-        Raises `StreamTrimmedError` if changes after `position` are gone.
+        Raises `StreamTrimmedError` if changes after `position` were trimmed.
         """
         listing = self._listed(table, position)
         states = _states(position, listing)
@@ -216,14 +216,14 @@ class ChangeStreams:
                 return answer
             if answer.code != _EXPIRED_ITERATOR and not (is_first and reader.state == HORIZON):
                 break
-            # An iterator lives for 15 minutes, and the oldest record may be trimmed between one call and the next.
+            # An iterator expires after 15 minutes, and the oldest record may be trimmed between two calls.
             reader.iterator = None
         raise self._trimmed(table, shard_id)
 
     def _iterator(self, table: Table, arn: str, shard_id: str, reader: ShardReader) -> str:
         request: dict[str, Any] = {"StreamArn": arn, "ShardId": shard_id, "ShardIteratorType": HORIZON}
         if reader.state.startswith(_NEW):
-            # The iterator that stood at the newest record is lost; the record's own time has to do.
+            # The iterator at the newest record is lost, so records are filtered by their time.
             reader.since_seconds = float(reader.state.split(":")[1]) - _NEW_MARGIN_SECONDS
         elif reader.state != HORIZON:
             request |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": reader.state}
@@ -237,21 +237,21 @@ class ChangeStreams:
     def _trimmed(self, table: Table, shard_id: str) -> StreamTrimmedError:
         self._listings.pop(table.name, None)
         return StreamTrimmedError(
-            f"stream of {table.name}, shard {shard_id}: changes after the consumer's position are gone, they are kept "
-            "for 24 hours; rebuild from the table, then delete the consumer's row in headgate-stream-checkpoints"
+            f"stream of {table.name}, shard {shard_id}: changes after the consumer's position were trimmed after "
+            "24 hours; rebuild from the table, then delete the consumer's row in headgate-stream-checkpoints"
         )
 
     def _newest_reader(self, table: Table, arn: str, shard_id: str) -> ShardReader:
         request = {"StreamArn": arn, "ShardId": shard_id, "ShardIteratorType": "LATEST"}
         answer = self._calls.read(self._streams.get_shard_iterator, request, _about(table))
-        # DynamoDB's own clock, which also dates the records; ours may differ from it.
+        # DynamoDB's clock, which also dates the records; the local clock may differ.
         date = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
         seconds = self._clock.seconds() if date is None else parsedate_to_datetime(date).timestamp()
-        # The random part tells this iterator from one that another process took in the same second.
+        # The random part distinguishes this iterator from another process's of the same second.
         return ShardReader(f"{_NEW}:{int(seconds)}:{secrets.token_hex(4)}", answer["ShardIterator"])
 
     def _listed(self, table: Table, position: Position) -> Listing:
-        """Return a listing good enough to go on from `position`, which the one at hand almost always is."""
+        """Return a listing that covers `position`, from the cache if possible."""
         listing = self._listings.get(table.name)
         if listing is None or listing.is_behind(position):
             listing = self._listings[table.name] = self._list(table)
@@ -261,7 +261,7 @@ class ChangeStreams:
         physical = self._names.physical(table)
         described = self._calls.read(self._client.describe_table, {"TableName": physical}, f"table {physical}")["Table"]
         arn = described.get("LatestStreamArn")
-        # A stream that was switched off keeps its name and can be read for a day; it only never says anything new.
+        # A disabled stream keeps its ARN and can be read for a day, but gets no new records.
         if arn is None or not described.get("StreamSpecification", {"StreamEnabled": False})["StreamEnabled"]:
             raise StoreIOError(f"table {physical}: its stream is not enabled; enable it with NEW_AND_OLD_IMAGES")
         shards: dict[str, Shard] = {}
@@ -283,21 +283,21 @@ def dump_position(position: Position) -> str:
 
 
 def load_position(table: Table, text: str) -> Position:
-    """Return the position that `text` stands for. Raises `InvalidItemError` for anything `changes` did not give out."""
+    """Parse a position. Raises `InvalidItemError` for a text that `changes` did not return."""
     try:
         return typed_decode.from_json(text, Position)
     except (msgspec.DecodeError, TypeError, UnicodeEncodeError) as exc:
-        raise InvalidItemError(f"stream of {table.name}: {text!r} is not a position that `changes` gave out") from exc
+        raise InvalidItemError(f"stream of {table.name}: {text!r} is not a position returned by `changes`") from exc
 
 
 def _states(position: Mapping[str, str], listing: Listing) -> Position:
-    """Return how far each shard was read: finished ones that are gone left out, new ones added."""
-    kept = {id_: state for id_, state in position.items() if id_ in listing.shards or state != DONE}
-    return {**dict.fromkeys(listing.shards, HORIZON), **kept}
+    """Return the progress of each shard, with new shards added and finished unlisted ones removed."""
+    known = {id_: state for id_, state in position.items() if id_ in listing.shards or state != DONE}
+    return {**dict.fromkeys(listing.shards, HORIZON), **known}
 
 
 def _ready(states: Position, listing: Listing, turn: int) -> Iterable[str]:
-    """Yield the shards that may be read now, beginning with another one each turn so that a busy one starves none."""
+    """Yield the readable shards, starting with another one each turn so that a busy shard starves none."""
     ids = sorted(states)
     start = turn % len(ids) if ids else 0
     for id_ in ids[start:] + ids[:start]:

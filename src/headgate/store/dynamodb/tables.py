@@ -1,8 +1,6 @@
-"""A table that AWS restored: what a restore leaves out is switched on again, and all of its items can be read.
+"""DynamoDB tables: creates tables from the catalogue, compares them with it, and completes restored ones.
 
-A restored table has its items, keys and indexes, and none of the rest: no expiry, no stream, no recovery of its own.
-
-The tables in DynamoDB: created from the catalogue, and compared with it.
+A table restored by AWS has its items, keys and indexes, but no TTL, no stream and no point-in-time recovery.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import (
         GlobalSecondaryIndexDescriptionTypeDef,
         KeySchemaElementTypeDef,
@@ -30,14 +26,14 @@ if TYPE_CHECKING:
 
 
 STREAM_VIEW: Final = "NEW_AND_OLD_IMAGES"
-# Where provisioned tables begin; auto scaling or an operator takes them from there.
+# The initial capacity of provisioned tables, which auto scaling or an operator adjusts.
 PROVISIONED_UNITS: Final = {"ReadCapacityUnits": 25, "WriteCapacityUnits": 25}
 CREATED_WITHIN_SECONDS: Final = 300.0
-_LOOK_AGAIN_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 
 
 def create_request(table: Table, physical: str) -> dict[str, Any]:
-    """Return the input of CreateTable. TTL is not part of it: DynamoDB takes that only afterwards."""
+    """Return the input of CreateTable. TTL is not part of it: DynamoDB accepts it only afterwards."""
     attributes = {attribute.name: attribute.kind for attribute in _attributes(table)}
     throughput = {"ProvisionedThroughput": PROVISIONED_UNITS} if table.billing is Billing.PROVISIONED else {}
     request: dict[str, Any] = {
@@ -65,7 +61,7 @@ def create_request(table: Table, physical: str) -> dict[str, Any]:
 
 
 class Tables:
-    """The tables as one account and region has them."""
+    """The tables of one account and region."""
 
     def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
         self._client = client
@@ -74,24 +70,23 @@ class Tables:
         self._clock = clock
 
     def create_missing(self, catalogue: Sequence[Table]) -> list[str]:
-        """Create what is not there, wait until all of it can be used, and return the physical names that were created.
+        """Create the missing tables, wait until all are active, and return the created physical names.
 
-        An existing table is left as it is, except that an expiry which was never switched on is switched on:
-        a process that died after creating the table may have left it so. Raises `StoreBusyError` if a table
-        does not become active in time.
+        An existing table is not changed, except that a disabled TTL is enabled, because a process may have died between
+        creating the table and enabling it. Raises `StoreBusyError` if a table does not become active in time.
         """
         named = [(table, self._names.physical(table)) for table in catalogue]
         created = [physical for table, physical in named if self._create(table, physical)]
         ends_at = self._clock.monotonic() + CREATED_WITHIN_SECONDS
         for table, physical in named:
             self._wait_until_active(physical, ends_at)
-            self._switch_on_expiry(table, physical)
+            self._enable_ttl(table, physical)
         return created
 
     def differences(self, catalogue: Sequence[Table]) -> list[str]:
-        """Return a sentence for each way in which the tables differ from the catalogue; nothing if all is well.
+        """Return one sentence for each difference between the tables and the catalogue.
 
-        Indexes beyond those of the catalogue are the operator's own affair.
+        Additional indexes are ignored.
         """
         return [
             f"table {physical}: {difference}"
@@ -105,7 +100,7 @@ class Tables:
         answer = self._calls.ask(
             self._client.create_table, create_request(table, physical), f"table {physical}", refusals=(IN_USE,)
         )
-        # In use: another process, or an attempt of ours whose answer was lost, has just created it.
+        # In use: another process, or an earlier attempt whose response was lost, has just created it.
         return not isinstance(answer, Refusal)
 
     def _described(self, physical: str) -> TableDescriptionTypeDef | None:
@@ -116,16 +111,16 @@ class Tables:
 
     def _wait_until_active(self, physical: str, ends_at: float) -> None:
         while True:
-            found = self._described(physical)
-            if found is not None and not _unready(found):
+            description = self._described(physical)
+            if description is not None and not _unready(description):
                 return
             if self._clock.monotonic() >= ends_at:
                 raise StoreBusyError(
-                    f"table {physical}: not active after {CREATED_WITHIN_SECONDS:g} s; look at it in the console"
+                    f"table {physical}: not active after {CREATED_WITHIN_SECONDS:g} s; check it in the console"
                 )
-            self._clock.sleep(_LOOK_AGAIN_SECONDS)
+            self._clock.sleep(_POLL_SECONDS)
 
-    def _switch_on_expiry(self, table: Table, physical: str) -> None:
+    def _enable_ttl(self, table: Table, physical: str) -> None:
         if table.ttl_attribute is None or self._expiry(physical)[0] != "DISABLED":
             return
         specification = {"Enabled": True, "AttributeName": table.ttl_attribute}
@@ -133,7 +128,7 @@ class Tables:
         self._calls.read(self._client.update_time_to_live, request, f"table {physical}")
 
     def _expiry(self, physical: str) -> tuple[str, str | None]:
-        """Return the status of a table's expiry, and the attribute it goes by."""
+        """Return the status and the attribute of a table's TTL."""
         answer = self._calls.read(self._client.describe_time_to_live, {"TableName": physical}, f"table {physical}")
         found = answer["TimeToLiveDescription"]
         return found.get("TimeToLiveStatus", "DISABLED"), found.get("AttributeName")
@@ -159,10 +154,10 @@ class Tables:
         status, attribute = self._expiry(physical)
         if status in ("ENABLED", "ENABLING"):
             if attribute != table.ttl_attribute:
-                wanted = "not expire" if table.ttl_attribute is None else f"expire by {table.ttl_attribute!r}"
-                yield f"items expire by {attribute!r}; they must {wanted}"
+                expected = "not expire" if table.ttl_attribute is None else f"expire by {table.ttl_attribute!r}"
+                yield f"items expire by {attribute!r}; they must {expected}"
         elif table.ttl_attribute is not None:
-            yield f"items do not expire; switch on TTL for {table.ttl_attribute!r}"
+            yield f"items do not expire; enable TTL for {table.ttl_attribute!r}"
 
 
 def _attributes(table: Table) -> Iterator[KeyAttribute]:
@@ -183,11 +178,11 @@ def _key_schema(source: Table | Index) -> list[dict[str, str]]:
 
 
 def _unready(found: TableDescriptionTypeDef) -> dict[str, str]:
-    """Return the status of the table and of each of its indexes that cannot be used yet."""
+    """Return the status of the table and of its indexes, if not active."""
     statuses = {"the table": found.get("TableStatus", "ACTIVE")}
     for index in found.get("GlobalSecondaryIndexes", []):
         statuses[f"index {index.get('IndexName')!r}"] = index.get("IndexStatus", "ACTIVE")
-    # A table or an index can be used while its settings are changed.
+    # A table or an index can be used while it is updated.
     return {thing: status for thing, status in statuses.items() if status not in ("ACTIVE", "UPDATING")}
 
 
@@ -217,7 +212,7 @@ def _key_differences(
 
 
 class RestoredTables:
-    """The physical tables that `names` gives: those that were restored, or those that are in use."""
+    """The physical tables of `names`: restored copies, or the tables in use."""
 
     def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
         self._client = client
@@ -227,13 +222,13 @@ class RestoredTables:
         self._tables = Tables(client, calls, names=names, clock=clock)
 
     def make_usable(self, table: Table) -> list[str]:
-        """Switch on expiry, stream and point-in-time recovery where they are off, and return what is wrong still.
+        """Enable TTL, stream and point-in-time recovery where they are off; return the remaining differences.
 
-        Doing it again changes nothing. Tags, alarms, scaling and policies are the operator's own to set.
+        Idempotent. Tags, alarms, scaling and policies are left to the operator.
         """
         physical = self._names.physical(table)
         about = f"table {physical}"
-        # The table exists: what this does to it is to wait until it is active and to switch on its expiry.
+        # The table exists, so this waits until it is active and enables its TTL.
         self._tables.create_missing([table])
         described = self._calls.read(self._client.describe_table, {"TableName": physical}, about)["Table"]
         if (table.stream or table.wakes) and not described.get("StreamSpecification", {}).get("StreamEnabled"):
@@ -249,7 +244,7 @@ class RestoredTables:
         return self._tables.differences([table])
 
     def items(self, table: Table) -> Iterator[Item]:
-        """Yield every live item as it is stored, read consistently, in no order. Costs what reading all of it costs."""
+        """Yield every unexpired item as stored, by a consistent full scan, unordered."""
         physical = self._names.physical(table)
         request: dict[str, Any] = {"TableName": physical, "ConsistentRead": True}
         while True:

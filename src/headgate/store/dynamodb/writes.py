@@ -1,7 +1,4 @@
-"""Batches of writes in the portions DynamoDB takes, sent again until nothing is left undone.
-
-Writes in the form DynamoDB takes them, and what can be told of a write whose answer was lost.
-"""
+"""DynamoDB writes: prepares write requests, detects an applied write whose response was lost, and sends batches."""
 
 from __future__ import annotations
 
@@ -34,11 +31,10 @@ if TYPE_CHECKING:
 
 
 class PreparedWrite(msgspec.Struct, frozen=True):
-    """A write that was checked and spilled.
+    """A validated write with its large attributes spilled.
 
-    `request` serves a call of its own and a member of a transaction alike. `condition` is the one that is
-    asked, which for an update includes that the item exists. `stored` is what a put or an update stores,
-    and `size_bytes` is the size of that.
+    `request` serves as a single call and as a member of a transaction. `condition` is the effective one, which for an
+    update includes that the item exists. `stored` holds the values of a put or an update, and `size_bytes` their size.
     """
 
     write: Write
@@ -57,16 +53,16 @@ class PreparedWrite(msgspec.Struct, frozen=True):
 
 
 class WriteRequests:
-    """Prepares writes: canonical values, large attributes spilled, conditions compiled for the present moment."""
+    """Prepares writes: canonical values, spilled attributes, and conditions compiled for the current time."""
 
     def __init__(self, names: TableNames, spill: Spill) -> None:
         self._names = names
         self._spill = spill
 
     def prepare(self, write: Write, now_seconds: float, *, cannot_repeat: bool = False) -> PreparedWrite:
-        """Return the write as it is to be sent.
+        """Return the prepared write.
 
-        Raises `InvalidItemError` or `ItemTooLargeError`, and whatever the blobs raise that large attributes spill to.
+        Raises `InvalidItemError` or `ItemTooLargeError`, and the errors of writing blobs.
         """
         match write:
             case Put():
@@ -118,16 +114,16 @@ class WriteRequests:
         request = {"TableName": self._names.physical(table), **parameters}
         if condition is not None:
             request["ConditionExpression"] = condition_expression(table, condition, now_seconds, places)
-            # The loser of a race learns what it lost to without a second read.
+            # A conflict then carries the current item without a second read.
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         return {**request, **places.parameters()}
 
 
 def is_repeatable(write: Write) -> bool:
-    """Whether sending the write again can do no harm even if it was applied the first time.
+    """Whether the write may be sent again even if it was applied the first time.
 
-    Setting the same values twice is setting them once. Adding is not, unless the first application moved
-    the version away from every one that the condition lets through.
+    Setting values is idempotent. Adding is not, unless the first application moves the version away from every version
+    that the condition admits.
     """
     if not isinstance(write, Update) or not write.add:
         return True
@@ -138,9 +134,9 @@ def is_repeatable(write: Write) -> bool:
 
 
 def applied_item(prepared: PreparedWrite, refusal: Refusal) -> Item | None:
-    """Return the stored item if the refused write had been applied by an earlier attempt whose answer was lost.
+    """Return the stored item if an earlier attempt, whose response was lost, applied the refused write.
 
-    That is so when an answer was lost and the item is what the write would have left behind.
+    That is the case if a response was lost and the item equals the result of the write.
     """
     attributes = refusal.items[0]
     if not refusal.after_doubt or attributes is None:
@@ -157,7 +153,7 @@ def _is_result(prepared: PreparedWrite, current: Item) -> bool:
         return False
     if any(name not in current or not same(current[name], value) for name, value in prepared.stored.items()):
         return False
-    # What was added to cannot be told from the item; the version, which moves with it, can.
+    # Added amounts cannot be verified from the item; the version that moves with them can.
     return not write.add or VERSION in write.set or _version_stepped(write, current)
 
 
@@ -168,38 +164,38 @@ def _version_stepped(update: Update, current: Item) -> bool:
 
 
 def _pinned_versions(condition: Condition | None) -> frozenset[int]:
-    """Return the only versions for which `condition` can hold; nothing if it does not pin them."""
+    """Return the only versions for which `condition` can hold; empty if it does not require any."""
     match condition:
         case Compare(attribute=attribute, comparison=Comparison.EQUALS, value=int() as value) if attribute == VERSION:
             return frozenset({value})
         case AllOf(clauses=clauses):
             return next((versions for versions in map(_pinned_versions, clauses) if versions), frozenset())
         case AnyOf(clauses=clauses):
-            found = [_pinned_versions(clause) for clause in clauses]
-            return frozenset().union(*found) if all(found) else frozenset()
+            pinned = [_pinned_versions(clause) for clause in clauses]
+            return frozenset().union(*pinned) if all(pinned) else frozenset()
     return frozenset()
 
 
 BATCH_WRITES_MAX: Final = 25
-# DynamoDB takes 16 MB, and a byte of an item may take six of them on the way there.
+# DynamoDB accepts 16 MB per request, and a byte of an item may take six in JSON.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024 // 6
 
 
 class BatchWrites:
-    """Writes items that have no condition. Each portion has a deadline of its own."""
+    """Writes items without conditions, in batches. Each batch has its own deadline."""
 
     def __init__(self, client: DynamoDBClient, calls: Calls) -> None:
         self._client = client
         self._calls = calls
 
     def write(self, prepared: Sequence[PreparedWrite]) -> None:
-        """Apply all of `prepared`. Raises `ThrottledError` if DynamoDB leaves some undone until the deadline."""
-        for portion in portions(prepared):
-            self._write_portion(portion)
+        """Apply all of `prepared`. Raises `ThrottledError` if some stay unprocessed until the deadline."""
+        for batch in batches(prepared):
+            self._write_batch(batch)
 
-    def _write_portion(self, portion: Sequence[PreparedWrite]) -> None:
+    def _write_batch(self, batch: Sequence[PreparedWrite]) -> None:
         pending: dict[str, list[Any]] = {}
-        for member in portion:
+        for member in batch:
             kind, name = ("PutRequest", "Item") if isinstance(member.write, Put) else ("DeleteRequest", "Key")
             pending.setdefault(member.request["TableName"], []).append({kind: {name: member.request[name]}})
         about = f"batch on {', '.join(sorted(pending))}"
@@ -209,19 +205,19 @@ class BatchWrites:
             pending = answer.get("UnprocessedItems", {})
             if pending and not backoff.pause():
                 raise ThrottledError(
-                    f"{about}: DynamoDB left writes undone for {backoff.deadline_seconds:g} s; write the batch again"
+                    f"{about}: DynamoDB did not process writes for {backoff.deadline_seconds:g} s; write it again"
                 )
 
 
-def portions(prepared: Sequence[PreparedWrite]) -> Iterator[list[PreparedWrite]]:
-    """Yield the writes in the portions that one call takes."""
-    portion: list[PreparedWrite] = []
-    portion_bytes = 0
+def batches(prepared: Sequence[PreparedWrite]) -> Iterator[list[PreparedWrite]]:
+    """Split the writes into batches that fit one call."""
+    batch: list[PreparedWrite] = []
+    batch_bytes = 0
     for write in prepared:
-        if portion and (len(portion) == BATCH_WRITES_MAX or portion_bytes + write.size_bytes > BATCH_BYTES_MAX):
-            yield portion
-            portion, portion_bytes = [], 0
-        portion.append(write)
-        portion_bytes += write.size_bytes
-    if portion:
-        yield portion
+        if batch and (len(batch) == BATCH_WRITES_MAX or batch_bytes + write.size_bytes > BATCH_BYTES_MAX):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(write)
+        batch_bytes += write.size_bytes
+    if batch:
+        yield batch

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it has 
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # it has no stubs
 from prometheus_client import CollectorRegistry
 
-from headgate.auth.principals import Kind, Principal
+from headgate.auth.principals import CredentialKind, Principal
 from headgate.auth.roles import Permission, Role
 from headgate.auth.rules import named
 from headgate.clock import SystemClock
@@ -325,7 +325,7 @@ def test_declaration__of_what_the_file_does_not_have__is_refused() -> None:
 
 
 def test_caller__without_the_right__is_refused_on_both() -> None:
-    nobody = Principal("lineage", frozenset({Role.LINEAGE_INGESTOR}), ("*",), Kind.API_KEY)
+    nobody = Principal("lineage", frozenset({Role.LINEAGE_INGESTOR}), ("*",), CredentialKind.API_KEY)
 
     async def scenario(ports: Ports) -> tuple[grpc.aio.AioRpcError, Any]:
         return await refused(ports), await ports.post(GET, REQUEST)
