@@ -90,7 +90,7 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
     Role.SIGNAL_ENGINE: frozenset(
         {_P.SIGNAL_READ, _P.SIGNAL_WRITE, _P.EVIDENCE_READ, _P.EVIDENCE_WRITE, _P.DATASET_READ, _P.RULE_READ}
     ),
-    # Opens incidents for signals, with their evidence and blast radius, and tells who is on call.
+    # Opens incidents for signals, with their evidence and blast radius, and notifies the on-call engineer.
     Role.ALERTING_ENGINE: frozenset(
         {
             _P.SIGNAL_READ, _P.SIGNAL_LINK, _P.EVIDENCE_READ, _P.INCIDENT_READ, _P.INCIDENT_WRITE,

@@ -365,10 +365,10 @@ def repair_restored(
     """Copy items back from a restored table: those of `keys`, or with None all that differ or are missing."""
     with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
         if keys is None:
-            found = compare(table, *(all_items(each, table, clock) for each in (ours, theirs)))
-            if found.extra_count > NAMED_MAX or found.differing_count > NAMED_MAX:
+            difference = compare(table, *(all_items(each, table, clock) for each in (ours, theirs)))
+            if difference.extra_count > NAMED_MAX or difference.differing_count > NAMED_MAX:
                 raise UserError(f"table {table.name}: more than {NAMED_MAX} items differ; swap in the restored table")
-            keys = [*found.extra, *found.differing]
+            keys = [*difference.extra, *difference.differing]
         return repair(
             ours.store, table, keys, lambda key: theirs.store.get(table, key, consistent=True), dry_run=dry_run
         )

@@ -15,7 +15,7 @@ from headgate.clock import Clock
 from headgate.errors import BreakerOpenError
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.traits.protocol import Answer
-from headgate.store.resilience.circuit_breaker import CircuitBreaker, BreakerChange, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerLimits, BreakerState, CircuitBreaker
 
 # Five failures within a minute, regardless of successes in between; then half a minute open, and one probe.
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.0, window_seconds=60.0, open_seconds=30.0, probes=1)
@@ -63,7 +63,9 @@ class EvaluatorBreakers:
         with self._lock:
             breaker = self._breakers.get(evaluator)
             if breaker is None:
-                breaker = self._breakers[evaluator] = CircuitBreaker(evaluator, self._clock, self._limits, self._changed)
+                breaker = self._breakers[evaluator] = CircuitBreaker(
+                    evaluator, self._clock, self._limits, self._changed
+                )
                 if len(self._breakers) > BREAKERS_MAX:
                     self._breakers.popitem(last=False)
             self._breakers.move_to_end(evaluator)

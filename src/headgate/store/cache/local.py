@@ -57,16 +57,16 @@ class LocalLayer:
 
     def put(self, key: Key, entry: Entry, now: float) -> bool:
         """Store `entry` unless a newer version is known. Returns whether it was stored."""
-        held = self.find(key, now)
+        current = self.find(key, now)
         if (self._floors and self.is_below_floor(key, entry, now)) or (
-            held is not None and not supersedes(entry, held)
+            current is not None and not supersedes(entry, current)
         ):
             return False
-        if held is not None and held.version == entry.version:
-            entry.confirmed_at = max(entry.confirmed_at, held.confirmed_at)
-            entry.hard_until = max(entry.hard_until, held.hard_until)
+        if current is not None and current.version == entry.version:
+            entry.confirmed_at = max(entry.confirmed_at, current.confirmed_at)
+            entry.hard_until = max(entry.hard_until, current.hard_until)
         self._entries[key] = entry
-        if held is None:
+        if current is None:
             # An existing entry is already in its group, and `find` moved it to the end.
             self._add_to_group(key)
         if len(self._entries) > self._entries_max:
@@ -77,8 +77,8 @@ class LocalLayer:
 
     def drop(self, key: Key, version: int | None, now: float) -> None:
         """Drop the entry if it is older than `version` and refuse older ones; with None, drop any version."""
-        held = self._entries.get(key)
-        if held is not None and (version is None or held.version is None or held.version < version):
+        current = self._entries.get(key)
+        if current is not None and (version is None or current.version is None or current.version < version):
             del self._entries[key]
         if version is None:
             self._floors.pop(key, None)

@@ -278,20 +278,20 @@ class Cache:
         self, key: Key, flight: InFlightLoad, load: Callable[[], Loaded[T] | None], shape: type[T]
     ) -> Cached[T]:
         read = self._shared.get(key) if self._shared is not None else None
-        found = self._unpacked(key, read, shape)
-        if found is not None:
+        shared_entry = self._unpacked(key, read, shape)
+        if shared_entry is not None:
             with self._lock:
                 now = self._clock.monotonic()
                 # Put into L1 even if it is not fresh: it can be served stale if the store cannot be reached.
-                if not flight.detached and self._local.put(key, found, now) and now < found.fresh_until:
+                if not flight.detached and self._local.put(key, shared_entry, now) and now < shared_entry.fresh_until:
                     self.stats.of(kind_of(key)).hits_l2 += 1
-                    return _cached(found, CacheLayer.L2, now)
+                    return _cached(shared_entry, CacheLayer.L2, now)
         if self._shared is not None:
             self.stats.of(kind_of(key)).misses_l2 += 1
         try:
             entry = self._load(key, load)
         except TransientError as exc:
-            return self._stale(key, exc, found)
+            return self._stale(key, exc, shared_entry)
         refused = read is not None and self._offer(key, entry, read.mark) is False
         with self._lock:
             return self._keep(key, flight, entry, refused=refused)
@@ -323,25 +323,25 @@ class Cache:
         now = self._clock.monotonic()
         if not refused and not flight.detached and self._local.put(key, entry, now):
             return _cached(entry, CacheLayer.STORE, now)
-        held = self._local.find(key, now)
-        if held is not None and not supersedes(entry, held):
-            return _cached(held, CacheLayer.L1, now)
+        current = self._local.find(key, now)
+        if current is not None and not supersedes(entry, current):
+            return _cached(current, CacheLayer.L1, now)
         return _cached(entry, CacheLayer.STORE, now, stale=self._local.is_below_floor(key, entry, now))
 
-    def _stale(self, key: Key, error: TransientError, found: Entry | None = None) -> Cached[Any]:
+    def _stale(self, key: Key, error: TransientError, shared_entry: Entry | None = None) -> Cached[Any]:
         """Return a stale entry. Raises `error` if there is none."""
         with self._lock:
             now = self._clock.monotonic()
-            held = self._local.find(key, now)
-            if held is None and found is not None and now < found.hard_until:
+            current = self._local.find(key, now)
+            if current is None and shared_entry is not None and now < shared_entry.hard_until:
                 # Read from L2 during an invalidation, so it is not in L1; it can still be served stale.
-                held = found
-            if held is None:
+                current = shared_entry
+            if current is None:
                 raise error
             # No load before then: each attempt could take its whole deadline.
-            held.retry_at = now + error.retry_after_seconds
+            current.retry_at = now + error.retry_after_seconds
             self.stats.of(kind_of(key)).stale_served += 1
-            return _cached(held, CacheLayer.L2 if held is found else CacheLayer.L1, now, stale=True)
+            return _cached(current, CacheLayer.L2 if current is shared_entry else CacheLayer.L1, now, stale=True)
 
     def _entry(self, key: Key, value: object | None, version: int | None, confirmed_at: float) -> Entry:
         policy = self._policies[kind_of(key)]
@@ -383,16 +383,16 @@ class Cache:
         """Decode an entry of L2. One that cannot be decoded is removed from L2 and counts as a miss."""
         if self._shared is None or read is None or read.entry is None:
             return None
-        found = read.entry
+        packed = read.entry
         try:
-            value = None if found.body is None else _decoder(shape).decode(found.body)
+            value = None if packed.body is None else _decoder(shape).decode(packed.body)
         except (msgspec.DecodeError, RecursionError):
             self.stats.of(kind_of(key)).l2_errors += 1
             self._shared.invalidate(Invalidation(key))
             return None
         now = self._clock.monotonic()
-        entry = self._entry(key, value, found.version, now - found.age_seconds)
-        entry.fresh_until = min(entry.fresh_until, now + found.fresh_seconds - found.age_seconds)
+        entry = self._entry(key, value, packed.version, now - packed.age_seconds)
+        entry.fresh_until = min(entry.fresh_until, now + packed.fresh_seconds - packed.age_seconds)
         if value is None:
             entry.hard_until = entry.fresh_until
         return entry

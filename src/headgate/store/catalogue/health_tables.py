@@ -1,4 +1,4 @@
-"""Tables of health: signals, incidents, datasets, resolution, evidence, lineage, the audit."""
+"""Health tables of the catalogue: signals, incidents, datasets, resolution rules, evidence, lineage and audit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SIGNAL: Final = Entity(
 )
 SIGNAL_STATE: Final = Table(
     "observability-signal-state",
-    "The present state of each health signal of each dataset",
+    "The current state of each health signal of each dataset",
     _PK,
     _SK,
-    # Sparse and sharded: only signals in breach carry the attributes, so healthy ones cost it nothing.
+    # Sparse and sharded: only signals in breach are in it.
     (Index("breach-index", KeyAttribute("breach_pk"), KeyAttribute("breach_sk")),),
     ttl_attribute="ttl",
     stream=True,
@@ -32,7 +32,7 @@ SIGNAL_STATE: Final = Table(
 )
 SIGNAL_HISTORY: Final = Table(
     "observability-signal-history",
-    "Every transition of a health signal, by month, and what was counted in each hour",
+    "Transitions of health signals by month, and hourly volumes",
     _PK,
     _SK,
     ttl_attribute="ttl",
@@ -77,8 +77,8 @@ DATASET_CONFIG: Final = Entity(
 )
 DATASET_CONFIG_VERSION: Final = Entity("dataset (archived version)", "{dataset_urn}", "CONFIG#v{version:06d}")
 DATASET_ALIAS: Final = Entity("registered versions of a dataset's name", "{dataset_urn}", "ALIAS")
-DATASET_NAME: Final = Entity("name elsewhere", "NAME#{namespace}", "{name}")
-DATASET_NAMED: Final = Entity("name elsewhere (of a dataset)", "{dataset_urn}", "NAME#{digest}")
+DATASET_NAME: Final = Entity("external name", "NAME#{namespace}", "{name}")
+DATASET_NAMED: Final = Entity("external name (by dataset)", "{dataset_urn}", "NAME#{digest}")
 DATASET_CHANGE: Final = Entity("latest change of a dataset", "FEED#{shard}", "{sequence:012d}")
 DATASET_FEED_END: Final = Entity("end of the change feed", "FEED#{shard}", "END")
 DATASET_REGISTRY: Final = Table(
@@ -86,7 +86,7 @@ DATASET_REGISTRY: Final = Table(
     "Registered datasets with every version of their configuration",
     _PK,
     _SK,
-    # Keyed by attributes that only CONFIG#LATEST carries, so that a listing shows each dataset once.
+    # Only CONFIG#LATEST has these attributes, so a listing shows each dataset once.
     (
         Index("tier-index", KeyAttribute("latest_tier"), _PK),
         Index("owner-index", KeyAttribute("latest_owner_team"), _PK),
@@ -104,12 +104,12 @@ RULE_DATASET: Final = Entity("dataset of a conditional rule", "TOPIC#{topic_patt
 RULE_SET: Final = Entity("rule set", "RULES", "META")
 DATASET_RESOLUTION: Final = Table(
     "observability-dataset-resolution",
-    "Rules that find the dataset a message belongs to",
+    "Rules that resolve the dataset of a message",
     _PK,
     _SK,
     (
         Index("dataset-index", KeyAttribute("dataset_urn"), _SK),
-        # One partition on purpose: some 5,000 rules are read whole into the compiled matcher.
+        # Deliberately one partition: about 5,000 rules are read together into the compiled matcher.
         Index("enabled-index", KeyAttribute("enabled_pk"), _PK),
     ),
     stream=True,
@@ -119,7 +119,7 @@ DATASET_RESOLUTION: Final = Table(
 EVIDENCE: Final = Entity("evidence", "{evidence_id}")
 EVIDENCE_CACHE: Final = Table(
     "observability-evidence-cache",
-    "Recent proof of passed and failed checks",
+    "Recent evidence of passed and failed checks",
     KeyAttribute("evidence_id"),
     None,
     (Index("dataset-time-index", KeyAttribute("dataset_urn"), KeyAttribute("created_at")),),
@@ -137,15 +137,15 @@ def _lineage(name: str, purpose: str, entity: Entity, by: str) -> Table:
     return Table(f"observability-{name}", purpose, _PK, _SK, (reverse,), ttl_attribute="ttl", entities=(entity,))
 
 
-DATASET_WRITERS: Final = _lineage("dataset-writers", "Who writes a dataset", DATASET_WRITER, "producer")
-DATASET_READERS: Final = _lineage("dataset-readers", "Who reads a dataset", DATASET_READER, "consumer")
-COLUMN_WRITERS: Final = _lineage("column-writers", "Who writes a column", COLUMN_WRITER, "producer")
-COLUMN_READERS: Final = _lineage("column-readers", "Who reads a column", COLUMN_READER, "consumer")
+DATASET_WRITERS: Final = _lineage("dataset-writers", "Producers of a dataset", DATASET_WRITER, "producer")
+DATASET_READERS: Final = _lineage("dataset-readers", "Consumers of a dataset", DATASET_READER, "consumer")
+COLUMN_WRITERS: Final = _lineage("column-writers", "Producers of a column", COLUMN_WRITER, "producer")
+COLUMN_READERS: Final = _lineage("column-readers", "Consumers of a column", COLUMN_READER, "consumer")
 AUDIT_ENTRY: Final = Entity("audit entry", "AUDIT#{chain}", "{sequence:012d}")
 AUDIT_HEAD: Final = Entity("audit head", "AUDIT#{chain}", "HEAD")
 AUDIT: Final = Table(
     "observability-audit",
-    "Who changed what and why, as a hash chain",
+    "Audit log of changes, as a hash chain",
     _PK,
     _SK,
     (Index("entity-index", KeyAttribute("entity"), KeyAttribute("at")),),

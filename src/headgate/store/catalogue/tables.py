@@ -1,7 +1,7 @@
-"""The catalogue: every table, key, index, expiry and stream of the product, once.
+"""Table catalogue: every table, key, index, TTL and change stream of the product.
 
-SQLite's schema, DynamoDB's CreateTable, the Terraform input, health checks and docs/reference/tables.md
-derive from it. Names and keys that users' own queries rely on are kept to the letter (ADR-0005).
+SQLite's schema, DynamoDB's CreateTable, the Terraform input, health checks and docs/reference/tables.md are derived
+from it. Names and keys that users' own queries rely on must not change (ADR-0005).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PK: Final = KeyAttribute("PK")
 _SK: Final = KeyAttribute("SK")
 _GSI1: Final = (KeyAttribute("GSI1PK"), KeyAttribute("GSI1SK"))
 _GSI2: Final = (KeyAttribute("GSI2PK"), KeyAttribute("GSI2SK"))
-# What must happen by a time: the partition names the kind of work (and a shard), the sort key is when.
+# Work by due time: the partition names the kind of work (and a shard), the sort key is the due time.
 _DUE: Final = Index("due-index", KeyAttribute("due_pk"), KeyAttribute("due_at_ms", KeyKind.NUMBER))
 
 
@@ -90,7 +90,7 @@ LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d
 REPLAY: Final = _pipeline("replay", "REPLAY#{date}#{schedule_id}")
 ALERT: Final = _pipeline("alert", "ALERT#{at_ms:013d}#{alert_id}", GSI1PK="ALERTS", GSI1SK="{at_ms:013d}#{alert_id}")
 THREAD: Final = _pipeline("alert thread", "THREAD#{schedule_id}#{date}")
-# In the index are those alone in whose place someone is to look.
+# Only waiters that are polled for are in the index.
 WAITER: Final = _pipeline(
     "waiter", "WAIT#{schedule_id}#{date}#{kind}", GSI1PK="WATCHED", GSI1SK="{pipeline_id}#{schedule_id}#{date}"
 )
@@ -115,7 +115,7 @@ PIPELINES: Final = Table(
     ),
 )  # fmt: skip
 
-# Fan-out. Queries that users make on this table with AWS's own tools must go on working.
+# Fan-out. Users query this table with AWS's own tools, so its layout is stable.
 
 FANOUT_RUN: Final = Entity("fan-out", "{run_id}", "RUN", {"GSI1_PK": "{group}", "GSI1_SK": "{created_at}"})
 CHUNK: Final = Entity(
@@ -136,9 +136,9 @@ FANOUT: Final = Table(
     _SK,
     (
         Index("GSI1", KeyAttribute("GSI1_PK"), KeyAttribute("GSI1_SK")),
-        # Sparse: only chunks that someone may have to look at.
+        # Sparse: only chunks that may need an operator's attention.
         Index("attention-index", KeyAttribute("attention_pk"), KeyAttribute("attention_sk")),
-        # Sparse: chunks that a worker may take, in the order in which they may be taken.
+        # Sparse: claimable chunks in claim order.
         Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("queue_sk")),
     ),
     ttl_attribute="ttl",
@@ -157,11 +157,11 @@ FANOUT: Final = Table(
 
 EXECUTIONS: Final = Table(
     "headgate-executions",
-    "Executions of workflows: status, version, what they wait for",
+    "Executions of workflows: status, version, pending waits",
     KeyAttribute("execution_id"),
     None,
     (
-        # Sparse: executions with messages to take or commands still to dispatch.
+        # Sparse: executions with messages to consume or commands to dispatch.
         Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER)),
         Index("status-index", KeyAttribute("status"), KeyAttribute("started_at")),
         Index("workflow-index", KeyAttribute("workflow"), KeyAttribute("started_at")),
@@ -172,7 +172,7 @@ EXECUTIONS: Final = Table(
 )
 TURNS: Final = Table(
     "headgate-turns",
-    "The history of each execution: events consumed and commands issued, a row a turn",
+    "The history of each execution: consumed events and issued commands, one row per turn",
     KeyAttribute("execution_id"),
     KeyAttribute("turn", KeyKind.NUMBER),
     ttl_attribute="ttl",
@@ -180,10 +180,10 @@ TURNS: Final = Table(
 )
 INBOXES: Final = Table(
     "headgate-inboxes",
-    "Messages that an execution has not consumed yet, ids of signals it was sent, answers to updates",
+    "Messages that an execution has not consumed yet, ids of its signals, answers to updates",
     KeyAttribute("execution_id"),
     KeyAttribute("message_id"),
-    # Sparse: only messages carry it, so that whoever drives executions finds those with mail.
+    # Sparse: only messages are in it, so that workers find executions with messages.
     (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER)),),
     ttl_attribute="ttl",
     entities=(
@@ -212,7 +212,7 @@ ACTIVITIES: Final = Table(
 )
 TIMERS: Final = Table(
     "headgate-timers",
-    "What is to happen at a time, for executions and for the watchdog",
+    "Timers of executions and of the watchdog",
     KeyAttribute("timer_id"),
     None,
     (_DUE,),
@@ -221,7 +221,7 @@ TIMERS: Final = Table(
 )
 SUBSCRIPTIONS: Final = Table(
     "headgate-subscriptions",
-    "Subscriptions to events, and the deliveries that failed for good",
+    "Subscriptions to events, and dead letters",
     KeyAttribute("subscription"),
     _SK,
     (Index("kind-index", KeyAttribute("kind"), _SK),),
@@ -234,7 +234,7 @@ SUBSCRIPTIONS: Final = Table(
 )
 EVENTS: Final = Table(
     "headgate-events",
-    "What was emitted on the bus, by day",
+    "Events emitted on the bus, by day",
     KeyAttribute("day"),
     KeyAttribute("event_id"),
     (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id")),),
@@ -246,7 +246,7 @@ EVENTS: Final = Table(
 
 IDEMPOTENCY: Final = Table(
     "headgate-idempotency",
-    "Answers already given under an Idempotency-Key",
+    "Responses by Idempotency-Key",
     KeyAttribute("idempotency_key"),
     ttl_attribute="ttl",
     entities=(Entity("idempotency key", "{scope}#{idempotency_key}"),),
@@ -258,7 +258,7 @@ API_KEYS: Final = Table(
     None,
     (
         Index("principal-index", KeyAttribute("principal"), KeyAttribute("created_at")),
-        # One partition on purpose: keys are few, and are listed whole.
+        # Deliberately one partition: keys are few and listed together.
         Index("kind-index", KeyAttribute("kind"), KeyAttribute("created_at")),
     ),
     ttl_attribute="ttl",
@@ -276,7 +276,7 @@ WORKERS: Final = Table(
 )
 SCHEDULES: Final = Table(
     "headgate-schedules",
-    "Recurring starts: cron expression, zone, policy, next time",
+    "Recurring schedules: cron expression, time zone, policy, next time",
     KeyAttribute("schedule_id"),
     None,
     (_DUE,),
@@ -295,7 +295,7 @@ DEFINITIONS: Final = Table(
 )
 CONTROL: Final = Table(
     "headgate-control",
-    "Small shared facts: dedup keys, escalations, quotas, lineage specs, baselines, contexts",
+    "Small shared state: dedup keys, escalations, quotas, lineage specs, baselines, contexts",
     _PK,
     _SK,
     (_DUE,),
@@ -314,7 +314,7 @@ CONTROL: Final = Table(
         Entity("OpenLineage run", "OLRUN#{producer_id}", "RUN#{run_id}"),
         Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
         Entity("producer of a topic", "PRODUCERS#{topic}", "{producer_id}"),
-        Entity("deliveries still to be made", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
+        Entity("pending deliveries", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
         Entity("incident context", "CONTEXT#{incident_id}", "CONTEXT"),
         Entity("evidence to be archived", "EVIDENCE-SPOOL#{shard}", "{ulid}"),
         Entity("last good evidence", "LAST-GOOD#{dataset_urn}", "EVIDENCE"),
@@ -335,7 +335,7 @@ CONTROL: Final = Table(
 )
 STREAM_CHECKPOINTS: Final = Table(
     "headgate-stream-checkpoints",
-    "How far each consumer of a change stream has come",
+    "Checkpoints of change-stream consumers",
     KeyAttribute("consumer"),
     KeyAttribute("stream"),
     entities=(Entity("checkpoint", "{consumer}", "{table}"),),
@@ -353,7 +353,7 @@ ALL_TABLES: Final[tuple[Table, ...]] = (
 
 
 def named(name: str) -> Table:
-    """Return the table called `name`. Raises `InvalidItemError` for a name the catalogue does not have."""
+    """Return the table with this name. Raises `InvalidItemError` for an unknown name."""
     for table in ALL_TABLES:
         if table.name == name:
             return table

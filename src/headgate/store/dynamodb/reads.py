@@ -59,8 +59,8 @@ class ItemReads:
         while True:
             answer = self._calls.read(self._client.query, request, about)
             now = self._clock.seconds()
-            found = (live(query.table, attributes, now) for attributes in answer["Items"])
-            items += [item for item in found if item is not None]
+            items_read = (live(query.table, attributes, now) for attributes in answer["Items"])
+            items += [item for item in items_read if item is not None]
             last = answer.get("LastEvaluatedKey")
             if not last or len(items) >= count:
                 return items[:count]
@@ -69,14 +69,14 @@ class ItemReads:
     def _get_chunk(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
         physical = self._names.physical(table)
         backoff = self._calls.backoff()
-        wanted = {"Keys": [to_key(table, key) for key in keys], "ConsistentRead": consistent}
-        pending: Mapping[str, Any] = {physical: wanted}
+        batch = {"Keys": [to_key(table, key) for key in keys], "ConsistentRead": consistent}
+        pending: Mapping[str, Any] = {physical: batch}
         while pending:
             request = {"RequestItems": pending}
             answer = self._calls.read(self._client.batch_get_item, request, f"table {physical}", backoff)
             now = self._clock.seconds()
-            found = (live(table, attributes, now) for attributes in answer.get("Responses", {}).get(physical, []))
-            yield from (item for item in found if item is not None)
+            items_read = (live(table, attributes, now) for attributes in answer.get("Responses", {}).get(physical, []))
+            yield from (item for item in items_read if item is not None)
             pending = answer.get("UnprocessedKeys", {})
             if pending and not backoff.pause():
                 raise ThrottledError(

@@ -170,8 +170,8 @@ class DynamoStore:
         distinct = list(dict.fromkeys(keys))
         self.stats.reads += len(distinct)
         items = self._reads.get_many(table, distinct, consistent=consistent)
-        found = {table.key_of(item): self._spill.restore(item) for item in items}
-        return [found.get(key) for key in keys]
+        restored = {table.key_of(item): self._spill.restore(item) for item in items}
+        return [restored.get(key) for key in keys]
 
     def query(self, query: Query) -> Page:
         self._refuse_if_closed()
@@ -212,8 +212,8 @@ class DynamoStore:
         answer = self._calls.write(self._client.update_item, request, self._about(prepared), repeatable=repeatable)
         if not isinstance(answer, Refusal):
             item = from_attributes(answer["Attributes"])
-        elif (found := applied_item(prepared, answer)) is not None:
-            item = found
+        elif (applied := applied_item(prepared, answer)) is not None:
+            item = applied
         else:
             raise self._conflict([prepared], answer, now)
         self.stats.commits += 1

@@ -191,10 +191,10 @@ class ChangeStreams:
         while len(changes) < limit:
             page = self._page(table, arn, shard_id, reader, limit - len(changes))
             records = page["Records"]
-            wanted = [record for record in records if _is_wanted(record, reader.since_seconds)]
-            if wanted:
-                reader.state, reader.since_seconds = wanted[-1]["dynamodb"]["SequenceNumber"], None
-            changes += [_change(table, record) for record in wanted]
+            selected = [record for record in records if _is_selected(record, reader.since_seconds)]
+            if selected:
+                reader.state, reader.since_seconds = selected[-1]["dynamodb"]["SequenceNumber"], None
+            changes += [_change(table, record) for record in selected]
             reader.iterator = page.get("NextShardIterator")
             if reader.iterator is None:
                 reader.state = DONE
@@ -312,14 +312,14 @@ def _resumed(reader: ShardReader | None, state: str) -> ShardReader:
     return msgspec.structs.replace(reader) if reader is not None and reader.state == state else ShardReader(state)
 
 
-def _is_wanted(record: RecordTypeDef, since_seconds: float | None) -> bool:
+def _is_selected(record: RecordTypeDef, since_seconds: float | None) -> bool:
     return since_seconds is None or _at_seconds(record) >= since_seconds
 
 
 def _change(table: Table, record: RecordTypeDef) -> Change:
     body = record["dynamodb"]
     old, new = _image(body.get("OldImage")), _image(body.get("NewImage"))
-    # Told from the images: emulators name removals by TTL in words of their own.
+    # Derived from the images: emulators use other names for removals by TTL.
     kind = ChangeKind.INSERT if old is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
     key = table.key_of(from_attributes(body["Keys"]))
     expired = record.get("userIdentity", {}).get("PrincipalId") == TTL_PRINCIPAL

@@ -130,20 +130,22 @@ class Tables:
     def _expiry(self, physical: str) -> tuple[str, str | None]:
         """Return the status and the attribute of a table's TTL."""
         answer = self._calls.read(self._client.describe_time_to_live, {"TableName": physical}, f"table {physical}")
-        found = answer["TimeToLiveDescription"]
-        return found.get("TimeToLiveStatus", "DISABLED"), found.get("AttributeName")
+        description = answer["TimeToLiveDescription"]
+        return description.get("TimeToLiveStatus", "DISABLED"), description.get("AttributeName")
 
     def _table_differences(self, table: Table, physical: str) -> Iterator[str]:
-        found = self._described(physical)
-        if found is None:
+        description = self._described(physical)
+        if description is None:
             yield "it does not exist; create it, or correct the prefix or its name"
             return
-        yield from (f"{thing} is {status}, not ACTIVE" for thing, status in _unready(found).items())
-        kinds = {entry["AttributeName"]: entry["AttributeType"] for entry in found.get("AttributeDefinitions", [])}
-        yield from _key_differences("the table", table, found.get("KeySchema", []), kinds)
-        yield from _index_differences(table, found.get("GlobalSecondaryIndexes", []), kinds)
+        yield from (f"{thing} is {status}, not ACTIVE" for thing, status in _unready(description).items())
+        kinds = {
+            entry["AttributeName"]: entry["AttributeType"] for entry in description.get("AttributeDefinitions", [])
+        }
+        yield from _key_differences("the table", table, description.get("KeySchema", []), kinds)
+        yield from _index_differences(table, description.get("GlobalSecondaryIndexes", []), kinds)
         if table.stream:
-            stream = found.get("StreamSpecification", {"StreamEnabled": False})
+            stream = description.get("StreamSpecification", {"StreamEnabled": False})
             if not stream["StreamEnabled"]:
                 yield f"it has no stream; enable one with {STREAM_VIEW}"
             elif stream.get("StreamViewType") != STREAM_VIEW:
@@ -177,19 +179,19 @@ def _key_schema(source: Table | Index) -> list[dict[str, str]]:
     ]
 
 
-def _unready(found: TableDescriptionTypeDef) -> dict[str, str]:
+def _unready(description: TableDescriptionTypeDef) -> dict[str, str]:
     """Return the status of the table and of its indexes, if not active."""
-    statuses = {"the table": found.get("TableStatus", "ACTIVE")}
-    for index in found.get("GlobalSecondaryIndexes", []):
+    statuses = {"the table": description.get("TableStatus", "ACTIVE")}
+    for index in description.get("GlobalSecondaryIndexes", []):
         statuses[f"index {index.get('IndexName')!r}"] = index.get("IndexStatus", "ACTIVE")
     # A table or an index can be used while it is updated.
     return {thing: status for thing, status in statuses.items() if status not in ("ACTIVE", "UPDATING")}
 
 
 def _index_differences(
-    table: Table, found: Iterable[GlobalSecondaryIndexDescriptionTypeDef], kinds: Mapping[str, str]
+    table: Table, actual_schema: Iterable[GlobalSecondaryIndexDescriptionTypeDef], kinds: Mapping[str, str]
 ) -> Iterator[str]:
-    existing = {entry.get("IndexName"): entry for entry in found}
+    existing = {entry.get("IndexName"): entry for entry in actual_schema}
     for index in table.indexes:
         entry = existing.get(index.name)
         if entry is None:
@@ -202,10 +204,10 @@ def _index_differences(
 
 
 def _key_differences(
-    thing: str, wanted: Table | Index, found: Iterable[KeySchemaElementTypeDef], kinds: Mapping[str, str]
+    thing: str, expected_keys: Table | Index, actual_schema: Iterable[KeySchemaElementTypeDef], kinds: Mapping[str, str]
 ) -> Iterator[str]:
-    expected = [f"{attribute.name} ({attribute.kind})" for attribute in _keys(wanted)]
-    names = [entry["AttributeName"] for entry in sorted(found, key=lambda entry: entry["KeyType"])]
+    expected = [f"{attribute.name} ({attribute.kind})" for attribute in _keys(expected_keys)]
+    names = [entry["AttributeName"] for entry in sorted(actual_schema, key=lambda entry: entry["KeyType"])]
     actual = [f"{name} ({kinds.get(name)})" for name in names]
     if actual != expected:
         yield f"{thing} is keyed by {', '.join(actual)}; it must be keyed by {', '.join(expected)}"
@@ -250,8 +252,8 @@ class RestoredTables:
         while True:
             answer = self._calls.read(self._client.scan, request, f"table {physical}")
             now = self._clock.seconds()
-            found = (live(table, attributes, now) for attributes in answer["Items"])
-            yield from (item for item in found if item is not None)
+            items = (live(table, attributes, now) for attributes in answer["Items"])
+            yield from (item for item in items if item is not None)
             last = answer.get("LastEvaluatedKey")
             if not last:
                 return
