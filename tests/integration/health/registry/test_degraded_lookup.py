@@ -15,7 +15,7 @@ from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import Tier
 from headgate.health.registry import last_known as registry_known
 from headgate.health.registry.service import FallbackOnMiss
-from headgate.store.cache.keys import Kind
+from headgate.store.cache.keys import CacheKind
 from tests.integration.health.registry_world import ORDERS, SPEC, Rig
 
 BASE = "urn:dp:orders:order_created"
@@ -59,11 +59,11 @@ def test_lookup__registered__is_the_dataset_without_a_word(rig: Rig) -> None:
 def test_find__none__is_remembered_for_a_minute_and_a_new_one_seen_at_once_here(rig: Rig) -> None:
     other = rig.process()
     assert other.find(ORDERS) is None
-    loads = rig.cache.stats.of(Kind.DATASET_CONFIG).loads
+    loads = rig.cache.stats.of(CacheKind.DATASET_CONFIG).loads
     assert rig.registry.find(ORDERS) is None
-    asked = rig.cache.stats.of(Kind.DATASET_CONFIG).loads - loads
+    asked = rig.cache.stats.of(CacheKind.DATASET_CONFIG).loads - loads
     assert rig.registry.find(ORDERS) is None
-    assert rig.cache.stats.of(Kind.DATASET_CONFIG).loads == loads + asked, "that there is none is kept as well"
+    assert rig.cache.stats.of(CacheKind.DATASET_CONFIG).loads == loads + asked, "that there is none is kept as well"
 
     made = rig.registry.create(ORDERS, SPEC, actor="jane")
     assert rig.registry.find(ORDERS) == made
