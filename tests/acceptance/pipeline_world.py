@@ -54,6 +54,7 @@ class World(Rig):
         self.store = service.store
         self.pipelines = self.open.service
         self.stores = self.pipelines.stores
+        self.clock = self.pipelines.clock
         self.reader = self.pipelines.reader
         self.known = self.pipelines.known
         self.evaluations = self.pipelines.evaluations
