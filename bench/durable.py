@@ -17,7 +17,7 @@ from bench.measure import ROUNDS, Figure, ratio
 from bench.rows import open_at
 from headgate.clock import SystemClock
 from headgate.durable.service import Service
-from headgate.serve import process as garbage
+from headgate.serve import process
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
 from headgate.store.sqlite.store import SqliteStore
@@ -79,7 +79,7 @@ def running(folder: Path | None = None, *, work: bool = True) -> Iterator[tuple[
         if work:
             service.start()
         # As in a process of a worker.
-        garbage.freeze_heap()
+        process.freeze_heap()
         try:
             yield service, store
         finally:

@@ -23,7 +23,7 @@ from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.health.signals.rows import history_row, signal_of, signal_row
 from headgate.health.signals.writer import BATCH_MAX
-from headgate.serve import process as garbage
+from headgate.serve import process
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.model.schema import Key
 from headgate.store.model.values import dump
@@ -84,7 +84,7 @@ def opened(home: Path) -> Iterator[tuple[HealthService, CountingStore]]:
     with closing(held.store), closing(open_cache(settings, clock)) as cache:
         health = open_health(held, cache, clock, open_service(App("bench"), held, clock))
         with closing(health):
-            garbage.freeze_heap()
+            process.freeze_heap()
             yield health, held.store
 
 

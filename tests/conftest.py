@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from headgate.serve import process as garbage
+from headgate.serve import process
 
 MEMORY: Final = Path("/dev/shm")
 # A whole run leaves less than a third of this.
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Do not walk over all tests again and again in search of garbage."""
-    garbage.freeze_heap()
+    process.freeze_heap()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

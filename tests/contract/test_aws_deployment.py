@@ -35,7 +35,7 @@ from headgate.errors import (
     ThrottledError,
     VersionConflictError,
 )
-from headgate.pipelines.lifecycle import starter as starting
+from headgate.pipelines.lifecycle import starter
 from headgate.pipelines.lifecycle.starter import lifecycle_definition
 from headgate.pipelines.watchdog.watchdog import LIMIT_SECONDS
 from headgate.settings import describe
@@ -93,8 +93,8 @@ def test_calls__that_functions_may_make__are_given_a_resource() -> None:
 def test_machine__its_variables__are_filled_in_with_functions_of_ours() -> None:
     filled = dict(re.findall(r'(\w+)\s*= aws_lambda_function\.function\["([a-z-]+)"\]\.arn\n', TEXT))
 
-    assert {name: filled.get(name) for name in starting.FUNCTIONS} == MACHINE_FUNCTIONS
-    assert set(re.findall(r"\$\{(\w+)\}", lifecycle_definition())) == set(starting.FUNCTIONS)
+    assert {name: filled.get(name) for name in starter.FUNCTIONS} == MACHINE_FUNCTIONS
+    assert set(re.findall(r"\$\{(\w+)\}", lifecycle_definition())) == set(starter.FUNCTIONS)
     assert set(MACHINE_FUNCTIONS.values()) <= set(FUNCTIONS)
 
 

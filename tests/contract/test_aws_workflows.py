@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.aws import activities, client, turns
-from headgate.aws import wakeups as wakes
+from headgate.aws import activities, client, turns, wakeups
 from headgate.aws.invocation import MARGIN_MS
 from headgate.aws.lambda_errors import TransientLambdaError
 from headgate.durable.model.history import ActivityEnded
@@ -52,7 +51,7 @@ def deployed(
     with noting(account, opened) as patch:
         rig = Workflows(ministack, account, tmp_path_factory.mktemp("home"), clock)
         opened.append(rig)
-        for module in (activities, client, turns, wakes):
+        for module in (activities, client, turns, wakeups):
             patch.setattr(module, "app_container", lambda: rig.container)
         yield rig
         rig.close()

@@ -16,7 +16,7 @@ import headgate as hg
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import ActivityOptions, Command, Event, Note, TerminateRequested, Turn, dump_command
 from headgate.durable.model.retry import Retry
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.open_work import open_work
 from headgate.errors import DeterminismError
@@ -37,7 +37,7 @@ each_recording = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.st
 @pytest.fixture(autouse=True)
 def guarded() -> None:
     """Refuse in workflow code what a worker refuses."""
-    guard.install()
+    sandbox.install()
 
 
 class Watched(Interpreter):

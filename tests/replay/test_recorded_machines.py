@@ -21,7 +21,7 @@ from headgate.asl.runtime.state_visit import StateVisit
 from headgate.durable.model.history import Command, RecordValue, Started
 from headgate.durable.model.payload import Signature
 from headgate.durable.model.records import Execution
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import DeterminismError
@@ -58,7 +58,7 @@ FUNCTION = machine_workflow(DEPENDENCIES)
 @pytest.fixture(autouse=True)
 def guarded() -> None:
     """Refuse in workflow code what a worker refuses."""
-    guard.install()
+    sandbox.install()
 
 
 def workflow() -> Workflow[[ExecutionRequest], Json]:

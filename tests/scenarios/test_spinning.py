@@ -9,8 +9,8 @@ from time import monotonic
 import pytest
 
 import headgate as hg
-from headgate.durable.engine import stuck as setbacks
-from headgate.durable.replay import turn_timeout as turn_watch
+from headgate.durable.engine import stuck
+from headgate.durable.replay import turn_timeout
 from headgate.errors import QueryTimeoutError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind
@@ -20,8 +20,8 @@ Code = Callable[[], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(setbacks, "ATTEMPTS_MAX", 2)
-    with turn_watch.each_turn(0.2):
+    monkeypatch.setattr(stuck, "ATTEMPTS_MAX", 2)
+    with turn_timeout.each_turn(0.2):
         yield
 
 

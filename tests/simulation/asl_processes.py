@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Raw
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.machines import task_activities as services
+from headgate.asl.machines import task_activities
 from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions
 from headgate.asl.machines.registry import MachineRegistry, checked_definition
 from headgate.asl.model.definition import MapSpec
@@ -118,7 +118,7 @@ class AslProcess(Process):
         )
         # The machines here have no fan-outs.
         fanouts: Any = None
-        services.register(app, self.executions, self.bus, store, fanouts)
+        task_activities.register(app, self.executions, self.bus, store, fanouts)
         self.worker = Worker(
             app,
             store,

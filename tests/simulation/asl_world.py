@@ -17,7 +17,7 @@ from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.clock import VirtualClock
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import NEVER_MS
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,
@@ -56,7 +56,7 @@ class AslWorld:
         self.checks = Checks()
         self.log: list[str] = []
         self.processes: list[AslProcess] = []
-        guard.install()
+        sandbox.install()
         for _ in range(self.draw.choice([1, 2, 2, 3])):
             self.join()
         self.machine.catch_up()

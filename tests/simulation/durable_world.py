@@ -19,7 +19,7 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable.model.history import Signal
 from headgate.durable.model.records import NEVER_MS, Execution, activity_id
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
 from tests.simulation.durable_app import FAN_WIDTH, Attempt
 from tests.simulation.durable_processes import Crash, Machine, Process
@@ -87,7 +87,7 @@ class World:
         self.count = 0
         self.violations: list[str] = []
         self._performed: set[tuple[str, str]] = set()
-        guard.install()
+        sandbox.install()
         for _ in range(self.draw.choice([1, 2, 2, 3])):
             self.join()
         # Others notice a new subscription within seconds; what is emitted before that is none of its business.

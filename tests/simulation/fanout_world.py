@@ -13,8 +13,7 @@ from typing import Any
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
-from headgate.fanout.core import maintenance as tending
-from headgate.fanout.core import splitter as splitting
+from headgate.fanout.core import maintenance, splitter
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_indexes
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.splitter import Order, Splitter
@@ -606,5 +605,5 @@ class World:
 
 def shrink_limits(patch: Callable[[object, str, object], None]) -> None:
     """Make small fan-outs take several transactions, as large ones do."""
-    patch(splitting, "PIECES_MAX", 7)
-    patch(tending, "BATCH", 6)
+    patch(splitter, "PIECES_MAX", 7)
+    patch(maintenance, "BATCH", 6)

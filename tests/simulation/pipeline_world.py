@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headgate.clock import VirtualClock
 from headgate.durable.model.duration import Seconds
 from headgate.durable.model.records import NEVER_MS
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
 from headgate.pipelines.definition.model import (
     Budgets,
@@ -187,7 +187,7 @@ class PipelineWorld:
         self.processes: list[PipelineProcess] = []
         # Runs that have ended, as they were then.
         self._ended: dict[str, Run] = {}
-        guard.install()
+        sandbox.install()
         self.outside = PipelineProcess(self.machine)
         self.outside.pipelines.put_machine()
         for definition in pipelines():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from tests.simulation.asl_stories import STORIES, Telling, new_machine, undisturbed
 from tests.simulation.durable_processes import Fault
 
@@ -24,7 +24,7 @@ every_story = pytest.mark.parametrize("name", STORIES)
 
 def disturb(template: Path, folder: Path, name: str, *, crash: bool, is_done: bool) -> None:
     """Tell a story once for each call to the store, with that call going wrong."""
-    guard.install()
+    sandbox.install()
     story = STORIES[name]
     undisturbed_telling, expected, calls = undisturbed(template, folder / f"{name}-undisturbed", story)
     assert sum(call in WRITES for call in calls) >= 5, "the story has more writes than that"

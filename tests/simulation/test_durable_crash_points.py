@@ -9,7 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.schema import Key
 from tests.simulation.durable_processes import Crash, Fault, Machine, Process
@@ -96,7 +96,7 @@ def new_machine(folder: Path, number: int) -> Machine:
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 def test_crash__at_every_call_to_the_store__the_same_end(tmp_path: Path, is_done: bool) -> None:
-    guard.install()
+    sandbox.install()
     for number in range(1, CALLS_MAX):
         machine = new_machine(tmp_path, number)
         calls = story(machine, Fault(number, is_done=is_done))
@@ -111,7 +111,7 @@ def test_crash__at_every_call_to_the_store__the_same_end(tmp_path: Path, is_done
 @pytest.mark.parametrize("is_done", [False, True], ids=["refused", "unknown"])
 def test_store_busy__at_every_call__the_same_end(tmp_path: Path, is_done: bool) -> None:
     """The process lives on: whoever called is told that the store is busy, or never hears how the call ended."""
-    guard.install()
+    sandbox.install()
     for number in range(1, CALLS_MAX):
         machine = new_machine(tmp_path, number)
         calls = patient_story(machine, Fault(number, crash=False, is_done=is_done))

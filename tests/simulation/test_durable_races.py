@@ -15,7 +15,7 @@ from headgate.clock import VirtualClock
 from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.history import Started, Woken
 from headgate.durable.model.records import message
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.errors import HeadgateError
 from tests.simulation.durable_processes import Machine, Process
 from tests.simulation.durable_rows import Checks, check_quiet
@@ -26,7 +26,7 @@ DAY = 24 * HOUR
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    guard.install()
+    sandbox.install()
     made = Machine(tmp_path, random.Random(1), VirtualClock(1_750_000_000.0))
     yield made
     made.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import OutcomeUnknownError, StaleClaimError, TransientError
-from headgate.fanout.core import splitter as splitting
+from headgate.fanout.core import splitter
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.tracking import Claim
@@ -167,7 +167,7 @@ def check_end(machine: Machine, run_id: str, story: Story, fault: Fault | None) 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink_limits(monkeypatch.setattr)
-    monkeypatch.setattr(splitting, "PIECES_MAX", 3)
+    monkeypatch.setattr(splitter, "PIECES_MAX", 3)
 
 
 def at_every_call(folder: Path, run: Callable[[Machine, str, int], int]) -> None:

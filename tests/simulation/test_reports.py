@@ -16,7 +16,7 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.records import Activity, activity_id
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.errors import NotFoundError, StaleClaimError, TransientError
 from tests.simulation.durable_processes import Machine, Process
 from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays, ended_activities
@@ -88,7 +88,7 @@ class Worked(Process):
 
 @pytest.fixture
 def new_machine(tmp_path: Path) -> Iterator[Callable[[], Machine]]:
-    guard.install()
+    sandbox.install()
     made: list[Machine] = []
 
     def make() -> Machine:

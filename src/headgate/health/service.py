@@ -31,7 +31,7 @@ from headgate.health.ingest.service import Ingestion
 from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
-from headgate.health.model import incidents as incident_values
+from headgate.health.model import incidents as incident_model
 from headgate.health.model.datasets import Dataset, DatasetProfile
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
@@ -283,9 +283,9 @@ class HealthService:
     def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
         return {urn: profile.tier for urn, profile in self.registry.profiles.of(dataset_urns).items()}
 
-    def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
+    def _blast_radius(self, dataset_urn: str) -> incident_model.BlastRadius:
         reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)
-        return incident_values.BlastRadius(
+        return incident_model.BlastRadius(
             downstream_count=reached.downstream_count,
             downstream_services=reached.downstream_services,
             estimated_impact=reached.estimated_impact,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.pipelines import enums as vocabulary
+from headgate.pipelines import enums
 from headgate.triggers.contract import FailureCategory, JobState, shown
 from headgate.triggers.failure_patterns import category_of
 
@@ -42,5 +42,5 @@ def test_shown__long_foreign_text_with_controls__is_cut_and_plain() -> None:
 
 
 def test_words__of_triggers_and_of_pipelines__are_the_same() -> None:
-    assert {state.value for state in JobState} == {state.value for state in vocabulary.JobState}
-    assert {one.value for one in FailureCategory} == {one.value for one in vocabulary.FailureCategory}
+    assert {state.value for state in JobState} == {state.value for state in enums.JobState}
+    assert {one.value for one in FailureCategory} == {one.value for one in enums.FailureCategory}

@@ -55,8 +55,7 @@ from headgate.durable.model.history import (
     UpdateRequested,
     note_text,
 )
-from headgate.durable.replay import sandbox
-from headgate.durable.replay import turn_timeout as turn_watch
+from headgate.durable.replay import sandbox, turn_timeout
 from headgate.durable.replay.awaitables import PendingFuture
 from headgate.durable.replay.deterministic_loop import DurableTask, DurableTimer, TurnLoop
 from headgate.durable.replay.mailbox import Mailbox
@@ -177,11 +176,11 @@ class Interpreter:
 
     def _inside(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - any arguments
         """Run `work` as workflow code: on the loop, in the sandbox, and with the time limit of a turn."""
-        watched = turn_watch.begin(self.execution_id)
+        watched = turn_timeout.begin(self.execution_id)
         hooks = self.loop.enter()
         sandbox.enter(self.execution_id)
         try:
-            return turn_watch.run(watched, work, *args)
+            return turn_timeout.run(watched, work, *args)
         finally:
             sandbox.leave()
             self.loop.leave(hooks)

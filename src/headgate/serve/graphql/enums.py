@@ -14,20 +14,20 @@ from headgate.errors import InvalidPayloadError
 from headgate.health.evidence import rows as evidence_rows
 from headgate.health.gate import decisions as gate_decisions
 from headgate.health.incident_context import Happening
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.model.datasets import DatasetStatus
 from headgate.health.model.timestamps import moment
 
 # The enums of health, which strawberry recognizes by an attribute that is set here.
 _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {
-    "SignalStateEnum": vocabulary.SignalState,
-    "IncidentStatus": vocabulary.IncidentStatus,
-    "IncidentPhase": vocabulary.Phase,
-    "Severity": vocabulary.Severity,
-    "Tier": vocabulary.Tier,
-    "EntityType": vocabulary.EntityType,
-    "Confidence": vocabulary.Confidence,
-    "Impact": vocabulary.Impact,
+    "SignalStateEnum": enums.SignalState,
+    "IncidentStatus": enums.IncidentStatus,
+    "IncidentPhase": enums.Phase,
+    "Severity": enums.Severity,
+    "Tier": enums.Tier,
+    "EntityType": enums.EntityType,
+    "Confidence": enums.Confidence,
+    "Impact": enums.Impact,
     "DatasetStatus": DatasetStatus,
     "EvidenceResult": evidence_rows.Result,
     "Happening": Happening,

@@ -28,7 +28,7 @@ from headgate.serve.graphql.engine import Engine, GraphqlRequest, Outcome, Prepa
 from headgate.serve.graphql.errors import fault_of, shaped
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.subscriptions import Following, StreamContext
-from headgate.serve.http import sse as streams
+from headgate.serve.http import sse
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -37,7 +37,7 @@ from headgate.serve.runtime.watch_hub import WatchHub
 JSON: Final = "application/json"
 GRAPHQL: Final = "application/graphql-response+json"
 BODY_BYTES_MAX: Final = 256 * 1024
-STREAM_SECONDS: Final = streams.STREAM_SECONDS_MAX
+STREAM_SECONDS: Final = sse.STREAM_SECONDS_MAX
 COMPLETE: Final = b"event: complete\ndata: \n\n"
 # Grace beyond the query timeout, for the query to notice it.
 _GRACE_SECONDS: Final = 1.0
@@ -69,7 +69,7 @@ class View:
             raise UnauthenticatedError("GraphQL: not authenticated; send 'Authorization: Bearer' with a key")
         media = _accepted(request.headers.get("accept", ""))
         if media is None:
-            detail = f"responses are {GRAPHQL}, {JSON} or {streams.MEDIA_TYPE}; accept one of them"
+            detail = f"responses are {GRAPHQL}, {JSON} or {sse.MEDIA_TYPE}; accept one of them"
             return response(Problem.of(HTTPStatus.NOT_ACCEPTABLE.value, "not_acceptable", detail))
         is_read_only = request.method == "GET"
         if not is_read_only and _media_type(request.headers.get("content-type", "")) != JSON:
@@ -79,11 +79,9 @@ class View:
             asked = _from_query(request.scope["query_string"]) if is_read_only else _from_body(await request.body())
         except HeadgateError as exc:
             return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, HTTPStatus.BAD_REQUEST)
-        if media == streams.MEDIA_TYPE and not is_read_only:
-            return streams.stream(self._streamed(asked, principal))
-        answer, fault = await self._once(
-            asked, principal, JSON if media == streams.MEDIA_TYPE else media, request.method
-        )
+        if media == sse.MEDIA_TYPE and not is_read_only:
+            return sse.stream(self._streamed(asked, principal))
+        answer, fault = await self._once(asked, principal, JSON if media == sse.MEDIA_TYPE else media, request.method)
         if fault is not None:
             # The HTTP status is 200; the status for metrics is set here.
             request.scope["api_status"] = fault  # type: ignore[typeddict-unknown-key]  # ours
@@ -108,10 +106,10 @@ class View:
         if outcome is not None:
             return _written(outcome, media), fault_of(outcome.content.get("errors", ()))
         if method == "GET":
-            detail = f"/graphql: subscriptions need POST, and are answered as {streams.MEDIA_TYPE}"
+            detail = f"/graphql: subscriptions need POST, and are answered as {sse.MEDIA_TYPE}"
             problem = Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail)
             return response(problem, {"allow": "POST"}), None
-        stream = InvalidPayloadError(f"a subscription is answered as a stream: send 'Accept: {streams.MEDIA_TYPE}'")
+        stream = InvalidPayloadError(f"a subscription is answered as a stream: send 'Accept: {sse.MEDIA_TYPE}'")
         return _written(Outcome({"errors": [shaped(stream)]}, is_refused=True), media), None
 
     async def _in_time(self, work: Any) -> Any:  # noqa: ANN401 - the result of the work
@@ -124,7 +122,7 @@ class View:
     # Streams: distinct connections mode of GraphQL over server-sent events.
 
     async def _streamed(self, asked: GraphqlRequest, principal: Principal) -> AsyncIterator[bytes]:
-        yield streams.OPENING
+        yield sse.OPENING
         ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
         try:
             prepared: Prepared = await self._in_time(lambda: self._engine.prepare(asked))
@@ -169,9 +167,9 @@ class View:
         try:
             while loop.time() < ends_at:
                 waiting = waiting or asyncio.ensure_future(anext(source, None))
-                done, _ = await asyncio.wait({waiting}, timeout=streams.ALIVE_SECONDS)
+                done, _ = await asyncio.wait({waiting}, timeout=sse.ALIVE_SECONDS)
                 if not done:
-                    yield streams.ALIVE
+                    yield sse.ALIVE
                     continue
                 batch, waiting = waiting.result(), None
                 if batch is None:
@@ -189,7 +187,7 @@ class View:
 
 
 def _next(outcome: Outcome) -> bytes:
-    return streams.message("next", outcome.content)
+    return sse.message("next", outcome.content)
 
 
 def _written(outcome: Outcome, media: str, status: int | None = None) -> Response[Any]:
@@ -237,7 +235,7 @@ def _accepted(header: str) -> str | None:
     offered: Mapping[str, float] = {
         GRAPHQL: liked.get(GRAPHQL, 0.0),
         JSON: max(liked.get(JSON, 0.0), liked.get("application/*", 0.0), liked.get("*/*", 0.0)),
-        streams.MEDIA_TYPE: liked.get(streams.MEDIA_TYPE, 0.0),
+        sse.MEDIA_TYPE: liked.get(sse.MEDIA_TYPE, 0.0),
     }
     best = max(offered, key=lambda each: offered[each])
     return best if offered[best] > 0 else None

@@ -14,8 +14,7 @@ from headgate.errors import InvalidPayloadError, NotFoundError, QueryLimitError
 from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnknown, Verb
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.lineage.service import Entries
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
 from headgate.health.model.incidents import Incident
@@ -76,7 +75,7 @@ class Query:
     @reads("The current signal of a dataset.")
     async def signal_state(self, info: Info, dataset_urn: str, signal_type: str) -> SignalStateType | None:
         context = _checked_context(info)
-        found = context.health.signals.get(urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type))
+        found = context.health.signals.get(urns.dataset_urn(dataset_urn), enums.signal_type(signal_type))
         return None if found is None else SignalStateType.of(found)
 
     @reads("All current signals of a dataset.")
@@ -96,9 +95,7 @@ class Query:
         self, info: Info, dataset_urn: str, signal_type: str, from_: _From, to: Moment
     ) -> list[SignalStateSnapshotType]:
         context = _checked_context(info)
-        found = context.health.signals.history(
-            urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type), from_, to
-        )
+        found = context.health.signals.history(urns.dataset_urn(dataset_urn), enums.signal_type(signal_type), from_, to)
         if len(found) > SNAPSHOTS_MAX:
             raise QueryLimitError(
                 f"signalHistory of {dataset_urn}: more than {SNAPSHOTS_MAX} transitions; request a shorter range"
@@ -246,7 +243,7 @@ def _checked_context(info: Info) -> Context:
     return info.context
 
 
-def _critical(context: Context, tier: vocabulary.Tier | None, size: int) -> list[Signal]:
+def _critical(context: Context, tier: enums.Tier | None, size: int) -> list[Signal]:
     found: list[Signal] = []
     cursor: str | None = None
     for _ in range(PAGES_READ_MAX):

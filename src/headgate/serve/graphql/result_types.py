@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import strawberry
 
-from headgate.health import incident_context as contexts
+from headgate.health import incident_context
 from headgate.health.gate.decisions import Code, DatasetRuling, Reason, Ruling, Verb
 from headgate.health.gate.gate import GateAnswer
 from headgate.health.incident_context import Happening, IncidentContext
@@ -215,7 +215,7 @@ def radius_of(reached: blast_radius.BlastRadius) -> BlastRadiusType:
     )
 
 
-def _happened(entry: contexts.TimelineEntry) -> TimelineEntryType:
+def _happened(entry: incident_context.TimelineEntry) -> TimelineEntryType:
     return TimelineEntryType(at=Moment(entry.at), kind=entry.kind, what=entry.what)
 
 

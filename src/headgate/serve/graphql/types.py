@@ -13,8 +13,8 @@ from headgate.errors import NotFoundError
 from headgate.health.audit.field_encryption import mask
 from headgate.health.lineage.rows import LineageEntry
 from headgate.health.lineage.specs import EdgeKind
-from headgate.health.model import incidents as incident_values
-from headgate.health.model import signals as signal_values
+from headgate.health.model import incidents as incident_model
+from headgate.health.model import signals as signal_model
 from headgate.health.model.datasets import Dataset, DatasetStatus
 from headgate.health.model.enums import (
     Confidence,
@@ -61,7 +61,7 @@ class SignalMetricsType:
     exact_fail_count: float
 
     @classmethod
-    def of(cls, value: signal_values.SignalValue) -> SignalMetricsType:
+    def of(cls, value: signal_model.SignalValue) -> SignalMetricsType:
         metrics = value.metrics
         rate = metrics.compliance_rate
         return cls(
@@ -85,7 +85,7 @@ class ProducerInfoType:
     deployed_at: Moment | None
 
     @classmethod
-    def of(cls, producer: signal_values.Producer | None) -> ProducerInfoType | None:
+    def of(cls, producer: signal_model.Producer | None) -> ProducerInfoType | None:
         if producer is None:
             return None
         return cls(
@@ -201,7 +201,7 @@ class BlastRadiusType:
     complete: bool
 
     @classmethod
-    def of(cls, radius: incident_values.BlastRadius | None) -> BlastRadiusType | None:
+    def of(cls, radius: incident_model.BlastRadius | None) -> BlastRadiusType | None:
         if radius is None:
             return None
         return cls(
@@ -223,7 +223,7 @@ class NotificationStateType:
     jira_ticket: str | None
 
     @classmethod
-    def of(cls, notification: incident_values.Notification | None, *, is_open: bool) -> NotificationStateType | None:
+    def of(cls, notification: incident_model.Notification | None, *, is_open: bool) -> NotificationStateType | None:
         if notification is None:
             return None
         ids: dict[str, str] = msgspec.to_builtins(notification)

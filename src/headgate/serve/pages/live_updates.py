@@ -15,7 +15,7 @@ from headgate.errors import HeadgateError
 from headgate.health.model import events as announcements
 from headgate.health.service import HealthService
 from headgate.pipelines.events import outbox as pipeline_events
-from headgate.serve.http import sse as streams
+from headgate.serve.http import sse
 from headgate.serve.runtime.log_tail import LogTail
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -58,17 +58,17 @@ class PageChanges:
         """
         loop = asyncio.get_running_loop()
         tail = LogTail(self._health, _TYPES)
-        ends_at, sent_at = loop.time() + streams.STREAM_SECONDS_MAX, loop.time()
+        ends_at, sent_at = loop.time() + sse.STREAM_SECONDS_MAX, loop.time()
         # From here on no change is missed: the page refreshes once on this message.
-        yield streams.OPENING + streams.message("ready", {})
+        yield sse.OPENING + sse.message("ready", {})
         try:
             while not self._watches.is_stopping and loop.time() < ends_at:
                 kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
                 if kinds:
-                    yield streams.message("changed", {"kinds": kinds})
+                    yield sse.message("changed", {"kinds": kinds})
                     sent_at = loop.time()
-                elif loop.time() - sent_at >= streams.ALIVE_SECONDS:
-                    yield streams.ALIVE
+                elif loop.time() - sent_at >= sse.ALIVE_SECONDS:
+                    yield sse.ALIVE
                     sent_at = loop.time()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await self._watches.committed(_POLL_SECONDS)

@@ -20,7 +20,7 @@ from headgate.errors import HeadgateError, InvalidPayloadError, NotFoundError, T
 from headgate.health.model import urns
 from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
-from headgate.serve.http import sse as streams
+from headgate.serve.http import sse
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import datasets as page_datasets
@@ -97,11 +97,11 @@ def page_routes(
         if pipeline_id is not None or request.query_params.get("of") == _OF_PIPELINES:
             principal = require(principal_of(request.scope), Permission.PIPELINE_READ)
             subject = Subject(pipeline_id=pipeline_id, is_of_pipelines=True)
-            return streams.stream(changes.messages(principal, subject))
+            return sse.stream(changes.messages(principal, subject))
         named = request.query_params.get("dataset_urn") or None
         urn = None if named is None else await pool.run(lambda: health.registered(urns.dataset_urn(named)))
         principal = require(principal_of(request.scope), Permission.DATASET_READ, urn)
-        return streams.stream(changes.messages(principal, Subject(dataset_urn=urn)))
+        return sse.stream(changes.messages(principal, Subject(dataset_urn=urn)))
 
     return [
         route(PATH, lambda _request: _board),

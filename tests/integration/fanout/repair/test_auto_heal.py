@@ -18,7 +18,7 @@ from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, run_key
 from headgate.fanout.model.sources import LinesSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair import auto_heal as healing
+from headgate.fanout.repair import auto_heal
 from headgate.fanout.repair.auto_heal import HealAction, HealDecision, Healer, heal_decision
 from headgate.store.catalogue.tables import FANOUT
 from tests.integration.fanout.worlds import RUN, World, crash_everywhere, once
@@ -413,8 +413,8 @@ def test_heal__a_fanout_that_has_ended__by_hand_opens_it(rig: Rig) -> None:
 
 
 def test_heal__very_many__names_the_first_and_counts_all(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(healing, "NAMED_MAX", 2)
-    monkeypatch.setattr(healing, "BATCH", 3)
+    monkeypatch.setattr(auto_heal, "NAMED_MAX", 2)
+    monkeypatch.setattr(auto_heal, "BATCH", 3)
     rig.split(8, max_attempts=1, heal_redrives_max=1)
     rig.kill(*(f"chunk-{number:07d}" for number in range(8)))
 
@@ -445,7 +445,7 @@ def test_heal__a_chunk_that_an_index_does_not_show_yet__is_counted_as_unseen(rig
 def test_heal__a_crash_at_any_write__a_second_call_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: HealAction
 ) -> None:
-    monkeypatch.setattr(healing, "BATCH", 2)
+    monkeypatch.setattr(auto_heal, "BATCH", 2)
 
     def build(folder: Path) -> World:
         rig = Rig(folder, shards=2)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from headgate.errors import DatasetNotFoundError, InvalidIdError, StoreBusyError
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import Tier
-from headgate.health.registry import last_known as registry_known
+from headgate.health.registry import last_known
 from headgate.health.registry.service import FallbackOnMiss
 from headgate.store.cache.keys import CacheKind
 from tests.integration.health.registry_world import ORDERS, SPEC, Rig
@@ -141,7 +141,7 @@ def test_lookup__all_is_down_and_it_was_once_tier_1__is_an_error(rig: Rig, monke
     rig.registry.lookup(ORDERS)
     rig.registry.update(ORDERS, SPEC, expected_version=1, actor="jane", ticket="CHG-2")
     rig.registry.lookup(ORDERS)
-    monkeypatch.setattr(registry_known, "ENTRIES_MAX", 1)
+    monkeypatch.setattr(last_known, "ENTRIES_MAX", 1)
     rig.registry.create("urn:dp:other:one", DatasetSpec(), actor="jane")
     rig.registry.lookup("urn:dp:other:one")
     rig.store.is_down = True

@@ -14,7 +14,7 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable.model.duration import Seconds
 from headgate.durable.model.history import Status
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.sdk.app import App
 from headgate.fanout.service import FanoutService
 from headgate.pipelines.definition.model import Pipeline, RetryPolicy, TriggerSpec
@@ -133,7 +133,7 @@ class World:
     """Servers on one file, one after the other, with jobs that end when they are told to."""
 
     def __init__(self, folder: Path) -> None:
-        guard.install()
+        sandbox.install()
         self.clock = VirtualClock(datetime.fromisoformat(START).timestamp())
         self.machine = PipelineMachine(folder, random.Random(1), self.clock)
         self.jobs = OwnJobs()

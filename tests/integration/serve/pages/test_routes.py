@@ -20,7 +20,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.serve.application import build_http
-from headgate.serve.pages import labels as page_words
+from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
@@ -608,11 +608,11 @@ def test_changes__server_stops__the_stream_ends(site: Site) -> None:
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (4000, "1 h 6 min"), (90_000, "1 d 1 h"), (1e6, "11 d")],
 )
 def test_span__of_seconds__is_told_in_two_units_at_most(seconds: float, said: str) -> None:
-    assert page_words.span(seconds) == said
+    assert labels.span(seconds) == said
 
 
 def test_command__with_words_that_a_shell_would_read__quotes_them() -> None:
-    assert page_words.command("dataset", "ls", "--search", "a; rm -rf $HOME") == (
+    assert labels.command("dataset", "ls", "--search", "a; rm -rf $HOME") == (
         "headgate dataset ls --search 'a; rm -rf $HOME'"
     )
 

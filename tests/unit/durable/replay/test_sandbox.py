@@ -44,23 +44,23 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import headgate
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.determinism_lint import lint
 from headgate.errors import UserError, WorkflowViolationError
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
-    guard.install()
+    sandbox.install()
 
 
 @contextmanager
 def _workflow(label: str = "fulfil e1") -> Iterator[None]:
-    guard.enter(label)
+    sandbox.enter(label)
     try:
         yield
     finally:
-        guard.leave()
+        sandbox.leave()
 
 
 def _connect() -> None:
@@ -113,7 +113,7 @@ def test_watch__what_only_an_activity_may_do__is_refused_by_name(name: str) -> N
     assert message in text
     assert "in workflow code; " in text
     assert "secret" not in text
-    assert guard.violation() is caught.value
+    assert sandbox.violation() is caught.value
     assert isinstance(caught.value, UserError)
 
 
@@ -124,7 +124,7 @@ def test_watch__pure_code__goes_on() -> None:
         print("a line")
         assert eval("1 + 1") == 2
         assert dt.timedelta(days=1).total_seconds() == 86_400
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 def test_watch__outside_of_workflow_code__allows_everything(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_watch__outside_of_workflow_code__allows_everything(tmp_path: Path) -> N
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 def test_watch__another_thread__is_not_meant(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_watch__another_thread__is_not_meant(tmp_path: Path) -> None:
     def other() -> None:
         inside.wait(10)
         (tmp_path / "x").write_text("x")
-        seen.append(guard.violation())
+        seen.append(sandbox.violation())
         done.set()
 
     thread = threading.Thread(target=other)
@@ -171,7 +171,7 @@ def test_violation__caught_by_user_code__is_still_known() -> None:
             os.scandir("/")
         except Exception:
             pass
-    found = guard.violation()
+    found = sandbox.violation()
     assert found is not None
     assert "open('/etc/hostname')" in str(found)
 
@@ -179,9 +179,9 @@ def test_violation__caught_by_user_code__is_still_known() -> None:
 def test_violation__next_enter__forgets_it() -> None:
     with pytest.raises(WorkflowViolationError), _workflow():
         os.scandir("/")
-    assert guard.violation() is not None
+    assert sandbox.violation() is not None
     with _workflow():
-        assert guard.violation() is None
+        assert sandbox.violation() is None
 
 
 def test_enter__nested__keeps_the_mark_and_the_first_violation() -> None:
@@ -192,7 +192,7 @@ def test_enter__nested__keeps_the_mark_and_the_first_violation() -> None:
             os.scandir("/")
         with pytest.raises(WorkflowViolationError, match=r"^outer: "):
             os.scandir("/")
-        first = guard.violation()
+        first = sandbox.violation()
     assert first is not None
     assert str(first).startswith("outer: ")
     os.scandir("/").close()
@@ -236,7 +236,7 @@ def test_watch__import__is_let_through_with_what_the_module_reads(
     with _workflow():
         found: Any = importlib.import_module("guarded_module")
     assert found.VALUE == "7"
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 def test_watch__function_of_an_imported_module__is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_watch__error_shown_with_its_source__is_let_through() -> None:
         except ValueError:
             shown = traceback.format_exc()
     assert "math.sqrt(-1)" in shown
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 def test_watch__log_to_a_file_that_opens_late__is_let_through(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_watch__warning__is_let_through(monkeypatch: pytest.MonkeyPatch) -> None
             warnings.warn("careful", stacklevel=1)
     assert len(shown) == 1
     assert 'warnings.warn("careful", stacklevel=1)' in shown[0]
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 def test_watch__time_zone__is_let_through() -> None:
@@ -293,7 +293,7 @@ def test_watch__garbage_collected_meanwhile__is_let_through() -> None:
 
     with _workflow():
         Closes()
-    assert guard.violation() is None
+    assert sandbox.violation() is None
 
 
 hg: Any = headgate

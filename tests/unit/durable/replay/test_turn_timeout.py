@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from headgate.durable.replay import turn_timeout as turn_watch
+from headgate.durable.replay import turn_timeout
 from headgate.durable.replay.turn_timeout import TurnInterrupted
 from headgate.errors import WorkflowViolationError
 from tests.acceptance.program import until
@@ -26,7 +26,7 @@ LIMIT_SECONDS = 0.2
 
 @pytest.fixture(autouse=True)
 def short_turns() -> Iterator[None]:
-    with turn_watch.each_turn(LIMIT_SECONDS):
+    with turn_timeout.each_turn(LIMIT_SECONDS):
         yield
 
 
@@ -39,7 +39,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def watched(work: Callable[[], Any], execution_id: str = "o-7") -> Any:
-    return turn_watch.run(turn_watch.begin(execution_id), work)
+    return turn_timeout.run(turn_timeout.begin(execution_id), work)
 
 
 def spin_for(seconds: float) -> None:
@@ -49,7 +49,7 @@ def spin_for(seconds: float) -> None:
 
 
 def test_run__that_ends_in_time__returns_or_raises_what_it_does() -> None:
-    assert turn_watch.run(turn_watch.begin("x"), divmod, 7, 2) == (3, 1)
+    assert turn_timeout.run(turn_timeout.begin("x"), divmod, 7, 2) == (3, 1)
     with pytest.raises(LookupError, match="mine"):
         watched(lambda: (_ for _ in ()).throw(LookupError("mine")))
 
@@ -148,7 +148,7 @@ def test_run__that_does_not_return_to_the_interpreter__is_reported_with_its_stac
         locked.acquire(timeout=60)
 
     def turn() -> None:
-        with turn_watch.each_turn(LIMIT_SECONDS):
+        with turn_timeout.each_turn(LIMIT_SECONDS):
             try:
                 watched(blocked, "blocked")
             except WorkflowViolationError as exc:
@@ -159,7 +159,7 @@ def test_run__that_does_not_return_to_the_interpreter__is_reported_with_its_stac
         thread.start()
         try:
             until(lambda: any("cannot be interrupted" in line["event"] for line in logs), "the report")
-            (late,) = [each for each in turn_watch.overdue() if each.execution_id == "blocked"]
+            (late,) = [each for each in turn_timeout.overdue() if each.execution_id == "blocked"]
         finally:
             locked.release()
             thread.join()
@@ -169,12 +169,12 @@ def test_run__that_does_not_return_to_the_interpreter__is_reported_with_its_stac
     assert late.seconds > LIMIT_SECONDS
     assert "in blocked" in late.place
     assert len(failed) == 1
-    assert turn_watch.overdue() == []
+    assert turn_timeout.overdue() == []
 
 
 def test_all_turns__together_longer_than_allowed__the_last_is_interrupted() -> None:
     done = 0
-    with turn_watch.all_turns(0.5), pytest.raises(WorkflowViolationError):
+    with turn_timeout.all_turns(0.5), pytest.raises(WorkflowViolationError):
         for _ in range(100):
             watched(lambda: spin_for(0.1))
             done += 1
@@ -188,7 +188,7 @@ def test_run__ends_at_the_very_moment_it_is_interrupted__nothing_is_raised_after
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with turn_watch.each_turn(0.01):
+        with turn_timeout.each_turn(0.01):
             deadline = time.monotonic() + 3.0
             for step in itertools.count():
                 if time.monotonic() > deadline:

@@ -34,7 +34,7 @@ from headgate.serve.intake.frames import (
     invalidations,
 )
 from headgate.serve.rpc.errors import RpcFailure
-from headgate.serve.runtime import merged_metrics as meters_elsewhere
+from headgate.serve.runtime import merged_metrics
 from headgate.serve.runtime.merged_metrics import MergedRegistry, decode_metrics
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
@@ -132,9 +132,9 @@ def test_summed__counted_in_several_processes__counters_add_up_and_the_worst_bre
     for each in _counted(1)._collector_to_names:
         summed.register(each)
     Counter("own", "Only here.", registry=summed).inc(5)
-    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
-    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(4))))
-    summed.update_process(12, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
+    summed.update_process(11, decode_metrics(merged_metrics.encode_metrics(_counted(2))))
+    summed.update_process(11, decode_metrics(merged_metrics.encode_metrics(_counted(4))))
+    summed.update_process(12, decode_metrics(merged_metrics.encode_metrics(_counted(2))))
     assert summed.get_sample_value("updates_total", {"state": "OK"}) == 1 + 4 + 2
     assert summed.get_sample_value("latency_count") == 3
     assert summed.get_sample_value("latency_bucket", {"le": "5.0"}) == 3
@@ -147,7 +147,7 @@ def test_summed__counted_in_several_processes__counters_add_up_and_the_worst_bre
 
 def test_summed__counted_elsewhere_alone__is_shown() -> None:
     summed = MergedRegistry()
-    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
+    summed.update_process(11, decode_metrics(merged_metrics.encode_metrics(_counted(2))))
     assert summed.get_sample_value("updates_total", {"state": "OK"}) == 2
 
 

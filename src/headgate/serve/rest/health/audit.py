@@ -14,8 +14,7 @@ from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
 from headgate.health.audit.hash_chain import Head, Record
 from headgate.health.audit.verify import Report
-from headgate.health.model import timestamps as moments
-from headgate.health.model import urns
+from headgate.health.model import timestamps, urns
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.problem import Problem
@@ -150,8 +149,8 @@ class _Audits:
         page = self._audit.ls(
             entity=None if query.entity is None else self._named(query.entity),
             actor=query.actor,
-            since=None if query.since is None else moments.moment(query.since, field="from"),
-            until=None if query.until is None else moments.moment(query.until, field="to"),
+            since=None if query.since is None else timestamps.moment(query.since, field="from"),
+            until=None if query.until is None else timestamps.moment(query.until, field="to"),
             limit=query.page_size,
             cursor=query.page_token,
         )

@@ -15,7 +15,7 @@ from headgate.errors import NotFoundError, UserError
 from headgate.health.evidence.cache import Contrast
 from headgate.health.evidence.rows import Evidence, from_outside, result
 from headgate.health.evidence.writes import Decision, Put
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.rest.health.dataset_names import NamedDatasets
@@ -201,8 +201,8 @@ class _Evidence:
 def _span(query: OfDatasetQuery) -> tuple[str | None, str | None]:
     since, until = query.since, query.until
     return (
-        None if since is None else moments.moment(since, field="from"),
-        None if until is None else moments.moment(until, field="to"),
+        None if since is None else timestamps.moment(since, field="from"),
+        None if until is None else timestamps.moment(until, field="to"),
     )
 
 

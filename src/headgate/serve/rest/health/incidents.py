@@ -23,9 +23,7 @@ from headgate.health.incidents.listing import IncidentFilter, Recovery
 from headgate.health.incidents.timers import Escalation
 from headgate.health.lineage.blast_radius import BlastRadius as Reached
 from headgate.health.lineage.rows import LineageEntry
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
-from headgate.health.model import urns
+from headgate.health.model import enums, timestamps, urns
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.enums import SignalState
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport
@@ -63,7 +61,7 @@ class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
         return BlastRadius(
             downstream_count=self.downstream_count,
             downstream_services=tuple(self.downstream_services[:100]),
-            estimated_impact=vocabulary.impact(self.estimated_impact),
+            estimated_impact=enums.impact(self.estimated_impact),
         )
 
 
@@ -152,17 +150,17 @@ class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"s
 
     def wanted(self) -> IncidentFilter:
         """Return the filter. Raises `InvalidPayloadError` or `InvalidIdError`."""
-        since = "" if self.since is None else moments.moment(self.since, field="from")
-        until = "9999" if self.until is None else moments.moment(self.until, field="to")
+        since = "" if self.since is None else timestamps.moment(self.since, field="from")
+        until = "9999" if self.until is None else timestamps.moment(self.until, field="to")
         if since > until:
             raise InvalidPayloadError(f"from {since} is after to {until}")
         return IncidentFilter(
-            statuses=tuple(dict.fromkeys(vocabulary.stage(each).status for each in self.status)),
-            severities=tuple(dict.fromkeys(vocabulary.severity(each) for each in self.severity)),
+            statuses=tuple(dict.fromkeys(enums.stage(each).status for each in self.status)),
+            severities=tuple(dict.fromkeys(enums.severity(each) for each in self.severity)),
             dataset_urn=None if self.dataset_urn is None else urns.dataset_urn(self.dataset_urn),
             owner_team=self.owner_team,
             failure_signature=self.failure_signature,
-            signal_type=None if self.signal_type is None else vocabulary.signal_type(self.signal_type),
+            signal_type=None if self.signal_type is None else enums.signal_type(self.signal_type),
             since=since,
             until=until,
         )
@@ -315,10 +313,10 @@ class _Incidents:
         if (body.until is None) == (body.duration is None):
             raise InvalidPayloadError("until, duration: set one of them, a time or a duration such as 1h")
         if body.until is not None:
-            until = moments.moment(body.until, field="until")
+            until = timestamps.moment(body.until, field="until")
         else:
             assert body.duration is not None
-            until = moments.instant(int((self._health.clock.seconds() + seconds(body.duration)) * 1000))
+            until = timestamps.instant(int((self._health.clock.seconds() + seconds(body.duration)) * 1000))
 
         def change(version: int | None) -> Incident:
             return self._incidents.snooze(
@@ -376,10 +374,10 @@ def _trouble(body: NewIncident, dataset_urn: str) -> IncidentReport:
     types = [*([body.signal_type] if body.signal_type else []), *body.signal_types]
     return IncidentReport(
         dataset_urn=dataset_urn,
-        signal_types=tuple(dict.fromkeys(vocabulary.signal_type(each) for each in types)),
+        signal_types=tuple(dict.fromkeys(enums.signal_type(each) for each in types)),
         failure_signatures=tuple(body.failure_signatures),
         state=SignalState.CRITICAL,
-        severity=None if body.severity is None else vocabulary.severity(body.severity),
+        severity=None if body.severity is None else enums.severity(body.severity),
         title=body.title,
         implicated_producer=None if body.implicated_producer is None else body.implicated_producer.read(),
         blast_radius=None if body.blast_radius is None else body.blast_radius.read(),

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
-from headgate.health.model import urns
+from headgate.health.model import enums, timestamps, urns
 
 
 class EntryIn(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,10 +59,10 @@ def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
         spec_id=spec_id,
         producer_id=producer_id,
         producer_name=read.producer_name or _only(entries, "entity_name", spec_id),
-        producer_type=vocabulary.entity_type(kind),
-        confidence=vocabulary.confidence(read.confidence),
+        producer_type=enums.entity_type(kind),
+        confidence=enums.confidence(read.confidence),
         commit=read.commit,
-        updated_at=moments.moment(read.updated_at, field="updated_at"),
+        updated_at=timestamps.moment(read.updated_at, field="updated_at"),
         dataset_reads=_targets(read.dataset_reads),
         dataset_writes=_targets(read.dataset_writes),
         column_reads=_targets(read.column_reads),

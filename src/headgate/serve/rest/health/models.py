@@ -10,8 +10,7 @@ from msgspec.structs import asdict, replace
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
 from headgate.health.audit import field_encryption as fields
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
+from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Incident, Notification
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
@@ -51,8 +50,8 @@ class ProducerIn(Struct, forbid_unknown_fields=True, kw_only=True):
         return Producer(
             producer_id=self.producer_id,
             version=self.version,
-            confidence=None if self.confidence is None else vocabulary.confidence(self.confidence),
-            deployed_at=None if self.deployed_at is None else moments.moment(self.deployed_at, field="deployed_at"),
+            confidence=None if self.confidence is None else enums.confidence(self.confidence),
+            deployed_at=None if self.deployed_at is None else timestamps.moment(self.deployed_at, field="deployed_at"),
         )
 
 
@@ -90,14 +89,14 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
         """Parse in canonical vocabulary. Raises `InvalidPayloadError` naming the field."""
         breach_start = self.breach_start
         return SignalValue(
-            state=vocabulary.signal_state(self.state),
+            state=enums.signal_state(self.state),
             score=self.score,
-            window_start=moments.moment(self.window_start, field="window_start"),
-            window_end=moments.moment(self.window_end, field="window_end"),
+            window_start=timestamps.moment(self.window_start, field="window_start"),
+            window_end=timestamps.moment(self.window_end, field="window_end"),
             slo_threshold=self.slo_threshold,
             window_type=self.window_type,
             metrics=Metrics() if self.metrics is None else self.metrics.read(),
-            breach_start=None if breach_start is None else moments.moment(breach_start, field="breach_start"),
+            breach_start=None if breach_start is None else timestamps.moment(breach_start, field="breach_start"),
             failure_signature=self.failure_signature or None,
             top_producer=None if self.top_producer is None else self.top_producer.read(),
             evidence_sample=tuple(self.evidence_sample),
@@ -116,7 +115,7 @@ class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
         """Return the signal update. Raises `InvalidPayloadError`."""
         return SignalUpdate(
             dataset_urn=dataset_urn,
-            signal_type=vocabulary.signal_type(signal_type),
+            signal_type=enums.signal_type(signal_type),
             value=self.read(),
             expected_version=self.expected_version,
             is_counted=self.metrics is not None,

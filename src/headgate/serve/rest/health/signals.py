@@ -19,8 +19,7 @@ from headgate.errors import (
     StoreBusyError,
     UserError,
 )
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import timestamps as moments
+from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot, UpdateResult, UpdateVerdict
 from headgate.health.model.volume_counts import DAYS, DAYS_MAX
@@ -206,7 +205,7 @@ class _Signals:
         return Answer(SignalList([signal_view(each) for each in found]))
 
     def show(self, call: Call[None, ConsistentQuery]) -> Answer:
-        signal_type = vocabulary.signal_type(call.path["signal_type"])
+        signal_type = enums.signal_type(call.path["signal_type"])
         urn = self._read.seen(call.path["dataset_urn"], call.principal)
         found = self._signals.get(urn, signal_type, consistent=call.query.consistent)
         if found is None:
@@ -215,12 +214,12 @@ class _Signals:
 
     def breaches(self, call: Call[None, BreachQuery]) -> Answer:
         query = call.query
-        states = [vocabulary.signal_state(each) for each in query.state] or [SignalState.CRITICAL, SignalState.WARNING]
+        states = [enums.signal_state(each) for each in query.state] or [SignalState.CRITICAL, SignalState.WARNING]
         if SignalState.OK in states:
             raise UserError("state OK: healthy signals are listed by dataset; filter by CRITICAL, WARNING or UNKNOWN")
         page = self._signals.breaches(
             states=list(dict.fromkeys(states)),
-            tier=None if query.tier is None else vocabulary.tier(query.tier),
+            tier=None if query.tier is None else enums.tier(query.tier),
             limit=query.page_size,
             cursor=query.page_token,
         )
@@ -229,10 +228,10 @@ class _Signals:
 
     def update(self, call: Call[SignalUpdateIn, NoQuery]) -> Answer | Response[bytes]:
         urn, body = call.path["dataset_urn"], call.body
-        signal_type = vocabulary.signal_type(call.path["signal_type"])
+        signal_type = enums.signal_type(call.path["signal_type"])
         if body.dataset_urn and self._health.registered(body.dataset_urn) != urn:
             raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path has {urn}")
-        if body.signal_type and vocabulary.signal_type(body.signal_type) != signal_type:
+        if body.signal_type and enums.signal_type(body.signal_type) != signal_type:
             raise InvalidPayloadError(f"signal_type {body.signal_type[:80]!r}: the path has {signal_type}")
         given = None if body.expected_version == ANY_VERSION else body.expected_version
         versions = if_match(call.headers)
@@ -273,12 +272,12 @@ class _Signals:
     def history(self, call: Call[None, HistoryQuery]) -> Answer:
         now_ms = int(self._health.clock.seconds() * 1000)
         since, until = call.query.since, call.query.until
-        month = moments.instant(now_ms - _DAYS_SHOWN * 86_400_000)
+        month = timestamps.instant(now_ms - _DAYS_SHOWN * 86_400_000)
         found = self._signals.history(
             call.path["dataset_urn"],
-            vocabulary.signal_type(call.path["signal_type"]),
-            month if since is None else moments.moment(since, field="from"),
-            moments.instant(now_ms) if until is None else moments.moment(until, field="to"),
+            enums.signal_type(call.path["signal_type"]),
+            month if since is None else timestamps.moment(since, field="from"),
+            timestamps.instant(now_ms) if until is None else timestamps.moment(until, field="to"),
         )
         return Answer(History(found))
 

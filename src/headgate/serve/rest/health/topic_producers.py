@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.resolution.topic_producers import Source, TopicProducer
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -64,7 +64,7 @@ class _TopicProducers:
             self._producers.seen(
                 call.path["topic"],
                 call.path["producer_id"],
-                confidence=vocabulary.confidence(body.confidence),
+                confidence=enums.confidence(body.confidence),
                 source=body.source,
                 seen_at=body.seen_at,
             )

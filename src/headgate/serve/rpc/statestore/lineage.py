@@ -10,8 +10,7 @@ from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
 from headgate.health.lineage.service import PAGE, PAGE_MAX, Entries
 from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.enums import Confidence, EntityType
 from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
@@ -111,8 +110,8 @@ def spec_of(message: pb.UpdateLineageRequest, now_ms: int) -> LineageSpec:
         producer_id=producer_id,
         updated_at=timestamp_of(message, "updated_at") or instant(now_ms),
         producer_name=message.producer_name or (entity.entity_name if entity is not None else ""),
-        producer_type=vocabulary.entity_type(kind) if kind else EntityType.JOB,
-        confidence=vocabulary.confidence(message.confidence) if message.confidence else Confidence.HIGH,
+        producer_type=enums.entity_type(kind) if kind else EntityType.JOB,
+        confidence=enums.confidence(message.confidence) if message.confidence else Confidence.HIGH,
         commit=message.commit or None,
         dataset_reads=tuple(each.dataset_urn for each in message.dataset_reads),
         dataset_writes=tuple(each.dataset_urn for each in message.dataset_writes),

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from headgate.errors import InvalidPayloadError
 from headgate.health.incidents.listing import IncidentFilter
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Notification, Resolution
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue, UpdateResult
 from headgate.health.model.timestamps import instant, milliseconds
@@ -102,7 +101,7 @@ def _value_of(message: pb.SignalStateValue) -> SignalValue:
         raise InvalidPayloadError(f"state.{field}: missing; a state belongs to a window")
     metrics = message.metrics
     return SignalValue(
-        state=vocabulary.signal_state(message.state),
+        state=enums.signal_state(message.state),
         score=message.score,
         window_start=started,
         window_end=ended,
@@ -145,7 +144,7 @@ def producer_of(message: pb.ProducerInfo) -> Producer | None:
     return Producer(
         producer_id=message.producer_id,
         version=message.version,
-        confidence=vocabulary.confidence(message.confidence) if message.confidence else None,
+        confidence=enums.confidence(message.confidence) if message.confidence else None,
         deployed_at=timestamp_of(message, "deployed_at"),
     )
 
@@ -220,10 +219,10 @@ def _fill_parts(message: pb.Incident, incident: Incident) -> None:
 
 def report_of(message: pb.CreateIncidentRequest) -> IncidentReport:
     """Parse the report of a new incident. Raises `InvalidIdError` or `InvalidPayloadError`."""
-    severity = vocabulary.severity(message.severity) if message.severity else None
+    severity = enums.severity(message.severity) if message.severity else None
     return IncidentReport(
         dataset_urn=urns.dataset_urn(message.dataset_urn),
-        signal_types=(vocabulary.signal_type(message.signal_type),),
+        signal_types=(enums.signal_type(message.signal_type),),
         failure_signatures=tuple(message.failure_signatures),
         severity=severity,
         title=message.title,
@@ -242,7 +241,7 @@ def _blast_radius_of(message: pb.BlastRadius) -> BlastRadius:
     return BlastRadius(
         downstream_count=message.downstream_count,
         downstream_services=tuple(message.downstream_services),
-        estimated_impact=vocabulary.impact(impact) if impact else vocabulary.Impact.UNKNOWN,
+        estimated_impact=enums.impact(impact) if impact else enums.Impact.UNKNOWN,
         downstream_datasets=tuple(message.downstream_datasets),
         tier_1_count=message.tier_1_count,
         complete=not message.incomplete,
@@ -312,12 +311,12 @@ def resolution_of(message: pb.Resolution) -> Resolution:
 def filter_of(message: pb.ListIncidentsRequest) -> IncidentFilter:
     """Parse the incident filter. Raises `InvalidIdError` or `InvalidPayloadError`."""
     return IncidentFilter(
-        statuses=_distinct(vocabulary.stage(each).status for each in message.status),
-        severities=_distinct(vocabulary.severity(each) for each in message.severity),
+        statuses=_distinct(enums.stage(each).status for each in message.status),
+        severities=_distinct(enums.severity(each) for each in message.severity),
         dataset_urn=urns.dataset_urn(message.dataset_urn) if message.dataset_urn else None,
         owner_team=message.owner_team or None,
         failure_signature=message.failure_signature or None,
-        signal_type=vocabulary.signal_type(message.signal_type) if message.signal_type else None,
+        signal_type=enums.signal_type(message.signal_type) if message.signal_type else None,
         since=timestamp_of(message, "from_time") or "",
         until=timestamp_of(message, "to_time") or "9999",
     )

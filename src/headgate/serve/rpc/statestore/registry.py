@@ -13,8 +13,7 @@ from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.datasets import Dataset, DatasetStatus, Slos
 from headgate.health.registry.change_feed import Change
 from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup
@@ -107,7 +106,7 @@ class RegistryMethods:
 
     def ls(self, request: pb.ListDatasetsRequest, call: RpcCall) -> pb.ListDatasetsResponse:
         wanted = DatasetFilter(
-            tier=vocabulary.tier(request.tier) if request.tier else None,
+            tier=enums.tier(request.tier) if request.tier else None,
             owner_team=request.owner_team or None,
             status=_status(request.status) if request.status else None,
             source_type=request.source_type or None,

@@ -13,7 +13,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
 from headgate.health.incidents.listing import PAGE_MAX
-from headgate.health.model import enums as vocabulary
+from headgate.health.model import enums
 from headgate.health.model.incidents import Changes, Incident
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.service import HealthService
@@ -114,7 +114,7 @@ class SignalMethods:
 
     def of_dataset(self, request: pb.GetDatasetSignalsRequest, call: RpcCall) -> pb.GetDatasetSignalsResponse:
         urn = self._readable.seen(request.dataset_urn, call.principal)
-        kinds = [vocabulary.signal_type(each) for each in request.signal_types]
+        kinds = [enums.signal_type(each) for each in request.signal_types]
         signals: Sequence[Signal] = self._signals.of_dataset(urn, kinds, consistent=request.consistent)
         return pb.GetDatasetSignalsResponse(signals=[signal_message(each) for each in signals])
 
@@ -225,7 +225,7 @@ class IncidentMethods:
 
 
 # Few distinct values, parsed on every call.
-_signal_type: Final = lru_cache(maxsize=256)(vocabulary.signal_type)
+_signal_type: Final = lru_cache(maxsize=256)(enums.signal_type)
 
 
 def masked_incident(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:

@@ -12,8 +12,7 @@ from headgate.auth.rules import Reach, Rule
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.errors import NotFoundError
-from headgate.health.model import enums as vocabulary
-from headgate.health.model import urns
+from headgate.health.model import enums, urns
 from headgate.health.model.events import SOURCE
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
@@ -85,7 +84,7 @@ class WatchMethods:
     async def watch_signals(self, request: pb.WatchSignalsRequest, call: RpcCall) -> AsyncIterator[pb.SignalChange]:
         named = partial(WatchScope.of, self._of_signals, request.dataset_urns, call.principal)
         scope = await self._pool.run(named)
-        kinds = frozenset(vocabulary.signal_type(each) for each in request.signal_types)
+        kinds = frozenset(enums.signal_type(each) for each in request.signal_types)
         async for cursor, data in self._events("headgate.signal.state_changed", request.cursor):
             if data is None:
                 yield pb.SignalChange(cursor=cursor, heartbeat=True)

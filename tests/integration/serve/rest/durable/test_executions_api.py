@@ -15,7 +15,7 @@ from headgate.durable.model import payload
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.probes import Phase
 from headgate.serve.rest.durable import execution_waits
-from headgate.serve.runtime import watch_hub as watching
+from headgate.serve.runtime import watch_hub
 from tests.integration.serve.durable_api import Api, problem, serving
 
 
@@ -564,7 +564,7 @@ def test_result__server_drains__answers_at_once(api: Api) -> None:
 
 
 def test_result__too_many_wait__is_503(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHES_MAX", 0)
+    monkeypatch.setattr(watch_hub, "WATCHES_MAX", 0)
     api.started("order", "book", id="o")
 
     problem(api.get("/executions/o/result?wait=1s"), 503, "server_busy")
@@ -584,12 +584,12 @@ def test_watch__changes__are_told_until_the_end(api: Api) -> None:
     api.started("order", "book", id="o")
 
     async def talk(client: httpx.AsyncClient) -> httpx.Response:
-        watching = asyncio.create_task(client.get("/executions/o/watch"))
+        watch_hub = asyncio.create_task(client.get("/executions/o/watch"))
         for value in (1, 2, "stop"):
             await asyncio.sleep(0.1)
             api.service.client.signal("o", "add", msg(value))
             await asyncio.to_thread(api.env.run)
-        answer: httpx.Response = await asyncio.wait_for(watching, 10)
+        answer: httpx.Response = await asyncio.wait_for(watch_hub, 10)
         return answer
 
     answer = api.session(talk)

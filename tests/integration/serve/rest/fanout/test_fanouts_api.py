@@ -19,9 +19,8 @@ from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.serve.application import build_http
 from headgate.serve.probes import Phase, ServerProbes
-from headgate.serve.rest.fanout import fanouts
-from headgate.serve.rest.fanout import submissions as fanout_orders
-from headgate.serve.rest.fanout import watch as fanout_watching
+from headgate.serve.rest.fanout import fanouts, submissions
+from headgate.serve.rest.fanout import watch as fanout_watch
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.runtime import chained_pages as staged_pages
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -270,7 +269,7 @@ def test_make__item_over_the_limit__is_413(api: Api) -> None:
 def test_make__huge_manifest__is_refused_before_it_is_read(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fanout_orders, "MANIFEST_BYTES_MAX", 10)
+    monkeypatch.setattr(submissions, "MANIFEST_BYTES_MAX", 10)
     (tmp_path / "m.json").write_text('{"range": [0, 1]}')
 
     answer = api.post("/fanouts", {"group": "g", "manifest": str(tmp_path / "m.json")})
@@ -566,7 +565,7 @@ def sent(response: httpx.Response) -> list[tuple[str, Any]]:
 
 
 def test_watch__chunks_end__are_told_until_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout_watching, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(fanout_watch, "PAUSE_SECONDS", 0.01)
     api.made()
 
     async def talk(client: httpx.AsyncClient) -> httpx.Response:
@@ -590,8 +589,8 @@ def test_watch__chunks_end__are_told_until_the_end(api: Api, monkeypatch: pytest
 
 
 def test_watch__nothing_happens__ends_in_time_without_an_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout_watching, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(fanout_watching, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(fanout_watch, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(fanout_watch, "ALIVE_SECONDS", 0.05)
     api.made()
 
     answer = api.ask("GET", "/fanouts/r/watch?for=300ms")
