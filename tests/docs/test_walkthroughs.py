@@ -43,7 +43,7 @@ VARIES = (
     (re.compile(r'_ms":\d+'), '_ms":TIME'),
     (re.compile(r"home=\S+"), "home=HOME"),
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
-    (re.compile(r"(completed in|failed in|took) +[\dms.]+"), r"\1 TIME"),
+    (re.compile(r"(completed in|failed in|duration) +[\dms.]+"), r"\1 TIME"),
     (re.compile(r"\b\d+\.\d\ds\b|\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
     (re.compile(r"\b(run|readiness|backfill)_[0-9A-Z]{26}\b"), r"\1_ID"),
     # On the wall of a pipeline: with the day, if that is another one.
