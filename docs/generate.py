@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: settings, tables, errors, commands. Run by `make docs`; a test compares."""
+"""Generates docs/reference from the code: settings, tables, errors, commands. Run by `make docs`; a test compares."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def settings_page() -> str:
             "# Settings",
             "",
             NOTE,
-            "A later source wins: the file `headgate.toml` (or the one named by `--config` or `HEADGATE_CONFIG`),",
+            "Later sources take precedence: the file `headgate.toml` (or that of `--config` or `HEADGATE_CONFIG`),",
             "then the environment, then flags.",
-            "In the file, a dot is a section: `store.backend` is `backend` under `[store]`. Unknown names are refused.",
+            "In the file, a dot is a section: `store.backend` is `backend` in `[store]`. Unknown names are rejected.",
             "",
             "| Key | Variable | Allowed | Default | For |",
             "|---|---|---|---|---|",
@@ -49,9 +49,9 @@ def tables_page() -> str:
         "# Tables",
         "",
         NOTE,
-        "Every table of the product. On SQLite each is a table of `HOME/headgate.db`; on DynamoDB a table of its own.",
-        "Names can be changed by the settings `store.table_prefix` and `store.table_names`. Every index holds whole",
-        "items, and only those that carry all of its key attributes.",
+        "Every table. On SQLite each is a table of `HOME/headgate.db`; on DynamoDB a table of its own.",
+        "The settings `store.table_prefix` and `store.table_names` change the names. Every index projects whole",
+        "items and contains only those with all of its key attributes.",
         "",
     ]
     for table in ALL_TABLES:
@@ -87,8 +87,8 @@ def errors_page() -> str:
         "# Errors",
         "",
         NOTE,
-        "Every error has a code that does not change, and belongs to a family that says what to do. The same code",
-        "appears in problem documents over HTTP and on the command line's standard error.",
+        "Every error has a stable code and belongs to a family that determines how to react. The same code",
+        "appears in HTTP problem documents and on standard error of the command line.",
         "",
         "| Code | Class | Family | HTTP | gRPC | Exit | Meaning |",
         "|---|---|---|---|---|---|---|",
@@ -99,7 +99,7 @@ def errors_page() -> str:
         errors.TransientError: "retry with backoff",
         errors.FatalError: "stop, page a human",
     }
-    # Loaded for their errors: the page must not depend on what else a process has loaded.
+    # Imported for their errors, so that the page does not depend on other imports.
     assert _messages.__name__
     assert _problems.__name__
     for family, remedy in families.items():
@@ -116,10 +116,10 @@ def commands_page() -> str:
         "# Commands",
         "",
         NOTE,
-        "Noun, then verb. Tables are for people, `--json` for programs. Exit codes: 0 done; 1 `doctor` found a fault;",
-        "2 fix the input; 3 conflict; 4 not found; 70 stop and page someone; 75 try again. For `fanout` and `chunk`:",
-        "2 it ended partial or failed, or something is wrong with it; 3 it has stalled; 5 fix the input. For",
-        "`gate check`: 0 allow, 10 warn, 20 block, 30 unknown. For `audit verify`: 3 someone tampered with it.",
+        "Noun, then verb. `--json` prints JSON instead of tables. Exit codes: 0 success; 1 a `doctor` check failed;",
+        "2 invalid input; 3 conflict; 4 not found; 70 fatal, page someone; 75 try again. For `fanout` and `chunk`:",
+        "2 partial or failed, or a check failed; 3 stalled; 5 invalid input. For",
+        "`gate check`: 0 allow, 10 warn, 20 block, 30 unknown. For `audit verify`: 3 tampered with.",
         "",
     ]
     for path, command in _walk(root, "headgate"):
