@@ -749,7 +749,7 @@ def test_close__twice_and_while_redis_is_paused__ends_the_listener(server: Redis
 
 @pytest.mark.parametrize("url", ["http://host/0", "redis://:swordfish:x@host:port/0", "nonsense"])
 def test_layer__url_is_not_one_of_redis__is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(SettingsError, match="the URL of Redis is not valid") as caught:
+    with pytest.raises(SettingsError, match="not a valid Redis URL") as caught:
         RedisLayer(url=url, clock=CLOCK)
 
     assert url not in str(caught.value)
