@@ -25,12 +25,12 @@ _READINESS: Final = (
     page(
         E.VALIDATION_EXHAUSTED,
         "{pipeline} {schedule} {date}: its window closed before it was ready",
-        "'headgate why PIPELINE' says what was missing; ask for a rerun when it is there",
+        "'headgate why PIPELINE' says what was missing; request a rerun when it is there",
     ),
     page(
         E.VALIDATION_TIMEOUT,
         "{pipeline} {schedule} {date}: not ready within its time-out",
-        "'headgate why PIPELINE' says what was missing; ask for a rerun when it is there",
+        "'headgate why PIPELINE' says what was missing; request a rerun when it is there",
     ),
     page(
         E.EVALUATOR_FAILED,
@@ -63,7 +63,7 @@ _JOBS: Final = (
     page(
         E.JOB_FAILED,
         "{pipeline} {schedule} {date}: the job failed ({category}): {error}",
-        "look at the job's own log; it is tried again as its policy says",
+        "read the job's log; it is retried as its policy says",
         "category",
         "error",
     ),
@@ -77,7 +77,7 @@ _JOBS: Final = (
         "{pipeline} {schedule} {date}: the job was not seen to end within its poll window",
         "see whether it still runs; allow it a longer poll window, or cancel it",
     ),
-    note(E.CALLBACK_RECEIVED, "{pipeline} {schedule} {date}: the job said that it is {status}", "status"),
+    note(E.CALLBACK_RECEIVED, "{pipeline} {schedule} {date}: the job reported {status}", "status"),
     note(
         E.TRIGGER_FAILED,
         "{pipeline} {schedule} {date}: the job could not be started, attempt {attempt}: {error}",
@@ -88,7 +88,7 @@ _JOBS: Final = (
     page(
         E.TRIGGER_EXHAUSTED,
         "{pipeline} {schedule} {date}: the job could not be started in {attempts} attempts: {error}",
-        "check what starts it: permissions, quotas, whether the service is up; then ask for a rerun",
+        "check what starts it: permissions, quotas, whether the service is up; then request a rerun",
         "attempts",
         "error",
     ),
@@ -100,20 +100,20 @@ _JOBS: Final = (
     ),
     page(
         E.RETRY_EXHAUSTED,
-        "{pipeline} {schedule} {date}: the job failed {attempts} times and is not tried again",
-        "fix the cause, then ask for a rerun",
+        "{pipeline} {schedule} {date}: the job failed {attempts} times and is not retried",
+        "fix the cause, then request a rerun",
         "attempts",
     ),
     note(E.PIPELINE_COMPLETED, "{pipeline} {schedule} {date}: done", resolves=_OVER),
     page(
         E.PIPELINE_FAILED,
         "{pipeline} {schedule} {date}: failed: {reason}",
-        "'headgate run show' has its attempts; ask for a rerun when the cause is fixed",
+        "'headgate run show' has its attempts; request a rerun when the cause is fixed",
         "reason",
     ),
     inform(
         E.PIPELINE_EXCLUDED,
-        "{pipeline} {schedule} {date}: nothing is done, its calendar excludes the day ({source})",
+        "{pipeline} {schedule} {date}: not run, the calendar excludes the day ({source})",
         "nothing, unless the calendar is wrong",
         "source",
     ),
@@ -148,11 +148,11 @@ _JOBS: Final = (
 )
 
 _RERUNS: Final = (
-    note(E.RERUN_REQUESTED, "{pipeline} {schedule} {date}: a rerun was asked for ({reason})", "reason"),
-    inform(E.RERUN_ACCEPTED, "{pipeline} {schedule} {date}: it is done again ({reason})", "", "reason"),
+    note(E.RERUN_REQUESTED, "{pipeline} {schedule} {date}: a rerun was requested ({reason})", "reason"),
+    inform(E.RERUN_ACCEPTED, "{pipeline} {schedule} {date}: the rerun was accepted ({reason})", "", "reason"),
     warn(
         E.RERUN_REJECTED,
-        "{pipeline} {schedule} {date}: it is not done again ({reason}): {refusal}",
+        "{pipeline} {schedule} {date}: the rerun was rejected ({reason}): {refusal}",
         "force it with a reason if it must be",
         "reason",
         "refusal",
@@ -168,7 +168,7 @@ _RERUNS: Final = (
     warn(
         E.LATE_DATA_ARRIVAL,
         "{pipeline} {schedule} {date}: data came after it was done ({sensor_key})",
-        "a rerun was asked for; see that it is accepted",
+        "a rerun was requested; check that it is accepted",
         "sensor_key",
     ),
     note(E.BACKFILL_STARTED, "{pipeline}: backfill {backfill_id} of {periods} periods began", "backfill_id", "periods"),
@@ -191,24 +191,24 @@ _RERUNS: Final = (
 )
 
 _AFTERWARDS: Final = (
-    note(E.POST_RUN_BASELINE_CAPTURED, "{pipeline} {schedule} {date}: what it was made from was noted"),
+    note(E.POST_RUN_BASELINE_CAPTURED, "{pipeline} {schedule} {date}: the baseline was captured"),
     warn(
         E.BASELINE_CAPTURE_FAILED,
-        "{pipeline} {schedule} {date}: what it was made from could not be noted: {error}",
-        "drift of this period will not be seen",
+        "{pipeline} {schedule} {date}: the baseline could not be captured: {error}",
+        "drift of this period will not be detected",
         "error",
     ),
-    note(E.POST_RUN_PASSED, "{pipeline} {schedule} {date}: what came after it is fine", resolves=(E.POST_RUN_FAILED,)),
+    note(E.POST_RUN_PASSED, "{pipeline} {schedule} {date}: the post-run checks passed", resolves=(E.POST_RUN_FAILED,)),
     warn(
         E.POST_RUN_FAILED,
-        "{pipeline} {schedule} {date}: what came after it fails {rule}",
-        "look at what the run wrote before others read it",
+        "{pipeline} {schedule} {date}: post-run rule {rule} failed",
+        "inspect the output of the run before consumers read it",
         "rule",
     ),
     warn(
         E.POST_RUN_DRIFT,
         "{pipeline} {schedule} {date}: {sensor_key} went from {previous} to {current} after it was done",
-        "a rerun was asked for; see that it is accepted",
+        "a rerun was requested; check that it is accepted",
         "sensor_key",
         "previous",
         "current",
@@ -223,25 +223,25 @@ _AFTERWARDS: Final = (
     ),
     warn(
         E.POST_RUN_SENSOR_MISSING,
-        "{pipeline} {schedule} {date}: no sensor said anything about it afterwards",
-        "see whether the job really wrote, and whether the sensor is still alive",
+        "{pipeline} {schedule} {date}: no sensor reported after the run",
+        "check that the job wrote its output and that the sensor still reports",
     ),
     note(E.MONITORING_STARTED, "{pipeline} {schedule} {date}: its inputs are watched for {duration_seconds} s",
          "duration_seconds"),
     warn(
         E.MONITORING_DRIFT_DETECTED,
         "{pipeline} {schedule} {date}: trait {trait} no longer passes after it was done",
-        "a rerun was asked for; see that it is accepted",
+        "a rerun was requested; check that it is accepted",
         "trait",
     ),
-    note(E.MONITORING_COMPLETED, "{pipeline} {schedule} {date}: its inputs stayed as they were"),
+    note(E.MONITORING_COMPLETED, "{pipeline} {schedule} {date}: its inputs did not change"),
     warn(
         E.DATA_QUARANTINED,
-        "{pipeline} {date}: {count} records were put aside",
-        "look at them; what comes after is held if the definition says so",
+        "{pipeline} {date}: {count} records are quarantined",
+        "inspect them; downstream runs are held if the definition says so",
         "count",
     ),
-    note(E.QUARANTINE_CLEARED, "{pipeline} {date}: no record is put aside any more", resolves=(E.DATA_QUARANTINED,)),
+    note(E.QUARANTINE_CLEARED, "{pipeline} {date}: no record is quarantined any more", resolves=(E.DATA_QUARANTINED,)),
 )  # fmt: skip
 
 _DRY_RUNS: Final = (
@@ -251,12 +251,12 @@ _DRY_RUNS: Final = (
          "status"),
     inform(E.DRY_RUN_DRIFT, "{pipeline} {schedule} {date}: dry run: {sensor_key} changed afterwards", "", "sensor_key"),
     inform(E.DRY_RUN_COMPLETED, "{pipeline} {schedule} {date}: dry run: over, deadline {sla_status}", "", "sla_status"),
-    inform(E.DRY_RUN_WOULD_RERUN, "{pipeline} {schedule} {date}: dry run: it would be done again ({reason})", "",
+    inform(E.DRY_RUN_WOULD_RERUN, "{pipeline} {schedule} {date}: dry run: a rerun would be requested ({reason})", "",
          "reason"),
     inform(E.DRY_RUN_RERUN_REJECTED, "{pipeline} {schedule} {date}: dry run: a rerun would be refused: {refusal}", "",
          "refusal"),
-    inform(E.DRY_RUN_WOULD_RETRY, "{pipeline} {schedule} {date}: dry run: it would be tried again", ""),
-    inform(E.DRY_RUN_RETRY_EXHAUSTED, "{pipeline} {schedule} {date}: dry run: it would not be tried again", ""),
+    inform(E.DRY_RUN_WOULD_RETRY, "{pipeline} {schedule} {date}: dry run: the job would be retried", ""),
+    inform(E.DRY_RUN_RETRY_EXHAUSTED, "{pipeline} {schedule} {date}: dry run: the job would not be retried", ""),
 )  # fmt: skip
 
 RUN_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_READINESS, *_JOBS, *_RERUNS, *_AFTERWARDS, *_DRY_RUNS)

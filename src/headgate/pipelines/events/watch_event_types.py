@@ -69,7 +69,7 @@ _DEADLINES: Final = (
     page(
         E.SENSOR_DEADLINE_EXPIRED,
         "{pipeline} {schedule} {date}: the sensor it begins with did not come by {deadline}",
-        "see who should have sent it; ask for a rerun when it is there",
+        "see who should have sent it; request a rerun when it is there",
         "deadline",
     ),
     note(E.EXPECTATION_JUDGED, "{pipeline} {schedule} {date}: {kind} is {verdict}", "kind", "verdict"),
