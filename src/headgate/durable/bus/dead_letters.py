@@ -77,7 +77,7 @@ class LetterFilter(Struct, frozen=True, kw_only=True):
             return False
         if self.newer_than_seconds is not None and age_seconds > self.newer_than_seconds:
             return False
-        return self.type is None or takes_type([self.type], _typed(letter.body).type)
+        return self.type is None or takes_type([self.type], typed_decode.from_json(letter.body, _Typed).type)
 
 
 class _Typed(Struct):
@@ -181,10 +181,6 @@ def _query(subscription: str | None, limit: int, cursor: str | None) -> Query:
         return Query(table=SUBSCRIPTIONS, index="kind-index", partition=KIND, limit=limit, cursor=cursor)
     sort = Sort(Range.BEGINS_WITH, PREFIX)
     return Query(table=SUBSCRIPTIONS, partition=subscription, sort=sort, limit=limit, cursor=cursor, consistent=True)
-
-
-def _typed(body: str) -> _Typed:
-    return typed_decode.from_json(body, _Typed)
 
 
 def _unknown(subscription: str, event_id: str) -> NotFoundError:

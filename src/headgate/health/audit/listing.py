@@ -81,7 +81,7 @@ class Merge:
 
         The caller filters by actor; a cursor is valid for the same filter only.
         """
-        question = _question(since, until, actor)
+        question = hashlib.sha256(repr(("audit", since, until, actor)).encode()).hexdigest()[:16]
         below = self._resumed(question, cursor) if cursor is not None else self._start(until)
         found = self._read(below, _checked(limit))
         rows = sorted(
@@ -163,7 +163,3 @@ def _checked(limit: int) -> int:
     if not 1 <= limit <= QUERY_LIMIT_MAX:
         raise InvalidPayloadError(f"limit {limit}: give 1 to {QUERY_LIMIT_MAX}")
     return limit
-
-
-def _question(since: str | None, until: str | None, actor: str | None) -> str:
-    return hashlib.sha256(repr(("audit", since, until, actor)).encode()).hexdigest()[:16]

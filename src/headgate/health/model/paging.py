@@ -89,7 +89,7 @@ class MergedPages:
         for scanned, (where, row) in enumerate(rows, 1):
             if len(found) == limit or scanned > limit * SCANNED_PER_ROW_MAX:
                 assert last is not None
-                return Page(found, self._cursor(shape, last))
+                return Page(found, self._keyring.sign(Purpose.CURSOR, msgspec.json.encode(_Cursor(shape, *last))))
             last = where
             if keep(row):
                 found.append(row)
@@ -139,9 +139,6 @@ class MergedPages:
                 yield from sorted(alike, key=lambda pair: pair[0], reverse=query.descending)
                 return
             page = self._store.query(msgspec.structs.replace(query, cursor=page.cursor))
-
-    def _cursor(self, shape: str, last: Place) -> str:
-        return self._keyring.sign(Purpose.CURSOR, msgspec.json.encode(_Cursor(shape, *last)))
 
     def _after(self, cursor: str | None, shape: str) -> Place | None:
         if cursor is None:

@@ -78,7 +78,7 @@ class Feed:
         }
         pages = self._store.query_many(list(queries.values()))
         # Sorted by time across shards; within a shard the order is exact.
-        numbered = [_numbered(shard, page) for shard, page in zip(queries, pages, strict=True)]
+        numbered = [[(shard, item) for item in page.items] for shard, page in zip(queries, pages, strict=True)]
         merged = list(heapq.merge(*numbered, key=_moment))
         for shard, item in merged[:limit]:
             places[shard] = int(item["SK"])
@@ -129,10 +129,6 @@ def _span(shard: int, place: int, end: int, limit: int) -> Query:
 
 def _partition(shard: int) -> str:
     return str(DATASET_CHANGE.key(shard=shard, sequence=0).partition)
-
-
-def _numbered(shard: int, page: Page) -> list[tuple[int, Item]]:
-    return [(shard, item) for item in page.items]
 
 
 def _moment(numbered: tuple[int, Item]) -> str:

@@ -93,7 +93,7 @@ class TopicProducers:
         Raises `InvalidPayloadError` or `InvalidIdError` for invalid input, and `StoreBusyError` after too many
         conflicts.
         """
-        key, now_ms = _key(topic, producer_id), int(self._clock.seconds() * 1000)
+        key, now_ms = Key(_partition(topic), entity_id(producer_id)), int(self._clock.seconds() * 1000)
         at = instant(now_ms) if seen_at is None else moment(seen_at, field="seen_at")
         if at > instant(now_ms + FUTURE_MS_MAX):
             raise InvalidPayloadError(f"seen_at {at} is in the future; it is {instant(now_ms)}")
@@ -132,10 +132,6 @@ def _partition(topic: str) -> str:
     if not topic or len(topic.encode(errors="surrogatepass")) > TOPIC_BYTES_MAX:
         raise InvalidPayloadError(f"topic {topic[:60]!r}: give 1 to {TOPIC_BYTES_MAX} bytes of text")
     return f"PRODUCERS#{topic}"
-
-
-def _key(topic: str, producer_id: str) -> Key:
-    return Key(_partition(topic), entity_id(producer_id))
 
 
 def _row(key: Key, producer: TopicProducer) -> Item:
