@@ -11,8 +11,8 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import IllegalTransitionError
 from headgate.health.incidents.listing import IncidentFilter
-from headgate.health.incidents.plans import Opened
 from headgate.health.incidents.rows import TimerKind
+from headgate.health.incidents.writes import Opened
 from headgate.health.model.enums import IncidentStatus
 from headgate.health.model.incidents import Changes
 from headgate.health.model.signals import UpdateResult, UpdateVerdict

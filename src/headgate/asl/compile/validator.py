@@ -1,4 +1,7 @@
-"""Validator: reports every problem of a definition at once, with its path and the allowed form."""
+"""Validator: reports every problem of a definition at once, with its path and the allowed form.
+
+It includes states that an EXPRESS iteration cannot run, such as tasks that wait for a callback.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headgate.asl.compile import field_checks as checks
-from headgate.asl.compile.express_fields import check_express
 from headgate.asl.compile.field_checks import Check
 from headgate.asl.compile.map_fields import check_map
 from headgate.asl.compile.parser import DEFINITION_BYTES_MAX, load
@@ -23,11 +25,14 @@ from headgate.asl.compile.state_fields import (
     languages_with,
 )
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import Language, StateType
+from headgate.asl.model.definition import ExecutionType, Language, MapMode, StateType
 from headgate.asl.model.substitution import unresolved
-from headgate.asl.model.transitions import all_machines, processor_of, states_of
+from headgate.asl.model.transitions import all_machines, is_distributed, processor_of, states_of
+from headgate.asl.tasks.resources import Callee, WaitMode, target_of
 
 __all__ = ["Problem", "ProblemCode", "load", "problems"]
+
+_OR_STANDARD: Final = 'or set "ExecutionType": "STANDARD"'
 
 # Far above any hand-written machine; deeper ones would exhaust the stack.
 _DEPTH_MAX: Final = 200
@@ -65,7 +70,7 @@ def problems(definition: Json) -> list[Problem]:
         _check_size(location, definition)
         _check_machine(location, definition, _OUTERMOST, language_of(definition, Language.JSONPATH))
         check_flow(location, definition)
-        check_express(location, definition)
+        _check_express(location, definition)
         _check_variables(location, definition)
         _check_substitutions(location, definition)
     return location.problems
@@ -285,3 +290,38 @@ def _may_be_placeholder(steps: tuple[str | int, ...], key: str, holder: Mapping[
     if key == "Resource":
         return holder.get("Type") == StateType.TASK
     return key in _CALLEE_FIELDS and bool(steps) and steps[-1] in ("Parameters", "Arguments")
+
+
+def _check_express(location: SourceLocation, definition: Json) -> None:
+    """Report states that only STANDARD iterations support, at any depth inside an EXPRESS Map."""
+    express: list[tuple[str | int, ...]] = []
+    for nested in all_machines(definition):
+        match nested.machine.get("ProcessorConfig"):
+            case {"Mode": MapMode.DISTRIBUTED, "ExecutionType": ExecutionType.EXPRESS}:
+                express.append(nested.steps)
+        if any(nested.steps[: len(steps)] == steps for steps in express):
+            for name, state in states_of(nested.machine).items():
+                _check_express_state(location.at(*nested.steps, "States", name), state)
+
+
+def _check_express_state(location: SourceLocation, state: dict[str, Json]) -> None:
+    if state.get("Type") == StateType.TASK and isinstance(state.get("Resource"), str):
+        _check_express_resource(location.at("Resource"), state["Resource"])
+    elif state.get("Type") == StateType.MAP and is_distributed(state):
+        field, _ = processor_of(state)
+        place = location.at(field, "ProcessorConfig", "Mode")
+        fact = "a distributed Map cannot be within an EXPRESS iteration"
+        place.report(ProblemCode.NOT_IN_EXPRESS, fact, f'write "INLINE", {_OR_STANDARD}')
+
+
+def _check_express_resource(location: SourceLocation, resource: str) -> None:
+    try:
+        target = target_of(resource)
+    except ValueError:
+        return  # Reported by the check of Resource.
+    if target.wait is not WaitMode.ANSWER:
+        fact = f"an EXPRESS iteration cannot wait ({target.wait.value})"
+        location.report(ProblemCode.NOT_IN_EXPRESS, fact, f"call it without {target.wait.value}, {_OR_STANDARD}")
+    elif target.callee is Callee.ACTIVITY:
+        fact = "an EXPRESS iteration cannot wait for a worker of an activity"
+        location.report(ProblemCode.NOT_IN_EXPRESS, fact, f"call a function, {_OR_STANDARD}")

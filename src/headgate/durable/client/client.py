@@ -21,7 +21,7 @@ from headgate.durable.client.start_lookup import StartEventLookup, declared_limi
 from headgate.durable.engine.activity_store import Activities, AttemptResult
 from headgate.durable.model.activity_tokens import read_token
 from headgate.durable.model.archive import Archive
-from headgate.durable.model.definitions import WorkflowDefinition
+from headgate.durable.model.declarations import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import (
     NULL,

@@ -20,7 +20,7 @@ from headgate.durable.engine.inbox import Inboxes, delayed_start, holds, in_orde
 from headgate.durable.engine.ready_queue import ReadyList, Work
 from headgate.durable.engine.stuck import failed_turn
 from headgate.durable.engine.turn_commit import SOURCES_MAX, Source, TurnContext, TurnTransaction, turn_transaction
-from headgate.durable.model.definitions import WorkflowDefinition
+from headgate.durable.model.declarations import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
     Close,

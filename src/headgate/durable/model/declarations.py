@@ -1,10 +1,11 @@
-"""Declarations: the declared limits of workflows, published to processes that have not loaded their code."""
+"""Declared workflows: their definition in this process, and their limits published to processes without their code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
+from headgate.durable.model.payload import Signature
 from headgate.store.catalogue.tables import DEFINITION, DEFINITIONS
 from headgate.store.model.requests import Put
 from headgate.store.model.values import Item
@@ -46,3 +47,22 @@ class Declarations:
 def _item(app: str, name: str, limits: Limits) -> Item:
     key = DEFINITIONS.key_attributes(DEFINITION.key(kind=_KIND, name=name))
     return {**key, **DEFINITION.index_attributes(kind=_KIND), "app": app, **limits._asdict()}
+
+
+class WorkflowDefinition(Protocol):
+    """A declared workflow: its function, its signature and its limits."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def function(self) -> Callable[..., Awaitable[Any]]: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def timeout_seconds(self) -> float | None: ...
+
+    @property
+    def retention_seconds(self) -> float | None: ...

@@ -56,12 +56,31 @@ from headgate.durable.model.history import (
     note_text,
 )
 from headgate.durable.replay import sandbox, turn_timeout
-from headgate.durable.replay.awaitables import PendingFuture
-from headgate.durable.replay.deterministic_loop import DurableTask, DurableTimer, TurnLoop
+from headgate.durable.replay.deterministic_loop import DurableFuture, DurableTask, DurableTimer, TurnLoop
 from headgate.durable.replay.mailbox import Mailbox
 from headgate.durable.replay.outcomes import outcome_of
 from headgate.durable.replay.replay_check import compare
 from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
+
+
+class PendingFuture(DurableFuture[Any]):
+    """The future of an activity, a child or a sent signal. Cancelling it issues a command."""
+
+    __slots__ = ("_interpreter", "decode", "seq", "what")
+
+    def __init__(self, interpreter: Interpreter, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> None:
+        super().__init__(interpreter.loop)
+        self._interpreter = interpreter
+        self.seq = seq
+        self.what = what
+        self.decode = decode
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - asyncio's signature
+        if not super().cancel(msg):
+            return False
+        self._interpreter.abandon(self.seq)
+        return True
+
 
 F = TypeVar("F", bound=PendingFuture)
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
 from headgate.durable.model.names import check_execution_id, check_name, check_signal_name, check_tags, child_id
 from headgate.durable.model.retry import Retry
-from headgate.durable.replay.awaitables import PendingFuture
-from headgate.durable.replay.interpreter import Interpreter, current, running
+from headgate.durable.replay.interpreter import Interpreter, PendingFuture, current, running
 from headgate.errors import DefinitionError, WorkflowViolationError
 
 if TYPE_CHECKING:

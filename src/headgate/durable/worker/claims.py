@@ -1,4 +1,8 @@
-"""Held claims: the activities that this worker has claimed, from the claim until their result is stored."""
+"""Claims: the activities that a worker holds until their results are stored, the prefetch limit, and lost claims.
+
+A claim is lost when the store commits it and the answer does not arrive. Each claim is tracked in `HeldClaims` until
+its result is stored, because the store may delay a call for longer than the time between two searches.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,56 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.engine.activity_store import AttemptResult, wait_deadline
+from headgate.durable.engine.activity_store import Activities, AttemptResult, wait_deadline
+from headgate.durable.engine.engine import Engine
 from headgate.durable.model.records import NEVER_MS, Activity
 from headgate.durable.worker.executor import RunningAttempt
-from headgate.durable.worker.prefetch import Prefetch
 
 RUNNING_MAX: Final = 1_000
+PREFETCH_MAX: Final = 256
+# A claim that would wait longer than this for a thread is better left to other workers.
+PREFETCH_SECONDS: Final = 1.0
+
+
+class Prefetch:
+    """Decides how many activities to claim ahead, and when to release them to other workers.
+
+    It estimates the wait of a claim from the mean duration of activities, and from the last progress of the queue.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._mean_seconds = 0.0
+        self._progress_at = clock.monotonic()
+
+    def on_progress(self) -> None:
+        """Note that an activity was started, or that an empty queue was filled."""
+        self._progress_at = self._clock.monotonic()
+
+    def on_finished(self, seconds: float) -> None:
+        """Include the duration of an activity in the mean."""
+        self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
+
+    def room(self, queued: int, threads: int) -> int:
+        """Return how many more activities to claim."""
+        if queued >= threads and self._seconds_left() <= 0:
+            return 0
+        room = PREFETCH_MAX - queued
+        if self._mean_seconds > 0:
+            within_limit = int(PREFETCH_SECONDS * threads / self._mean_seconds) + threads
+            room = min(room, within_limit - queued)
+        return max(0, room)
+
+    def surplus(self, queued: int, threads: int) -> int:
+        """Return how many queued claims to release: none while the threads make progress."""
+        return 0 if self._seconds_left() > 0 else max(0, queued - threads)
+
+    def seconds_left(self, queued: int, threads: int) -> float | None:
+        """Return the seconds until there is a surplus if no activity is started; None if there will be none."""
+        return max(0.0, self._seconds_left()) if queued > threads else None
+
+    def _seconds_left(self) -> float:
+        return self._progress_at + PREFETCH_SECONDS - self._clock.monotonic()
 
 
 class _TokenHold(Struct):
@@ -144,3 +192,24 @@ class HeldClaims:
         known.update(list(self._tokens_in_use))
         known.update(activity.token for activity, _ in list(self.unrecorded))
         return known
+
+
+class LostClaimFinder:
+    """Finds claims under this worker's id that this process does not hold. For the polling thread."""
+
+    def __init__(self, activities: Activities, claims: HeldClaims, engine: Engine) -> None:
+        self._activities = activities
+        self._claims = claims
+        self._engine = engine
+        self._suspects: set[str] = set()
+
+    def find(self) -> list[Activity]:
+        """Return claims that two searches in a row found lost: one may just have caught a claim between two stages."""
+        known = self._claims.known_tokens()
+        ending = self._engine.ready.removal_keys()
+        claimed = self._activities.held()
+        lost = [each for each in claimed if each.token not in known and each.activity_id not in ending]
+        confirmed = [each for each in lost if each.token in self._suspects]
+        self._suspects = {each.token for each in lost} - {each.token for each in confirmed}
+        # The index may lag behind the row, which may have ended.
+        return [each for each in confirmed if self._activities.is_held(each)]

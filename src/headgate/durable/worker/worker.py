@@ -32,10 +32,9 @@ from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity as Definition
-from headgate.durable.worker.claims import HeldClaims
+from headgate.durable.worker.claims import HeldClaims, LostClaimFinder
 from headgate.durable.worker.deadlines import CancellationReaper, DeadlineReaper
 from headgate.durable.worker.executor import RunningAttempt, failed, perform
-from headgate.durable.worker.lost_claims import LostClaimFinder
 from headgate.durable.worker.poll_schedule import ARCHIVE, ARCHIVE_SECONDS, RENEW, SWEEP, SWEEP_SECONDS, PollSchedule
 from headgate.durable.worker.poller import PAGE, WorkPoller
 from headgate.durable.worker.result_recorder import ResultRecorder

@@ -22,7 +22,6 @@ from headgate.errors import (
 )
 from headgate.health.incidents import decisions
 from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
-from headgate.health.incidents.plans import IncidentDrafts, IncidentPlan, Opened
 from headgate.health.incidents.reports import audit_entry, checked, event_type_of, verb_of
 from headgate.health.incidents.rows import (
     Sealer,
@@ -34,7 +33,15 @@ from headgate.health.incidents.rows import (
     incident_of,
     incident_put,
 )
-from headgate.health.incidents.writes import are_all_ok, companions, link_writes, unlink_writes
+from headgate.health.incidents.writes import (
+    IncidentDrafts,
+    IncidentPlan,
+    Opened,
+    are_all_ok,
+    companions,
+    link_writes,
+    unlink_writes,
+)
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Link

@@ -1,9 +1,11 @@
-"""Incident companion writes: signal links, deduplication and open-incident rows, and timers that go with a change."""
+"""Incident writes: plans that open or join an incident, and the links, index rows and timers that go with a change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from msgspec import Struct
 
 from headgate.health.incidents.rows import TimerKind, dedup_write, due_delete, due_put, open_delete, open_put
 from headgate.health.model.enums import IncidentStatus, SignalState
@@ -123,3 +125,42 @@ def _link_update(row: Item, incident_id: str | None, condition: Condition) -> Up
         set={"incident_id": incident_id, "version": row["version"] + 1},
         condition=condition,
     )
+
+
+class Opened(Struct, frozen=True):
+    """The incident of a report. `is_new`: the report opened it; otherwise the report joined or reopened it."""
+
+    incident: Incident
+    is_new: bool
+
+
+class IncidentPlan(Struct, frozen=True):
+    """The writes that open, join or reopen an incident, conditional on the rows as read."""
+
+    incident: Incident
+    is_new: bool
+    writes: list[Write]
+
+    @property
+    def writes_incident(self) -> bool:
+        """Whether the incident row is written, and not only checked."""
+        return any(not isinstance(each, Check) for each in self.writes)
+
+
+class IncidentDrafts:
+    """Incidents as earlier transactions of the same batch will leave them."""
+
+    def __init__(self) -> None:
+        self._incidents: dict[str, Incident] = {}
+        self._by_dedup_key: dict[str, Incident] = {}
+
+    def note(self, incident: Incident) -> None:
+        self._incidents[incident.incident_id] = incident
+        self._by_dedup_key.update(dict.fromkeys(incident.keys, incident))
+
+    def incident(self, incident_id: str) -> Incident | None:
+        return self._incidents.get(incident_id)
+
+    def by_dedup_key(self, dedup_key: str) -> Incident | None:
+        found = self._by_dedup_key.get(dedup_key)
+        return None if found is None else self._incidents[found.incident_id]

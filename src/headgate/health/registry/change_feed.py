@@ -22,7 +22,7 @@ from headgate.errors import CursorError
 from headgate.health.model.datasets import Dataset, DatasetStatus
 from headgate.store.catalogue.tables import DATASET_CHANGE, DATASET_FEED_END, DATASET_REGISTRY
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Delete, Page, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store

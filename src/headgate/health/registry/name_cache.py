@@ -1,4 +1,8 @@
-"""Name cache: the registered URN of a requested one, cached briefly because thousands of calls a second need it."""
+"""Name cache: the registered URN of a requested one, and its profile, cached briefly.
+
+Thousands of calls a second need the name. The signal writer needs the profiles of a whole batch, and a lineage walk
+those of all datasets it reaches; one store call for each would be too slow.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from zlib import crc32
 
 from headgate.clock import Clock
-from headgate.health.model.datasets import Dataset
+from headgate.health.model.datasets import Dataset, DatasetProfile
 from headgate.health.model.urns import dataset_urn
 
 # The trust time of a cached answer. Entries that were read together expire apart, so that they are not all reloaded at
@@ -117,3 +121,39 @@ class NameCache:
         found = {name: datasets[urn].dataset_urn if urn in datasets else None for name, urn in requested.items()}
         self._remembered.keep(names, found)
         return known | found
+
+
+class ProfileCache:
+    """Tier and owner of datasets in use, loaded in batches. Safe to use from many threads."""
+
+    def __init__(
+        self, find_many: Callable[[Sequence[str]], Mapping[str, Dataset]], clock: Clock, changes: Callable[[], int]
+    ) -> None:
+        """Take `find_many`, which returns datasets in use, and `changes`, a counter of changes by other processes."""
+        self._find_many = find_many
+        self._remembered: TtlCache[DatasetProfile | None] = TtlCache(clock, changes)
+        self.forget = self._remembered.forget
+
+    def of(self, dataset_urns: Sequence[str]) -> dict[str, DatasetProfile]:
+        """Return the profile of each dataset that is in use. Raises `TransientError`."""
+        at_hand = self._remembered.at_hand()
+        profiles: dict[str, DatasetProfile | None] = {}
+        unknown: list[str] = []
+        for urn in dict.fromkeys(dataset_urns):
+            try:
+                profiles[urn] = at_hand[urn]
+            except KeyError:
+                unknown.append(urn)
+        if unknown:
+            datasets = self._find_many(unknown)
+            found = {urn: _profile(urn, datasets.get(urn)) for urn in unknown}
+            self._remembered.keep(at_hand, found)
+            profiles |= found
+        return {urn: profile for urn, profile in profiles.items() if profile is not None}
+
+
+def _profile(requested: str, dataset: Dataset | None) -> DatasetProfile | None:
+    if dataset is None:
+        return None
+    name = dataset.dataset_urn
+    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == requested else name)

@@ -45,8 +45,7 @@ from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup, Loo
 from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 from headgate.health.registry.listing import DatasetFilter, Datasets, Listing
-from headgate.health.registry.name_cache import NameCache
-from headgate.health.registry.profile_cache import ProfileCache
+from headgate.health.registry.name_cache import NameCache, ProfileCache
 from headgate.health.registry.rows import (
     Versions,
     checked_spec,

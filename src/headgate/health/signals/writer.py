@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, TransientError, UserError
 from headgate.health.incidents.decisions import QUIET_MS, dedup_key_for
-from headgate.health.incidents.plans import IncidentDrafts, IncidentPlan
 from headgate.health.incidents.rows import TimerKind, due_put
 from headgate.health.incidents.service import Incidents
+from headgate.health.incidents.writes import IncidentDrafts, IncidentPlan
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState
 from headgate.health.model.events import EventWrites, no_event_writes, signal_changed

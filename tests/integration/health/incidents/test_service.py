@@ -19,8 +19,8 @@ from headgate.errors import (
     UserError,
     VersionConflictError,
 )
-from headgate.health.incidents.plans import Opened
 from headgate.health.incidents.rows import TimerKind, incident_key
+from headgate.health.incidents.writes import Opened
 from headgate.health.model.enums import IncidentStatus, Severity
 from headgate.health.model.events import IncidentEventType
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Resolution

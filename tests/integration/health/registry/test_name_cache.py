@@ -1,4 +1,4 @@
-"""Standings of datasets: many found by either form of their names in a few calls, and anew after a change."""
+"""Profile cache: many found by either form of their names in a few calls, and anew after a change."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.worker.prefetch import PREFETCH_MAX, PREFETCH_SECONDS, Prefetch
+from headgate.durable.worker.claims import PREFETCH_MAX, PREFETCH_SECONDS, Prefetch
 
 
 @pytest.fixture
