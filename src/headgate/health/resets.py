@@ -59,8 +59,9 @@ class Resets:
         # Incidents first: they unlink their signals, which is impossible once the signals are deleted.
         ended = self._retirement.end_incidents(dataset_urn, f"signals were reset: {reason}", actor)
         deleted: list[str] = []
+        query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
         for _ in range(ATTEMPTS_MAX):
-            rows = self._rows(dataset_urn)
+            rows = self._store.query(query).items
             try:
                 for start in range(0, len(rows), TOGETHER):
                     deleted += self._delete(dataset_urn, rows[start : start + TOGETHER], actor, reason)
@@ -71,10 +72,6 @@ class Resets:
                 self._cache.invalidate(cache_keys.signal_states_of(dataset_urn))
             return Reset(dataset_urn, sorted(deleted), ended)
         raise StoreBusyError(f"signals of {dataset_urn}: updates keep arriving; stop their sender and try again")
-
-    def _rows(self, dataset_urn: str) -> list[Item]:
-        query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
-        return self._store.query(query).items
 
     def _delete(self, dataset_urn: str, rows: list[Item], actor: str, reason: str) -> list[str]:
         types = [str(row["SK"]) for row in rows]

@@ -32,7 +32,7 @@ from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
 from headgate.health.model import incidents as incident_model
-from headgate.health.model.datasets import Dataset, DatasetProfile
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.signals import SignalUpdate, UpdateResult
@@ -152,7 +152,7 @@ class HealthService:
             profile=self.profile,
             observer=observer,
         )
-        self.retirement = Retirement(store, clock, cache, self.incidents, stored=self._stored)
+        self.retirement = Retirement(store, clock, cache, self.incidents, stored=lambda urn: self.registry.held(urn))
         self.registry = Registry(
             store,
             clock,
@@ -276,9 +276,6 @@ class HealthService:
     def registered(self, dataset_urn: str) -> str:
         """Return the URN a dataset is registered under, which may have a version that the given one lacks."""
         return self.registry.names.of(dataset_urn) or dataset_urn
-
-    def _stored(self, dataset_urn: str) -> Dataset | None:
-        return self.registry.held(dataset_urn)
 
     def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
         return {urn: profile.tier for urn, profile in self.registry.profiles.of(dataset_urns).items()}

@@ -251,10 +251,6 @@ def _json_to_string(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _array(*values: Json) -> list[Json]:
-    return list(values)
-
-
 def _array_partition(array: Json, size: Json) -> list[list[Json]]:
     items, chunk = _list(array), _integer(size)
     if chunk < 1:
@@ -282,10 +278,6 @@ def _array_get_item(array: Json, index: Json) -> Json:
     if not 0 <= at < len(items):
         raise ValueError(f"the index {at} is outside of a list of {len(items)}")
     return items[at]
-
-
-def _array_length(array: Json) -> int:
-    return len(_list(array))
 
 
 def _array_unique(array: Json) -> list[Json]:
@@ -394,12 +386,12 @@ FUNCTIONS: Final = {
     _FORMAT: _Function(_format, 1, None),
     "States.StringToJson": _Function(_string_to_json, 1, 1),
     "States.JsonToString": _Function(_json_to_string, 1, 1),
-    "States.Array": _Function(_array, 0, None),
+    "States.Array": _Function(lambda *values: list(values), 0, None),
     "States.ArrayPartition": _Function(_array_partition, 2, 2),
     "States.ArrayContains": _Function(_array_contains, 2, 2),
     "States.ArrayRange": _Function(_array_range, 3, 3),
     "States.ArrayGetItem": _Function(_array_get_item, 2, 2),
-    "States.ArrayLength": _Function(_array_length, 1, 1),
+    "States.ArrayLength": _Function(lambda array: len(_list(array)), 1, 1),
     "States.ArrayUnique": _Function(_array_unique, 1, 1),
     "States.Base64Encode": _Function(_base64_encode, 1, 1),
     "States.Base64Decode": _Function(_base64_decode, 1, 1),

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -189,7 +189,7 @@ class DurableHost:
         retry = declared.retry if declared is not None and name.startswith(BUILTIN_PREFIX) else _ONCE
         options = _options(declared or ActivityOptions(), retry, timeout_seconds, heartbeat_seconds)
         try:
-            return await self._interpreter.start_activity(name, raw, options, _decode)
+            return await self._interpreter.start_activity(name, raw, options, msgspec.json.decode)
         except ActivityTimeout as exc:
             error = HEARTBEAT_TIMEOUT if exc.kind == _HEARTBEAT else TIMEOUT
             raise StateError(error, str(exc)) from None
@@ -315,10 +315,6 @@ def _options(
         schedule_to_close=timeout_seconds if timeout_seconds is not None else declared.schedule_to_close,
         heartbeat=heartbeat_seconds if heartbeat_seconds is not None else declared.heartbeat,
     )
-
-
-def _decode(raw: Raw) -> Any:  # noqa: ANN401 - a document of the user's
-    return msgspec.json.decode(raw)
 
 
 def task_error(error: Exception) -> StateError:

@@ -283,7 +283,8 @@ class MachineRun:
     async def _simple(self, visit: StateVisit) -> StateOutcome:
         match visit.state.spec:
             case PassSpec() as spec:
-                return self._pass(visit, spec)
+                effective = visit.effective_input()
+                return visit.outcome(effective if spec.result is None else spec.result(visit.scope(effective)))
             case ChoiceSpec() as spec:
                 return self._choice(visit, spec)
             case WaitSpec() as spec:
@@ -292,10 +293,6 @@ class MachineRun:
                 raise self._fail(visit, spec)
             case _:
                 return self._succeed(visit)
-
-    def _pass(self, visit: StateVisit, spec: PassSpec) -> StateOutcome:
-        effective = visit.effective_input()
-        return visit.outcome(effective if spec.result is None else spec.result(visit.scope(effective)))
 
     def _succeed(self, visit: StateVisit) -> StateOutcome:
         state = visit.state

@@ -152,7 +152,9 @@ class DeadLetters:
         registered.check_in_force()
         redelivery = delivery(registered.subscription, event_id, item["body"], now_ms)
         try:
-            self._store.transact([Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, _row(redelivery), absent())])
+            self._store.transact(
+                [Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, redelivery.put().item, absent())]
+            )
         except ConflictError as exc:
             if 0 in exc.failures:
                 raise NotFoundError(
@@ -187,10 +189,6 @@ def _unknown(subscription: str, event_id: str) -> NotFoundError:
     return NotFoundError(
         f"subscription {subscription}: it has no dead letter of event {event_id}; 'headgate event dead' lists them"
     )
-
-
-def _row(activity: Activity) -> Mapping[str, Any]:
-    return activity.put().item
 
 
 def _letter(item: Mapping[str, Any]) -> DeadLetter:

@@ -132,7 +132,9 @@ class BlockedOn:
             return waits + self._start(row)
         work = open_work(read_run(self._store, row))
         signals = [WaitsForSignal(name) for name in row.awaits]
-        open_waits = [*self._activities(row, work), *signals, *self._timers(work), *self._children(work)]
+        due = sorted(timer.due_at_ms for timer in work.timers.values())[:REPORTED_MAX]
+        timers = [WaitsForTimer(instant(each)) for each in due]
+        open_waits = [*self._activities(row, work), *signals, *timers, *self._children(work)]
         if not open_waits and not waits and row.dispatched is None:
             return [WaitsForMessage("an update, a cancellation or a signal; nothing that it asked for is open")]
         return waits + open_waits
@@ -166,10 +168,6 @@ class BlockedOn:
             else _activity(activity_of(item), alive)
             for seq, identifier, item in zip(seqs, ids, items, strict=True)
         ]
-
-    def _timers(self, work: OpenWork) -> list[Wait]:
-        due = sorted(timer.due_at_ms for timer in work.timers.values())[:REPORTED_MAX]
-        return [WaitsForTimer(instant(each)) for each in due]
 
     def _children(self, work: OpenWork) -> list[Wait]:
         children = list(work.children.values())[:REPORTED_MAX]

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -121,7 +121,8 @@ class Fleet:
             queues=tuple(sorted(queues)),
         )
         self._lease_until = self._clock.monotonic() + self.lease_seconds
-        self._store.put(WORKERS, _item(self._member))
+        # The index needs the attribute, which is omitted as a default.
+        self._store.put(WORKERS, {**msgspec.to_builtins(self._member), "fleet": _FLEET})
         self.refresh()
 
     def renew(self) -> bool:
@@ -251,8 +252,3 @@ def _weight(worker_id: str, execution_id: str) -> int:
     """Return a rendezvous hash: the worker with the highest weight owns the execution."""
     drawn = hashlib.blake2b(f"{worker_id}\0{execution_id}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn, "big")
-
-
-def _item(member: Member) -> dict[str, Any]:
-    # The index needs the attribute, which is omitted as a default.
-    return {**msgspec.to_builtins(member), "fleet": _FLEET}

@@ -159,7 +159,8 @@ class EvidenceCache:
         if "" in offers.evidence_ids:
             raise InvalidIdError("evidence_id is empty; get one from new_id() first")
         with self._lock:
-            found = self._sampler.admit_many(offers, self._ticks_ms())
+            # Monotonic: sampling and limits measure durations, whatever happens to the wall clock.
+            found = self._sampler.admit_many(offers, int(self._clock.monotonic() * 1000))
             self.stats.offered += len(offers.evidence_ids)
             self.stats.sampled_out += len(offers.evidence_ids) - len(found)
             self.stats.refused += sum(isinstance(each, UserError) for each in found.values())
@@ -335,10 +336,6 @@ class EvidenceCache:
             except msgspec.DecodeError as exc:
                 unreadable[each] = f"invalid line in the archive: {exc}"
         return found, unreadable
-
-    def _ticks_ms(self) -> int:
-        # Monotonic: sampling and limits measure durations, whatever happens to the wall clock.
-        return int(self._clock.monotonic() * 1000)
 
 
 _PASS: Final = Result.PASS

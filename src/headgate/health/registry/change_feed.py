@@ -79,7 +79,7 @@ class Feed:
         pages = self._store.query_many(list(queries.values()))
         # Sorted by time across shards; within a shard the order is exact.
         numbered = [[(shard, item) for item in page.items] for shard, page in zip(queries, pages, strict=True)]
-        merged = list(heapq.merge(*numbered, key=_moment))
+        merged = list(heapq.merge(*numbered, key=lambda each: str(each[1]["updated_at"])))
         for shard, item in merged[:limit]:
             places[shard] = int(item["SK"])
         has_more = len(merged) > limit or any(page.cursor is not None for page in pages)
@@ -129,10 +129,6 @@ def _span(shard: int, place: int, end: int, limit: int) -> Query:
 
 def _partition(shard: int) -> str:
     return str(DATASET_CHANGE.key(shard=shard, sequence=0).partition)
-
-
-def _moment(numbered: tuple[int, Item]) -> str:
-    return str(numbered[1]["updated_at"])
 
 
 def _change_of(item: Item) -> Change:

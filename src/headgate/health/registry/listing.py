@@ -23,7 +23,6 @@ from headgate.health.model.paging import MergedPages, Partition, Place
 from headgate.health.registry.rows import dataset_of, tier_partition
 from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.keyring import Keyring
-from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 LIMIT_MAX: Final = 1000
@@ -76,7 +75,7 @@ class Listing:
             raise QueryLimitError(f"limit is {limit}: give 1 to {LIMIT_MAX}")
         page = self._pages.page(
             partitions(wanted),
-            _place,
+            lambda item: Place(item["PK"], ""),
             limit=limit,
             cursor=cursor,
             descending=False,
@@ -95,7 +94,3 @@ def partitions(wanted: DatasetFilter) -> list[Partition]:
         return [Partition(DATASET_REGISTRY, "owner-index", wanted.owner_team)]
     tiers = [*Tier] if wanted.tier is None else [wanted.tier]
     return [Partition(DATASET_REGISTRY, "tier-index", tier_partition(tier, is_deleted=is_deleted)) for tier in tiers]
-
-
-def _place(item: Item) -> Place:
-    return Place(item["PK"], "")

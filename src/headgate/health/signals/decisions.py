@@ -1,4 +1,4 @@
-"""Signal decisions: a pure function from the current signal and an update to the next signal."""
+"""Signal decisions: pure functions from the current signal and an update to the next signal, and to its report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import VOLUME, SignalState
+from headgate.health.model.incidents import IncidentReport
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, SignalValue, UpdateVerdict
 from headgate.health.model.timestamps import instant
 from headgate.health.model.volume_counts import VolumeHour, counted, is_kept, window_of
@@ -43,6 +44,41 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
     if expected not in (ANY_VERSION, current.version):
         return SignalDecision(UpdateVerdict.VERSION_CONFLICT, current)
     return _applied(current, update, profile, now_ms)
+
+
+def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
+    """Return why an update was rejected."""
+    named = f"{update.dataset_urn} {update.signal_type}"
+    if verdict is UpdateVerdict.VERSION_CONFLICT:
+        at = "the signal does not exist" if current is None else f"it is at version {current.version}"
+        return f"{named}: you expected version {update.expected_version}, and {at}"
+    if verdict is UpdateVerdict.STALE_WINDOW and current is not None:
+        ends = f"{update.value.window_end}, before the current one at {current.value.window_end}"
+        return f"{named}: the window ended at {ends}; it is recorded as late"
+    return ""
+
+
+def with_incident(signal: Signal, incident_id: str | None) -> Signal:
+    """Return a signal linked to an incident, or to none."""
+    return replace(signal, value=replace(signal.value, incident_id=incident_id))
+
+
+def is_same_breach(before: Signal, after: Signal) -> bool:
+    """Whether a signal keeps its state and failure signature."""
+    return before.state is after.state and before.value.failure_signature == after.value.failure_signature
+
+
+def report_of(signal: Signal) -> IncidentReport:
+    """Return the incident report of a signal in breach."""
+    value = signal.value
+    return IncidentReport(
+        dataset_urn=signal.dataset_urn,
+        signal_types=(signal.signal_type,),
+        failure_signatures=(value.failure_signature,) if value.failure_signature else (),
+        state=value.state,
+        implicated_producer=value.top_producer,
+        evidence_sample=value.evidence_sample,
+    )
 
 
 def _applied(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:

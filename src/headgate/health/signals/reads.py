@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.paging import MergedPages, Partition, Place
 from headgate.health.model.signals import Signal, Snapshot, signal_key
-from headgate.health.signals.results import BreachPage, months
-from headgate.health.signals.rows import breach_partition, history_partition, signal_of, snapshot_of
+from headgate.health.signals.rows import breach_partition, history_partition, month_of, signal_of, snapshot_of
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache, Loaded
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
@@ -23,6 +23,14 @@ from headgate.store.port import Store
 
 SIGNALS_OF_A_DATASET_MAX: Final = 500
 HISTORY_MAX: Final = 10_000
+_MONTHS_MAX: Final = 120
+
+
+class BreachPage(Struct, frozen=True):
+    """A page of signals in breach, newest first, and the cursor of the next page."""
+
+    signals: list[Signal]
+    cursor: str | None = None
 
 
 class SignalLookups:
@@ -100,7 +108,7 @@ class SignalLookups:
                 sort=span,
                 limit=1000,
             )
-            for month in months(since, until)
+            for month in _months(since, until)
         ]
         found: list[Item] = []
         for query, page in zip(queries, self._store.query_many(queries) if queries else [], strict=True):
@@ -109,3 +117,15 @@ class SignalLookups:
                 page = self._store.query(replace(query, cursor=page.cursor))
                 found += page.items
         return [snapshot_of(row) for row in found[:HISTORY_MAX]]
+
+
+def _months(since: str, until: str) -> list[str]:
+    """Return the months of a period. Raises `InvalidPayloadError` for too many."""
+    year, month = int(since[:4]), int(since[5:7])
+    last, found = month_of(until), list[str]()
+    while f"{year:04d}{month:02d}" <= last:
+        found.append(f"{year:04d}{month:02d}")
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+        if len(found) > _MONTHS_MAX:
+            raise InvalidPayloadError(f"history from {since} to {until}: more than {_MONTHS_MAX} months; ask for less")
+    return found

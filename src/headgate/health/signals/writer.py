@@ -24,9 +24,15 @@ from headgate.health.model.events import EventWrites, no_event_writes, signal_ch
 from headgate.health.model.incidents import Incident, Link
 from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict, checked, signal_key
 from headgate.health.observer import HealthObserver, NullObserver
-from headgate.health.signals.decisions import SignalDecision, decide
+from headgate.health.signals.decisions import (
+    SignalDecision,
+    decide,
+    is_same_breach,
+    rejection,
+    report_of,
+    with_incident,
+)
 from headgate.health.signals.reads import SignalLookups
-from headgate.health.signals.results import is_same_breach, rejection, report_of, with_incident
 from headgate.health.signals.rows import history_row, late_row, signal_of, signal_row
 from headgate.health.signals.volumes import hour_put, late_put
 from headgate.ids import IdMaker
