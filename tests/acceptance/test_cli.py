@@ -258,4 +258,4 @@ def test_up__host_that_is_no_name__is_a_setting_and_no_bug(tmp_path: Path) -> No
     ended = run("up", "--http", "gate..example:0", folder=tmp_path, **environ)
 
     assert ended.returncode == 2
-    assert "error: http = gate..example:0: this host name is not known here" in ended.stderr
+    assert "error: http = gate..example:0: unknown host name" in ended.stderr

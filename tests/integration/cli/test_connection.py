@@ -12,8 +12,8 @@ import pytest
 
 from headgate.cli.connection import Connection, Reply
 from headgate.errors import SettingsError, TransientError
+from tests.integration.cli.http_peer import Peer, responds
 from tests.integration.serve.http.test_tls import make_files
-from tests.unit.cli.http_peer import Peer, responds
 
 
 def test_request__query_body_and_key__arrive_as_they_were_given(peer: Peer) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from headgate.cli.api_client import Api
 from headgate.cli.commands import Answer, Option, OptionGroup, add_action, add_deletion, command_group, server_command
 from headgate.cli.session import Session
-from tests.unit.cli.http_peer import Peer, responds
+from tests.integration.cli.http_peer import Peer, responds
 
 CONNECTION = ["server", "home", "config", "api_key_file", "ca"]
 

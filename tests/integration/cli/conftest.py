@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.cli.http_peer import Peer
+from tests.integration.cli.http_peer import Peer
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.cli.http_peer import Peer, responds
+from tests.integration.cli.http_peer import Peer, responds
 from tests.unit.cli.program import invoke
 
 EVENTS = [
