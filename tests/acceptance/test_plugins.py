@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headgate.pipelines.traits.protocol import Answer, Question, not_met, passed
 from headgate.triggers.config import Config
-from headgate.triggers.contract import Job, JobState, Polled, Started, completed
+from headgate.triggers.contract import Job, JobState, PollResult, Started, completed
 
 
 class TouchConfig(Config, frozen=True):
@@ -37,8 +37,8 @@ class Touch:
         Path(job.config.path).write_text(job.key)
         return completed(job.key)
 
-    def poll(self, job, metadata) -> Polled:
-        return Polled(JobState.SUCCEEDED)
+    def poll(self, job, metadata) -> PollResult:
+        return PollResult(JobState.SUCCEEDED)
 
     def cancel(self, job, metadata) -> None:
         pass

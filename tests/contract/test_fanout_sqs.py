@@ -535,7 +535,7 @@ def test_send__fails_for_good__says_what_to_do(rig: Rig, fault: Any, error: type
 def test_send__no_such_queue__says_so(rig: Rig) -> None:
     rig.url += "-of-others"
 
-    with pytest.raises(NotFoundError, match="of-others: there is none"):
+    with pytest.raises(NotFoundError, match="of-others: it does not exist"):
         rig.split(2)
 
 
@@ -654,5 +654,5 @@ def test_doctor__set_up_as_it_should_not_be__finds_the_facts(
 def test_doctor__no_such_queue__says_so(rig: Rig, ministack: str, account: str) -> None:
     session = boto3.Session(aws_access_key_id=account, aws_secret_access_key="-", region_name=REGION)
 
-    with pytest.raises(NotFoundError, match="nowhere: there is none"):
+    with pytest.raises(NotFoundError, match="nowhere: it does not exist"):
         read_setup(session, QueueScope(rig.url + "nowhere", "prod"), rig.clock, endpoint_url=ministack)
