@@ -116,9 +116,9 @@ def test_open__extra_not_installed__gives_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str, settings: Settings
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in sys.modules if name.startswith(f"{module}.") or name.startswith("headgate.store.")]:
-        if name.startswith(f"{module}.") or name.rpartition(".")[2] in {"dynamodb", "s3", "redis_cache"}:
-            monkeypatch.delitem(sys.modules, name)
+    backends = ("headgate.store.dynamodb", "headgate.store.blobs.s3", "headgate.store.cache.redis")
+    for name in [name for name in sys.modules if name.startswith((f"{module}.", *backends))]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
 
     with pytest.raises(SettingsError) as caught:
