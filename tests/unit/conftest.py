@@ -5,40 +5,43 @@ A single test of an otherwise pure file may be marked `integration`; `make quick
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-_GUARDED = False
-_VIOLATIONS: list[str] = []
-
-
-def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if not _GUARDED:
-        return
-    if event in ("socket.connect", "socket.bind") and isinstance(args[1], tuple):
-        _VIOLATIONS.append(f"{event} {args[1]}")
-    elif event == "sqlite3.connect":
-        _VIOLATIONS.append(f"{event} {args[0]}")
-    elif event == "time.sleep" and args[0] > 0:
-        _VIOLATIONS.append(f"{event} {args[0]:g} s")
-
-
-# A hook cannot be removed. It is idle while other tests run in this process.
-sys.addaudithook(_hook)
-
 
 @pytest.fixture(autouse=True)
-def pure(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that uses the network, opens a database or sleeps."""
-    global _GUARDED
+def pure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse network addresses, databases and sleeping.
+
+    Functions are replaced while a test runs. An audit hook would stay in the process and show up in the stack traces
+    that other tests compare.
+    """
     if request.node.get_closest_marker("integration") is not None:
-        yield
         return
-    _VIOLATIONS.clear()
-    _GUARDED = True
-    yield
-    _GUARDED = False
-    assert not _VIOLATIONS, f"not pure: {_VIOLATIONS}; move the test to tests/integration"
+    monkeypatch.setattr(sqlite3, "connect", _refusing("sqlite3.connect"))
+    monkeypatch.setattr(time, "sleep", _refusing("time.sleep"))
+    for name in ("bind", "connect"):
+        monkeypatch.setattr(socket.socket, name, _local_only(name, getattr(socket.socket, name)))
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail(f"{name} in a unit test; move the test to tests/integration")
+
+    return refuse
+
+
+def _local_only(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a socket method that takes Unix sockets only."""
+
+    def call(self: socket.socket, address: object) -> Any:
+        if isinstance(address, tuple):
+            pytest.fail(f"socket.{name} {address} in a unit test; move the test to tests/integration")
+        return original(self, address)
+
+    return call

@@ -330,6 +330,7 @@ def test_each__an_item_that_takes_too_long__is_deferred_and_the_others_go_on() -
     assert (answer.deferred, answer.item_errors, answer.output) == ([11], {}, "[0,null,0]")
 
 
+@pytest.mark.integration
 def test_each__an_item_that_catches_everything__is_deferred_all_the_same() -> None:
     def handler(item: int) -> str:
         try:
@@ -343,6 +344,7 @@ def test_each__an_item_that_catches_everything__is_deferred_all_the_same() -> No
     assert (answer.deferred, answer.output) == ([10], '[null,"done"]')
 
 
+@pytest.mark.integration
 def test_each__the_alarm__never_goes_off_later() -> None:
     before = signal.getsignal(signal.SIGALRM)
 

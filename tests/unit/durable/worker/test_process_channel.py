@@ -209,6 +209,7 @@ print(worker.receive())
 """
 
 
+@pytest.mark.integration
 def test_close_on_fork__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=30, check=True)
 
