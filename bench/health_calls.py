@@ -15,7 +15,7 @@ from bench.health_server import BARE, ECHO, ECHO_RPC, Running, serving
 from bench.measure import Figure, ratio
 from headgate.auth.principals import LOCAL
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.store import open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.serve.graphql.engine import Engine, GraphqlRequest
@@ -148,7 +148,7 @@ def _board(home: Path, size: Sizes) -> Figure:
     with closing(opened.store), closing(open_cache(settings, clock)) as cache:
         counted = _Counted(opened.store)
         through = opened._replace(store=counted)
-        health = open_health(through, cache, clock, open_service(App("bench"), opened, clock))
+        health = open_health(through, cache, clock, AppService(App("bench"), opened, clock))
         engine = Engine(health, Limits())
         prepared = engine.prepare(GraphqlRequest(_BOARD, {}, None))
 

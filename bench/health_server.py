@@ -32,7 +32,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from bench.health_rows import settings_at
 from headgate.auth.authenticator import Authenticator
 from headgate.bootstrap.health import open_health, open_keys
-from headgate.bootstrap.store import open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
@@ -158,7 +158,7 @@ async def _serve_echo(home: Path, stack: ExitStack, begin: Callable[[], None]) -
     stack.enter_context(closing(opened.store))
     cache = stack.enter_context(closing(open_cache(settings, clock)))
     metrics, pool = Metrics(version="bench"), stack.enter_context(closing(WorkPool()))
-    service = open_service(App("bench"), opened, clock)
+    service = AppService(App("bench"), opened, clock)
     health = open_health(opened, cache, clock, service, meters=HealthMeters(metrics.registry))
     keys = open_keys(opened, clock, health)
     authenticator = Authenticator(keys)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state_at
 from bench.measure import Figure, ratio
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.store import CountingStore, open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, CountingStore, open_cache, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.model.enums import SignalState
@@ -82,7 +82,7 @@ def opened(home: Path) -> Iterator[tuple[HealthService, CountingStore]]:
     clock, settings = SystemClock(), settings_at(home)
     held = open_store(settings, clock)
     with closing(held.store), closing(open_cache(settings, clock)) as cache:
-        health = open_health(held, cache, clock, open_service(App("bench"), held, clock))
+        health = open_health(held, cache, clock, AppService(App("bench"), held, clock))
         with closing(health):
             process.freeze_heap()
             yield health, held.store

@@ -11,7 +11,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 import headgate as hg
-from headgate.bootstrap.store import AppService, CountingStore, join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, CountingStore, open_store
 from headgate.clock import SystemClock
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.catalog.rows import StoredPipeline, change_writes, moment_text
@@ -89,8 +89,7 @@ def running(*, work: bool = True, loops: bool = True, live_max: int | None = Non
     with TemporaryDirectory(prefix="headgate-bench-") as home:
         opened = open_store(Settings.load({}, None, {"home": home}), clock)
         with closing(opened.store):
-            service = open_service(app, opened, clock)
-            join_fanouts(service, opened, clock)
+            service = AppService(app, opened, clock)
             pipelines = PipelineService(opened.store, clock, service.ids, service.bus, service.asl, Jobs())
             pipelines.register(
                 app, {"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, reads_are_local=True

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Raw
 
-from headgate.bootstrap.store import AppService, database_path, join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, database_path, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
@@ -219,10 +219,9 @@ class Environment:
         database_path(settings).write_bytes(_empty_database())
         opened = open_store(settings, self.clock)
         exits.callback(opened.store.close)
-        self._service = open_service(self.app, opened, self.clock)
+        self._service = AppService(self.app, opened, self.clock)
         exits.callback(lambda: self.app.bind(None, None))
-        fanouts = join_fanouts(self._service, opened, self.clock)
-        self._chunks = InlineWorker(fanouts)
+        self._chunks = InlineWorker(self._service.fanouts)
         sandbox.install()
         install_notes()
         self._worker = self._service.worker(queues=self._queues(), replay_always=self._replay_always)

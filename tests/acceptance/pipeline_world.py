@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, open_pipelines
-from headgate.bootstrap.store import OpenedStore, open_fanouts
+from headgate.bootstrap.store import OpenedStore
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.sdk.app import App
 from headgate.notify.alert_rows import Alert
@@ -49,8 +49,7 @@ class World(Rig):
         # Of what was opened, pipelines use the store and the settings alone.
         nothing = cast("Any", None)
         opened = OpenedStore(cast("Any", service.store), nothing, nothing, nothing, Settings(home=self._home))
-        fanouts = open_fanouts(opened, service.clock, service.ids)
-        self.open = open_pipelines(service, opened, fanouts, service.clock, environ={})
+        self.open = open_pipelines(service, opened, service.clock, environ={})
         self.store = service.store
         self.pipelines = self.open.service
         self.stores = self.pipelines.stores

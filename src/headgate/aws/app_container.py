@@ -14,9 +14,7 @@ from headgate.aws.stream_records import stream_change
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
-    join_fanouts,
     load_app,
-    open_service,
     open_store,
 )
 from headgate.clock import Clock, SystemClock
@@ -126,8 +124,7 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn)
     opened = open_store(settings, clock)
-    service = open_service(app, opened, clock)
-    join_fanouts(service, opened, clock)
+    service = AppService(app, opened, clock)
     schedules = OneShotSchedules(
         clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
     )

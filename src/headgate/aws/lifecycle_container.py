@@ -21,9 +21,7 @@ from headgate.bootstrap.pipelines import NOTIFY_FILE, OpenPipelines, apply_folde
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
-    join_fanouts,
     open_cache,
-    open_service,
     open_store,
 )
 from headgate.clock import Clock, SystemClock
@@ -119,8 +117,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
     files = [notify] if notify.is_file() else []
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
     opened = open_store(settings, clock)
-    service = open_service(App("headgate"), opened, clock)
-    fanouts = join_fanouts(service, opened, clock)
+    service = AppService(App("headgate"), opened, clock)
     cache = open_cache(settings, clock)
     health = open_health(opened, cache, clock, service)
     engine = open_step_functions(
@@ -131,7 +128,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         scheduler_role_arn=functions.scheduler_role_arn,
         scheduler_group=functions.scheduler_group_name,
     )
-    pipelines = open_pipelines(service, opened, fanouts, clock, environ=environ, health=health, engine=engine)
+    pipelines = open_pipelines(service, opened, clock, environ=environ, health=health, engine=engine)
     monitor = service.app.activities[FUNCTIONS["sla_monitor_arn"]].function
     return LifecycleContainer(
         package=package,

@@ -19,13 +19,13 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.store import (
     DATABASE,
+    AppService,
     OpenedStore,
     all_items,
     database_path,
     make_usable,
     open_authority,
     open_cache,
-    open_service,
     open_store,
 )
 from headgate.clock import Clock
@@ -184,7 +184,7 @@ def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedK
     """
     opened = open_store(settings, clock)
     with closing(opened.store), closing(open_cache(settings, clock)) as cache:
-        service = open_service(App("headgate"), opened, clock)
+        service = AppService(App("headgate"), opened, clock)
         region = open_region(opened, clock, service)
         with nullcontext() if region is None else closing(region):
             health = open_health(opened, cache, clock, service, fence=None if region is None else region.fence)

@@ -19,7 +19,6 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, SettingsError, TransientError
-from headgate.fanout.service import FanoutService
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.service import HealthService
@@ -94,7 +93,6 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
 def open_pipelines(
     service: AppService,
     opened: OpenedStore,
-    fanouts: FanoutService,
     clock: Clock,
     *,
     environ: Mapping[str, str],
@@ -109,7 +107,7 @@ def open_pipelines(
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
-    triggers = _open_triggers(settings, service, fanouts, clock, environ)
+    triggers = _open_triggers(settings, service, clock, environ)
     gate = None if health is None else DatasetGate(health.gatekeeper)
     pipelines = PipelineService(
         store,
@@ -190,9 +188,7 @@ def _aws(settings: Settings) -> AwsClients:
     return AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
 
 
-def _open_triggers(
-    settings: Settings, service: AppService, fanouts: FanoutService, clock: Clock, environ: Mapping[str, str]
-) -> TriggerKinds:
+def _open_triggers(settings: Settings, service: AppService, clock: Clock, environ: Mapping[str, str]) -> TriggerKinds:
     return trigger_kinds(
         clock=clock,
         environ=environ,
@@ -201,7 +197,7 @@ def _open_triggers(
         destinations=_destinations(settings),
         aws=_aws(settings),
         client=service.client,
-        fanouts=fanouts,
+        fanouts=service.fanouts,
     )
 
 

@@ -6,6 +6,7 @@ boto3, and one on DynamoDB never loads SQLite.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import sysconfig
@@ -139,23 +140,26 @@ def _location(error: Exception) -> str:
 
 
 class AppService(Service):
-    """The durable service of an app, with the state machines that run on it."""
+    """The durable service of an app, with the fan-outs and state machines that run on it.
 
-    asl: AslService
+    Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
+    """
 
-
-def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
-    """Return the durable service of an app on an open store."""
-    days = opened.settings.archive.days
-    return AppService(
-        app,
-        opened.store,
-        clock,
-        opened.keyring,
-        opened.blobs,
-        archive_seconds=days * _DAY_SECONDS if days else None,
-        open_forwarder=lambda: open_forwarder(opened.settings, clock),
-    )
+    def __init__(self, app: App, opened: OpenedStore, clock: Clock) -> None:
+        days, store = opened.settings.archive.days, opened.settings.store
+        super().__init__(
+            app,
+            opened.store,
+            clock,
+            opened.keyring,
+            opened.blobs,
+            archive_seconds=days * _DAY_SECONDS if days else None,
+            open_forwarder=lambda: open_forwarder(opened.settings, clock),
+        )
+        self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
+        mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)
+        names = TableNames(store.table_prefix, store.table_names)
+        self.asl = AslService(self, opened.store, opened.keyring, self.fanouts, opened.blobs, names)
 
 
 def open_fanouts(
@@ -164,15 +168,17 @@ def open_fanouts(
     """Return the fan-out service of an open store. With an AWS region, fan-outs with an SQS queue can be sent."""
     store = opened.settings.store
 
-    def send(fanout: Fanout) -> Fanout:
-        return _open_queue(opened, clock).send(fanout)
+    # One client, opened with the first send: most processes never send.
+    @functools.cache
+    def queue() -> SqsQueue:
+        return _open_queue(opened, clock)
 
     return FanoutService(
         opened.store,
         clock,
         ids,
         shards=_COUNTER_SHARDS[store.backend],
-        send=None if store.aws_region is None else send,
+        send=None if store.aws_region is None else lambda fanout: queue().send(fanout),
         observer=observer,
     )
 
@@ -201,7 +207,7 @@ def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
 class _FanoutEvents:
     """Reports the end of a fan-out to the waiting execution and to the bus."""
 
-    def __init__(self, service: AppService, clock: Clock) -> None:
+    def __init__(self, service: Service, clock: Clock) -> None:
         self._service = service
         self._clock = clock
 
@@ -222,19 +228,6 @@ class _FanoutEvents:
         if fanout.waiter is not None:
             self._service.notifier.on_message_stored(fanout.waiter)
         self._service.bus.on_committed()
-
-
-def join_fanouts(service: AppService, opened: OpenedStore, clock: Clock) -> FanoutService:
-    """Open the fan-outs of a store, connect them to a durable service, and return them.
-
-    Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
-    """
-    fanouts = open_fanouts(opened, clock, service.ids, _FanoutEvents(service, clock))
-    mapping.register(service.app, fanouts.splitter, fanouts.control, fanouts.queries)
-    store = opened.settings.store
-    names = TableNames(store.table_prefix, store.table_names)
-    service.asl = AslService(service, opened.store, opened.keyring, fanouts, opened.blobs, names)
-    return fanouts
 
 
 def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
@@ -259,9 +252,8 @@ def connect(
     settings = Settings.load({}, None, {"home": str(home)})
     opened = open_store(settings, clock)
     with closing(opened.store):
-        service = open_service(app, opened, clock)
-        fanouts = join_fanouts(service, opened, clock)
-        chunks = Background(fanouts, processes=settings.fanout.processes if work else 0)
+        service = AppService(app, opened, clock)
+        chunks = Background(service.fanouts, processes=settings.fanout.processes if work else 0)
         if work:
             worker = settings.worker
             chunks.start()

@@ -9,7 +9,7 @@ from contextlib import closing
 import structlog
 from msgspec import Struct
 
-from headgate.bootstrap.store import join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.errors import DefinitionError
@@ -49,8 +49,7 @@ def run(
     with closing(opened.store):
         opened.store.check_health()
         # Publishes the events of fan-outs that end here; it runs no workflow.
-        service = open_service(App("headgate"), opened, clock)
-        fanouts = join_fanouts(service, opened, clock)
+        fanouts = AppService(App("headgate"), opened, clock).fanouts
         if options.run_id is not None:
             fanouts.queries.fanout(options.run_id)
         worker = fanouts.worker(options)

@@ -13,9 +13,7 @@ from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, audited, o
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
-    join_fanouts,
     open_cache,
-    open_service,
     open_store,
 )
 from headgate.clock import Clock
@@ -69,8 +67,7 @@ def open_components(
         meters.watch_cache(cache.stats)
         # Some backends open without a request; an unreachable store must fail the start.
         opened.store.check_health()
-        service = open_service(app, opened, clock)
-        fanouts = join_fanouts(service, opened, clock)
+        service = AppService(app, opened, clock)
         region = open_region(opened, clock, service, meters)
         if region is not None:
             stack.enter_context(closing(region))
@@ -91,7 +88,6 @@ def open_components(
         pipelines = open_pipelines(
             service,
             opened,
-            fanouts,
             clock,
             environ=environ,
             health=health,
@@ -107,7 +103,7 @@ def open_components(
             cache=cache,
             metrics=metrics,
             service=service,
-            fanouts=fanouts,
+            fanouts=service.fanouts,
             health=health,
             pipelines=pipelines,
             keys=keys,

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from headgate.bootstrap.pipelines import open_engine, open_pipelines
-from headgate.bootstrap.store import database_path, join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, database_path, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.pipelines.watchdog.watchdog import TickReport
@@ -50,10 +50,9 @@ def run(
     with closing(opened.store):
         opened.store.check_health()
         database = _Database(settings)
-        service = open_service(App("headgate"), opened, clock)
-        fanouts = join_fanouts(service, opened, clock)
+        service = AppService(App("headgate"), opened, clock)
         engine = open_engine(settings, clock, service.ids)
-        watchdog = open_pipelines(service, opened, fanouts, clock, environ=environ, engine=engine).watchdog
+        watchdog = open_pipelines(service, opened, clock, environ=environ, engine=engine).watchdog
         announce(f"headgate watchdog ready  home={settings.home}")
         while not database.is_gone():
             report = watchdog.tick()

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import structlog
 
-from headgate.bootstrap.store import join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.serve.process import Stop, freeze_heap
@@ -27,8 +27,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
     opened = open_store(settings, clock)
     with closing(opened.store):
         opened.store.check_health()
-        service = open_service(app, opened, clock)
-        join_fanouts(service, opened, clock)
+        service = AppService(app, opened, clock)
         service.start(
             queues=queues,
             threads_max=settings.worker.threads_max,

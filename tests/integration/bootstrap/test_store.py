@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.bootstrap.store import open_cache, open_service, open_store, ping_redis
+from headgate.bootstrap.store import AppService, open_cache, open_store, ping_redis
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.bus.bus import DeadLetter
 from headgate.durable.bus.events import Event
@@ -253,7 +253,7 @@ def _forwarded(settings: Settings, app: App) -> DeadLetter | None:
     """Emit an event, have it sent on, and return the dead letter if it could not be."""
     opened = open_store(settings, SystemClock())
     with closing(opened.store):
-        service = open_service(app, opened, SystemClock())
+        service = AppService(app, opened, SystemClock())
         worker = service.worker()
         worker.join()
         service.bus.emit(Event(type="order.created"))
@@ -270,7 +270,7 @@ def _forwarded(settings: Settings, app: App) -> DeadLetter | None:
         ForwardSettings(plain_http=True, private_networks=("127.0.0.0/8",)),
     ],
 )
-def test_open_service__receivers_that_the_settings_allow__are_sent_events_with_their_headers(
+def test_app_service__receivers_that_the_settings_allow__are_sent_events_with_their_headers(
     tmp_path: Path, inbox: Inbox, allowed: ForwardSettings
 ) -> None:
     (tmp_path / "secret").write_text("Authorization: Bearer s3cret\n")
@@ -293,7 +293,7 @@ def test_open_service__receivers_that_the_settings_allow__are_sent_events_with_t
         (ForwardSettings(plain_http=True, private_networks=("10.0.0.0/8",)), "forward.private_networks"),
     ],
 )
-def test_open_service__receivers_that_the_settings_do_not_allow__are_not_reached(
+def test_app_service__receivers_that_the_settings_do_not_allow__are_not_reached(
     tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
 ) -> None:
     letter = _forwarded(Settings(home=tmp_path / "home", forward=forward), _forwarding_app(inbox))
@@ -303,7 +303,7 @@ def test_open_service__receivers_that_the_settings_do_not_allow__are_not_reached
     assert inbox.received == []
 
 
-def test_open_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Path) -> None:
+def test_app_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         app = App("shop")
@@ -326,29 +326,29 @@ def test_open_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Pa
         (ForwardSettings(private_networks=("10.0.0.0/99",)), "10.0.0.0/99"),
     ],
 )
-def test_open_service__settings_for_receivers_that_cannot_be_used__are_refused_before_work_begins(
+def test_app_service__settings_for_receivers_that_cannot_be_used__are_refused_before_work_begins(
     tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
 ) -> None:
     opened = open_store(Settings(home=tmp_path / "home", forward=forward), SystemClock())
     with closing(opened.store):
         # An app that forwards nothing needs none of them.
-        open_service(App("quiet"), opened, SystemClock()).worker()
-        service = open_service(_forwarding_app(inbox), opened, SystemClock())
+        AppService(App("quiet"), opened, SystemClock()).worker()
+        service = AppService(_forwarding_app(inbox), opened, SystemClock())
 
         with pytest.raises(SettingsError, match=re.escape(told)):
             service.worker()
 
 
 @pytest.mark.parametrize(("days", "kept_seconds"), [(365, 365 * 86_400), (30, 30 * 86_400), (0, None)])
-def test_open_service__archives__are_kept_as_the_settings_say(
+def test_app_service__archives__are_kept_as_the_settings_say(
     tmp_path: Path, days: int, kept_seconds: float | None
 ) -> None:
     opened = open_store(Settings(home=tmp_path, archive=ArchiveSettings(days=days)), SystemClock())
     with closing(opened.store):
-        assert open_service(App("shop"), opened, SystemClock()).archive.kept_seconds == kept_seconds
+        assert AppService(App("shop"), opened, SystemClock()).archive.kept_seconds == kept_seconds
 
 
-def test_open_service__a_schedule_of_another_apps_workflow__starts_it_with_that_apps_limits(tmp_path: Path) -> None:
+def test_app_service__a_schedule_of_another_apps_workflow__starts_it_with_that_apps_limits(tmp_path: Path) -> None:
     clock = VirtualClock()
     opened = open_store(Settings(home=tmp_path), clock)
     reports = App("reports")
@@ -358,9 +358,9 @@ def test_open_service__a_schedule_of_another_apps_workflow__starts_it_with_that_
         return
 
     with closing(opened.store):
-        shop = open_service(App("shop"), opened, clock)
+        shop = AppService(App("shop"), opened, clock)
         shop.schedules.create("nightly", Spec(workflow="report", recurrence=Recurrence("@hourly")))
-        open_service(reports, opened, clock).worker()
+        AppService(reports, opened, clock).worker()
         worker = shop.worker()
         worker.join()
         clock.advance(3600)

@@ -9,7 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.bootstrap.pipelines import OpenPipelines, open_pipelines
-from headgate.bootstrap.store import OpenedStore, open_fanouts
+from headgate.bootstrap.store import OpenedStore
 from headgate.clock import Clock
 from headgate.notify.alert_rows import Alert
 from headgate.notify.enums import AlertStatus, Severity
@@ -39,7 +39,7 @@ class Site:
         service = self.env.service
         near = OpenedStore(service.store, service._keyring, None, None, Settings(home=self._home))  # type: ignore[arg-type]
         clock: Clock = self.env.clock
-        return open_pipelines(service, near, open_fanouts(near, clock, service.ids), clock, environ={})
+        return open_pipelines(service, near, clock, environ={})
 
 
 class Open(Site):

@@ -18,7 +18,7 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.health import open_health, open_keys
 from headgate.bootstrap.pipelines import open_pipelines
-from headgate.bootstrap.store import join_fanouts, open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
@@ -53,9 +53,9 @@ class HealthApi:
         lay_database(self.settings.home)
         self.opened = open_store(self.settings, self.clock)
         self.cache = open_cache(self.settings, self.clock)
-        self.service = open_service(App("headgate"), self.opened, self.clock)
-        self.fanouts = join_fanouts(self.service, self.opened, self.clock)
-        self.pipelines = open_pipelines(self.service, self.opened, self.fanouts, self.clock, environ={})
+        self.service = AppService(App("headgate"), self.opened, self.clock)
+        self.fanouts = self.service.fanouts
+        self.pipelines = open_pipelines(self.service, self.opened, self.clock, environ={})
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)

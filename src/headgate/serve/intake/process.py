@@ -17,7 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.store import open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
@@ -70,7 +70,7 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
     registry = CollectorRegistry()
     meters = HealthMeters(registry)
     with closing(opened.store), closing(open_cache(settings, clock, answered=meters.cache_answered)) as cache:
-        service = open_service(App("headgate"), opened, clock)
+        service = AppService(App("headgate"), opened, clock)
         meters.watch_cache(cache.stats)
         watch_store(registry, opened.store.stats.snapshot)
         health = open_health(opened, cache, clock, service, meters=meters)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bootstrap.store import join_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.fanout.model.states import FanoutStatus
@@ -42,8 +42,8 @@ def run_process(home: Path, kind: str, fatal: int) -> None:
     app.activity(double)
     clock = SystemClock()
     opened = open_store(Settings(home=home), clock)
-    service = open_service(app, opened, clock)
-    fanouts = join_fanouts(service, opened, clock)
+    service = AppService(app, opened, clock)
+    fanouts = service.fanouts
     service.start(lease_seconds=1.0)
     try:
         definition = json.dumps(each(kind, MaxConcurrency=4))

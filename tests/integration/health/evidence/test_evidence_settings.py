@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.store import open_cache, open_service, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError
@@ -26,7 +26,7 @@ def opened(home: Path, clock: VirtualClock, **variables: object) -> Iterator[Hea
     environ = {f"HEADGATE_EVIDENCE_{name.upper()}": str(value) for name, value in variables.items()}
     settings = Settings.load(environ, None, {"home": str(home)})
     store = open_store(settings, clock)
-    service = open_service(App("test"), store, clock)
+    service = AppService(App("test"), store, clock)
     with (
         closing(store.store),
         closing(open_cache(settings, clock)) as cache,

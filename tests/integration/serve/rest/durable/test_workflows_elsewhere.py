@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import headgate as hg
-from headgate.bootstrap.store import AppService
+from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.settings import Settings
+from headgate.store.blobs.spill import Spill
 from tests.integration.serve.durable_api import Api, Shop, problem
 
 
@@ -17,8 +20,11 @@ def bare(tmp_path: Path) -> Iterator[Api]:
     shop = Shop()
     with hg.testing.Environment(shop.app) as env:
         near = env.service
-        service = AppService(hg.App("bare"), near.store, env.clock, near._keyring, near.archive._blobs)
-        service.asl = near.asl
+        spill = Spill(near.archive._blobs, env.clock)
+        opened = OpenedStore(
+            cast("Any", near.store), near._keyring, spill, near.archive._blobs, Settings(home=tmp_path)
+        )
+        service = AppService(hg.App("bare"), opened, env.clock)
         api = Api(env, shop, tmp_path, service=service)
         yield api
         api.pool.close()
