@@ -23,9 +23,8 @@ def run_worker(service: Service, is_out_of_time: Callable[[], bool]) -> int:
     Unstarted claims are released at the end. Claims of a killed invocation are reclaimed once its lease has expired and
     it can no longer be running.
     """
-    worker = service.worker(lease_seconds=LEASE_SECONDS)
     # Lambda sandboxes share host names and process ids, which therefore cannot identify a live worker.
-    worker.fleet.host = service.ids.make("call")
+    worker = service.worker(lease_seconds=LEASE_SECONDS, host=service.ids.make("call"))
     worker.join()
     done = 0
     try:

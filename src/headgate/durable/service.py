@@ -10,6 +10,7 @@ from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.client.client import Client
 from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
+from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
 from headgate.durable.replay import sandbox
@@ -70,9 +71,19 @@ class Service:
         return (None, None) if declared is None else (declared.timeout_seconds, declared.retention_seconds)
 
     def worker(
-        self, *, queues: Sequence[str] = ("default",), replay_always: bool = False, lease_seconds: float = 10.0
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        replay_always: bool = False,
+        lease_seconds: float = 10.0,
+        host: str | None = None,
+        worker_id: str = "",
+        ready: ReadyList | None = None,
     ) -> Worker:
         """Return a worker for the app, without threads, and publish the limits of the app's workflows.
+
+        `host` replaces the name of this machine: workers with the same one check each other's process id. `worker_id`
+        is for a worker that does not join the fleet. `ready` replaces the list of executions that have events.
 
         Raises what `open_forwarder` raises if the app forwards events, and `DefinitionError` if a workflow calls a
         function that cannot be replayed and was defined after it.
@@ -95,6 +106,9 @@ class Service:
             queues=queues,
             replay_always=replay_always,
             lease_seconds=lease_seconds,
+            host=host,
+            worker_id=worker_id,
+            ready=ready,
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
         )

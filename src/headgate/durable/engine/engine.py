@@ -108,6 +108,7 @@ class Engine:
         host: EngineHost,
         live_max: int = LIVE_MAX,
         replay_always: bool = False,
+        ready: ReadyList | None = None,
     ) -> None:
         self._workflows = workflows
         self._store = store
@@ -116,7 +117,7 @@ class Engine:
         self._host = host
         self._live_max = live_max
         self._replay_always = replay_always
-        self.ready = ReadyList(clock)
+        self.ready = ReadyList(clock) if ready is None else ready
         self._inboxes = Inboxes(store, ids)
         self._live: OrderedDict[str, LiveExecution] = OrderedDict()
         self._dispatcher = Dispatcher(store, self._retention_of)

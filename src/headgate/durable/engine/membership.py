@@ -88,11 +88,23 @@ class Member(Struct, frozen=True, omit_defaults=True):
 class Fleet:
     """The membership of one worker, and its view of the other workers."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, lease_seconds: float = LEASE_SECONDS) -> None:
-        self.worker_id = ""
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        host: str | None = None,
+        worker_id: str = "",
+    ) -> None:
+        """`host` names the machine: workers with the same one check each other's process id. Default: this machine.
+
+        `worker_id` is the id until `join` makes a new one.
+        """
+        self.worker_id = worker_id
         self.lease_seconds = lease_seconds
-        # Workers with the same host check each other's process id. One without shared processes sets another name.
-        self.host = this_host()
+        self._host = this_host() if host is None else host
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -113,7 +125,7 @@ class Fleet:
             started_at_ms=now_ms,
             lease_seconds=self.lease_seconds,
             seen_at_ms=now_ms,
-            host=self.host,
+            host=self._host,
             pid=os.getpid(),
             app=app,
             workflows=tuple(sorted(workflows)),
@@ -182,7 +194,7 @@ class Fleet:
             return False
         if member.worker_id == self.worker_id:
             return True
-        if member.host == self.host and not is_running(member.pid):
+        if member.host == self._host and not is_running(member.pid):
             return False
         _, since = self._watched.get(member.worker_id, (0, self._clock.monotonic()))
         return self._clock.monotonic() - since <= member.lease_seconds

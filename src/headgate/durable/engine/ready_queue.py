@@ -74,6 +74,13 @@ class ReadyList:
         with self._mutex:
             self._taken = ()
 
+    def clear(self) -> None:
+        """Drop every execution, shelved or not."""
+        with self._mutex:
+            self._ready.clear()
+            self._taken = ()
+            self._shelved.clear()
+
     def put_back(self, batch: Sequence[tuple[str, Work]]) -> None:
         """Make executions ready again that were taken; their inboxes are read again."""
         with self._mutex:

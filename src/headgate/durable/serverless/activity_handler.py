@@ -43,9 +43,8 @@ class InvokedActivities:
         install_notes()
         self._app = service.app
         self._clock = service.clock
-        self._worker = service.worker(queues=queues, lease_seconds=lease_seconds)
         # Hosts of functions share names and process ids, so that those cannot show whether this worker is alive.
-        self._worker.fleet.host = service.ids.make("call")
+        self._worker = service.worker(queues=queues, lease_seconds=lease_seconds, host=service.ids.make("call"))
         self._inboxes = Inboxes(service.store, service.ids)
 
     def __call__(self, wake: ActivityWake, is_over: Callable[[], bool]) -> Due | None:

@@ -37,8 +37,8 @@ class InvokedTurns:
         self._store = service.store
         self._clock = service.clock
         self._turn_seconds = turn_seconds
-        self._worker = service.worker(queues=())
-        self._worker.fleet.worker_id = service.ids.make("wrk")
+        self._ready = _SingleReadyList(service.clock)
+        self._worker = service.worker(queues=(), worker_id=service.ids.make("wrk"), ready=self._ready)
 
     def __call__(self, wakes: Sequence[TurnWake], is_over: Callable[[], bool]) -> tuple[list[Due], set[str]]:
         """Take turns until no execution has events, or time is up.
@@ -67,7 +67,8 @@ class InvokedTurns:
 
     def _advance(self, wakes: Sequence[TurnWake], early: list[Due], is_over: Callable[[], bool]) -> bool:
         """Take the turns of one execution, and return whether events are left."""
-        ready = self._worker.engine.ready = _SingleReadyList(self._clock, wakes[0].execution_id)
+        ready = self._ready
+        ready.restart(wakes[0].execution_id)
         for wake in wakes:
             due = self._add_event(wake)
             if due is not None:
@@ -100,8 +101,13 @@ class InvokedTurns:
 class _SingleReadyList(ReadyList):
     """The ready list of one execution: others that get a message by its turns have wake-ups of their own."""
 
-    def __init__(self, clock: Clock, execution_id: str) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self._execution_id = ""
+
+    def restart(self, execution_id: str) -> None:
+        """Drop all events, and accept those of this execution from now on."""
+        self.clear()
         self._execution_id = execution_id
 
     def read_inbox(self, execution_id: str) -> None:

@@ -23,6 +23,7 @@ from headgate.durable.bus.subscriptions import HandlerSignature
 from headgate.durable.engine.activity_store import Activities, AttemptResult, deadline, options_of
 from headgate.durable.engine.engine import Engine
 from headgate.durable.engine.membership import MEMBER, Fleet
+from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
 from headgate.durable.model.history import ActivityOptions, EmitEvent
@@ -69,6 +70,9 @@ class Worker:
         live_max: int = 2_000,
         replay_always: bool = False,
         lease_seconds: float = 10.0,
+        host: str | None = None,
+        worker_id: str = "",
+        ready: ReadyList | None = None,
         forwarder: Forwarder | None = None,
         draw: Callable[[], float] = random.random,
         observer: DurableObserver = NULL_OBSERVER,
@@ -76,7 +80,7 @@ class Worker:
         self.app = app
         self.queues = tuple(queues)
         self.bus = bus
-        self.fleet = Fleet(store, clock, ids, lease_seconds=lease_seconds)
+        self.fleet = Fleet(store, clock, ids, lease_seconds=lease_seconds, host=host, worker_id=worker_id)
         self.claims = HeldClaims(clock, threads=threads)
         self.queue = self.claims.queue
         self.running = self.claims.running
@@ -85,7 +89,14 @@ class Worker:
             store, clock, ids, worker_id=lambda: self.fleet.worker_id, draw=draw, membership=self.membership
         )
         self.engine = Engine(
-            app.workflows, store, clock, ids, host=self, live_max=live_max, replay_always=replay_always
+            app.workflows,
+            store,
+            clock,
+            ids,
+            host=self,
+            live_max=live_max,
+            replay_always=replay_always,
+            ready=ready,
         )
         # Test doubles that are called instead of an activity, by its name.
         self.stand_ins: dict[str, Definition[..., Any]] = {}

@@ -288,8 +288,7 @@ def test_sweep__what_was_told_of_and_forgotten__is_told_of_again_at_growing_inte
 def test_watch__a_worker_that_is_dead__is_given_up_then_buried(service: Service, clock: VirtualClock) -> None:
     pass_guard.start(1, id="g-3")
     InvokedTurns(service)([looked_at("g-3")], never)
-    dead = service.worker()
-    dead.fleet.host = "another machine"
+    dead = service.worker(host="another machine")
     dead.join()
     assert dead.activities.claim_one(activity(service, "g-3")) is not None
     watch = WakeSweep(service, ["default"]).workers
@@ -313,8 +312,7 @@ def test_deliveries__held_by_an_invocation_that_was_killed__are_made_by_a_later_
 ) -> None:
     pass_guard.start(1, id="g-4")
     InvokedTurns(service)([looked_at("g-4")], never)
-    killed = service.worker(lease_seconds=240)
-    killed.fleet.host = "another machine"
+    killed = service.worker(lease_seconds=240, host="another machine")
     killed.join()
     assert killed.activities.claim_one(activity(service, "g-4")) is not None
     clock.advance(300)
