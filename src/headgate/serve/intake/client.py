@@ -190,19 +190,18 @@ class IntakeClient:
             process = await asyncio.to_thread(_spawn, theirs.fileno(), self._settings)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
         self._child = child = _Child(process, connection)
-        self._cache.forward_invalidations(connection.invalidate)
         self.starts += 1
         if self._is_closed:
             connection.close()
         started_at = self._clock.monotonic()
-        while not lost.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), _CHECK_SECONDS)
-            limit_seconds = SILENT_SECONDS_MAX if child.is_ready else START_SECONDS_MAX
-            if self._clock.monotonic() - max(connection.received_at, started_at) > limit_seconds:
-                process.kill()
+        with self._cache.forwarding(connection.invalidate):
+            while not lost.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(lost.wait(), _CHECK_SECONDS)
+                limit_seconds = SILENT_SECONDS_MAX if child.is_ready else START_SECONDS_MAX
+                if self._clock.monotonic() - max(connection.received_at, started_at) > limit_seconds:
+                    process.kill()
         self._child = None
-        self._cache.forward_invalidations(None)
         self._fail_pending()
         status = await asyncio.to_thread(_wait_exit, process)
         if not self._is_closed:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import enum
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -111,7 +112,7 @@ class Cache:
         self._local = LocalLayer(entries_max, FLOOR_SECONDS, self.stats)
         self._flights = InFlightLoads()
         self._shared = GuardedLayer(shared, clock=clock, stats=self.stats) if shared is not None else None
-        self._forward: Callable[[Sequence[Invalidation]], None] | None = None
+        self._peers: tuple[Callable[[Sequence[Invalidation]], None], ...] = ()
         if shared is not None:
             shared.listen(self)
 
@@ -174,7 +175,7 @@ class Cache:
                 self._local.put(key, entry, now)
                 if value is None:
                     self._local.raise_floor(key, version, now)
-        if self._forward is not None:
+        if self._peers:
             self._forward([Invalidation(key, version) for key, _, version in writes])
         if self._shared is None:
             return
@@ -195,17 +196,23 @@ class Cache:
             _check_version(target, version)
         invalidation = Invalidation(target, None if is_group(target) else version)
         self.on_invalidated(invalidation)
-        if self._forward is not None:
-            self._forward([invalidation])
+        self._forward([invalidation])
         if self._shared is not None:
             self._shared.invalidate(invalidation)
 
-    def forward_invalidations(self, receiver: Callable[[Sequence[Invalidation]], None] | None) -> None:
-        """Pass this process's writes and invalidations to `receiver`, from any thread; None stops forwarding.
+    @contextmanager
+    def forwarding(self, peer: Callable[[Sequence[Invalidation]], None]) -> Iterator[None]:
+        """Pass this process's writes and invalidations to `peer` while the block runs, from any thread.
 
         Invalidations received from other processes are not forwarded.
         """
-        self._forward = receiver
+        with self._lock:
+            self._peers = (*self._peers, peer)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._peers = tuple(each for each in self._peers if each is not peer)
 
     def close(self) -> None:
         """Stop listening to other processes. Idempotent."""
@@ -234,6 +241,10 @@ class Cache:
         """Send the invalidations that L2 did not receive earlier."""
         if self._shared is not None:
             self._shared.send_pending()
+
+    def _forward(self, invalidations: Sequence[Invalidation]) -> None:
+        for peer in self._peers:
+            peer(invalidations)
 
     def _lead(self, key: Key, flight: InFlightLoad, read: Callable[[], Cached[T]]) -> Cached[T]:
         try:

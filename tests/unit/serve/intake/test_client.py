@@ -91,10 +91,11 @@ def test_pressure__few_large_calls__is_high() -> None:
 def test_told__what_is_written_or_invalidated_here__and_not_what_was_heard() -> None:
     told: list[Invalidation] = []
     cache = Cache(clock=VirtualClock())
-    cache.forward_invalidations(told.extend)
-    cache.wrote(KEY, "a value", 3)
-    cache.invalidate(GROUP)
-    cache.on_invalidated(Invalidation(KEY, 9))
+    with cache.forwarding(told.extend):
+        cache.wrote(KEY, "a value", 3)
+        cache.invalidate(GROUP)
+        cache.on_invalidated(Invalidation(KEY, 9))
+    cache.wrote(KEY, "a value", 10)
     assert told == [Invalidation(KEY, 3), Invalidation(GROUP, None)]
 
 
