@@ -91,9 +91,7 @@ def running(*, work: bool = True, loops: bool = True, live_max: int | None = Non
         with closing(opened.store):
             service = AppService(app, opened, clock)
             pipelines = PipelineService(opened.store, clock, service.ids, service.bus, service.asl, Jobs())
-            pipelines.register(
-                app, {"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, reads_are_local=True
-            )
+            pipelines.register({"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, reads_are_local=True)
             looping = PipelineLoops(pipelines)
             if work:
                 _start(service, live_max)

@@ -151,7 +151,6 @@ class Rig:
         self.evaluations = self.pipelines.evaluations
         self.event_writer = self.pipelines.event_writer
         self.pipelines.register(
-            self.app,
             {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla, **self._functions},
             reads_are_local=True,
         )

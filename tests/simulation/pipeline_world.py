@@ -131,11 +131,10 @@ class PipelineProcess(AslProcess):
 
     def __init__(self, machine: PipelineMachine, **options: Any) -> None:
         super().__init__(machine, **options)
-        asl: Any = SimpleNamespace(executions=self.executions, machines=self.executions.machines)
+        asl: Any = SimpleNamespace(app=self.app, executions=self.executions, machines=self.executions.machines)
         ids = SeededIds(machine.clock, random.Random(machine.draw.getrandbits(64)))
         self.pipelines = PipelineService(self._as_store(), machine.clock, ids, self.bus, asl, machine.jobs)
         self.pipelines.register(
-            self.app,
             {
                 "EvaluatorFunctionArn": lambda _event: {},
                 "sla_monitor_arn": lambda _event: {"warningAt": "", "breachAt": ""},

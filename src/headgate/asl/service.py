@@ -40,7 +40,7 @@ class AslService:
         names: TableNames | None = None,
     ) -> None:
         app = service.app
-        self._app = app
+        self.app = app
         self._store = store
         self._clock = service.clock
         self.machines = MachineRegistry(store, service.clock)
@@ -66,7 +66,7 @@ class AslService:
         task_activities.register(app, self.executions, service.bus, store, fanouts, names=names)
 
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
-        activity = self._app.activities.get(name)
+        activity = self.app.activities.get(name)
         if activity is None:
             return None
         if activity.limit is None:
@@ -75,14 +75,14 @@ class AslService:
         return activity.options_for(args, kwargs)
 
     def _read_inline(self, name: str, input: Json) -> Json:
-        activity = self._app.activities.get(name)
+        activity = self.app.activities.get(name)
         return None if activity is None or activity.look is None else activity.look(input)
 
     def _known_functions(self) -> set[str]:
         """Return the names of the activities of this app and of every live worker."""
         now_ms = int(self._clock.seconds() * 1000)
         alive = [member for member in list_members(self._store) if member.seems_alive(now_ms)]
-        return {*self._app.activities, *(name for member in alive for name in member.activities)}
+        return {*self.app.activities, *(name for member in alive for name in member.activities)}
 
 
 def _workflow(app: App, function: Callable[[ExecutionRequest], Awaitable[Json]]) -> Workflow[..., Json]:

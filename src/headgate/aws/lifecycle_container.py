@@ -17,7 +17,14 @@ from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.aws.worker_invocation import run_worker
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.pipelines import NOTIFY_FILE, OpenPipelines, apply_folder, open_pipelines, open_step_functions
+from headgate.bootstrap.pipelines import (
+    NOTIFY_FILE,
+    OpenPipelines,
+    apply_folder,
+    open_pipelines,
+    open_step_functions,
+    project_archetypes,
+)
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -26,6 +33,7 @@ from headgate.bootstrap.store import (
 )
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import FUNCTIONS
@@ -85,7 +93,7 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
         self.service.bus.register(list(self.service.app.subscriptions.values()), self.service.app.name)
         folder = self.package / PIPELINES_FOLDER
         if folder.is_dir():
-            apply_folder(self.pipelines, folder)
+            apply_folder(self.pipelines, folder, project_archetypes(folder))
         return len(self.pipelines.service.definitions.all().pipelines)
 
     def close(self) -> None:
@@ -116,10 +124,11 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
     notify = package / NOTIFY_FILE
     files = [notify] if notify.is_file() else []
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
-    opened = open_store(settings, clock)
+    alerts = ErrorAlerts(clock)
+    opened = open_store(settings, clock, observer=alerts)
     service = AppService(App("headgate"), opened, clock)
     cache = open_cache(settings, clock)
-    health = open_health(opened, cache, clock, service)
+    health = open_health(opened, cache, clock, service, alerts=alerts)
     engine = open_step_functions(
         clients,
         clock,

@@ -105,6 +105,7 @@ def open_health(
     service: Service,
     *,
     meters: HealthMeters | None = None,
+    alerts: ErrorAlerts | None = None,
     tracing: Tracing | None = None,
     fence: Fence | None = None,
     intake_shed_count: Callable[[str], int] = lambda _urn: 0,
@@ -112,13 +113,13 @@ def open_health(
     """Return the health service on an open store, which publishes its events on the bus of `service`.
 
     Its store calls go through circuit breakers and rate limiters. `meters` receive its metrics; a high failure rate
-    emits an alert on the bus. With a `fence`, writes are refused unless this region is the writer. `intake_shed_count`
-    returns how much evidence of a dataset the intake processes shed.
+    emits an alert on the bus. `alerts` are those that observe the opened store, if any. With a `fence`, writes are
+    refused unless this region is the writer. `intake_shed_count` returns how much evidence of a dataset the intake
+    processes shed.
     """
-    alerts = ErrorAlerts(clock, service.ids, service.bus.emit, meters)
+    alerts = ErrorAlerts(clock, meters) if alerts is None else alerts
     if meters is not None:
         meters.watch_store(opened.store.stats)
-    opened.store.stats.add_failure_listener(alerts.record)
     store: AnyStore = opened.store if fence is None else FencedStore(opened.store, fence)
     guarded = GuardedStore(store, clock, observer=alerts)
     if meters is not None:
@@ -132,7 +133,7 @@ def open_health(
         opened.blobs,
         event_writes=event_writer(guarded, service.bus),
         observer=HealthReporter(meters=meters, alerts=alerts, wake_bus=lambda: service.bus.on_committed()),
-        alerts=alerts,
+        publish_alerts=lambda: alerts.publish(service.bus.emit),
         tracing=tracing,
         is_writer=(lambda: True) if fence is None else fence.is_open,
         intake_shed_count=intake_shed_count,

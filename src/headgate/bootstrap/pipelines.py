@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from msgspec import Struct
@@ -31,7 +31,7 @@ from headgate.notify.mutes import AlertAudit, Commit, Mutes
 from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
-from headgate.pipelines.authoring.archetypes import load_archetypes
+from headgate.pipelines.authoring.archetypes import Archetype, load_archetypes
 from headgate.pipelines.authoring.loader import Known, load_folder
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
@@ -99,11 +99,12 @@ def open_pipelines(
     health: HealthService | None = None,
     commit: Commit | None = None,
     engine: Engine | None = None,
+    archetypes: Mapping[str, Archetype] | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
     Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
-    lifecycle instead of the durable service.
+    lifecycle instead of the durable service. `archetypes` are those of the project.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
@@ -119,6 +120,7 @@ def open_pipelines(
         calendars=calendars.all,
         gate=gate,
         engine=engine,
+        archetypes=archetypes,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
@@ -126,7 +128,7 @@ def open_pipelines(
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
         "sla_monitor_arn": build_sla_monitor(pipelines, verdicts),
     }
-    pipelines.register(service.app, functions, reads_are_local=settings.store.backend == "sqlite")
+    pipelines.register(functions, reads_are_local=settings.store.backend == "sqlite")
     service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
     if health is not None:
         close_loop(service.app, pipelines, health)
@@ -354,18 +356,35 @@ def audited(change: AlertAudit) -> AuditEntry:
     return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
 
 
-def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
+class ProjectArchetypes(NamedTuple):
+    """The archetypes of a project, None for the built-in ones only, and the problems of those not loaded."""
+
+    archetypes: Mapping[str, Archetype] | None
+    problems: Sequence[Problem]
+
+
+def project_archetypes(folder: Path) -> ProjectArchetypes:
+    """Load the archetypes from the folder 'archetypes' beside a pipelines folder."""
+    beside = folder.resolve().parent / ARCHETYPES
+    if not beside.is_dir():
+        return ProjectArchetypes(None, ())
+    try:
+        return ProjectArchetypes(load_archetypes(beside), ())
+    except InvalidPipelineError as exc:
+        # Pipelines that use none of these archetypes still load.
+        return ProjectArchetypes(None, exc.problems)
+
+
+def apply_folder(pipelines: OpenPipelines, folder: Path, project: ProjectArchetypes) -> None:
     """Apply the pipeline definitions in a folder. An invalid definition is logged, emits an event and stops no other.
 
-    Archetypes are loaded from the folder 'archetypes' beside it and also serve later definitions.
     Raises `SettingsError` if the folder does not exist.
     """
     if not folder.is_dir():
         raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
     service = pipelines.service
-    bad = _load_archetypes(service, folder.resolve().parent / ARCHETYPES)
     known = Known(
-        archetypes=service.archetypes,
+        archetypes=project.archetypes,
         calendars=pipelines.calendars.all(),
         check_trigger=pipelines.triggers.check,
         check_trait=pipelines.evaluators.check,
@@ -373,19 +392,7 @@ def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:
         service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.definition_events)
-    for problem in (*bad, *errors_of(loaded.problems)):
+    for problem in (*project.problems, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
         service.events.publish(event)
-
-
-def _load_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:
-    """Load the archetypes of a project into the service; return their problems."""
-    if not folder.is_dir():
-        return ()
-    try:
-        service.archetypes = load_archetypes(folder)
-    except InvalidPipelineError as exc:
-        # Pipelines that use none of these archetypes still load.
-        return exc.problems
-    return ()

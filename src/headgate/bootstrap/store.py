@@ -48,7 +48,7 @@ from headgate.store.model.requests import Write
 from headgate.store.model.schema import Table
 from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.stats import StoreStats
+from headgate.store.stats import AttemptObserver, StoreStats
 from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
@@ -85,8 +85,10 @@ class OpenedStore(NamedTuple):
     settings: Settings
 
 
-def open_store(settings: Settings, clock: Clock) -> OpenedStore:
+def open_store(settings: Settings, clock: Clock, *, observer: AttemptObserver | None = None) -> OpenedStore:
     """Open the store that the settings name, creating the home folder and its keys if they are missing.
+
+    `observer` receives the failed attempts of a remote backend, which retries them.
 
     Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the backend's
     own errors if the store cannot be used.
@@ -101,8 +103,12 @@ def open_store(settings: Settings, clock: Clock) -> OpenedStore:
     blobs = _open_blobs(settings)
     spill = Spill(blobs, clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
-    open_backend = _open_sqlite if settings.store.backend == "sqlite" else _open_dynamodb
-    store = open_backend(settings, names, clock, Cursors(keyring), spill)
+    cursors = Cursors(keyring)
+    store: CountingStore
+    if settings.store.backend == "sqlite":
+        store = _open_sqlite(settings, names, clock, cursors, spill)
+    else:
+        store = _open_dynamodb(settings, names, clock, cursors, spill, observer)
     return OpenedStore(store, keyring, spill, blobs, settings)
 
 
@@ -381,7 +387,14 @@ def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: C
     )
 
 
-def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> DynamoStore:
+def _open_dynamodb(
+    settings: Settings,
+    names: TableNames,
+    clock: Clock,
+    cursors: Cursors,
+    spill: Spill,
+    observer: AttemptObserver | None = None,
+) -> DynamoStore:
     with _extra("aws", "boto3", "botocore"):
         from headgate.store.dynamodb.store import DynamoStore
     return DynamoStore.connect(
@@ -392,6 +405,7 @@ def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors:
         cursors=cursors,
         spill=spill,
         deadline_seconds=settings.store.deadline_seconds,
+        observer=observer,
     )
 
 

@@ -40,17 +40,14 @@ class StoreCounters(Protocol):
 
 
 class ErrorAlerts:
-    """Counts errors and raises alerts. It is the `StoreObserver` of a guarded store. Safe to use from many threads.
+    """Counts errors and raises alerts. Safe to use from many threads.
 
-    `emit` publishes an event on the bus.
+    It is the `AttemptObserver` of a store and the `StoreObserver` of the guarded store around it.
     """
 
-    def __init__(
-        self, clock: Clock, ids: IdMaker, emit: Callable[[Event], object], counters: StoreCounters | None
-    ) -> None:
+    def __init__(self, clock: Clock, counters: StoreCounters | None = None) -> None:
         self._clock = clock
-        self._ids = ids
-        self._emit = emit
+        self._ids = IdMaker(clock)
         self._counters = counters
         self._rates = ErrorRates(clock, self._alarm)
         self._waiting: deque[Event] = deque(maxlen=WAITING_MAX)
@@ -59,6 +56,9 @@ class ErrorAlerts:
         if counters is not None:
             # Bound once: the store reports every call here.
             self.on_answered = counters.answered  # type: ignore[method-assign]
+
+    def on_attempt_failed(self, error: BaseException) -> None:
+        self._rates.record(error)
 
     def on_answered(self, tables: str, operation: str, seconds: float) -> None:
         """Successful calls are not counted without counters."""
@@ -75,14 +75,14 @@ class ErrorAlerts:
         if self._counters is not None:
             self._counters.changed(change)
 
-    def publish(self) -> int:
-        """Publish the waiting alerts on the bus, and return their count.
+    def publish(self, emit: Callable[[Event], object]) -> int:
+        """Publish the waiting alerts with `emit`, and return their count.
 
-        Raises what the bus raises; the remaining alerts wait for the next call.
+        Raises what `emit` raises; the remaining alerts wait for the next call.
         """
         count = 0
         while self._waiting:
-            self._emit(self._waiting[0])
+            emit(self._waiting[0])
             self._waiting.popleft()
             count += 1
         return count

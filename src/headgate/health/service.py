@@ -15,7 +15,6 @@ from headgate.clock import Clock
 from headgate.health.alert_quotas import AlertQuotas
 from headgate.health.audit.field_encryption import FieldSealer
 from headgate.health.audit.log import Audit
-from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
 from headgate.health.evidence.limits import Limits as EvidenceLimits
 from headgate.health.evidence.sampling import Rates as EvidenceRates
@@ -105,7 +104,7 @@ class HealthService:
         *,
         event_writes: EventWrites = no_event_writes,
         observer: HealthObserver | None = None,
-        alerts: ErrorAlerts | None = None,
+        publish_alerts: Callable[[], int] | None = None,
         tracing: Tracing | None = None,
         is_writer: Callable[[], bool] = lambda: True,
         intake_shed_count: Callable[[str], int] = lambda _urn: 0,
@@ -113,14 +112,14 @@ class HealthService:
     ) -> None:
         """Build the components.
 
-        `event_writes` returns the writes that publish an event in the caller's transaction. `sweep` publishes
-        `alerts`. While `is_writer` is false, another region runs the background work. `intake_shed_count` returns how
-        much evidence of a dataset the intake processes of this server shed.
+        `event_writes` returns the writes that publish an event in the caller's transaction. `sweep` calls
+        `publish_alerts`. While `is_writer` is false, another region runs the background work. `intake_shed_count`
+        returns how much evidence of a dataset the intake processes of this server shed.
         """
         observer = observer if observer is not None else HealthReporter()
         sealer = FieldSealer(keyring)
         self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
-        self._alerts = alerts
+        self._publish_alerts = publish_alerts
         self._tracing = tracing if tracing is not None else Tracing()
         self._db_system = options.db_system
         self._is_writer = is_writer
@@ -250,7 +249,7 @@ class HealthService:
     def refresh(self) -> int:
         """Refresh the lineage graph and publish the alerts of this process. Return the number of alerts."""
         self.blast_radii.warm()
-        return 0 if self._alerts is None else self._alerts.publish()
+        return 0 if self._publish_alerts is None else self._publish_alerts()
 
     def drain(self, *, limit: int = 200) -> int:
         """Process accepted OpenLineage events. Return the count."""

@@ -34,30 +34,32 @@ DATE: Final = "date"
 class EventSchedules:
     """Starts periods for events. Redelivery of an event starts nothing new."""
 
-    def __init__(self, bus: Bus, starter: LifecycleStarter, dependents: Callable[[str], Sequence[str]]) -> None:
+    def __init__(
+        self, app: App, bus: Bus, starter: LifecycleStarter, dependents: Callable[[str], Sequence[str]]
+    ) -> None:
         """`dependents` returns the ids of the pipelines that a type of event starts."""
+        self._app = app
         self._bus = bus
         self._starter = starter
         self._dependents = dependents
-        self._app: App | None = None
 
-    def subscribe(self, app: App) -> None:
-        """Subscribe an app to the event types that are known so far."""
+    def subscribe(self) -> None:
+        """Subscribe the app to the event types that are known so far."""
         types = self._types() or frozenset({NOTHING})
-        app.on_event(*sorted(types), name=SUBSCRIPTION)(self.handle)
-        self._app = app
+        self._app.on_event(*sorted(types), name=SUBSCRIPTION)(self.handle)
 
     def follow(self, types: Iterable[str]) -> None:
         """Subscribe to those of these types that start a pipeline, and unsubscribe from the others of them."""
         changed = frozenset(types)
-        if not changed or self._app is None:
+        subscription = self._app.subscriptions.get(SUBSCRIPTION)
+        if not changed or subscription is None:
             return
         before = self._types()
         wanted = (before - changed - {NOTHING}) | {each for each in changed if self._dependents(event_source(each))}
         after = wanted or frozenset({NOTHING})
         if after == before:
             return
-        subscription = replace(self._app.subscriptions[SUBSCRIPTION], types=tuple(sorted(after)))
+        subscription = replace(subscription, types=tuple(sorted(after)))
         # Also for a worker that starts later and registers the subscriptions of its app.
         self._app.subscriptions[SUBSCRIPTION] = subscription
         self._bus.register([subscription], self._app.name)

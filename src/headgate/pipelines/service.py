@@ -11,7 +11,6 @@ from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.retry import Retry
-from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
@@ -74,7 +73,7 @@ class Engine(Protocol):
 class PipelineService:
     """The pipelines of one store. It starts no threads: `background_threads` does."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every component of the package is built here
         self,
         store: Store,
         clock: Clock,
@@ -86,14 +85,17 @@ class PipelineService:
         calendars: Callable[[], Calendars] = dict,
         gate: Gate | None = None,
         engine: Engine | None = None,
+        archetypes: Mapping[str, Archetype] | None = None,
     ) -> None:
-        """Build all components. Without an `engine`, the lifecycle runs on the durable engine."""
+        """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
+
+        `archetypes` are those of the project; None: only the built-in ones.
+        """
         self.store = store
         self.clock = clock
         self.ids = ids
         self.trigger = trigger
-        # The archetypes of the project; None: only the built-in ones.
-        self.archetypes: Mapping[str, Archetype] | None = None
+        self.archetypes = archetypes
         self.definitions = PipelineStore(store, clock)
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus)
@@ -158,7 +160,7 @@ class PipelineService:
             outcomes=OutcomeActions(stores, reader, events, clock, self.downstream, self.completion, baselines),
             monitoring=MonitoringActions(stores, reader, self.facts, events, clock),
         )
-        self.event_schedules = EventSchedules(self._bus, self.starter, self.known.dependents)
+        self.event_schedules = EventSchedules(self._asl.app, self._bus, self.starter, self.known.dependents)
         dry_runs = DryRunEvents(store, stores.runs, events)
         arrivals = SensorArrivals(
             stores, reader, self.sensors, self.facts, events, clock, self.starter, baselines, dry_runs
@@ -182,13 +184,9 @@ class PipelineService:
         )
 
     def register(
-        self,
-        app: App,
-        functions: Mapping[str, Callable[[dict[str, Any]], Answer]],
-        *,
-        reads_are_local: bool = False,
+        self, functions: Mapping[str, Callable[[dict[str, Any]], Answer]], *, reads_are_local: bool = False
     ) -> None:
-        """Register the functions of the lifecycle as activities of an app.
+        """Register the functions of the lifecycle as activities of the app that runs the state machines.
 
         `functions` are the evaluator and the SLA monitor, by the variables of the state machine. If reads are local, a
         workflow turn answers read-only calls in place, without an activity.
@@ -199,7 +197,8 @@ class PipelineService:
             "RunCheckerFunctionArn": self.orchestrator,
             **functions,
         }
-        self.event_schedules.subscribe(app)
+        app = self._asl.app
+        self.event_schedules.subscribe()
         JobEndListener(self.stores.runs, self.waiters).subscribe(app)
         self.stuck.subscribe(app)
         for variable, function in own.items():

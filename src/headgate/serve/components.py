@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
-from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
+from headgate.bootstrap.pipelines import (
+    OpenPipelines,
+    apply_folder,
+    audited,
+    open_engine,
+    open_pipelines,
+    project_archetypes,
+)
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -19,6 +26,7 @@ from headgate.bootstrap.store import (
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.fanout.service import FanoutService
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
 from headgate.serve.intake.client import IntakeClient
@@ -58,11 +66,12 @@ def open_components(
 ) -> Iterator[Components]:
     """Open the components, check the store, and apply the pipelines folder. Raises errors of the store and settings."""
     with ExitStack() as stack:
-        opened = open_store(settings, clock)
-        stack.enter_context(closing(opened.store))
         registry = MergedRegistry()
         metrics = Metrics(version=version, registry=registry)
         meters = HealthMeters(registry)
+        alerts = ErrorAlerts(clock, meters)
+        opened = open_store(settings, clock, observer=alerts)
+        stack.enter_context(closing(opened.store))
         cache = stack.enter_context(closing(open_cache(settings, clock, answered=meters.cache_answered)))
         meters.watch_cache(cache.stats)
         # Some backends open without a request; an unreachable store must fail the start.
@@ -79,12 +88,15 @@ def open_components(
             clock,
             service,
             meters=meters,
+            alerts=alerts,
             tracing=tracing,
             fence=fence,
             intake_shed_count=intake.shed_count,
         )
         stack.enter_context(closing(health))
         keys = open_keys(opened, clock, health)
+        folder = settings.pipelines.folder
+        project = None if folder is None else project_archetypes(folder)
         pipelines = open_pipelines(
             service,
             opened,
@@ -93,11 +105,12 @@ def open_components(
             health=health,
             commit=lambda writes, change: health.audit.commit(writes, audited(change)),
             engine=open_engine(settings, clock, service.ids),
+            archetypes=None if project is None else project.archetypes,
         )
         # Before the first event is emitted, so that no subscriber misses it.
         service.bus.register(list(service.app.subscriptions.values()), service.app.name)
-        if settings.pipelines.folder is not None:
-            apply_folder(pipelines, settings.pipelines.folder)
+        if folder is not None and project is not None:
+            apply_folder(pipelines, folder, project)
         yield Components(
             store=opened,
             cache=cache,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 COUNTERS: Final = (
     "reads", "queries", "writes", "transactions", "batches", "commits", "conflicts", "retries", "throttles",
 )  # fmt: skip
 
 
+class AttemptObserver(Protocol):
+    """Receives failed attempts of store calls."""
+
+    def on_attempt_failed(self, error: BaseException) -> None:
+        """An attempt failed, also one that is retried. Must neither block nor raise. From any thread."""
+
+
 class StoreStats:
     """Plain integers, incremented without a lock: exact with one thread, approximate with many."""
 
-    __slots__ = (*COUNTERS, "_failure_listeners", "consumed", "throttled")
+    __slots__ = (*COUNTERS, "consumed", "throttled")
 
     def __init__(self) -> None:
         self.reads = 0
@@ -29,16 +35,6 @@ class StoreStats:
         self.throttled: dict[tuple[str, str], int] = {}
         # Consumed capacity units by physical table name and READ or WRITE.
         self.consumed: dict[tuple[str, str], float] = {}
-        self._failure_listeners: tuple[Callable[[BaseException], None], ...] = ()
-
-    def on_attempt_failed(self, error: BaseException) -> None:
-        """Notify the listeners of a failed attempt, also of one that is retried."""
-        for listener in self._failure_listeners:
-            listener(error)
-
-    def add_failure_listener(self, listener: Callable[[BaseException], None]) -> None:
-        """Call `listener` for every failed attempt. It must neither block nor raise."""
-        self._failure_listeners += (listener,)
 
     def count_throttle(self, operation: str, about: str) -> None:
         """Count an attempt that the backend throttled. `about` is its subject."""

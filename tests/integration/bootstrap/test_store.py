@@ -31,6 +31,7 @@ from headgate.settings import ArchiveSettings, CacheSettings, ForwardSettings, S
 from headgate.store.cache.keys import dataset_config
 from headgate.store.cache.read_through import Cache, Cached, CacheLayer, Loaded
 from headgate.store.catalogue.tables import HEALTH_CHECK
+from headgate.store.model.schema import Key
 from tests.redis_server import RedisServer
 
 DYNAMODB = StoreSettings(
@@ -55,6 +56,29 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
     assert found.returncode == 0, found.stderr
     names: list[str] = json.loads(found.stdout)
     return names
+
+
+class Failures(list[BaseException]):
+    """Receives the failed attempts of a store."""
+
+    def on_attempt_failed(self, error: BaseException) -> None:
+        self.append(error)
+
+
+def test_open_store__dynamodb_does_not_answer__every_attempt_reaches_the_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    failures = Failures()
+    store = msgspec.structs.replace(DYNAMODB, deadline_seconds=0.3)
+    opened = open_store(Settings(home=tmp_path, store=store), SystemClock(), observer=failures)
+
+    with closing(opened.store), pytest.raises(TransientError):
+        opened.store.get(HEALTH_CHECK, Key("x"), consistent=True)
+
+    assert len(failures) > 1
+    assert {type(each).__name__ for each in failures} == {"EndpointConnectionError"}
 
 
 def test_open_store__sqlite__a_written_item_is_there_after_reopening(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class LoopRig(Rig):
         self.known = self.pipelines.known
         self.evaluations = self.pipelines.evaluations
         self.event_writer = self.pipelines.event_writer
-        self.pipelines.register(self.app, {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla})
+        self.pipelines.register({"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla})
         close_loop(self.app, self.pipelines, self.health)
         self.pipelines.put_machine()
         # The worker has joined before there were these.

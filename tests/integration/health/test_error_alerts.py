@@ -21,7 +21,6 @@ from headgate.health.model.enums import SignalState
 from headgate.health.model.incidents import IncidentReport
 from headgate.health.model.signals import SignalUpdate
 from headgate.health.registry.degraded_lookup import FallbackOnMiss
-from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent
 from headgate.telemetry import Tracing
@@ -38,7 +37,16 @@ class Rig:
         self.api = api
         self.registry = CollectorRegistry()
         self.meters = HealthMeters(self.registry)
-        self.health = open_health(api.opened, api.cache, api.clock, api.service, meters=self.meters, tracing=Tracing())
+        self.watch = ErrorAlerts(api.clock, self.meters)
+        self.health = open_health(
+            api.opened,
+            api.cache,
+            api.clock,
+            api.service,
+            meters=self.meters,
+            alerts=self.watch,
+            tracing=Tracing(),
+        )
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
@@ -105,7 +113,7 @@ def test_alerts__attempts_that_the_backend_refuses__count_though_they_are_made_a
     from tests.unit.store.resilience.test_error_policy import answer
 
     for _ in range(101):
-        rig.api.opened.store.stats.on_attempt_failed(answer("ThrottlingException"))
+        rig.watch.on_attempt_failed(answer("ThrottlingException"))
 
     assert rig.value("error_rate_alerts_total", error="ThrottlingException", category="TRANSIENT") == 1
 
@@ -119,16 +127,16 @@ def test_alerts__the_bus_fails__are_told_the_next_time(rig: Rig) -> None:
             raise StoreBusyError("down")
         told.append(event)
 
-    alerts = ErrorAlerts(rig.api.clock, IdMaker(rig.api.clock), emit, None)
+    alerts = ErrorAlerts(rig.api.clock)
     for _ in range(101):
         alerts.on_failed("t", "get", ThrottledError("x"))
     with pytest.raises(StoreBusyError):
-        alerts.publish()
+        alerts.publish(emit)
     is_down = False
 
-    assert alerts.publish() == 1
+    assert alerts.publish(emit) == 1
     assert [each.subject for each in told] == ["throttled"]
-    assert alerts.publish() == 0
+    assert alerts.publish(emit) == 0
     assert alerts.per_minute() == {"throttled": 101}
     assert WAITING_MAX >= 1
 

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.clock import VirtualClock
 from headgate.errors import BreakerOpenError, ThrottledError
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
@@ -130,17 +131,16 @@ def test_store__throttled_attempts__are_counted_by_table_and_operation(rig: Rig)
 
     stats = StoreStats()
     rig.meters.watch_store(stats)
-    met: list[BaseException] = []
-    stats.add_failure_listener(met.append)
+    alerts = ErrorAlerts(VirtualClock())
 
     def put_item(**_request: object) -> None:
         raise answer("ThrottlingException")
 
     with pytest.raises(ThrottledError):
-        Calls(PassingClock(), stats, 60).write(put_item, {}, "table signals")
+        Calls(PassingClock(), stats, 60, alerts).write(put_item, {}, "table signals")
 
     assert rig.value("dynamodb_throttle_count_total", table="signals", operation="put_item") == 6
-    assert len(met) == 6
+    assert alerts.per_minute() == {"ThrottlingException": 6}
 
 
 def test_store__what_calls_cost__is_counted_by_table_and_kind(rig: Rig) -> None:

@@ -17,6 +17,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
+from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.application import build_http
@@ -77,7 +78,9 @@ class Jobs:
 class PipelineApi:
     """The application, its services, and a way to ask it. `key` of a question is the text of an API key."""
 
-    def __init__(self, env: hg.testing.Environment, home: Path) -> None:
+    def __init__(
+        self, env: hg.testing.Environment, home: Path, *, archetypes: Mapping[str, Archetype] | None = None
+    ) -> None:
         self.env = env
         self.service = service = env.service
         # The test drives the worker: the threads that answer requests must not.
@@ -86,10 +89,16 @@ class PipelineApi:
         kinds = TriggerKinds([self.jobs, CommandKind(env.clock, home / "commands", {})], SecretSources({}))
         calendars = CalendarStore(service.store, env.clock)
         self.pipelines = PipelineService(
-            service.store, env.clock, service.ids, service.bus, service.asl, kinds, calendars=calendars.all
+            service.store,
+            env.clock,
+            service.ids,
+            service.bus,
+            service.asl,
+            kinds,
+            calendars=calendars.all,
+            archetypes=archetypes,
         )
         self.pipelines.register(
-            service.app,
             {
                 "EvaluatorFunctionArn": lambda _event: {},
                 "sla_monitor_arn": lambda _event: {"warningAt": "", "breachAt": ""},
@@ -171,9 +180,9 @@ class PipelineApi:
 
 
 @contextmanager
-def pipeline_api(home: Path) -> Iterator[PipelineApi]:
+def pipeline_api(home: Path, *, archetypes: Mapping[str, Archetype] | None = None) -> Iterator[PipelineApi]:
     with hg.testing.Environment(hg.App("pipes"), replay_always=False) as env:
-        made = PipelineApi(env, home)
+        made = PipelineApi(env, home, archetypes=archetypes)
         try:
             yield made
         finally:

@@ -35,11 +35,11 @@ class Proposals:
         kinds: TriggerKinds | None = None,
         check_trait: TraitCheck | None = None,
         *,
-        archetypes: Callable[[], Mapping[str, Archetype] | None] = lambda: None,
+        archetypes: Mapping[str, Archetype] | None = None,
     ) -> None:
         """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
-        `archetypes` returns those of the project; None: only the built-in ones.
+        `archetypes` are those of the project; None: only the built-in ones.
         """
         self._archetypes = archetypes
         self._definitions = definitions
@@ -55,7 +55,7 @@ class Proposals:
         """
         check = None if self._kinds is None else self._kinds.check
         known = Known(
-            archetypes=self._archetypes(),
+            archetypes=self._archetypes,
             calendars=self._calendars(),
             check_trigger=check,
             check_trait=self._check_trait,

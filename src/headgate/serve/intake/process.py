@@ -20,6 +20,7 @@ from headgate.bootstrap.health import open_health
 from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
 from headgate.serve.intake.connection import IntakeConnection
@@ -66,22 +67,23 @@ def main(descriptor: int) -> None:
 
 def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
     """Answer calls until the server disconnects, then finish the calls in progress."""
-    opened = open_store(settings, clock)
     registry = CollectorRegistry()
     meters = HealthMeters(registry)
+    alerts = ErrorAlerts(clock, meters)
+    opened = open_store(settings, clock, observer=alerts)
     with closing(opened.store), closing(open_cache(settings, clock, answered=meters.cache_answered)) as cache:
         service = AppService(App("headgate"), opened, clock)
         meters.watch_cache(cache.stats)
         watch_store(registry, opened.store.stats.snapshot)
-        health = open_health(opened, cache, clock, service, meters=meters)
+        health = open_health(opened, cache, clock, service, meters=meters, alerts=alerts)
         batches_max = BATCHES_MAX if settings.store.backend == "sqlite" else BATCHES_REMOTE_MAX
-        alerts = Sweeper("alerts", lambda _limit: health.refresh(), interval_seconds=ALERTS_EVERY_SECONDS)
+        sweeper = Sweeper("alerts", lambda _limit: health.refresh(), interval_seconds=ALERTS_EVERY_SECONDS)
         with closing(health), asyncio.Runner(loop_factory=loop_factory()) as runner:
-            alerts.start()
+            sweeper.start()
             try:
                 runner.run(_serve(end, health, cache, registry, clock, batches_max=batches_max))
             finally:
-                alerts.stop()
+                sweeper.stop()
 
 
 async def _serve(
@@ -108,14 +110,14 @@ async def _serve(
     disconnected = asyncio.Event()
     connection = IntakeConnection(cache, clock, on_frame=handler.on_frame, on_lost=disconnected.set)
     handler.connection = connection
-    cache.forward_invalidations(connection.invalidate)
-    await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
-    freeze_heap()
-    set_switch_interval()
-    heartbeat = asyncio.create_task(handler.send_heartbeats())
-    await disconnected.wait()
-    heartbeat.cancel()
-    await handler.wait_idle()
+    with cache.forwarding(connection.invalidate):
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
+        freeze_heap()
+        set_switch_interval()
+        heartbeat = asyncio.create_task(handler.send_heartbeats())
+        await disconnected.wait()
+        heartbeat.cancel()
+        await handler.wait_idle()
     pool.close()
     bulk.close()
 

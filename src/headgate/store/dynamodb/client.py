@@ -53,7 +53,7 @@ from headgate.store.resilience.error_policy import (
     codes_of,
     policy_of,
 )
-from headgate.store.stats import StoreStats
+from headgate.store.stats import AttemptObserver, StoreStats
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -148,10 +148,13 @@ class Calls:
     It ends earlier if an error has occurred as often as its policy in `error_policy` allows.
     """
 
-    def __init__(self, clock: Clock, stats: StoreStats, deadline_seconds: float) -> None:
+    def __init__(
+        self, clock: Clock, stats: StoreStats, deadline_seconds: float, observer: AttemptObserver | None = None
+    ) -> None:
         self._clock = clock
         self._stats = stats
         self._deadline_seconds = deadline_seconds
+        self._observer = observer
 
     def backoff(self, deadline_seconds: float | None = None) -> Backoff:
         """Return a backoff that several calls share, whose deadline is not later than the caller's. It starts now."""
@@ -220,7 +223,8 @@ class Calls:
                     self._count_capacity(capacity, answer)
                 return answer
             except (ClientError, BotoCoreError, ResponseParserError) as exc:
-                self._stats.on_attempt_failed(exc)
+                if self._observer is not None:
+                    self._observer.on_attempt_failed(exc)
                 fault = classify(exc)
                 if fault is Fault.FINAL and _code(exc) in refusals and (_code(exc) != CANCELED or _failed_items(exc)):
                     return Refusal(_code(exc), _failed_items(exc), doubt)

@@ -40,7 +40,7 @@ from headgate.store.model.validation import (
     check_transaction_bytes,
 )
 from headgate.store.model.values import Item
-from headgate.store.stats import StoreStats
+from headgate.store.stats import AttemptObserver, StoreStats
 from headgate.store.table_names import TableNames
 from headgate.store.topics import ANYTHING, Topics
 from headgate.store.transactions import allows_add, check_replay, conflict_error, token_row
@@ -78,6 +78,7 @@ class DynamoStore:
         cursors: Cursors,
         spill: Spill,
         deadline_seconds: float = 10.0,
+        observer: AttemptObserver | None = None,
     ) -> None:
         require_whole_answers(client)
         require_whole_answers(streams)
@@ -88,7 +89,7 @@ class DynamoStore:
         self._clock = clock
         self._cursors = cursors
         self._spill = spill
-        self._calls = Calls(clock, self.stats, deadline_seconds)
+        self._calls = Calls(clock, self.stats, deadline_seconds, observer)
         self._reads = ItemReads(client, self._calls, names=names, clock=clock)
         self._requests = WriteRequests(names, spill)
         self._batches = BatchWrites(client, self._calls)
@@ -112,6 +113,7 @@ class DynamoStore:
         cursors: Cursors,
         spill: Spill,
         deadline_seconds: float = 10.0,
+        observer: AttemptObserver | None = None,
     ) -> DynamoStore:
         """Build the clients with AWS's default credential chain. Sends nothing yet."""
         config = client_config(deadline_seconds)
@@ -131,6 +133,7 @@ class DynamoStore:
             cursors=cursors,
             spill=spill,
             deadline_seconds=deadline_seconds,
+            observer=observer,
         )
 
     def create_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:

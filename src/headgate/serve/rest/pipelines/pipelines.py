@@ -198,7 +198,7 @@ class _Pipelines:
             pipelines.reader.calendars,
             kinds,
             check_trait,
-            archetypes=lambda: pipelines.archetypes,
+            archetypes=pipelines.archetypes,
         )
 
     def operations(self) -> list[Operation]:

@@ -56,12 +56,13 @@ def test_put__new_same_and_other__counts_versions(api: PipelineApi) -> None:
     assert api.events() == ["PIPELINE_DEFINED", "PIPELINE_DEFINED"]
 
 
-def test_put__with_an_archetype_of_the_project__has_its_traits(api: PipelineApi) -> None:
+def test_put__with_an_archetype_of_the_project__has_its_traits(api: PipelineApi, tmp_path: Path) -> None:
     text, source = "name: own-load\nrequired_traits: [{type: landed, evaluator: push}]\n", "own.yaml"
     before = api.put("/pipelines/silver", {**SILVER, "archetype": "own-load"})
-    api.pipelines.archetypes = {each.name: each for each in read_archetypes(text, source)[0]}
+    archetypes = {each.name: each for each in read_archetypes(text, source)[0]}
 
-    kept = done(api.put("/pipelines/silver", {**SILVER, "archetype": "own-load"}), 201)
+    with pipeline_api(tmp_path, archetypes=archetypes) as other:
+        kept = done(other.put("/pipelines/silver", {**SILVER, "archetype": "own-load"}), 201)
 
     assert (before.status_code, "own-load" in before.text) == (400, True)
     assert kept["definition"]["readiness"]["traits"]["landed"]["evaluator"] == "push"
