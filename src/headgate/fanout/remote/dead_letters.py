@@ -108,8 +108,6 @@ class DeadLetters:
             return Ruling.BUSY, f"fan-out {fanout.run_id} is paused, which uses up the receives of its messages"
         if chunk.disposition is Disposition.RUNNING and not has_expired(chunk, self.queries.now_ms()):
             return Ruling.BUSY, f"{chunk.chunk_id} is run by {chunk.worker} until {chunk.lease_expires_at}"
-        if fanout.paused_at is not None:
-            return Ruling.BUSY, f"{chunk.chunk_id} was not run because its fan-out is paused"
         return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition}, and is dead now"
 
     def _predates_redrive(self, chunk: Chunk, first_received_at: str | None) -> bool:

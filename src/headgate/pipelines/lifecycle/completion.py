@@ -86,7 +86,8 @@ class RunCompletion:
 
     def _end_writes(self, run: Run, log: RunLog, retry: RetryDecision) -> list[Write]:
         event = run.event or JobEvent.FAIL
-        entry = self._stores.job_log.entry_write(job_entry(run, event, epoch_ms(self._clock), run.reason))
+        now_ms = epoch_ms(self._clock)
+        entry = self._stores.job_log.entry_write(job_entry(run, event, now_ms, run.reason))
         detail: dict[str, Json] = {
             "run_id": run.run_id,
             "attempt": run.attempt,
@@ -98,10 +99,14 @@ class RunCompletion:
             "before": _before(run),
             "after": run.status.value,
         }
-        names = [EventName.RUN_STATE_CHANGED, *(_success_events(run) if run.status.is_done else [])]
+        names = [EventName.RUN_STATE_CHANGED]
+        monitoring: list[Write] = []
         if run.status.is_done:
-            until_ms = run.monitor_until_ms or epoch_ms(self._clock)
-            detail["duration_seconds"] = (until_ms - epoch_ms(self._clock)) / 1000
+            names += [EventName.JOB_COMPLETED, EventName.PIPELINE_COMPLETED]
+            detail["duration_seconds"] = (now_ms - run.created_at_ms) / 1000
+            if run.status is RunStatus.COMPLETED_MONITORING:
+                watched = {**detail, "duration_seconds": ((run.monitor_until_ms or now_ms) - now_ms) / 1000}
+                monitoring = self._events.writes(EventName.MONITORING_STARTED, run.slot, watched)
         elif run.status is RunStatus.FAILED:
             is_window = event is JobEvent.VALIDATION_EXHAUSTED and retry is _FINAL
             names.append(EventName.VALIDATION_EXHAUSTED if is_window else _FAILURES.get(event, EventName.JOB_FAILED))
@@ -110,7 +115,8 @@ class RunCompletion:
                 names.append(EventName.RETRY_SCHEDULED)
             else:
                 names += [EventName.PIPELINE_FAILED, *([EventName.RETRY_EXHAUSTED] if retry.is_exhausted else [])]
-        return [entry, *(write for name in names for write in self._events.writes(name, run.slot, detail))]
+        ended = (write for name in names for write in self._events.writes(name, run.slot, detail))
+        return [entry, *ended, *monitoring]
 
     def _rerun_writes(self, run: Run, retry: RetryDecision) -> list[Write]:
         """Return the writes that end the rerun after its last attempt."""
@@ -128,11 +134,6 @@ class RunCompletion:
             return []
         detail = {"run_id": run.run_id, "failures": control.failures_in_a_row}
         return self._events.writes(EventName.CIRCUIT_BREAKER_TRIPPED, run.slot, detail)
-
-
-def _success_events(run: Run) -> list[EventName]:
-    monitoring = [EventName.MONITORING_STARTED] if run.status is RunStatus.COMPLETED_MONITORING else []
-    return [EventName.JOB_COMPLETED, EventName.PIPELINE_COMPLETED, *monitoring]
 
 
 def _before(run: Run) -> str:

@@ -169,6 +169,28 @@ def test_completed__with_monitoring_and_nothing_to_watch__is_over(rig: Rig) -> N
     assert log_result(rig, carried, "COMPLETED")["monitor"] is False
 
 
+def test_completed__without_monitoring__the_duration_is_that_of_the_run(rig: Rig) -> None:
+    carried = started(rig)
+    rig.env.clock.advance(90)
+    log_result(rig, carried, "COMPLETED")
+
+    ended = rig.events("silver", EventName.JOB_COMPLETED, EventName.PIPELINE_COMPLETED)
+    assert [each.detail["duration_seconds"] for each in ended] == [90.0, 90.0]
+
+
+def test_completed__with_monitoring__each_event_has_its_own_duration(rig: Rig) -> None:
+    watch = PostRun(monitoring=Monitoring(enabled=True, duration=Seconds(600)))
+    carried = started(rig, readiness=Readiness(traits={"fresh": Trait(evaluator="push")}), post_run=watch)
+    rig.env.clock.advance(90)
+    log_result(rig, carried, "COMPLETED")
+
+    ended = rig.events("silver", EventName.PIPELINE_COMPLETED, EventName.MONITORING_STARTED)
+    assert {each.name: each.detail["duration_seconds"] for each in ended} == {
+        EventName.PIPELINE_COMPLETED: 90.0,
+        EventName.MONITORING_STARTED: 600.0,
+    }
+
+
 # Alerts.
 
 
