@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, StateType, TaskSpec
-from headgate.asl.runtime.durable_host import BUILTIN_PREFIX, FUNCTION_NAME, WORKFLOW
+from headgate.asl.runtime.durable_host import BUILTIN_PREFIX, WORKFLOW
 from headgate.asl.runtime.execution_request import ExecutionRequest, StopReason, compiled
 from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
 from headgate.asl.runtime.replay import HistoryReplayer, ReplayResult
+from headgate.asl.runtime.task_router import FUNCTION_NAME
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, read_token
 from headgate.asl.tasks.resources import Callee, target_of
 from headgate.clock import Clock

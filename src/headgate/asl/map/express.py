@@ -22,12 +22,13 @@ from headgate.asl.machines.executions import functions_of
 from headgate.asl.map.ledger import ChunkOutcome, ClaimedChunk, MapLedger, inputs_of
 from headgate.asl.map.messages import IterationOutcome, MapRunOrder, MapRunProgress, MapRunVerdict
 from headgate.asl.model.definition import MapSpec
-from headgate.asl.runtime.durable_host import DurableHost, task_error
+from headgate.asl.runtime.durable_host import task_error
 from headgate.asl.runtime.execution_request import ExecutionRequest, compiled
 from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.history import EventCounter
 from headgate.asl.runtime.interpreter import MachineRun, execution_context
 from headgate.asl.runtime.state_visit import Branch, StateVisit
+from headgate.asl.runtime.task_router import TaskRouter
 from headgate.asl.tasks.resources import TaskCall, WaitMode, to_state_error
 from headgate.clock import Clock
 from headgate.durable.model import payload
@@ -142,11 +143,10 @@ class _RunningChunk:
         self.ended_ms: int | None = None
 
 
-class ExpressHost(DurableHost):
+class ExpressHost(TaskRouter):
     """Host of an EXPRESS iteration: calls functions in this process."""
 
     def __init__(self, request: ExecutionRequest, app: App, clock: Clock, threads: Executor) -> None:
-        # Does not call the base class, which needs a durable execution.
         self.request = request
         self._app = app
         self._clock = clock

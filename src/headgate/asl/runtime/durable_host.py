@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Protocol
@@ -23,10 +22,11 @@ from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.history import EventCounter, Journal
 from headgate.asl.runtime.interpreter import MachineRun, execution_context
 from headgate.asl.runtime.state_visit import Branch, StateVisit
+from headgate.asl.runtime.task_router import TaskRouter, machine_order
 from headgate.asl.runtime.task_tokens import SIGNAL, CallbackKind, TaskCallback
 from headgate.asl.tasks import activities
 from headgate.asl.tasks.fanout_tasks import run_fanout
-from headgate.asl.tasks.resources import Callee, TaskCall, WaitMode, required_parameter
+from headgate.asl.tasks.resources import Callee, TaskCall, WaitMode
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
 from headgate.durable.model.history import ActivityOptions, Status
@@ -41,7 +41,6 @@ WORKFLOW: Final = "headgate.machine"
 # The machine's own Retry decides after a failure; the engine only repeats attempts lost with their worker.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
-FUNCTION_NAME: Final = re.compile(r"(?:.*:function:)?(?:\$\{)?([A-Za-z_][A-Za-z0-9_.-]*)\}?(?::[A-Za-z0-9_$.-]+)?")
 # The prefix of Headgate's own activities.
 BUILTIN_PREFIX: Final = "headgate."
 # The prefix of the actions of built-in activities that may be answered by a read alone.
@@ -100,7 +99,7 @@ def machine_workflow(
     return run_machine
 
 
-class DurableHost:
+class DurableHost(TaskRouter):
     """Host of a machine inside a durable execution."""
 
     def __init__(self, request: ExecutionRequest, dependencies: HostDependencies) -> None:
@@ -137,9 +136,6 @@ class DurableHost:
     def random(self) -> Random:
         return self._interpreter.random()
 
-    def sleep(self, seconds: float) -> Awaitable[None]:
-        return asyncio.sleep(seconds)
-
     def new_token(self) -> str:
         signal = f"{SIGNAL}{hg.info().run}.{len(self._signal_of_token) + 1}"
         sign, execution_id = self._dependencies.sign, self._interpreter.execution_id
@@ -159,24 +155,14 @@ class DurableHost:
     async def call(self, call: TaskCall) -> Json:
         if call.token:
             return await self._call_and_wait(call)
-        match call.target.callee:
-            case Callee.FUNCTION | Callee.ACTIVITY:
-                return await self.function(call.target.name, call.input, call)
-            case Callee.SERVICE if (call.target.name, call.target.action) == ("lambda", "invoke"):
-                return await self._invoke(call)
-            case Callee.MACHINE:
-                return await self._machine(call)
-            case Callee.FANOUT if call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
+        if call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
+            if call.target.callee is Callee.MACHINE:
+                return await self._run_machine(call)
+            if call.target.callee is Callee.FANOUT:
                 return await run_fanout(call)
-            case Callee.FANOUT:
-                order = {"fanout": call.target.name, "parameters": call.input, "wait": call.target.wait.value}
-                return await self.function(activities.FANOUT, order, call)
-            case _:
-                order = {"service": call.target.name, "action": call.target.action, "parameters": call.input}
-                return await self.function(activities.SERVICE, order, call)
+        return await super().call(call)
 
     async def function(self, name: str, input: Json, call: TaskCall | None = None) -> Json:
-        """Call an activity and return its result. Raises `StateError`."""
         if _may_read_inline(name, input):
             response: Json = hg.side_effect(lambda: self._read_inline(name, input))
             if response is not None:
@@ -202,13 +188,6 @@ class DurableHost:
         except HeadgateError:
             # The activity runs into the same error, and can retry it or fail the Task.
             return None
-
-    async def _invoke(self, call: TaskCall) -> Json:
-        match = FUNCTION_NAME.fullmatch(str(required_parameter(call.input, "FunctionName", resource="lambda:invoke")))
-        if match is None:
-            raise StateError("Lambda.ResourceNotFoundException", "FunctionName: use a name, name:alias or an ARN")
-        result = await self.function(match[1], call.input.get("Payload"), call)
-        return {"ExecutedVersion": "$LATEST", "Payload": result, "StatusCode": 200}
 
     async def _call_and_wait(self, call: TaskCall) -> Json:
         """Start the work, and wait for a callback with the task token."""
@@ -247,25 +226,10 @@ class DurableHost:
 
     # Child executions.
 
-    async def _machine(self, call: TaskCall) -> Json:
-        target = call.target
-        parameters = call.input if isinstance(call.input, dict) else {}
-        if target.action:
-            arn = str(required_parameter(call.input, "StateMachineArn", resource="states:startExecution"))
-            machine, version = _parse_machine_arn(arn)
-            order = {"machine": machine, "input": _execution_input(parameters), "name": parameters.get("Name")}
-            if version is not None:
-                order["version"] = version
-        else:
-            order = {"machine": target.name, "input": call.input, "name": None}
-        # With a token the execution is only started; the holder of the token completes the Task.
-        if target.wait in (WaitMode.ANSWER, WaitMode.TOKEN):
-            return await self.function(activities.START, order, call)
-        loaded = await self.function(activities.LOAD, order)
-        return await self._await_child(call, typed_decode.convert(loaded, ExecutionRequest))
-
-    async def _await_child(self, call: TaskCall, request: ExecutionRequest) -> Json:
-        request = replace(request, started_at_ms=self.now_ms())
+    async def _run_machine(self, call: TaskCall) -> Json:
+        """Run another machine as a child, and return its description when it has ended."""
+        loaded = await self.function(activities.LOAD, machine_order(call))
+        request = replace(typed_decode.convert(loaded, ExecutionRequest), started_at_ms=self.now_ms())
         machine = compiled(self.definition(request))
         child = child_workflow().options(timeout=machine.timeout_seconds, tags={"machine": request.machine})(request)
         description: dict[str, Json] = {
@@ -327,23 +291,6 @@ def task_error(error: Exception) -> StateError:
     if isinstance(error, Failure) and info.trace:
         cause["stackTrace"] = info.trace.splitlines()
     return StateError(info.type, _text(cause))
-
-
-def _parse_machine_arn(arn: str) -> tuple[str, int | None]:
-    """Return the machine and, if present, the version of an ARN or a plain name."""
-    name, _, qualifier = arn.rpartition("stateMachine:")[2].partition(":")
-    return name, int(qualifier) if qualifier.isdigit() else None
-
-
-def _execution_input(parameters: dict[str, Json]) -> Json:
-    """Return the Input of an execution, which may be JSON text. Raises `StateError`."""
-    value = parameters.get("Input", {})
-    if not isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError as exc:
-        raise StateError("StepFunctions.InvalidExecutionInputException", f"Input is not JSON: {exc}") from None
 
 
 def _child_failure(error: Exception) -> dict[str, Json]:
