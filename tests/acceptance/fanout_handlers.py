@@ -25,10 +25,10 @@ from headgate.fanout.local import worker as local_worker
 from headgate.fanout.local.worker import Options
 from headgate.fanout.model.child_protocol import Done
 from headgate.fanout.model.rows import Policy
-from headgate.fanout.model.sources import IterableSource
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.store.sqlite.store import SqliteStore, Synchronous
+from tests.iterable_source import IterableSource
 from tests.stores import open_sqlite
 
 FOLDER: Final = Path(os.environ.get("FANOUT_TEST_FOLDER", "."))

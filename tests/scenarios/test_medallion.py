@@ -25,6 +25,7 @@ from headgate.pipelines.events.names import EventName as E
 from headgate.pipelines.runs.rows import Run, Slot
 from headgate.pipelines.watchdog.verdicts import StoredVerdict
 from tests.acceptance.pipeline_world import World
+from tests.unit.notify.rig import sent_to
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "medallion"
 BERLIN: Final = ZoneInfo("Europe/Berlin")
@@ -314,7 +315,7 @@ def check_alerts(world: World) -> None:
         (E.POST_RUN_DRIFT, CORRECTED): (1, heard[(E.POST_RUN_DRIFT, CORRECTED)][1]),
         (E.RULE_WARNED, SPARSE): (1, "OPEN"),
     }
-    assert all(alert.sent_to() == ("console",) for alert in troubles)
+    assert all(sent_to(alert) == ["console"] for alert in troubles)
     assert world.all_events("INFRASTRUCTURE") == []
 
 

@@ -20,7 +20,7 @@ from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import Chunk, Policy, run_key, timestamp_ms
-from headgate.fanout.model.sources import IterableSource, ListSource, RangeSource, Source
+from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
 from headgate.fanout.repair.control import FanoutControl
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
@@ -32,6 +32,7 @@ from headgate.store.model.cursors import Cursors
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from headgate.store.table_names import TableNames
 from tests.fanout_books import COMPLETED, OPEN, Books, check_books, check_found, read_books
+from tests.iterable_source import IterableSource
 from tests.simulation.durable_processes import Crash, ProcessStore, SeededIds
 from tests.stores import open_sqlite
 

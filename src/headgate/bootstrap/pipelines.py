@@ -135,7 +135,7 @@ def open_pipelines(
     alerts, mutes, notifier, deliverer = _open_alerts(opened, service, pipelines, clock, commit)
     backfills = Backfills(store, clock, service.ids)
     lifecycle = Lifecycle(
-        is_open=(lambda name: _is_open(service, name)) if engine is None else engine.is_open,
+        is_open=(lambda name: is_open(service, name)) if engine is None else engine.is_open,
         orchestrate=pipelines.orchestrator,
         end_job=pipelines.jobs.end_job,
     )
@@ -263,7 +263,8 @@ def _trait_answer(result: TraitResult, now: datetime) -> Answer:
     return {"type": result.trait_type, "status": result.status_at(at_ms).value, "reason": result.reason_at(at_ms)}
 
 
-def _is_open(service: AppService, name: str) -> bool:
+def is_open(service: AppService, name: str) -> bool:
+    """Whether an execution of the lifecycle is running in the durable service."""
     try:
         return not service.client.get(f"{MACHINE}:{name}").status.is_closed
     except NotFoundError:

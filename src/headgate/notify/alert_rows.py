@@ -82,17 +82,6 @@ class Alert(Struct, frozen=True, kw_only=True):
         """Return the delivery of an action to a channel, or None if there is none."""
         return self.deliveries.get(delivery_name(channel, action))
 
-    def sent_to(self, action: AlertAction = AlertAction.TRIGGER) -> tuple[str, ...]:
-        """Return the channels that received this action, sorted by name."""
-        suffix = f"#{action}"
-        return tuple(
-            sorted(
-                name.removesuffix(suffix)
-                for name, delivery in self.deliveries.items()
-                if name.endswith(suffix) and delivery.state is DeliveryState.SENT
-            )
-        )
-
 
 class LatestAlert(Struct, frozen=True, kw_only=True):
     """The latest alert of a dedup key. Until `until_ms`, repeated events are counted instead of sent."""

@@ -12,7 +12,7 @@ from headgate.errors import NotFoundError, TransientError
 from headgate.notify.alerts import DELIVER
 from headgate.notify.enums import AlertStatus, DeliveryState
 from headgate.store.catalogue.tables import PIPELINES, THREAD
-from tests.unit.notify.rig import TWO_FILES, LocalService, Reply, Request, World
+from tests.unit.notify.rig import TWO_FILES, LocalService, Reply, Request, World, sent_to
 
 Serve = Callable[[Callable[[Request], Reply | None]], LocalService]
 BOTH: dict[str, Any] = {"channels": TWO_FILES, "defaults": {"page": ["ops", "backup"]}}
@@ -44,7 +44,7 @@ def test_channel__mended__is_told_by_a_retry_and_the_failure_is_over(new_world: 
     assert world.titles("ops")[0] == "orders daily 2026-03-03: the job failed"
     assert "resolved: alerts do not reach the channel ops" in world.titles("backup")[-1]
     told = next(alert for alert in world.alerts.ls().alerts if alert.event == "JOB_FAILED")
-    assert told.sent_to() == ("backup", "ops")
+    assert sent_to(told) == ["backup", "ops"]
     assert told.deliveries["ops#trigger"].attempts > 1
 
 
@@ -170,7 +170,7 @@ def test_channel__wants_fewer_messages__gets_them_later_and_is_no_failure(
     world.advance(600)
 
     assert [alert.event for alert in world.alerts.ls().alerts] == ["JOB_FAILED"]
-    assert world.alerts.ls().alerts[0].sent_to() == ("slack",)
+    assert sent_to(world.alerts.ls().alerts[0]) == ["slack"]
 
 
 def test_channel__revoked_token__another_tells_it_at_once(

@@ -15,7 +15,7 @@ from headgate.notify.enums import AlertStatus, DefaultRoute, DeliveryState, Seve
 from headgate.notify.notices import Audience
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Put
-from tests.unit.notify.rig import TWO_FILES, World
+from tests.unit.notify.rig import TWO_FILES, World, sent_to
 
 
 def escalating(**more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_event_on_the_bus__alerts__reaches_the_channel_of_its_default_route(worl
     assert world.told("backup") == []
     alert = world.alerts.ls().alerts[0]
     assert alert.status is AlertStatus.OPEN
-    assert alert.sent_to() == ("ops",)
+    assert sent_to(alert) == ["ops"]
     assert alert.deliveries["ops#trigger"].state is DeliveryState.SENT
     assert world.alerts.get(alert.alert_id) == alert
     assert world.alerts.ls("orders").alerts == [alert]

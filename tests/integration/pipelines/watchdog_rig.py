@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
+from headgate.bootstrap.pipelines import is_open
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.pipelines.definition.model import Pipeline, Schedule
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RunStatus
@@ -15,7 +16,7 @@ from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rows import Run, Slot
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.watchdog.followups import FollowupKind, Followups
-from headgate.pipelines.watchdog.liveness_check import Lifecycle, open_in
+from headgate.pipelines.watchdog.liveness_check import Lifecycle
 from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.pipelines.watchdog.watchdog import Check, TickReport, Watchdog
 from tests.pipeline_rig import DATE, Rig, pipeline
@@ -49,7 +50,7 @@ class WatchRig(Rig):
     @property
     def lifecycle(self) -> Lifecycle:
         return Lifecycle(
-            is_open=open_in(self.env.service.asl.executions),
+            is_open=lambda name: is_open(self.env.service, name),
             orchestrate=self.pipelines.orchestrator,
             end_job=self.pipelines.jobs.end_job,
         )

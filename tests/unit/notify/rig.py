@@ -18,11 +18,12 @@ from headgate.durable.model.records import NEVER_MS
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.ids import IdMaker
+from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels.factory import ChannelDependencies, open_channels
 from headgate.notify.configuration import parse_config
 from headgate.notify.deliverer import Deliverer, register
-from headgate.notify.enums import AlertAction, DefaultRoute, Severity
+from headgate.notify.enums import AlertAction, DefaultRoute, DeliveryState, Severity
 from headgate.notify.messages import Message
 from headgate.notify.mutes import AlertAudit, Mutes
 from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, event_type
@@ -125,6 +126,12 @@ class World:
 
 def surroundings(store: Any, clock: Clock, folder: Path, **more: Any) -> ChannelDependencies:
     return ChannelDependencies(store=store, clock=clock, ids=IdMaker(clock), home=folder, destinations=LOOPBACK, **more)
+
+
+def sent_to(alert: Alert) -> list[str]:
+    """Return the channels that an alert was sent to, sorted."""
+    sent = [name for name, delivery in alert.deliveries.items() if delivery.state is DeliveryState.SENT]
+    return sorted(name.removesuffix("#trigger") for name in sent if name.endswith("#trigger"))
 
 
 def a_notice(event_id: str, at_ms: int, **changes: Any) -> Notice:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -21,7 +21,6 @@ from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.errors import (
     DefinitionError,
-    HeadgateError,
     InvalidPayloadError,
     NotFoundError,
     PayloadTooLargeError,
@@ -72,7 +71,7 @@ class ListSource:
 
     def pieces(self, size: int, start: int) -> Iterator[Piece]:
         for first in range(start, len(self._items), size):
-            yield _inline(self._items[first : first + size], first)
+            yield inline_piece(self._items[first : first + size], first)
 
 
 class RangeSource:
@@ -94,49 +93,6 @@ class RangeSource:
         for first in range(self._low + start, self._high, size):
             count = min(size, self._high - first)
             yield Piece(first - self._low, count, f"range:{first}-{first + count - 1}")
-
-
-class IterableSource:
-    """Items of an iterator, with only one chunk in memory at a time.
-
-    `make` is called again to resume, and must yield the same items in the same order; `name` and `version` identify
-    them in the digest.
-    """
-
-    def __init__(
-        self, make: Callable[[], Iterable[Any]], *, name: str, version: str = "", total: int | None = None
-    ) -> None:
-        self._make = make
-        self._name = name
-        self._version = version
-        self._total = total
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "iterable", "name": self._name, "version": self._version}
-
-    def total(self) -> int | None:
-        return self._total
-
-    def pieces(self, size: int, start: int) -> Iterator[Piece]:
-        items = self._items()
-        skipped = sum(1 for _ in islice(items, start))
-        if skipped < start:
-            raise DefinitionError(
-                f"items of {self._name}: {start} were split before, and now there are only {skipped}; "
-                "a resumed split needs the same items"
-            )
-        first = start
-        while batch := list(islice(items, size)):
-            yield _inline(batch, first)
-            first += len(batch)
-
-    def _items(self) -> Iterator[Any]:
-        try:
-            yield from self._make()
-        except HeadgateError:
-            raise
-        except Exception as exc:
-            raise InvalidPayloadError(f"items of {self._name}: {type(exc).__name__}: {exc}") from exc
 
 
 class LinesSource:
@@ -261,7 +217,7 @@ def _read_file(file_range: _FileInput) -> list[Any] | bytes:
         ) from exc
 
 
-def _inline(items: Sequence[Any], start: int) -> Piece:
+def inline_piece(items: Sequence[Any], start: int) -> Piece:
     encoded = [_item_json(item, start + place) for place, item in enumerate(items)]
     text = b"[" + b",".join(encoded) + b"]"
     return Piece(start, len(items), f"items:{start}-{start + len(items) - 1}", text.decode())

@@ -25,11 +25,6 @@ def find(name: str) -> EventType:
         raise NotFoundError(f"event {name!r}: there is none of this name; 'headgate event types' lists them") from exc
 
 
-def alerting() -> tuple[EventType, ...]:
-    """Return the types that alert by default."""
-    return tuple(each for each in CATALOGUE.values() if each.alerts)
-
-
 def resolved_keys(kind: EventType, pipeline_id: str, schedule_id: str, date: str) -> tuple[str, ...]:
     """Return the keys of the alerts that an event of this type resolves."""
     return tuple(CATALOGUE[name].key(pipeline_id, schedule_id, date) for name in kind.resolves)

@@ -138,10 +138,6 @@ class PipelineEvents:
         self._bus.on_committed()
         return True
 
-    def was_published(self, once: str) -> bool:
-        """Whether an event was published under this key."""
-        return self._store.get(CONTROL, _once_key(once), consistent=True) is not None
-
     def ls(
         self,
         pipeline_id: str,
@@ -195,12 +191,6 @@ def bounded(detail: Mapping[str, Any]) -> dict[str, Any]:
         gone.append(largest)
     decoded: dict[str, Any] = {name: msgspec.json.decode(encoded[name]) for name in sizes}
     return {**decoded, "left_out": sorted(gone)} if gone else decoded
-
-
-def notice_for(event: PipelineEvent, event_id: str, now_ms: int) -> Notice:
-    """Return the notice of an event. Raises `InvalidPayloadError` as `event_writes` does."""
-    kind = CATALOGUE[event.name]
-    return _notice(kind, event, _stored(kind, event, event_id, now_ms))
 
 
 def _stored(kind: EventType, event: PipelineEvent, event_id: str, now_ms: int) -> StoredPipelineEvent:

@@ -6,8 +6,6 @@ that are pushed through the API. Errors of an evaluator become results, and one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
@@ -81,13 +79,6 @@ class Evaluators:
         if order.trait.evaluator == PUSH:
             return self._pushed(order, now)
         return self._traits.record(self.ask(order, now), also=self._also)
-
-    def evaluate_traits(self, orders: Sequence[TraitOrder], now: datetime) -> list[TraitResult]:
-        """Evaluate several traits, all at once, and return the results in their order. Raises as the one does."""
-        if not orders:
-            return []
-        with ThreadPoolExecutor(len(orders), thread_name_prefix="headgate-traits") as threads:
-            return list(threads.map(lambda order: self.evaluate_trait(order, now), orders))
 
     def ask(self, order: TraitOrder, now: datetime) -> TraitResult:
         """Evaluate a trait now without storing the result. Errors of an evaluator are not raised."""

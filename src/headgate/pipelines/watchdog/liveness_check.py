@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions, execution_id_of
-from headgate.errors import NotFoundError
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
@@ -17,7 +15,6 @@ from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX
 from headgate.pipelines.lifecycle.messages import Answer, Call
-from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.readiness.evaluation_log import Evaluations
 from headgate.pipelines.runs.locks import Lock, evaluation_key
 from headgate.pipelines.runs.rows import Run, RunLog, Slot
@@ -42,19 +39,6 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
     orchestrate: Callable[[dict[str, Any]], Answer]
     # Cancels the job of a run.
     end_job: Callable[[Call], None]
-
-
-def open_in(executions: MachineExecutions, machine: str = MACHINE) -> Callable[[str], bool]:
-    """Return a function that tells whether an execution of the lifecycle is running."""
-
-    def is_open(name: str) -> bool:
-        try:
-            execution = executions.describe(execution_id_of(machine, name))
-        except NotFoundError:
-            return False
-        return execution.status is ExecutionStatus.RUNNING
-
-    return is_open
 
 
 class LivenessFinding(enum.Enum):

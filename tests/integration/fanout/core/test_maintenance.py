@@ -19,11 +19,12 @@ from headgate.fanout.core.maintenance import FanoutMaintenance, is_worker_proces
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.counts import Counts, counter_add
 from headgate.fanout.model.rows import counter_key, run_key
-from headgate.fanout.model.sources import IterableSource, ListSource
+from headgate.fanout.model.sources import ListSource
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT, INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop, places
+from tests.iterable_source import IterableSource
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
 

@@ -15,12 +15,13 @@ from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
 from headgate.fanout.model.rows import Policy
-from headgate.fanout.model.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
+from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop
+from tests.iterable_source import IterableSource
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 
 ORDER = Order("g", 10)

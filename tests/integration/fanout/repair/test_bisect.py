@@ -18,7 +18,6 @@ from headgate.errors import ConflictError, CorruptionError, NotFoundError, UserE
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, chunk_key
 from headgate.fanout.model.sources import (
     BytesSource,
-    IterableSource,
     LinesSource,
     ListSource,
     Piece,
@@ -32,6 +31,7 @@ from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from tests.integration.fanout.worlds import RUN, World, crash_everywhere, once
+from tests.iterable_source import IterableSource
 
 FIRST = "chunk-0000000"
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -188,7 +189,8 @@ def test_evaluate__one_hangs__the_others_are_not_delayed(rig: Rig) -> None:
         order(PROGRAM, trait_type="program", timeout=20),
         order("builtin:hang", trait_type="hanging-too", timeout=3),
     ]
-    results = isolated.evaluate_traits(orders, NOW)
+    with ThreadPoolExecutor(len(orders)) as threads:
+        results = list(threads.map(lambda each: isolated.evaluate_trait(each, NOW), orders))
     assert [(each.trait_type, each.status, each.category) for each in results] == [
         ("hanging", FAIL, FailureCategory.TIMEOUT),
         ("good", PASS, None),
@@ -198,10 +200,6 @@ def test_evaluate__one_hangs__the_others_are_not_delayed(rig: Rig) -> None:
     assert max(done["good"], done["program"]) < 3 <= min(done["hanging"], done["hanging-too"])
     # They hang side by side.
     assert max(done.values()) < 6
-
-
-def test_evaluate__nothing_to_evaluate__is_nothing(rig: Rig) -> None:
-    assert rig.evaluators.evaluate_traits([], NOW) == []
 
 
 def test_evaluate__server_never_answers__is_bounded_by_the_time_of_the_trait(rig: Rig) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import DefinitionError, HeadgateError, InvalidPayloadError, NotFoundError, PayloadTooLargeError
+from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.model.sources import (
     BytesSource,
-    IterableSource,
     LinesSource,
     ListSource,
     Piece,
@@ -77,42 +74,6 @@ def test_range__any_bounds_and_sizes__come_back_as_they_were(
     assert source.total() == count
 
 
-@given(st.lists(JSON, max_size=30), st.integers(1, 12), st.data())
-def test_iterable__any_items_and_sizes__come_back_as_they_were(
-    items: list[Any], size: int, data: st.DataObject
-) -> None:
-    source = IterableSource(lambda: iter(items), name="made")
-    start = size * data.draw(st.integers(0, len(items) // size))
-    pieces = check_pieces(source, size, start, len(items))
-
-    assert [item for piece in pieces for item in items_of(source, piece)] == items[start:]
-
-
-def test_iterable__items_without_end__only_one_chunk_is_in_memory() -> None:
-    made = itertools.count()
-
-    pieces = iter(IterableSource(lambda: made, name="many").pieces(100, 0))
-    for number in range(5):
-        assert next(pieces).start == 100 * number
-    assert next(made) <= 700
-
-
-def test_iterable__fewer_items_when_it_is_resumed__is_refused() -> None:
-    source = IterableSource(lambda: iter([1, 2, 3]), name="shrunk")
-
-    with pytest.raises(DefinitionError, match="shrunk"):
-        list(source.pieces(2, 6))
-
-
-def test_iterable__that_raises__says_which_and_what() -> None:
-    def make() -> Iterator[int]:
-        yield 1
-        raise ValueError("the tape is torn")
-
-    with pytest.raises(HeadgateError, match=r"tape.*the tape is torn"):
-        list(IterableSource(make, name="tape").pieces(1, 0))
-
-
 def test_range__the_end_before_the_beginning__is_refused() -> None:
     with pytest.raises(DefinitionError, match="5 to 4"):
         RangeSource(5, 4)
@@ -130,8 +91,6 @@ def test_any_source__an_item_that_json_cannot_say__is_refused_and_never_changed(
         list(ListSource([0, item]).pieces(10, 0))
     with pytest.raises(InvalidPayloadError, match="item 1"):
         ListSource([0, item]).describe()
-    with pytest.raises(InvalidPayloadError, match="item 1"):
-        list(IterableSource(lambda: iter([0, item]), name="n").pieces(10, 0))
 
 
 def test_any_source__an_item_that_is_too_large__is_refused_by_its_place() -> None:
@@ -145,8 +104,7 @@ def test_describe__other_items_or_bounds__are_told_apart() -> None:
     described = [
         ListSource([1, 2]).describe(), ListSource([2, 1]).describe(), ListSource([1, "2"]).describe(),
         ListSource([12]).describe(), ListSource([[1, 2]]).describe(), RangeSource(0, 2).describe(),
-        RangeSource(1, 3).describe(), IterableSource(list, name="a").describe(),
-        IterableSource(list, name="b").describe(), IterableSource(list, name="a", version="2").describe(),
+        RangeSource(1, 3).describe(),
     ]  # fmt: skip
 
     assert all(one != other for place, one in enumerate(described) for other in described[place + 1 :])
