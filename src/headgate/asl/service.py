@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from msgspec import Raw
 
 from headgate.asl.expressions.scope import Json
@@ -12,12 +10,10 @@ from headgate.asl.machines.executions import MachineExecutions
 from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.map.distributed import Distributor
 from headgate.asl.runtime.durable_host import WORKFLOW, HostDependencies, machine_workflow
-from headgate.asl.runtime.execution_request import ExecutionRequest
 from headgate.asl.runtime.replay import HistoryReplayer
 from headgate.asl.runtime.task_tokens import sign_token
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
-from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Workflow
 from headgate.durable.service import Service
 from headgate.fanout.service import FanoutService
@@ -61,7 +57,13 @@ class AslService:
             service.ids,
             known_functions=self._known_functions,
         )
-        app.workflows[WORKFLOW] = _workflow(app, machine_workflow(dependencies))
+        app.workflows[WORKFLOW] = Workflow(
+            machine_workflow(dependencies),
+            name=WORKFLOW,
+            timeout_seconds=None,
+            retention_seconds=None,
+            client=app.client,
+        )
         distributor.register(app, self.executions)
         task_activities.register(app, self.executions, service.bus, store, fanouts, names=names)
 
@@ -83,13 +85,3 @@ class AslService:
         now_ms = int(self._clock.seconds() * 1000)
         alive = [member for member in list_members(self._store) if member.seems_alive(now_ms)]
         return {*self.app.activities, *(name for member in alive for name in member.activities)}
-
-
-def _workflow(app: App, function: Callable[[ExecutionRequest], Awaitable[Json]]) -> Workflow[..., Json]:
-    return Workflow(
-        function,
-        name=WORKFLOW,
-        timeout_seconds=None,
-        retention_seconds=None,
-        client=app.client,
-    )

@@ -37,15 +37,7 @@ def draw(definition: Json, form: Form = Form.SVG, statuses: Mapping[str, StateMa
         case Form.MERMAID:
             return mermaid(definition, marks)
         case Form.TEXT:
-            return _outline(definition, marks)
-
-
-def _outline(definition: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> str:
-    """Return a machine as text, with its states in the order of reachability.
-
-    A transition to a state further up is marked with ↑.
-    """
-    return "\n".join(_machine(definition, statuses)) + "\n"
+            return "\n".join(_machine(definition, marks)) + "\n"
 
 
 def _machine(machine: Mapping[str, Json], statuses: Mapping[str, StateMark]) -> list[str]:

@@ -211,7 +211,9 @@ def to_http(event: Event, mode: Mode = Mode.BINARY) -> tuple[dict[str, str], byt
         "dataschema": event.dataschema,
         **event.extensions,
     }
-    headers = {f"{_HEADER}{name}": _header_value(value) for name, value in attributes.items() if value}
+    headers = {
+        f"{_HEADER}{name}": urllib.parse.quote(value, safe=_HEADER_SAFE) for name, value in attributes.items() if value
+    }
     content_type, body = _body(event)
     if content_type:
         headers["content-type"] = content_type
@@ -388,10 +390,6 @@ def _header_text(name: str, value: str) -> str:
         return urllib.parse.unquote(text, errors="strict")
     except UnicodeDecodeError as exc:
         raise InvalidPayloadError(f"event: header ce-{name}: what is percent-encoded is not UTF-8: {exc}") from exc
-
-
-def _header_value(text: str) -> str:
-    return urllib.parse.quote(text, safe=_HEADER_SAFE)
 
 
 def _media_type(content_type: str) -> str:

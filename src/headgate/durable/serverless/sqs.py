@@ -114,7 +114,11 @@ class WakeQueues:
         seconds = due.seconds_left(now_ms)
         entry: dict[str, Any] = {"MessageBody": dump_due(due)}
         if isinstance(due.wake, TurnWake) and seconds == 0:
-            return self._urls.turns, {**entry, **_order(due.wake)}
+            return self._urls.turns, {
+                **entry,
+                "MessageGroupId": group_of(due.wake.execution_id),
+                "MessageDeduplicationId": _digest(due.wake.execution_id, due.wake.cause),
+            }
         url = self._urls.activities[due.wake.queue] if isinstance(due.wake, ActivityWake) else self._urls.later
         return url, {**entry, "DelaySeconds": seconds}
 
@@ -155,13 +159,6 @@ def _schedule_name(due: Due) -> str:
             return f"wake-{due.wake.activity_id}@{due.at_ms}"
         case WorkerWake():
             return f"wake-{due.wake.worker_id}@{due.at_ms}"
-
-
-def _order(wake: TurnWake) -> dict[str, str]:
-    return {
-        "MessageGroupId": group_of(wake.execution_id),
-        "MessageDeduplicationId": _digest(wake.execution_id, wake.cause),
-    }
 
 
 def group_of(execution_id: str) -> str:

@@ -114,7 +114,17 @@ def perform_isolated(
         start_leader(process)
     try:
         # Not as an argument: those are written before the process is known to read them.
-        channel.send(_attempt(input, context))
+        channel.send(
+            AttemptMessage(
+                input=input,
+                activity_id=context.activity_id,
+                name=context.name,
+                attempt=context.attempt,
+                execution_id=context.execution_id,
+                token=context.token,
+                details=None if context.details is None else bytes(context.details).decode(),
+            )
+        )
         return _outcome(definition, channel, context, limit_seconds)
     except (EOFError, OSError):
         message = _CORRUPT if channel.is_corrupt else _NO_RESULT
@@ -122,18 +132,6 @@ def perform_isolated(
     finally:
         kill_group(process)
         channel.close()
-
-
-def _attempt(input: Raw, context: ActivityContext) -> AttemptMessage:
-    return AttemptMessage(
-        input=input,
-        activity_id=context.activity_id,
-        name=context.name,
-        attempt=context.attempt,
-        execution_id=context.execution_id,
-        token=context.token,
-        details=None if context.details is None else bytes(context.details).decode(),
-    )
 
 
 def _outcome(

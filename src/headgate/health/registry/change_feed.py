@@ -124,11 +124,13 @@ def _end_key(shard: int) -> Key:
 def _span(shard: int, place: int, end: int, limit: int) -> Query:
     sort = Sort(Range.BETWEEN, f"{place + 1:012d}", f"{end:012d}")
     # Consistent: a position hidden by a lagging replica would be skipped for good.
-    return Query(table=DATASET_REGISTRY, partition=_partition(shard), sort=sort, limit=limit, consistent=True)
-
-
-def _partition(shard: int) -> str:
-    return str(DATASET_CHANGE.key(shard=shard, sequence=0).partition)
+    return Query(
+        table=DATASET_REGISTRY,
+        partition=str(DATASET_CHANGE.key(shard=shard, sequence=0).partition),
+        sort=sort,
+        limit=limit,
+        consistent=True,
+    )
 
 
 def _change_of(item: Item) -> Change:

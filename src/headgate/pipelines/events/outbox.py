@@ -237,11 +237,7 @@ def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) 
 
 def _once_row(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any]:
     ttl = now_ms // 1000 + RETENTION_SECONDS
-    return {**CONTROL.key_attributes(_once_key(event.once)), "event_id": event_id, "ttl": ttl}
-
-
-def _once_key(once: str) -> Key:
-    return Key(f"{_ONCE_PREFIX}{once}", "DEDUP")
+    return {**CONTROL.key_attributes(Key(f"{_ONCE_PREFIX}{event.once}", "DEDUP")), "event_id": event_id, "ttl": ttl}
 
 
 def _digits(at_ms: int) -> str:

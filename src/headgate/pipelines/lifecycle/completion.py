@@ -96,7 +96,7 @@ class RunCompletion:
             "reason": run.reason,
             "category": (run.category or FailureCategory.TRANSIENT).value,
             "job_seconds": (run.duration_ms or 0) / 1000,
-            "before": _before(run),
+            "before": run.transitions[-2].status.value if len(run.transitions) > 1 else "no run",
             "after": run.status.value,
         }
         names = [EventName.RUN_STATE_CHANGED]
@@ -134,10 +134,6 @@ class RunCompletion:
             return []
         detail = {"run_id": run.run_id, "failures": control.failures_in_a_row}
         return self._events.writes(EventName.CIRCUIT_BREAKER_TRIPPED, run.slot, detail)
-
-
-def _before(run: Run) -> str:
-    return run.transitions[-2].status.value if len(run.transitions) > 1 else "no run"
 
 
 def job_entry(run: Run, event: JobEvent, at_ms: int, error: str = "") -> JobLogEntry:

@@ -16,7 +16,7 @@ from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.enums import Cause
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.schedule.timetables import DueSlot, Timetable, catch_up
+from headgate.pipelines.schedule.timetables import Timetable, catch_up
 from headgate.store.catalogue.tables import CURSOR, PIPELINES
 from headgate.store.port import Store
 
@@ -114,7 +114,7 @@ class CronScheduler:
             return 0
         chosen = catch_up(due, timetable.schedule.catch_up, now)
         for slot in chosen.begin:
-            self._starter.start_run(_slot(timetable, slot), Cause.CRON)
+            self._starter.start_run(Slot(timetable.pipeline.id, slot.schedule_id, slot.date), Cause.CRON)
         # Saved last: a crash before it starts the same executions under the same names, which is idempotent.
         self._save_started_through(timetable, due[-1].at)
         return len(chosen.begin)
@@ -134,7 +134,3 @@ class CronScheduler:
         key = CURSOR.key(pipeline_id=timetable.pipeline.id, schedule_id=_STARTED + timetable.schedule_id)
         item = {**PIPELINES.key_attributes(key), "through": through.isoformat()}
         self._store.put(PIPELINES, item)
-
-
-def _slot(timetable: Timetable, due: DueSlot) -> Slot:
-    return Slot(timetable.pipeline.id, due.schedule_id, due.date)

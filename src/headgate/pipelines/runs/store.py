@@ -122,7 +122,7 @@ class Runs:
             ended, before = _ended_by(run, last, log, now_ms)
             after = run_log.started(before, run, now_ms)
             own: list[Write] = [
-                *_guard(start),
+                *([held(evaluation_key(start.slot), start.lock_token)] if start.lock_token else []),
                 *run_writes(run),
                 run_log_put(_once(after, log), replaces=_version(log)),
             ]
@@ -240,7 +240,11 @@ class Runs:
                 if 0 in exc.failures:
                     raise _changed_since(run, exc) from exc
                 if guard and 3 in exc.failures:
-                    raise lost(evaluation_key(run.slot), lock_token, _of(exc, 3)) from exc
+                    raise lost(
+                        evaluation_key(run.slot),
+                        lock_token,
+                        ConflictError(str(exc), current=exc.failures[3], write_index=3, failures=exc.failures),
+                    ) from exc
                 if 2 not in exc.failures:
                     raise
             else:
@@ -330,10 +334,6 @@ def _once(after: RunLog, log: RunLog | None) -> RunLog:
     return replace(after, version=1 if log is None else log.version + 1)
 
 
-def _guard(start: RunStart) -> list[Write]:
-    return [held(evaluation_key(start.slot), start.lock_token)] if start.lock_token else []
-
-
 def _writes(also: Also, run: Run, log: RunLog) -> Sequence[Write]:
     return also(run, log) if callable(also) else also
 
@@ -358,10 +358,6 @@ def _changed_since(run: Run, exc: ConflictError) -> VersionConflictError:
         current=current,
         failures=exc.failures,
     )
-
-
-def _of(exc: ConflictError, place: int) -> ConflictError:
-    return ConflictError(str(exc), current=exc.failures[place], write_index=place, failures=exc.failures)
 
 
 def _listing(pipeline_id: str, prefix: str, limit: int, cursor: str | None) -> Query:

@@ -41,7 +41,8 @@ def upstreams_of(pipeline: Pipeline) -> list[Dependency]:
         for schedule in pipeline.schedules
         for upstream in schedule.upstream
     ]
-    dependencies += [Dependency(upstream=upstream) for upstream in _of_rules(pipeline.readiness.rules)]
+    rules = _walked(pipeline.readiness.rules)
+    dependencies += [Dependency(upstream=rule.upstream) for rule in rules if rule.upstream is not None]
     for trait in pipeline.readiness.traits.values():
         named = trait.config.get("upstreamPipeline")
         if trait.evaluator == _JOB_LOG and isinstance(named, str) and named:
@@ -108,10 +109,6 @@ def _cycles_from(start: str, edges: dict[str, list[str]], done: set[str]) -> Ite
 def _from_smallest(circle: Sequence[str]) -> tuple[str, ...]:
     first = circle.index(min(circle))
     return (*circle[first:], *circle[:first])
-
-
-def _of_rules(rules: Iterable[Rule]) -> Iterator[Upstream]:
-    return (rule.upstream for rule in _walked(rules) if rule.upstream is not None)
 
 
 def _walked(rules: Iterable[Rule]) -> Iterator[Rule]:

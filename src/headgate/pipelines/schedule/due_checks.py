@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from msgspec import Struct
 
 from headgate.errors import InvalidPayloadError, UserError
@@ -81,7 +79,7 @@ def due_of(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> Due:
     at = table.slot(slot.date)
     if at is None:
         return Due(unscheduled=f"no time of {_schedule(table.schedule)} is for {slot.date}")
-    return Due(due_at_ms=_ms(at), schedule=_schedule(table.schedule))
+    return Due(due_at_ms=int(at.timestamp() * 1000), schedule=_schedule(table.schedule))
 
 
 def _awaited(schedule: Schedule) -> str:
@@ -98,7 +96,3 @@ def _schedule(schedule: Schedule) -> str:
     if schedule.after is not None:
         words.append(f"after {schedule.after}")
     return ", ".join(words)
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

@@ -15,7 +15,6 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
-from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
@@ -127,7 +126,15 @@ class Verdicts:
             verdict=stored.verdict.value, due_at=stored.due_at, pipeline_id=pipeline_id
         )
         item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + RETENTION_SECONDS, **index)
-        detail = _detail(stored, status)
+        detail = {
+            "kind": stored.kind.value,
+            "verdict": stored.verdict.value,
+            "deadline": stored.due_at,
+            "status": status,
+            "reason": stored.reason,
+            "margin_seconds": stored.margin_seconds,
+            "warned": stored.warned,
+        }
         name = EVENTS.get((stored.kind, stored.verdict))
         return [
             Put(PIPELINES, item, absent()),
@@ -223,15 +230,3 @@ def iso(moment: datetime) -> str:
 
 def _slot(pipeline_id: str, expectation: Expectation) -> Slot:
     return Slot(pipeline_id, expectation.schedule_id, expectation.date)
-
-
-def _detail(stored: StoredVerdict, status: str) -> dict[str, Json]:
-    return {
-        "kind": stored.kind.value,
-        "verdict": stored.verdict.value,
-        "deadline": stored.due_at,
-        "status": status,
-        "reason": stored.reason,
-        "margin_seconds": stored.margin_seconds,
-        "warned": stored.warned,
-    }
