@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, evidence_id, evidence_like, incident_id, signal_at, urn
 from bench.health_signals import opened
 from bench.measure import Figure, seconds
-from headgate.bootstrap.store import BLOBS, CountingStore
+from headgate.bootstrap.store import BLOBS
 from headgate.health.evidence.archive import Archive, Line
 from headgate.health.evidence.rows import line_of
 from headgate.health.gate.decisions import GateQuestion
@@ -18,6 +18,7 @@ from headgate.health.incidents.rows import Unsealed, incident_key, incident_of, 
 from headgate.health.service import HealthService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import INCIDENT_INDEX
+from headgate.store.resilience.guarded_store import AnyStore
 
 CONTEXT_MS_MAX, GATE_MS_MAX = 500.0, 5.0
 # A blob of the archive is full.
@@ -30,7 +31,7 @@ def run(home: Path, size: Sizes, contexts: int, gates: int) -> list[Figure]:
         return [_contexts(home, health, store, contexts), _gates(health, store, size, gates)]
 
 
-def _contexts(home: Path, health: HealthService, store: CountingStore, times: int) -> Figure:
+def _contexts(home: Path, health: HealthService, store: AnyStore, times: int) -> Figure:
     incidents = _with_archived(home, health, store, min(times, 50))
     asked = iter(range(times + 1))
 
@@ -51,7 +52,7 @@ def _contexts(home: Path, health: HealthService, store: CountingStore, times: in
     )
 
 
-def _with_archived(home: Path, health: HealthService, store: CountingStore, count: int) -> list[str]:
+def _with_archived(home: Path, health: HealthService, store: AnyStore, count: int) -> list[str]:
     """Let some open incidents speak of evidence that only the archive has, and return their ids."""
     now_ms = int(1000 * health.clock.seconds())
     # Numbered from where no row is.
@@ -73,7 +74,7 @@ def _with_archived(home: Path, health: HealthService, store: CountingStore, coun
     return changed
 
 
-def _gates(health: HealthService, store: CountingStore, size: Sizes, times: int) -> Figure:
+def _gates(health: HealthService, store: AnyStore, size: Sizes, times: int) -> Figure:
     question = GateQuestion(principal="bench")
     asked = iter(range(times + 1))
 
@@ -88,7 +89,7 @@ def _gates(health: HealthService, store: CountingStore, size: Sizes, times: int)
     )
 
 
-def _figure(name: str, ask: Callable[[], None], times: int, goal_ms: float, store: CountingStore, notes: str) -> Figure:
+def _figure(name: str, ask: Callable[[], None], times: int, goal_ms: float, store: AnyStore, notes: str) -> Figure:
     before = store.stats.snapshot()
     took = sorted(1000 * seconds(ask) for _ in range(times))
     spent = {each: value - before[each] for each, value in store.stats.snapshot().items()}

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state_at
 from bench.measure import Figure, ratio
 from headgate.bootstrap.health import open_health
-from headgate.bootstrap.store import AppService, CountingStore, open_cache, open_store
+from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.model.enums import SignalState
@@ -28,6 +28,7 @@ from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.model.schema import Key
 from headgate.store.model.values import dump
 from headgate.store.port import Store
+from headgate.store.resilience.guarded_store import AnyStore
 from headgate.store.sqlite.rows import TableRows
 
 RATE_MIN = 0.10
@@ -77,7 +78,7 @@ def run(home: Path, size: Sizes, batches: int, rounds: int) -> list[Figure]:
 
 
 @contextmanager
-def opened(home: Path) -> Iterator[tuple[HealthService, CountingStore]]:
+def opened(home: Path) -> Iterator[tuple[HealthService, AnyStore]]:
     """Give health on the store at `home`, in this process, as a server has it."""
     clock, settings = SystemClock(), settings_at(home)
     held = open_store(settings, clock)

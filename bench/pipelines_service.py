@@ -11,7 +11,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 import headgate as hg
-from headgate.bootstrap.store import AppService, CountingStore, open_store
+from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import SystemClock
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.catalog.rows import StoredPipeline, change_writes, moment_text
@@ -20,6 +20,7 @@ from headgate.pipelines.service import PipelineService
 from headgate.settings import Settings
 from headgate.store.model.conditions import absent
 from headgate.store.port import Store
+from headgate.store.resilience.guarded_store import AnyStore
 from headgate.triggers.contract import JobState, PollResult, Started, TriggerOrder, completed
 
 LANDED = "landed"
@@ -60,7 +61,7 @@ class Jobs:
 class Bench:
     """What one benchmark works with."""
 
-    def __init__(self, app: hg.App, service: AppService, store: CountingStore, pipelines: PipelineService) -> None:
+    def __init__(self, app: hg.App, service: AppService, store: AnyStore, pipelines: PipelineService) -> None:
         self.app = app
         self.service = service
         self.store = store

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from headgate.aws import lambda_errors as failures
+from headgate.aws import invocation
 from headgate.aws.function_settings import (
     AppSettings,
     FunctionSettings,
@@ -206,7 +206,7 @@ def tasks(machine: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("error", [ThrottledError("x"), StoreBusyError("x"), VersionConflictError("x")])
 def test_failure__that_passes__is_retried_by_every_state(error: HeadgateError) -> None:
-    raised = failures.lambda_error(error)
+    raised = invocation.lambda_error(error)
 
     assert error.code in str(raised)
     for task in tasks(json.loads(lifecycle_definition())):
@@ -215,7 +215,7 @@ def test_failure__that_passes__is_retried_by_every_state(error: HeadgateError) -
 
 def test_failure__that_stays__keeps_its_own_name() -> None:
     for error in (InvalidPayloadError("x"), TriggerFailedError("x", FailureCategory.TRANSIENT)):
-        assert failures.lambda_error(error) is error
+        assert invocation.lambda_error(error) is error
 
 
 # The package.

@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.aws import activities, client, turns, wakeups
-from headgate.aws.invocation import MARGIN_MS
-from headgate.aws.lambda_errors import TransientLambdaError
+from headgate.aws.invocation import MARGIN_MS, TransientLambdaError
 from headgate.durable.model.history import ActivityEnded
 from headgate.durable.serverless.sqs import AHEAD_SECONDS
 from headgate.durable.serverless.wakeups import Due, WorkerWake, dump_due, load_due

@@ -1,4 +1,8 @@
-"""Lambda invocation: remaining time, logging and error names, shared by all handlers."""
+"""Lambda invocation: remaining time, logging and error names, shared by all handlers.
+
+Lambda reports the class name of an exception as its error type. Every state of the lifecycle retries AWS's own names
+for transient Lambda errors; states that wait for a token retry no other name.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from headgate.aws.lambda_errors import lambda_error
-from headgate.errors import HeadgateError
+from headgate.errors import ConflictError, HeadgateError, ThrottledError, TransientError
 from headgate.telemetry import correlated
 
 # No new work starts with less time left than this: one store call may take ten seconds.
 MARGIN_MS: Final = 15_000
+SERVICE: Final = "Lambda.ServiceException"
+TOO_MANY_REQUESTS: Final = "Lambda.TooManyRequestsException"
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -34,7 +39,7 @@ def is_out_of_time(context: Context) -> bool:
 
 
 def handle(function: str, context: Context, call: Callable[[], T]) -> T:
-    """Run a handler's call and log its end. Raises errors as `lambda_errors.lambda_error` names them.
+    """Run a handler's call and log its end. Raises errors as `lambda_error` names them.
 
     The event is not logged, because it holds tokens.
     """
@@ -49,3 +54,25 @@ def handle(function: str, context: Context, call: Callable[[], T]) -> T:
             raise error from exc
         _log.info("call answered", function=function, milliseconds_left=context.get_remaining_time_in_millis())
         return response
+
+
+class TransientLambdaError(Exception):
+    """A transient error: a retry may succeed."""
+
+
+class ThrottledLambdaError(Exception):
+    """Too many requests: a retry may succeed."""
+
+
+TransientLambdaError.__name__ = SERVICE
+ThrottledLambdaError.__name__ = TOO_MANY_REQUESTS
+
+
+def lambda_error(error: HeadgateError) -> Exception:
+    """Return the exception to raise: a transient error under AWS's name, any other unchanged."""
+    text = f"{error.code}: {error.message}"
+    if isinstance(error, ThrottledError):
+        return ThrottledLambdaError(text)
+    if isinstance(error, TransientError | ConflictError):
+        return TransientLambdaError(text)
+    return error

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings, StoreSettings
 from headgate.store.blobs.folder import Blobs, FolderBlobs
-from headgate.store.blobs.spill import RawItems, Spill
+from headgate.store.blobs.spill import Spill
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import OnAnswered, SharedLayer, TimedLayer
 from headgate.store.catalogue.tables import CONTROL
@@ -48,7 +48,8 @@ from headgate.store.model.requests import Write
 from headgate.store.model.schema import Table
 from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.stats import AttemptObserver, StoreStats
+from headgate.store.resilience.guarded_store import AnyStore
+from headgate.store.stats import AttemptObserver
 from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
@@ -67,18 +68,10 @@ _LIBRARIES: Final = ("<", str(Path(__file__).parents[1]), *map(sysconfig.get_pat
 _COUNTER_SHARDS: Final = {"sqlite": 1, "dynamodb": 16}
 
 
-class CountingStore(Store, RawItems, Protocol):
-    """A store that also counts its calls and reads items as stored, as the blob sweep needs. Every backend is one."""
-
-    @property
-    def stats(self) -> StoreStats:
-        """Return the counters of the store's calls since it was opened."""
-
-
 class OpenedStore(NamedTuple):
     """An open store with the keyring, blobs and settings it was opened with."""
 
-    store: CountingStore
+    store: AnyStore
     keyring: Keyring
     spill: Spill
     blobs: Blobs
@@ -104,7 +97,7 @@ def open_store(settings: Settings, clock: Clock, *, observer: AttemptObserver | 
     spill = Spill(blobs, clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
     cursors = Cursors(keyring)
-    store: CountingStore
+    store: AnyStore
     if settings.store.backend == "sqlite":
         store = _open_sqlite(settings, names, clock, cursors, spill)
     else:
@@ -374,7 +367,7 @@ def _open_blobs(settings: Settings) -> Blobs:
     )
 
 
-def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> CountingStore:
+def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> AnyStore:
     from headgate.store.sqlite.store import SqliteStore, Synchronous
 
     return SqliteStore.open(

@@ -11,12 +11,10 @@ from headgate.store.model.conditions import Condition
 from headgate.store.model.requests import ChangeBatch, Delete, Page, Put, Query, StreamStart, Update, Write
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.values import Item
-from headgate.store.resilience.guarded_store import AnyStore
-from headgate.store.stats import StoreStats
-from headgate.store.topics import ANYTHING, Topics
+from headgate.store.resilience.guarded_store import AnyStore, StoreWrapper
 
 
-class FencedStore:
+class FencedStore(StoreWrapper):
     """Implements `headgate.store.port.Store` around another store, and raises what that raises.
 
     In addition, every write raises `StoreBusyError` while another region is the writer. A write is one transaction with
@@ -25,13 +23,8 @@ class FencedStore:
     """
 
     def __init__(self, store: AnyStore, fence: Fence) -> None:
-        self.store = store
+        super().__init__(store)
         self._fence = fence
-
-    @property
-    def stats(self) -> StoreStats:
-        """Statistics of the inner store."""
-        return self.store.stats
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         return self.store.get(table, key, consistent=consistent)
@@ -98,24 +91,6 @@ class FencedStore:
 
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         self.store.checkpoint(table, consumer, position)
-
-    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        return self.store.generation(topics, others=others)
-
-    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        return self.store.wait(generation, timeout_seconds, topics, others=others)
-
-    def wake(self) -> None:
-        self.store.wake()
-
-    def sweep(self, *, limit: int = 1000) -> int:
-        return self.store.sweep(limit=limit)
-
-    def check_health(self) -> None:
-        self.store.check_health()
-
-    def close(self) -> None:
-        self.store.close()
 
     def _without_fence(self, error: Any, place: int) -> Any:  # noqa: ANN401 - an error of the same kind, or None
         if isinstance(error, ConflictError) and place in error.failures:

@@ -41,6 +41,36 @@ class AnyStore(Store, RawItems, Protocol):
         """Return the counters of the store."""
 
 
+class StoreWrapper:
+    """The part of a store around another store that passes calls on: no reads and no writes."""
+
+    def __init__(self, store: AnyStore) -> None:
+        self.store = store
+
+    @property
+    def stats(self) -> StoreStats:
+        """Return the counters of the inner store."""
+        return self.store.stats
+
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.generation(topics, others=others)
+
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.wait(generation, timeout_seconds, topics, others=others)
+
+    def wake(self) -> None:
+        self.store.wake()
+
+    def sweep(self, *, limit: int = 1000) -> int:
+        return self.store.sweep(limit=limit)
+
+    def check_health(self) -> None:
+        self.store.check_health()
+
+    def close(self) -> None:
+        self.store.close()
+
+
 class StoreObserver(Protocol):
     """Observes the calls of a guarded store, in the caller's thread. Its methods must neither block nor raise."""
 
@@ -133,7 +163,7 @@ def _is_backend_failure(error: BaseException) -> bool:
     )
 
 
-class GuardedStore:
+class GuardedStore(StoreWrapper):
     """Implements `headgate.store.port.Store` around another store.
 
     In addition to the inner store's errors it raises `BreakerOpenError` and `ThrottledError`, both with a retry time,
@@ -150,7 +180,7 @@ class GuardedStore:
         limiter_limits: LimiterLimits = LIMITER_LIMITS,
         observer: StoreObserver | None = None,
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self._clock = clock
         self._breaker_limits = breaker_limits
         self._limiter_limits = limiter_limits
@@ -158,11 +188,6 @@ class GuardedStore:
         self._limiters: dict[str, RateLimiter] = {}
         self._gets: dict[str, _Guard] = {}
         self._guards: dict[tuple[str, tuple[str, ...]], _Guard] = {}
-
-    @property
-    def stats(self) -> StoreStats:
-        """Return the counters of the inner store."""
-        return self.store.stats
 
     def breakers(self) -> list[CircuitBreaker]:
         """Return the circuit breakers in use, unordered."""
@@ -264,24 +289,6 @@ class GuardedStore:
 
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         self._guard("checkpoint", [table]).call(1, lambda: self.store.checkpoint(table, consumer, position))
-
-    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        return self.store.generation(topics, others=others)
-
-    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        return self.store.wait(generation, timeout_seconds, topics, others=others)
-
-    def wake(self) -> None:
-        self.store.wake()
-
-    def sweep(self, *, limit: int = 1000) -> int:
-        return self.store.sweep(limit=limit)
-
-    def check_health(self) -> None:
-        self.store.check_health()
-
-    def close(self) -> None:
-        self.store.close()
 
     def _get_guard(self, table: Table) -> _Guard:
         return self._gets.setdefault(table.name, self._make("get", (table.name,)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from headgate.errors import SettingsError
 from headgate.triggers.contract import FailureCategory, TriggerFailedError, shown
@@ -108,6 +108,16 @@ class AwsClients:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             client.close()
+
+
+class AwsTrigger:
+    """A trigger that calls AWS. Its config holds no secrets, unless it names them."""
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, clients: AwsClients) -> None:
+        self._clients = clients
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
-from headgate.triggers.aws.clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsTrigger, answered, aws_call
 from headgate.triggers.config import Config, check_name
 from headgate.triggers.contract import Job, JobState, PollResult, Started, external_id_of, failed, running
 from headgate.triggers.failure_patterns import category_of
@@ -37,16 +37,11 @@ class EmrConfig(Config, frozen=True):
         check_name("jar", self.jar)
 
 
-class EmrKind:
+class EmrKind(AwsTrigger):
     """Steps of EMR clusters."""
 
     name: ClassVar[str] = "emr"
     config_type: ClassVar[type[EmrConfig]] = EmrConfig
-    secret_fields: ClassVar[frozenset[str]] = frozenset()
-    is_local: ClassVar[bool] = False
-
-    def __init__(self, clients: AwsClients) -> None:
-        self._clients = clients
 
     def start(self, job: Job[EmrConfig]) -> Started:
         config = job.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from headgate.triggers.aws.clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsTrigger, answered, aws_call
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
@@ -45,16 +45,11 @@ class EmrServerlessConfig(Config, frozen=True):
             between("execution_timeout_minutes", self.execution_timeout_minutes, 0, 1_000_000)
 
 
-class EmrServerlessKind:
+class EmrServerlessKind(AwsTrigger):
     """Job runs of EMR Serverless."""
 
     name: ClassVar[str] = "emr-serverless"
     config_type: ClassVar[type[EmrServerlessConfig]] = EmrServerlessConfig
-    secret_fields: ClassVar[frozenset[str]] = frozenset()
-    is_local: ClassVar[bool] = False
-
-    def __init__(self, clients: AwsClients) -> None:
-        self._clients = clients
 
     def start(self, job: Job[EmrServerlessConfig]) -> Started:
         config = job.config

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
-from headgate.triggers.aws.clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsTrigger, answered, aws_call
 from headgate.triggers.aws.glue_logs import GlueLogs
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
@@ -53,16 +53,11 @@ class GlueConfig(Config, frozen=True):
             between("timeout_minutes", self.timeout_minutes, 1, 10_080)
 
 
-class GlueKind:
+class GlueKind(AwsTrigger):
     """Runs of Glue jobs."""
 
     name: ClassVar[str] = "glue"
     config_type: ClassVar[type[GlueConfig]] = GlueConfig
-    secret_fields: ClassVar[frozenset[str]] = frozenset()
-    is_local: ClassVar[bool] = False
-
-    def __init__(self, clients: AwsClients) -> None:
-        self._clients = clients
 
     def start(self, job: Job[GlueConfig]) -> Started:
         config = job.config

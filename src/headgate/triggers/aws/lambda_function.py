@@ -14,7 +14,7 @@ import msgspec
 
 from headgate import typed_decode
 from headgate.durable.model.duration import Seconds
-from headgate.triggers.aws.clients import AwsClients, aws_call
+from headgate.triggers.aws.clients import AwsTrigger, aws_call
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
@@ -48,16 +48,12 @@ class LambdaConfig(Config, frozen=True):
         between("timeout", self.timeout, 1, _TIMEOUT_SECONDS)
 
 
-class LambdaKind:
+class LambdaKind(AwsTrigger):
     """Invocations of Lambda functions."""
 
     name: ClassVar[str] = "lambda"
     config_type: ClassVar[type[LambdaConfig]] = LambdaConfig
     secret_fields: ClassVar[frozenset[str]] = frozenset({"payload"})
-    is_local: ClassVar[bool] = False
-
-    def __init__(self, clients: AwsClients) -> None:
-        self._clients = clients
 
     def start(self, job: Job[LambdaConfig]) -> Started:
         config = job.config

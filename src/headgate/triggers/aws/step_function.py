@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from headgate.triggers.aws.clients import AwsClients, answered, aws_call, error_code
+from headgate.triggers.aws.clients import AwsTrigger, answered, aws_call, error_code
 from headgate.triggers.config import Config
 from headgate.triggers.contract import (
     FailureCategory,
@@ -57,16 +57,11 @@ class StepFunctionConfig(Config, frozen=True):
             )
 
 
-class StepFunctionKind:
+class StepFunctionKind(AwsTrigger):
     """Executions of state machines on AWS."""
 
     name: ClassVar[str] = "step-function"
     config_type: ClassVar[type[StepFunctionConfig]] = StepFunctionConfig
-    secret_fields: ClassVar[frozenset[str]] = frozenset()
-    is_local: ClassVar[bool] = False
-
-    def __init__(self, clients: AwsClients) -> None:
-        self._clients = clients
 
     def start(self, job: Job[StepFunctionConfig]) -> Started:
         arn = job.config.state_machine_arn
