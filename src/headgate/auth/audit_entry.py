@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -10,6 +11,16 @@ from msgspec import Struct
 
 from headgate.store.model.requests import Write
 from headgate.store.model.values import canonical_item, dump_ordered, same
+
+
+class Outcome(enum.StrEnum):
+    """The result of an audited action."""
+
+    DONE = ""
+    # It raised an error and may have changed something.
+    FAILED = "FAILED"
+    # The process ended before it recorded the result.
+    INTERRUPTED = "INTERRUPTED"
 
 
 class AuditEntry(Struct, frozen=True):
@@ -24,6 +35,7 @@ class AuditEntry(Struct, frozen=True):
     reason: str = ""
     ticket: str | None = None
     digest: str = ""
+    outcome: Outcome = Outcome.DONE
 
 
 class AuditLog(Protocol):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.health.alert_quotas import AlertQuotas
+from headgate.health.audit.actions import ActionLog
 from headgate.health.audit.field_encryption import FieldSealer
 from headgate.health.audit.log import Audit
 from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
@@ -126,6 +127,7 @@ class HealthService:
         self._archive_seconds = options.archive_seconds
         self._sealer = sealer
         self.audit = Audit(store, clock, ids, keyring)
+        self.actions = ActionLog(store, clock, ids, self.audit)
         self.evidence = EvidenceCache(
             store,
             clock,
@@ -239,11 +241,11 @@ class HealthService:
         return self.registry.profiles.of([dataset_urn]).get(dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
-        """Run all due background work: alerts, incident timers, retirement, unfinished lineage. Return the count."""
+        """Run all due background work: alerts, incident timers, retirement, lineage, interrupted actions."""
         count = self.refresh()
         if self._is_writer():
             count += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
-            count += self.lineage.sweep(limit=limit)
+            count += self.lineage.sweep(limit=limit) + self.actions.recover(limit=limit)
         return count
 
     def refresh(self) -> int:

@@ -17,6 +17,7 @@ from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
 from headgate.serve.graphql.routes import graphql_routes
+from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.http.authentication import cached_caller, caller
 from headgate.serve.http.listener import HttpServer
 from headgate.serve.http.tls import Tls
@@ -25,6 +26,7 @@ from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
+from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
@@ -232,6 +234,7 @@ class Server:
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
         components, pipelines = self._components, self._components.pipelines
         service, health = components.service, components.health
+        auditing = OperationAudit(health.actions, AUDITED)
         return [
             *api_routes(
                 service,
@@ -242,6 +245,7 @@ class Server:
                 check_trait=pipelines.evaluators.check,
                 unusable_handlers=self._workers.unusable_handlers,
                 stopping=self._is_stopping,
+                auditing=auditing,
             ),
             *alert_routes(
                 pipelines.alerts,
@@ -250,8 +254,9 @@ class Server:
                 clock,
                 self._pool,
                 channels=pipelines.channels,
+                auditing=auditing,
             ),
-            *health_routes(health, components.keys, self._pool),
+            *health_routes(health, components.keys, self._pool, auditing=auditing),
             *graphql_routes(health, self._pool, watches),
             *page_routes(health, self._pool, watches, PipelineSource(pipelines.service, service.bus)),
             *user_routes(service.app, self._pool),

@@ -17,13 +17,15 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.health import open_health, open_keys
-from headgate.bootstrap.pipelines import open_pipelines
+from headgate.bootstrap.pipelines import audited, open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
 from headgate.serve.application import build_http
+from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.probes import Phase, ServerProbes
+from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
@@ -55,14 +57,21 @@ class HealthApi:
         self.cache = open_cache(self.settings, self.clock)
         self.service = AppService(App("headgate"), self.opened, self.clock)
         self.fanouts = self.service.fanouts
-        self.pipelines = open_pipelines(self.service, self.opened, self.clock, environ={})
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
+        self.pipelines = open_pipelines(
+            self.service,
+            self.opened,
+            self.clock,
+            environ={},
+            commit=lambda writes, change: self.health.audit.commit(writes, audited(change)),
+        )
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)
         self.server_health = ServerProbes(
             version="1.2.3", store=self.opened.store, sweepers=[], clock=self.clock, disk=self.settings.home
         )
         self.server_health.phase = Phase.SERVING
+        auditing = OperationAudit(self.health.actions, AUDITED)
         self.routes = [
             *(
                 api_routes(
@@ -71,6 +80,7 @@ class HealthApi:
                     fanouts=self.fanouts,
                     pipelines=self.pipelines.service,
                     calendars=self.pipelines.calendars,
+                    auditing=auditing,
                 )
                 if is_whole
                 else []
@@ -83,11 +93,12 @@ class HealthApi:
                     self.clock,
                     self.pool,
                     channels=self.pipelines.channels,
+                    auditing=auditing,
                 )
                 if is_whole
                 else []
             ),
-            *health_routes(self.health, self.keys, self.pool),
+            *health_routes(self.health, self.keys, self.pool, auditing=auditing),
         ]
         self.app: ASGIApp = build_http(
             version="1.2.3",

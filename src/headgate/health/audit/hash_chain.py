@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate import typed_decode
-from headgate.auth.audit_entry import AuditEntry
+from headgate.auth.audit_entry import AuditEntry, Outcome
 from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import AUDIT, AUDIT_ENTRY, AUDIT_HEAD
@@ -50,6 +50,8 @@ class Record(Struct, frozen=True, kw_only=True):
     digest: str
     previous: str
     hash: str
+    # Entries of earlier builds have none.
+    outcome: Outcome = Outcome.DONE
 
 
 class Head(Struct, frozen=True):
@@ -84,6 +86,9 @@ def hash_of(record: Record) -> str:
     """Return the hash of an entry: over all its fields, the previous hash included."""
     content = msgspec.to_builtins(record)
     del content["hash"]
+    if not record.outcome:
+        # Left out, so that the hashes of entries from before there were outcomes stay valid.
+        del content["outcome"]
     return hashlib.sha256(dump_ordered(content)).hexdigest()
 
 

@@ -84,6 +84,12 @@ class Audit:
             "was not done, try again"
         )
 
+    def require_intact(self, entity: str) -> None:
+        """Raise `CorruptionError` if the chain of an entity was tampered with and so accepts no entries."""
+        chain = chain_of(entity)
+        with self._locks[chain]:
+            self._head(chain)
+
     def ls(
         self,
         entity: str | None = None,

@@ -116,6 +116,13 @@ class IdempotencyRecords(Protocol):
         """Return the stored response, or run the request and store its response."""
 
 
+class Auditing(Protocol):
+    """Adds audit entries to operations."""
+
+    def audited(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return the operations with auditing around the handlers of those that change something."""
+
+
 @dataclass(frozen=True)
 class AccessPolicy:
     """Default permissions of a group of operations."""
@@ -137,14 +144,18 @@ def operation_routes(
     policy: AccessPolicy,
     *,
     namespace: str = "",
+    auditing: Auditing | None = None,
     idempotency: IdempotencyRecords | None = None,
     resolve_dataset: Callable[[str], str] | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the route handler of these operations. No other handler may use their first path segments.
 
     `namespace` prefixes their schema names in the OpenAPI document. `idempotency` stores responses of repeatable
-    operations. `resolve_dataset` maps a dataset name in a path to the registered one, before authorization.
+    operations. `resolve_dataset` maps a dataset name in a path to the registered one, before authorization. `auditing`
+    adds audit entries.
     """
+    if auditing is not None:
+        operations = auditing.audited(operations)
     dispatcher = _Dispatcher(operations, pool, policy, idempotency, resolve_dataset)
 
     # One annotated function for all operations: the framework reads its annotations.

@@ -11,6 +11,7 @@ from headgate.fanout.service import FanoutService
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
+from headgate.serve.http.operations import Auditing
 from headgate.serve.rest.asl.machines import machine_routes
 from headgate.serve.rest.durable.dead_letters import dead_letter_routes
 from headgate.serve.rest.durable.events import event_routes
@@ -34,22 +35,31 @@ def api_routes(
     check_trait: TraitCheck | None = None,
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
+    auditing: Auditing | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of executions, events, machines, and of fan-outs and pipelines if given.
 
     Once `stopping` returns True, long polls end. `unusable_handlers` returns the chunk handlers that this process
-    could not load, with the reason. `check_trait` runs one trait evaluation.
+    could not load, with the reason. `check_trait` runs one trait evaluation. `auditing` adds audit entries.
     """
     watches = WatchHub(service.store, stopping=stopping)
     return [
-        *execution_routes(service, pool, watches=watches),
-        *event_routes(service, pool, watches=watches),
-        *subscription_routes(service, pool),
-        *dead_letter_routes(service, pool),
-        *activity_routes(service, pool),
-        *schedule_routes(service, pool),
+        *execution_routes(service, pool, watches=watches, auditing=auditing),
+        *event_routes(service, pool, watches=watches, auditing=auditing),
+        *subscription_routes(service, pool, auditing=auditing),
+        *dead_letter_routes(service, pool, auditing=auditing),
+        *activity_routes(service, pool, auditing=auditing),
+        *schedule_routes(service, pool, auditing=auditing),
         *worker_routes(service, pool),
-        *machine_routes(service, pool),
-        *([] if fanouts is None else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers)),
-        *([] if pipelines is None else pipeline_routes(pipelines, service.bus, pool, calendars, check_trait)),
+        *machine_routes(service, pool, auditing=auditing),
+        *(
+            []
+            if fanouts is None
+            else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers, auditing=auditing)
+        ),
+        *(
+            []
+            if pipelines is None
+            else pipeline_routes(pipelines, service.bus, pool, calendars, check_trait, auditing=auditing)
+        ),
     ]

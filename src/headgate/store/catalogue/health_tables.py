@@ -143,6 +143,7 @@ COLUMN_WRITERS: Final = _lineage("column-writers", "Producers of a column", COLU
 COLUMN_READERS: Final = _lineage("column-readers", "Consumers of a column", COLUMN_READER, "consumer")
 AUDIT_ENTRY: Final = Entity("audit entry", "AUDIT#{chain}", "{sequence:012d}")
 AUDIT_HEAD: Final = Entity("audit head", "AUDIT#{chain}", "HEAD")
+AUDIT_INTENT: Final = Entity("audit intent", "INTENT#{chain}", "{id}")
 AUDIT: Final = Table(
     "observability-audit",
     "Audit log of changes, as a hash chain",
@@ -150,7 +151,7 @@ AUDIT: Final = Table(
     _SK,
     (Index("entity-index", KeyAttribute("entity"), KeyAttribute("at")),),
     classification=Classification.CONFIDENTIAL,
-    entities=(AUDIT_ENTRY, AUDIT_HEAD),
+    entities=(AUDIT_ENTRY, AUDIT_HEAD, AUDIT_INTENT),
 )
 HEALTH_CHECK: Final = Table(
     "observability-health-check",

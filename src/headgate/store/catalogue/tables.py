@@ -12,6 +12,7 @@ from headgate.errors import InvalidItemError
 from headgate.store.catalogue.health_tables import AUDIT as AUDIT
 from headgate.store.catalogue.health_tables import AUDIT_ENTRY as AUDIT_ENTRY
 from headgate.store.catalogue.health_tables import AUDIT_HEAD as AUDIT_HEAD
+from headgate.store.catalogue.health_tables import AUDIT_INTENT as AUDIT_INTENT
 from headgate.store.catalogue.health_tables import BREACH_SHARDS as BREACH_SHARDS
 from headgate.store.catalogue.health_tables import COLUMN_READER as COLUMN_READER
 from headgate.store.catalogue.health_tables import COLUMN_READERS as COLUMN_READERS

@@ -719,5 +719,5 @@ def test_rows__given_entry__hold_no_values_of_what_was_changed(rig: Rig) -> None
 
     assert set(entry_write(record).item) == {
         "PK", "SK", "id", "chain", "sequence", "at", "actor", "action", "entity", "before_version", "after_version",
-        "changed", "reason", "ticket", "digest", "previous", "hash",
+        "changed", "reason", "ticket", "digest", "previous", "hash", "outcome",
     }  # fmt: skip

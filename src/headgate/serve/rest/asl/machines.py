@@ -19,6 +19,7 @@ from headgate.serve.http.operations import (
     PREFIX,
     AccessPolicy,
     Answer,
+    Auditing,
     Call,
     NoQuery,
     Operation,
@@ -168,8 +169,10 @@ def _accepted(accept: str) -> Form:
 _POLICY: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 
-def machine_routes(service: AppService, pool: WorkPool) -> list[ControllerRouterHandler]:
+def machine_routes(
+    service: AppService, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of machines."""
     executions = service.asl.executions
     operations = [*machine_operations(executions), *machine_execution_operations(executions, service.client)]
-    return operation_routes(operations, pool, _POLICY, namespace="machines.")
+    return operation_routes(operations, pool, _POLICY, namespace="machines.", auditing=auditing)

@@ -17,7 +17,7 @@ from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, NotFoundError, UserError
-from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import ErrorView, error_view
 from headgate.serve.rest.durable.models import Duration, Limit, Name
 from headgate.serve.rest.durable.stuck import StuckExecutions, StuckPage, StuckView
@@ -108,9 +108,11 @@ class BulkResult(Struct, frozen=True, omit_defaults=True):
     dry_run: bool = False
 
 
-def dead_letter_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+def dead_letter_routes(
+    service: Service, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of dead letters."""
-    return operation_routes(_DeadLetters(service).operations(), pool, _POLICY)
+    return operation_routes(_DeadLetters(service).operations(), pool, _POLICY, auditing=auditing)
 
 
 class _DeadLetters:

@@ -23,7 +23,7 @@ from headgate.durable.bus.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, 
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, InvalidPayloadError
-from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
 from headgate.serve.rest.durable.models import Limit
@@ -125,11 +125,13 @@ class TailQuery(Struct, forbid_unknown_fields=True):
     seconds: str = msgspec.field(default="1h", name="for")
 
 
-def event_routes(service: Service, pool: WorkPool, *, watches: WatchHub | None = None) -> list[ControllerRouterHandler]:
+def event_routes(
+    service: Service, pool: WorkPool, *, watches: WatchHub | None = None, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of events."""
     watches = watches if watches is not None else WatchHub(service.store)
     return operation_routes(
-        [*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _POLICY
+        [*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _POLICY, auditing=auditing
     )
 
 

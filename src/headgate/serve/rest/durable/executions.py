@@ -18,7 +18,7 @@ from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
-from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key
 from headgate.serve.rest.durable.execution_bulk import bulk_operations
 from headgate.serve.rest.durable.execution_waits import wait_operations
@@ -70,7 +70,7 @@ class WorkflowPage(Struct, frozen=True):
 
 
 def execution_routes(
-    service: Service, pool: WorkPool, *, watches: WatchHub | None = None
+    service: Service, pool: WorkPool, *, watches: WatchHub | None = None, auditing: Auditing | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of workflows and executions."""
     watches = watches if watches is not None else WatchHub(service.store)
@@ -80,7 +80,7 @@ def execution_routes(
         *bulk_operations(service),
         *wait_operations(service, pool, watches),
     ]
-    return operation_routes(operations, pool, _POLICY)
+    return operation_routes(operations, pool, _POLICY, auditing=auditing)
 
 
 class Executions:

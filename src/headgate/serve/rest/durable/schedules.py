@@ -20,7 +20,16 @@ from headgate.durable.schedules.cron import Recurrence
 from headgate.durable.schedules.schedules import PREVIEW_MAX
 from headgate.durable.schedules.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
 from headgate.durable.service import Service
-from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import (
+    PREFIX,
+    AccessPolicy,
+    Answer,
+    Auditing,
+    Call,
+    NoQuery,
+    Operation,
+    operation_routes,
+)
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
@@ -164,9 +173,11 @@ class PreviewView(Struct, frozen=True):
     slots: list[SlotView]
 
 
-def schedule_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+def schedule_routes(
+    service: Service, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of schedules."""
-    return operation_routes(_Schedules(service).operations(), pool, _POLICY)
+    return operation_routes(_Schedules(service).operations(), pool, _POLICY, auditing=auditing)
 
 
 class _Schedules:

@@ -14,7 +14,7 @@ from headgate.durable.bus.replays import DROPPED_MAX, ReplayState, ReplayStatus
 from headgate.durable.bus.subscriptions import Filter, Registered
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
-from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -97,9 +97,11 @@ class ReplayStopped(Struct, frozen=True, omit_defaults=True):
     cursor: str | None = None
 
 
-def subscription_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+def subscription_routes(
+    service: Service, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of subscriptions and their replays."""
-    return operation_routes(_Subscriptions(service).operations(), pool, _POLICY)
+    return operation_routes(_Subscriptions(service).operations(), pool, _POLICY, auditing=auditing)
 
 
 class _Subscriptions:

@@ -14,7 +14,7 @@ from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, N
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
-from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, missing
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -111,7 +111,9 @@ class Beaten(Struct, frozen=True):
     cancelled: bool
 
 
-def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+def activity_routes(
+    service: Service, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of activities."""
     activities = _Activities(service)
     operations = [
@@ -140,7 +142,7 @@ def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHa
             body=BeatActivity,
         ),
     ]
-    return operation_routes(operations, pool, _POLICY)
+    return operation_routes(operations, pool, _POLICY, auditing=auditing)
 
 
 class _Activities:

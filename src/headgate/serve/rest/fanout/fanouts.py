@@ -25,7 +25,16 @@ from headgate.fanout.model.results import Summary, summary_of
 from headgate.fanout.model.rows import Fanout, fanout_of, timestamp
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
-from headgate.serve.http.operations import JSON, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import (
+    JSON,
+    AccessPolicy,
+    Answer,
+    Auditing,
+    Call,
+    NoQuery,
+    Operation,
+    operation_routes,
+)
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.rest.durable.models import Limit
 from headgate.serve.rest.fanout.chunks import FanoutChunks
@@ -111,6 +120,7 @@ def fanout_routes(
     *,
     watches: WatchHub,
     unusable: Callable[[], Mapping[str, str]] = dict,
+    auditing: Auditing | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of fan-outs, chunks and campaigns.
 
@@ -122,7 +132,7 @@ def fanout_routes(
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]
-    return operation_routes(operations, pool, _POLICY, namespace="fanout.")
+    return operation_routes(operations, pool, _POLICY, namespace="fanout.", auditing=auditing)
 
 
 class _Fanouts:

@@ -19,7 +19,16 @@ from headgate.health.model.datasets import Dataset
 from headgate.health.model.incidents import Incident
 from headgate.health.service import HealthService
 from headgate.serve.http.idempotency import IdempotencyStore
-from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import (
+    PREFIX,
+    AccessPolicy,
+    Answer,
+    Auditing,
+    Call,
+    NoQuery,
+    Operation,
+    operation_routes,
+)
 from headgate.serve.rest.health.audit import audit_operations
 from headgate.serve.rest.health.baselines import baseline_operations
 from headgate.serve.rest.health.datasets import dataset_operations
@@ -82,7 +91,9 @@ def schema(name: str) -> dict[str, Any]:
 _POLICY: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
 
 
-def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[ControllerRouterHandler]:
+def health_routes(
+    health: HealthService, keys: ApiKeys, pool: WorkPool, *, auditing: Auditing | None = None
+) -> list[ControllerRouterHandler]:
     """Return the routes of health. They are one set: several nouns share the paths below a dataset."""
     operations = [
         *dataset_operations(health),
@@ -103,6 +114,7 @@ def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[
         pool,
         _POLICY,
         namespace="health.",
+        auditing=auditing,
         idempotency=IdempotencyStore(health.store, health.clock),
         resolve_dataset=health.registered,
     )

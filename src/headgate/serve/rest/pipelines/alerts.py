@@ -20,7 +20,16 @@ from headgate.notify.alerts import Alerts
 from headgate.notify.deliverer import Deliverer
 from headgate.notify.enums import AlertStatus, DeliveryState, Severity
 from headgate.notify.mutes import Mute, Mutes
-from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.http.operations import (
+    PREFIX,
+    AccessPolicy,
+    Answer,
+    Auditing,
+    Call,
+    NoQuery,
+    Operation,
+    operation_routes,
+)
 from headgate.serve.rest.durable.models import Duration, Limit, Name, Reason
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -162,10 +171,11 @@ def alert_routes(
     pool: WorkPool,
     *,
     channels: Sequence[str],
+    auditing: Auditing | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of alerts. `channels` are the names of the deliverer's channels."""
     served = _Alerts(alerts, mutes, deliverer, clock, channels)
-    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.")
+    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing)
 
 
 class _Alerts:

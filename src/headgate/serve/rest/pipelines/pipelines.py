@@ -30,6 +30,7 @@ from headgate.serve.http.operations import (
     PREFIX,
     AccessPolicy,
     Answer,
+    Auditing,
     Call,
     NoQuery,
     Operation,
@@ -158,6 +159,8 @@ def pipeline_routes(
     pool: WorkPool,
     calendars: CalendarStore | None = None,
     check_trait: TraitCheck | None = None,
+    *,
+    auditing: Auditing | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
@@ -170,7 +173,9 @@ def pipeline_routes(
         *calendar_operations(kept, pipelines.definitions),
     ]
     idempotency = IdempotencyStore(pipelines.store, pipelines.clock)
-    return operation_routes(operations, pool, _POLICY, namespace="pipelines.", idempotency=idempotency)
+    return operation_routes(
+        operations, pool, _POLICY, namespace="pipelines.", auditing=auditing, idempotency=idempotency
+    )
 
 
 def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: TraitCheck | None = None) -> list[Operation]:

@@ -1,0 +1,186 @@
+"""The audit trail: every action that changes something leaves an entry with caller, resource, change and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate.auth.audit_entry import Outcome
+from headgate.auth.roles import Role
+from headgate.errors import NotFoundError, StoreBusyError
+from headgate.health.audit.actions import INTERRUPTED_SECONDS, Action
+from headgate.serve.http.operations import OperationHandler
+from headgate.serve.rest.audited_actions import AUDITED
+from tests.integration.serve.health_rig import HealthApi, done, health_api
+
+PIPELINE: dict[str, Any] = {
+    "id": "silver",
+    "schedules": [{"cron": "0 6 * * *"}],
+    "trigger": {"type": "http", "config": {"url": "https://jobs.example.org/silver"}},
+}
+MACHINE = {"StartAt": "Done", "States": {"Done": {"Type": "Succeed"}}}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HealthApi]:
+    with health_api(tmp_path_factory.mktemp("home"), is_whole=True) as made:
+        made.pipelines.service.put_machine()
+
+        @made.service.app.workflow
+        async def pay() -> None: ...
+
+        yield made
+
+
+@pytest.fixture
+def ada(api: HealthApi) -> str:
+    return api.key("ada", Role.ADMIN)
+
+
+def _entries(api: HealthApi, entity: str) -> list[dict[str, Any]]:
+    found = done(api.get("/audit", params={"entity": entity, "page_size": 100}), 200)["items"]
+    return list(reversed(found))
+
+
+def _defined(api: HealthApi, key: str) -> None:
+    answer = api.put("/pipelines/silver?reason=first", PIPELINE, key=key)
+    assert answer.status_code in (200, 201), answer.text
+
+
+def test_pipeline_actions__each_leaves_an_entry_with_caller_change_and_reason(api: HealthApi, ada: str) -> None:
+    _defined(api, ada)
+    done(api.post("/pipelines/silver/pause", {"reason": "migration"}, key=ada), 200)
+    done(api.post("/pipelines/silver/resume", {"reason": "over"}, key=ada), 200)
+
+    put, pause, resume = _entries(api, "pipeline/silver")
+
+    assert [(each["actor"], each["action"], each["reason"]) for each in (put, pause, resume)] == [
+        ("ada", "pipeline.put", "first"),
+        ("ada", "pipeline.pause", "migration"),
+        ("ada", "pipeline.resume", "over"),
+    ]
+    assert (put["before_version"], put["after_version"]) == (None, 1)
+    assert "state" in pause["changed"]
+    assert len({put["digest"], pause["digest"], resume["digest"]}) == 3
+    assert all(len(each["digest"]) == 64 for each in (put, pause, resume))
+
+
+@pytest.mark.parametrize("verb", ["hold", "approve", "mark-success", "force"])
+def test_period__orders__are_audited(api: HealthApi, ada: str, verb: str) -> None:
+    _defined(api, ada)
+    period = {"hold": "2026-01-20", "approve": "2026-01-20", "mark-success": "2026-01-21", "force": "2026-01-14"}[verb]
+
+    done(api.post(f"/pipelines/silver/periods/{period}/{verb}", {"reason": "look first"}, key=ada), 200)
+
+    entry = _entries(api, f"pipeline/silver/period/{period}")[-1]
+    assert (entry["actor"], entry["action"], entry["reason"]) == (
+        "ada",
+        f"period.{verb.replace('-', '_')}",
+        "look first",
+    )
+    assert entry["changed"]
+
+
+def test_run_start__forced__is_audited_by_its_period(api: HealthApi, ada: str) -> None:
+    _defined(api, ada)
+
+    done(api.post("/pipelines/silver/runs", {"date": "2026-01-10", "reason": "again", "force": True}, key=ada), 202)
+
+    (entry,) = _entries(api, "pipeline/silver/period/2026-01-10")
+    assert (entry["actor"], entry["action"], entry["reason"]) == ("ada", "run.start", "again")
+
+
+def test_machine_schedule_and_calendar__created_ones__are_named_in_their_entries(api: HealthApi, ada: str) -> None:
+    done(api.put("/machines/m", MACHINE, key=ada), 201)
+    done(api.post("/schedules", {"id": "nightly", "workflow": "pay", "cron": "0 3 * * *"}, key=ada), 201)
+    done(api.post("/schedules/nightly/pause", {"reason": "quiet"}, key=ada), 200)
+    done(api.put("/calendars/closed", {"dates": ["2026-12-25"]}, key=ada), 201)
+
+    assert [each["action"] for each in _entries(api, "machine/m")] == ["machine.put"]
+    assert [each["action"] for each in _entries(api, "schedule/nightly")] == ["schedule.create", "schedule.pause"]
+    assert [each["action"] for each in _entries(api, "calendar/closed")] == ["calendar.put"]
+
+
+def test_mute__is_audited_by_its_service_once(api: HealthApi, ada: str) -> None:
+    made = done(api.post("/alert-mutes", {"until": api.at(60), "reason": "known"}, key=ada), 201)
+
+    (entry,) = _entries(api, made["mute_id"])
+
+    assert (entry["actor"], entry["action"], entry["reason"]) == ("ada", "alert.mute", "known")
+
+
+def test_action__refused__leaves_no_entry(api: HealthApi, ada: str) -> None:
+    assert api.post("/pipelines/nothing/pause", {"reason": "x"}, key=ada).status_code == 404
+    assert api.post("/pipelines/silver/pause", {"reason": "x"}, key=api.key("vi", Role.VIEWER)).status_code == 403
+
+    assert _entries(api, "pipeline/nothing") == []
+    assert not any(each["actor"] == "vi" for each in _entries(api, "pipeline/silver"))
+
+
+def test_action__process_ends_before_the_result_is_recorded__is_audited_as_interrupted(api: HealthApi) -> None:
+    class Killed(BaseException):
+        pass
+
+    def effect() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        api.health.actions.run(
+            Action(actor="ada", action="pipeline.pause", entity="pipeline/killed", reason="why"),
+            effect,
+            state=lambda _result: None,
+        )
+    assert api.health.actions.recover(limit=100) == 0
+    api.clock.advance(INTERRUPTED_SECONDS + 1)
+
+    assert api.health.actions.recover(limit=100) == 1
+    (entry,) = _entries(api, "pipeline/killed")
+    assert (entry["actor"], entry["outcome"], entry["reason"]) == ("ada", Outcome.INTERRUPTED, "why")
+    assert api.health.actions.recover(limit=100) == 0
+
+
+def test_action__store_is_busy__is_audited_as_failed(api: HealthApi) -> None:
+    with pytest.raises(StoreBusyError):
+        api.health.actions.run(
+            Action(actor="ada", action="pipeline.pause", entity="pipeline/busy"),
+            _raises(StoreBusyError("busy")),
+            state=lambda _result: None,
+        )
+
+    assert [each["outcome"] for each in _entries(api, "pipeline/busy")] == [Outcome.FAILED]
+
+
+def test_action__not_found__leaves_neither_entry_nor_intent(api: HealthApi) -> None:
+    with pytest.raises(NotFoundError):
+        api.health.actions.run(
+            Action(actor="ada", action="pipeline.pause", entity="pipeline/gone"),
+            _raises(NotFoundError("there is none")),
+            state=lambda _result: None,
+        )
+    api.clock.advance(INTERRUPTED_SECONDS + 1)
+
+    assert api.health.actions.recover(limit=100) == 0
+    assert _entries(api, "pipeline/gone") == []
+
+
+def test_audit_log__with_entries_of_all_outcomes__verifies(api: HealthApi, ada: str) -> None:
+    report = done(api.get("/audit/verify", key=ada), 200)
+
+    assert report["problems"] == []
+    assert report["entries"] > 0
+
+
+def test_operations__each_that_is_not_a_get__declares_how_it_is_audited(api: HealthApi) -> None:
+    handlers = [each for each in api.routes if isinstance(each, OperationHandler)]
+    declared = {(each.method, each.path) for handler in handlers for each in handler.operations if each.method != "GET"}
+
+    assert declared == set(AUDITED)
+
+
+def _raises(error: Exception) -> Callable[[], None]:
+    def effect() -> None:
+        raise error
+
+    return effect
