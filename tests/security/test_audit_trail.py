@@ -115,7 +115,14 @@ def test_action__refused__leaves_no_entry(api: HealthApi, ada: str) -> None:
     assert api.post("/pipelines/nothing/pause", {"reason": "x"}, key=ada).status_code == 404
     assert api.post("/pipelines/silver/pause", {"reason": "x"}, key=api.key("vi", Role.VIEWER)).status_code == 403
 
-    assert _entries(api, "pipeline/nothing") == []
+    assert api.put("/pipelines/bad", {"id": "bad", "schedules": 7}, key=ada).status_code == 400
+    plan = {"from": "2026-01-01", "to": "2026-01-02", "reason": "x", "dry_run": True}
+    _defined(api, ada)
+    count = len(_entries(api, "pipeline/silver"))
+    assert api.post("/pipelines/silver/backfills", plan, key=ada).status_code == 200
+
+    assert len(_entries(api, "pipeline/silver")) == count
+    assert _entries(api, "pipeline/nothing") == _entries(api, "pipeline/bad") == []
     assert not any(each["actor"] == "vi" for each in _entries(api, "pipeline/silver"))
 
 

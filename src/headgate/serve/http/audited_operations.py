@@ -6,13 +6,15 @@ import enum
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from string import Formatter
 from typing import Any, Final, cast
 
 import msgspec
+from litestar import Response
 from msgspec import Struct
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, UserError
 from headgate.health.audit.actions import Action, ActionLog, State
 from headgate.serve.http.operations import Answer, Call, Operation, Result
 
@@ -75,14 +77,33 @@ class OperationAudit:
                 entity=_entity(action.entity, call),
                 reason=_reason(call),
             )
-            return self._actions.run(
-                about,
-                lambda: cast("Result", run(call)),
-                state=state,
-                entity_of=lambda answer: _entity(action.entity, call, _content(answer)),
-            )
+            if getattr(call.body, "dry_run", False):
+                return cast("Result", run(call))
+            try:
+                return self._actions.run(
+                    about,
+                    lambda: _accepted(cast("Result", run(call))),
+                    state=state,
+                    entity_of=lambda answer: _entity(action.entity, call, _content(answer)),
+                )
+            except _RefusedError as exc:
+                return exc.answer
 
         return replace(operation, run=handle)
+
+
+class _RefusedError(UserError):
+    """The handler refused the request with a response instead of an error."""
+
+    def __init__(self, answer: Response[Any]) -> None:
+        super().__init__("refused")
+        self.answer = answer
+
+
+def _accepted(answer: Result) -> Result:
+    if isinstance(answer, Response) and answer.status_code is not None and answer.status_code >= HTTPStatus.BAD_REQUEST:
+        raise _RefusedError(answer)
+    return answer
 
 
 def _shown(show: Operation, call: Call[Any, Any]) -> State:
