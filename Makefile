@@ -10,7 +10,7 @@ JOBS ?= 3
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all dev demo test quick unit hooks lint check compiled docs proto bench peers soak lock clean services
+.PHONY: all audit dev demo test quick unit hooks lint check compiled docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -89,10 +89,14 @@ soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600), an
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=$${SEEDS:-100} $(BIN)/pytest -n $(JOBS) tests/simulation
 
+audit:  ## scan the locked dependencies for known vulnerabilities, where a database is reachable
+	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/pip -q install pip-audit; }
+	$(VENV)-audit/bin/python deploy/vulnerabilities.py requirements.lock
+
 lock: $(STAMP)  ## resolve the dependencies again
 	$(PIP) install pip-tools
 	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-peers .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
