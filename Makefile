@@ -84,10 +84,10 @@ bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 peers: $(STAMP)  ## durable execution beside DBOS, Restate and Temporal, which it installs into .venv-peers
 	$(BIN)/python -m bench.peers
 
-soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600), and many more seeds of every simulation
+soak: $(STAMP)  ## kill -9 a thousand times, an hour of simulated seeds, attacks, memory; writes docs/reliability.md
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
-	HEADGATE_TEST_SEEDS=$${SEEDS:-100} $(BIN)/pytest -n $(JOBS) tests/simulation
+	$(BIN)/python -m tests.soak
 
 audit:  ## scan the locked dependencies for known vulnerabilities, where a database is reachable
 	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/pip -q install pip-audit; }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,10 @@ import pytest
 from tests.simulation.asl_processes import Outcome
 from tests.simulation.asl_stories import STORIES, new_machine, undisturbed
 from tests.simulation.asl_world import AslWorld
+from tests.simulation.seeds import seeds
 
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "8"))
+SEEDS = seeds(8)
 STEPS = 200
 
 
@@ -24,7 +24,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return {name: undisturbed(template, folder / name, story)[1] for name, story in STORIES.items()}
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_world__seeded_faults__every_machine_comes_to_the_same(
     tmp_path: Path, seed: int, expected: dict[str, Outcome]
 ) -> None:

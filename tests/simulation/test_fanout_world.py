@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.fanout_world import World, shrink_limits
+from tests.simulation.seeds import seeds
 
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "8"))
+SEEDS = seeds(8)
 STEPS = 250
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_world__seeded_faults__every_chunk_is_counted_once_and_comes_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -24,11 +23,12 @@ from headgate.store.port import Store
 from headgate.store.sqlite.store import Synchronous
 from tests.health_rig import CRITICAL, OK, ORDERS, PAYMENTS, WARNING, Rig, check_invariants, evidence_id, trouble
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore, SeededIds
+from tests.simulation.seeds import seeds
 from tests.stores import open_sqlite
 
 CALLS_MAX = 60
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "4"))
+SEEDS = seeds(4)
 STEPS = 150
 SUBSCRIBER = Subscription(name="listener", types=("headgate.*",))
 EVIDENCE = [evidence_id(number) for number in range(6)]
@@ -328,7 +328,7 @@ class Walk:
         return lambda process: process.incident_timers.sweep()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_walk__engines_people_and_time__what_must_hold_holds_after_each_step(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, seed)
     walk = Walk(world)
@@ -344,7 +344,7 @@ def test_walk__engines_people_and_time__what_must_hold_holds_after_each_step(tmp
         world.close()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_walk__everything_is_well_at_last__every_incident_of_a_signal_ends(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, 100 + seed)
     walk = Walk(world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,13 +15,14 @@ from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.runs.rows import Slot
 from tests.simulation.pipeline_world import LOOK_SECONDS, PipelineProcess, PipelineWorld
+from tests.simulation.seeds import seeds
 
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "6"))
+SEEDS = seeds(6)
 STEPS = 200
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_world__of_any_seed__keeps_its_promises(tmp_path: Path, seed: int) -> None:
     with closing(PipelineWorld(seed, tmp_path)) as world:
         world.run(STEPS)

@@ -5,7 +5,6 @@ Whatever happens, every slot gets one verdict and at most one execution. A failu
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -28,11 +27,12 @@ from headgate.store.model.requests import Page, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from headgate.store.sqlite.store import SqliteStore, Synchronous
+from tests.simulation.seeds import seeds
 from tests.stores import open_sqlite
 
 WORKFLOW = "report"
 STEPS = 120
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "20"))
+SEEDS = seeds(20)
 # Berlin sets its clock back at 01:00Z, an hour and a half later.
 START = datetime(2026, 10, 24, 23, 30, 17, tzinfo=UTC)
 RECURRENCES = [
@@ -293,7 +293,7 @@ def _as_store(store: FlakyStore) -> Store:
     return wrapped  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_schedules__crashes_races_and_clock_jumps__every_slot_has_one_verdict(tmp_path: Path, seed: int) -> None:
     world = World(seed, tmp_path)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from headgate.store.port import Store
 from headgate.store.table_names import TableNames
 from tests.ministack import Ministack, aws_session, fresh_account
 from tests.simulation.model import Simulation
+from tests.simulation.seeds import seeds
 from tests.stores import open_sqlite
 
 # In the future, because DynamoDB's emulator deletes by the machine's own clock.
 START_SECONDS = 2_200_000_000.0
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "20"))
+SEEDS = seeds(20)
 
 
 def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store]) -> None:
@@ -41,7 +41,7 @@ def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store])
     assert any(step.startswith("refused") for step in told)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_sqlite__seeded_history__agrees_with_the_model_after_every_step(tmp_path: Path, seed: int) -> None:
     clock = VirtualClock(START_SECONDS)
 

@@ -1,0 +1,13 @@
+"""Figures: one measured fact and whether it is as it must be."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """A fact in words."""
+
+    what: str
+    value: str
+    holds: bool
