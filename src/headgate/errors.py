@@ -35,6 +35,8 @@ HeadgateError
 │   └── StaleClaimError         the worker's claim is void: its lease expired, or the activity was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
 │   ├── ServerBusyError         the server is overloaded
+│   ├── NotReadyError           the server is starting or stopping
+│   ├── RateLimitedError        the caller exceeds a rate limit       429  RESOURCE_EXHAUSTED
 │   ├── IntakeEndedError        the intake process ended before it answered a call
 │   ├── QueryTimeoutError       workflow code did not answer a query in time
 │   ├── NotAdmittedError        a chunk must not run now: another worker holds it, or it is paused
@@ -318,6 +320,24 @@ class ServerBusyError(TransientError):
     """The server is overloaded. The request was not started."""
 
     code = "server_busy"
+
+
+class NotReadyError(TransientError):
+    """The server is starting or stopping. The request was not started."""
+
+    code = "not_ready"
+
+
+class RateLimitedError(TransientError):
+    """The caller or its address exceeds a rate limit. The request was not started."""
+
+    code = "rate_limited"
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class IntakeEndedError(TransientError):

@@ -55,6 +55,8 @@ STABLE = {
     "TokenReusedError": ("token_reused", 409, "ABORTED", 3),
     "TransientError": ("transient", 503, "UNAVAILABLE", 75),
     "ServerBusyError": ("server_busy", 503, "UNAVAILABLE", 75),
+    "NotReadyError": ("not_ready", 503, "UNAVAILABLE", 75),
+    "RateLimitedError": ("rate_limited", 429, "RESOURCE_EXHAUSTED", 75),
     "IntakeEndedError": ("intake_ended", 503, "UNAVAILABLE", 75),
     "NotAdmittedError": ("not_admitted", 503, "UNAVAILABLE", 75),
     "QueryTimeoutError": ("query_timeout", 503, "UNAVAILABLE", 75),
