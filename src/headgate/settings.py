@@ -107,6 +107,15 @@ HostNames = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)$")], ...],
     Meta(extra={"allowed": "a list of host names; in the environment, a,b", "unpack": _comma_separated}),
 ]
+Origins = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+.-]*://[^/\s?#@]+\Z")], ...],
+    Meta(
+        extra={"allowed": "a list such as https://console.example; in the environment, a,b", "unpack": _comma_separated}
+    ),
+]
+HeaderName = Annotated[
+    Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{1,64}\Z")] | None, Meta(extra={"allowed": "the name of an HTTP header"})
+]
 Names = Annotated[
     dict[str, str],
     Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
@@ -135,6 +144,12 @@ Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number fr
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
+Kilobytes = Annotated[int, Meta(ge=1024, le=1_048_576, extra={"allowed": "a whole number from 1,024 to 1,048,576"})]
+HeaderCount = Annotated[int, Meta(ge=10, le=10_000, extra={"allowed": "a whole number from 10 to 10,000"})]
+Rate = Annotated[int, Meta(ge=0, le=10**9, extra={"allowed": "a whole number; 0 is unlimited"})]
+OptionalRate = Annotated[
+    Annotated[int, Meta(ge=0, le=10**9)] | None, Meta(extra={"allowed": "a whole number; 0 is unlimited"})
+]
 Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
 
 
@@ -289,6 +304,44 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     oidc_roles: Annotated[Names, about("Mapping from the issuer's role names to Headgate's.")] = {}
 
 
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on clients. Those on requests and connections apply before authentication."""
+
+    request_line_bytes: Annotated[Kilobytes, about("Maximum length of a request line; longer ones get 414.")] = 8_192
+    header_bytes: Annotated[
+        Kilobytes, about("Maximum size of a request's headers, and of gRPC metadata; larger ones get 431.")
+    ] = 32_768
+    headers: Annotated[HeaderCount, about("Maximum number of headers of a request; more get 431.")] = 100
+    header_seconds: Annotated[
+        Seconds, about("Time limit for the headers of a request, for its first byte too, and for a TLS handshake.")
+    ] = 10.0
+    body_seconds: Annotated[Seconds, about("Time after which a body that makes no progress is given up with 408.")] = (
+        30.0
+    )
+    idle_seconds: Annotated[Seconds, about("Time after which a connection without a request is closed.")] = 75.0
+    connections: Annotated[
+        Many, about("Maximum HTTP connections; further ones get 503. File descriptors may limit them further.")
+    ] = 10_000
+    connections_per_address: Annotated[
+        Many, about("Maximum HTTP connections of one client address; not applied behind a proxy.")
+    ] = 4_096
+    failed_logins_per_minute: Annotated[
+        Rate, about("Failed logins of a client address in a minute that get 401; further ones get 429.")
+    ] = 20
+    writes_per_second_per_caller: Annotated[
+        OptionalRate,
+        about(
+            "Maximum writes a second of one caller; by default 2,000, and unlimited for local programs without a key."
+        ),
+    ] = None
+    writes_per_second_per_address: Annotated[
+        OptionalRate,
+        about("Maximum writes a second of one client address, with the same defaults."),
+    ] = None
+    grpc_streams: Annotated[Many, about("Maximum concurrent calls of one gRPC connection.")] = 1_000
+    grpc_idle_seconds: Annotated[Seconds, about("Time after which a gRPC connection without a call is closed.")] = 300.0
+
+
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The health of datasets."""
 
@@ -357,6 +410,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: Annotated[
         HostNames, about("Host names, without ports, that requests may use besides loopback.")
     ] = ()
+    allowed_origins: Annotated[
+        Origins, about("Origins of web pages that may call this server, besides its own pages.")
+    ] = ()
+    client_address_header: Annotated[
+        HeaderName,
+        about("Header whose last entry is the client address, such as X-Forwarded-For; only with behind_proxy."),
+    ] = None
     drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
     store: StoreSettings = StoreSettings()
     cache: CacheSettings = CacheSettings()
@@ -369,6 +429,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pipelines: PipelineSettings = PipelineSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
+    limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     region: RegionSettings = RegionSettings()
@@ -434,6 +495,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "pipelines": PipelineSettings,
     "tls": TlsSettings,
     "auth": AuthSettings,
+    "limits": LimitSettings,
     "health": HealthSettings,
     "evidence": EvidenceSettings,
     "region": RegionSettings,
@@ -515,6 +577,8 @@ def _check_together(settings: Settings) -> None:
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
+    if settings.client_address_header is not None and not settings.behind_proxy:
+        raise SettingsError("client_address_header: any client could set the header; it needs behind_proxy")
     if (settings.pipelines.state_machine_arn is None) != (settings.pipelines.scheduler_role_arn is None):
         raise SettingsError("pipelines.state_machine_arn, pipelines.scheduler_role_arn: set both or neither")
     if (settings.tls.cert is None) != (settings.tls.key is None):

@@ -21,11 +21,13 @@ from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.serve.http.access_log import AccessLog
 from headgate.serve.http.authentication import Authentication
+from headgate.serve.http.caller_limits import CallerLimits
 from headgate.serve.http.openapi import PATH as DOCUMENT_PATH
 from headgate.serve.http.openapi import document_route
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX, OriginGuard
 from headgate.serve.http.problem import EXCEPTION_HANDLERS, MEDIA_TYPE, Problem, response, retry_after
+from headgate.serve.http.readiness_gate import ReadinessGate
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.probes import Phase, Report, ServerProbes, Status
 from headgate.serve.rpc.connect import Connect
@@ -59,11 +61,14 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     clock: Clock,
     before_metrics: Callable[[], Awaitable[None]] | None = None,
     allowed_hosts: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    is_behind_proxy: bool = False,
     routes: Sequence[ControllerRouterHandler] = (),
     admits: Callable[[Scope, str], bool] = lambda _scope, _origin: False,
     rpcs: Dispatcher | None = None,
     authenticator: Authenticator | None = None,
     is_tls: bool = False,
+    limits: CallerLimits | None = None,
 ) -> ASGIApp:
     """Return the application: probes, metrics, `routes` and `rpcs`, behind the middleware.
 
@@ -81,11 +86,25 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
         request_max_body_size=BODY_BYTES_MAX,
         logging_config=None,
     )
-    authenticated = app if authenticator is None else Authentication(app, authenticator, pool, is_tls=is_tls)
-    guarded = OriginGuard(authenticated, allowed_hosts=allowed_hosts, admits=admits)
-    meters = ApiMeters(metrics.registry) if rpcs is None else rpcs.meters
-    logged = AccessLog(guarded, tracing=tracing, registry=metrics.registry, meters=meters, clock=clock)
-    return logged if rpcs is None else Connect(logged, rpcs, refusal=guarded.refusal)
+    authenticated = (
+        app if authenticator is None else Authentication(app, authenticator, pool, is_tls=is_tls, limits=limits)
+    )
+    guarded = OriginGuard(
+        ReadinessGate(authenticated, probes.check_ready),
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        is_behind_proxy=is_behind_proxy,
+        admits=admits,
+    )
+    logged = AccessLog(
+        guarded,
+        tracing=tracing,
+        registry=metrics.registry,
+        meters=ApiMeters(metrics.registry) if rpcs is None else rpcs.meters,
+        clock=clock,
+        addresses=None if limits is None else limits.addresses,
+    )
+    return logged if rpcs is None else Connect(logged, rpcs, refusal=guarded.refusal, shared=guarded.shared)
 
 
 def _index(version: str, *, has_pages: bool) -> ControllerRouterHandler:

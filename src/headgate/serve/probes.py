@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.durable.worker.status import WorkerStatus
-from headgate.errors import CorruptionError, HeadgateError
+from headgate.errors import CorruptionError, HeadgateError, NotReadyError
 from headgate.serve.sweeper import Sweeper
 from headgate.store.catalogue.tables import HEALTH_CHECK
 from headgate.store.port import Store
@@ -74,6 +74,11 @@ class ServerProbes:
         self._clock = clock
         self._disk = disk
         self._worker_status = worker_status
+
+    def check_ready(self) -> None:
+        """Raise `NotReadyError` unless the server serves."""
+        if self.phase is not Phase.SERVING:
+            raise NotReadyError(f"the server is {self.phase}; the request was not started, retry it")
 
     def alive(self) -> Report:
         """Liveness: an empty report."""

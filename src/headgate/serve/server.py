@@ -19,6 +19,9 @@ from headgate.serve.components import Components, open_components
 from headgate.serve.graphql.routes import graphql_routes
 from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.http.authentication import cached_caller, caller
+from headgate.serve.http.caller_limits import CallerLimits
+from headgate.serve.http.client_address import ClientAddresses
+from headgate.serve.http.connection_limits import raise_descriptor_limit
 from headgate.serve.http.listener import HttpServer
 from headgate.serve.http.tls import Tls
 from headgate.serve.metrics import CacheCollector, ServerCollector
@@ -31,7 +34,7 @@ from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
 from headgate.serve.rest.user_routes import admits_origin, user_routes
-from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
 from headgate.serve.rpc.methods import services
 from headgate.serve.rpc.statestore.service import statestore_methods
@@ -67,8 +70,11 @@ def run(
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     tls = _load_tls(settings)
+    raise_descriptor_limit(settings.limits)
     with (
-        closing(HttpServer(settings.http, tls=tls)) as http,
+        closing(
+            HttpServer(settings.http, tls=tls, limits=settings.limits, is_behind_proxy=settings.behind_proxy)
+        ) as http,
         open_components(
             settings,
             version=version,
@@ -127,6 +133,12 @@ class Server:
         components.metrics.watch_store(components.store.store.stats.snapshot)
         components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))
         components.metrics.registry.register(CacheCollector(components.cache.stats))
+        self._limits = CallerLimits(
+            settings.limits,
+            clock,
+            addresses=ClientAddresses(settings.client_address_header, is_behind_proxy=settings.behind_proxy),
+            registry=components.metrics.registry,
+        )
         watches = WatchHub(components.service.store, stopping=self._is_stopping)
         self._rpcs = self._build_dispatcher(watches, clock, tracing)
         self._app = self._build_app(watches, clock, tracing, version)
@@ -140,8 +152,11 @@ class Server:
             [partial(add_methods, self._rpcs), partial(add_reflection, methods)],
             names=services(methods),
             tls=self._tls,
+            limits=self._settings.limits,
         )
-        serving = await self._http.start(self._app, grace_seconds=grace_seconds)
+        serving = await self._http.start(
+            self._app, grace_seconds=grace_seconds, every_second=self._limits.failed_logins.flush
+        )
         await grpc.start()
         for sweeper in self._sweepers:
             sweeper.start()
@@ -186,6 +201,7 @@ class Server:
 
     def close(self) -> None:
         """Stop the threads. Waits for running work, but for a sweep only briefly."""
+        self._limits.failed_logins.flush(is_final=True)
         self._workers.stop_chunks()
         for sweeper in self._sweepers:
             sweeper.request_stop()
@@ -195,7 +211,7 @@ class Server:
 
     def _build_dispatcher(self, watches: WatchHub, clock: Clock, tracing: Tracing) -> Dispatcher:
         components, authenticator = self._components, self._components.authenticator
-        is_tls = self._tls is not None
+        limits, is_tls = self._limits, self._tls is not None
         return Dispatcher(
             statestore_methods(
                 components.health,
@@ -208,9 +224,14 @@ class Server:
             clock=clock,
             tracing=tracing,
             registry=components.metrics.registry,
-            identify=lambda call: caller(authenticator, call.headers, call.peer, is_tls=is_tls),
+            identify=lambda call: caller(authenticator, call.headers, call.peer, is_tls=is_tls, limits=limits),
             remember=lambda call: cached_caller(authenticator, call.headers, call.peer, is_tls=is_tls),
             intake=components.intake,
+            checks=CallChecks(
+                self._probes.check_ready,
+                lambda call, principal: limits.check_write(principal, call.peer, call.headers),
+                lambda call: limits.addresses.of(call.peer, call.headers),
+            ),
         )
 
     def _build_app(self, watches: WatchHub, clock: Clock, tracing: Tracing, version: str) -> ASGIApp:
@@ -224,11 +245,14 @@ class Server:
             tracing=tracing,
             clock=clock,
             allowed_hosts=self._settings.allowed_hosts,
+            allowed_origins=self._settings.allowed_origins,
+            is_behind_proxy=self._settings.behind_proxy,
             routes=self._routes(watches, clock),
             admits=admits_origin(components.service.app),
             rpcs=self._rpcs,
             authenticator=components.authenticator,
             is_tls=self._tls is not None,
+            limits=self._limits,
         )
 
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:

@@ -1,18 +1,21 @@
-"""Access log: adds a correlation id, a span, a log line and metrics to every HTTP request."""
+"""Access log: adds a correlation id, a span, a log line with the caller, and metrics to every HTTP request."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from headgate.auth.principals import Principal
 from headgate.clock import Clock
 from headgate.ids import IdMaker
+from headgate.serve.http.client_address import ClientAddresses
 from headgate.serve.http.problem import Problem, send_problem
 from headgate.serve.metrics import ApiMeters
 from headgate.telemetry import Tracing, correlated, is_correlation_id
@@ -31,9 +34,17 @@ class AccessLog:
     """ASGI middleware that records every request."""
 
     def __init__(
-        self, app: ASGIApp, *, tracing: Tracing, registry: CollectorRegistry, meters: ApiMeters, clock: Clock
+        self,
+        app: ASGIApp,
+        *,
+        tracing: Tracing,
+        registry: CollectorRegistry,
+        meters: ApiMeters,
+        clock: Clock,
+        addresses: ClientAddresses | None = None,
     ) -> None:
         self._app = app
+        self._addresses = ClientAddresses() if addresses is None else addresses
         self._meters = meters
         self._tracing = tracing
         self._clock = clock
@@ -59,10 +70,12 @@ class AccessLog:
             correlated(identifier),
             self._tracing.span("http.request", parent=headers, method=scope["method"], path=scope["path"]) as span,
         ):
-            status = await self._forward(scope, receive, send, identifier)
+            status = await self._forward(scope, receive, send, identifier, headers)
             span.set_attribute("status", status)
 
-    async def _forward(self, scope: HTTPScope, receive: Receive, send: Send, identifier: str) -> int:
+    async def _forward(
+        self, scope: HTTPScope, receive: Receive, send: Send, identifier: str, headers: Mapping[str, str]
+    ) -> int:
         started_at = self._clock.monotonic()
         status: int | None = None
 
@@ -82,10 +95,10 @@ class AccessLog:
                 raise
             await send_problem(send_marked, Problem.of(503, "draining", _CUT_OFF), {"connection": "close"})
         finally:
-            self._record(scope, status or 500, self._clock.monotonic() - started_at)
+            self._record(scope, headers, status or 500, self._clock.monotonic() - started_at)
         return status or 500
 
-    def _record(self, scope: HTTPScope, status: int, seconds: float) -> None:
+    def _record(self, scope: HTTPScope, headers: Mapping[str, str], status: int, seconds: float) -> None:
         # The route pattern, not the path: ids in paths would each create a time series.
         route = scope.get("path_template") or "unmatched"
         method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -96,6 +109,9 @@ class AccessLog:
             self._meters.record(api, f"{method} {route}", str(scope.get("api_status", status)), seconds)
         is_quiet = route.startswith(_QUIET) and status < HTTPStatus.BAD_REQUEST
         write = _log.debug if is_quiet else _log.info
+        # Set by the authentication; None for a caller without credentials, or with invalid ones.
+        principal: Principal | None = scope.get("principal")  # type: ignore[assignment]
+        client: Any = scope.get("client")
         write(
             "request",
             action="http.request",
@@ -103,6 +119,8 @@ class AccessLog:
             path=scope["path"],
             status=status,
             milliseconds=round(seconds * 1000, 1),
+            caller=None if principal is None else principal.name,
+            client=self._addresses.of("" if client is None else f"{client[0]}:{client[1]}", headers),
         )
 
 

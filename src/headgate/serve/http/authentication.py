@@ -1,4 +1,4 @@
-"""Authentication: resolves the caller once per request, before routing."""
+"""Authentication: resolves the caller once per request, before routing, and limits failed logins and writes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL, Principal
 from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
+from headgate.serve.http.caller_limits import CallerLimits
 from headgate.serve.http.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import is_loopback
 
 _CREDENTIALS: Final = "authorization"
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Answers queries only, whatever the method.
+_GRAPHQL: Final = "/graphql"
 
 
 class Authentication:
@@ -25,48 +29,74 @@ class Authentication:
     Invalid credentials are refused here. Without credentials the principal is None, and each route decides.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, pool: WorkPool, *, is_tls: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: Authenticator,
+        pool: WorkPool,
+        *,
+        is_tls: bool = False,
+        limits: CallerLimits | None = None,
+    ) -> None:
         self._app = app
         self._authenticator = authenticator
         self._pool = pool
         self._is_tls = is_tls
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
             client: Any = scope.get("client")
             is_local_peer = client is None or is_loopback(client[0])
+            peer = "unix:" if client is None else f"{client[0]}:{client[1]}"
             try:
-                principal = await self._principal(headers, is_local_peer=is_local_peer)
+                principal = await self._principal(headers, peer, is_local_peer=is_local_peer)
+                if self._limits is not None and scope["method"] not in READS and scope["path"] != _GRAPHQL:
+                    self._limits.check_write(principal, peer, dict(headers))
             except HeadgateError as exc:
                 await send_problem(send, Problem.of(exc.http_status, exc.code, exc.message), _headers(exc))
                 return
             scope["principal"] = principal  # type: ignore[typeddict-unknown-key]  # ours
         await self._app(scope, receive, send)
 
-    async def _principal(self, headers: list[tuple[str, str]], *, is_local_peer: bool) -> Principal | None:
-        has_credentials = any(name == "authorization" for name, _ in headers)
+    async def _principal(self, headers: list[tuple[str, str]], peer: str, *, is_local_peer: bool) -> Principal | None:
+        has_credentials = any(name == _CREDENTIALS for name, _ in headers)
         try:
             known = self._authenticator.remembered(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
+            if known is not None:
+                return known
+            return await self._pool.run(
+                lambda: self._authenticator.principal(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
+            )
         except UnauthenticatedError:
-            if has_credentials:
-                raise
-            return None
-        if known is not None:
-            return known
-        return await self._pool.run(
-            lambda: self._authenticator.principal(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
-        )
+            if not has_credentials:
+                return None
+            if self._limits is not None:
+                self._limits.on_failed_login(peer, dict(headers))
+            raise
 
 
-def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool) -> Principal | None:
-    """Return the caller of an RPC, or None without credentials. Raises `UnauthenticatedError`.
+def caller(
+    authenticator: Authenticator,
+    headers: Mapping[str, str],
+    peer: str,
+    *,
+    is_tls: bool,
+    limits: CallerLimits | None = None,
+) -> Principal | None:
+    """Return the caller of an RPC, or None without credentials. Raises `UnauthenticatedError` and `RateLimitedError`.
 
     `peer` is in gRPC's form (`ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:...`), or without the prefix.
     """
     is_local_peer = _is_local_peer(peer)
     if _CREDENTIALS in headers:
-        return authenticator.principal(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+        try:
+            return authenticator.principal(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+        except UnauthenticatedError:
+            if limits is not None:
+                limits.on_failed_login(peer, headers)
+            raise
     # Most callers are local programs without credentials.
     return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_local_peer) else None
 
@@ -74,10 +104,13 @@ def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, 
 def cached_caller(
     authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool
 ) -> Principal | None:
-    """Return the caller if no blocking lookup is needed, else None. Raises `UnauthenticatedError`."""
+    """Return the caller if no blocking lookup is needed, else None: `caller` judges invalid credentials."""
     is_local_peer = _is_local_peer(peer)
     if _CREDENTIALS in headers:
-        return authenticator.remembered(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+        try:
+            return authenticator.remembered(headers.items(), is_loopback_peer=is_local_peer, is_tls=is_tls)
+        except UnauthenticatedError:
+            return None
     return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_local_peer) else None
 
 

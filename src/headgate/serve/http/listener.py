@@ -6,35 +6,55 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import sys
+from collections.abc import Callable
 from typing import Final
 
 import uvicorn
 from litestar.types import ASGIApp
 
 from headgate.errors import SettingsError
-from headgate.serve.http.protocol import HeadCache, protocol_of
+from headgate.serve.http.connection_limits import ConnectionCounter
+from headgate.serve.http.protocol import HeadCache, HttpProtocol, protocol_of
 from headgate.serve.http.tls import Tls
-from headgate.settings import Address
+from headgate.settings import Address, LimitSettings
 
 _BACKLOG: Final = 512
+# uvicorn's main loop runs ten times a second.
+_TICKS_PER_SECOND: Final = 10
+_START_FAILED: Final = 3
 
 
 class HttpServer:
     """Serves an ASGI application on one address."""
 
-    def __init__(self, address: Address, *, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        tls: Tls | None = None,
+        limits: LimitSettings | None = None,
+        is_behind_proxy: bool = False,
+    ) -> None:
         """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local."""
         self._tls = tls
+        self._limits = LimitSettings() if limits is None else limits
+        self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy)
         self._socket = _listen(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    async def start(self, app: ASGIApp, *, grace_seconds: float) -> asyncio.Task[None]:
-        """Start serving, and return the serving task. The task ends when the server is drained."""
+    async def start(
+        self, app: ASGIApp, *, grace_seconds: float, every_second: Callable[[], None] = lambda: None
+    ) -> asyncio.Task[None]:
+        """Start serving, and return the serving task, which ends when the server is drained.
+
+        `every_second` is called about once a second while the server serves.
+        """
         config = uvicorn.Config(
             app,
-            http=protocol_of(HeadCache()),
+            http=protocol_of(HeadCache(), self._limits, self._counter),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -42,9 +62,11 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=max(1, round(self._limits.idle_seconds)),
             timeout_graceful_shutdown=max(1, int(grace_seconds)),
         )
-        self._uvicorn = _Uvicorn(config, None if self._tls is None else self._tls.context)
+        context = None if self._tls is None else self._tls.context
+        self._uvicorn = _Uvicorn(config, context, self._limits.header_seconds, every_second)
         self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         started = asyncio.create_task(self._uvicorn.listening.wait())
         await asyncio.wait({started, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,16 +86,52 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        tls: ssl.SSLContext | None,
+        handshake_seconds: float,
+        every_second: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        # Our own context, which was validated before the start.
         self._tls = tls
+        self._handshake_seconds = handshake_seconds
+        self._every_second = every_second
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Our own context, which was validated before the start.
-        self.config.ssl = self._tls
-        await super().startup(sockets)
+        """Start as uvicorn does, with a time limit for TLS handshakes."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(_START_FAILED)
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=each,
+                ssl=self._tls,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds,
+            )
+            for each in sockets or []
+        ]
+        self.started = True
         self.listening.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check the times of all connections once a second."""
+        if counter % _TICKS_PER_SECOND == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, HttpProtocol):
+                    connection.check_times(now)
+            self._every_second()
+        return await super().on_tick(counter)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         # `headgate.serve.process.Stop` handles signals, for both ports.

@@ -30,11 +30,13 @@ from headgate.durable.http.paths import PathTemplate, PathTree, split_path
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.serve.http.framework import CATCH_ALL, framework_path, raw_path
 from headgate.serve.http.openapi_operations import OperationDocuments
+from headgate.serve.http.origin_guard import is_browser
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.runtime.thread_pool import WorkPool
 
 PREFIX: Final = "/api/v1"
 JSON: Final = "application/json"
+_ANY_MEDIA: Final = "*/*"
 QUERY_ARGUMENTS_MAX: Final = 100
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # The parameter of a path that names a dataset.
@@ -216,6 +218,10 @@ class _Dispatcher:
         # Before the body is read: unauthorized callers get no validation errors.
         require(principal, rule.permission)
         content = await request.body()
+        if is_browser(request.scope) and not _is_declared(operation, request.headers.get("content-type", ""), content):
+            names = " or ".join(_media_types(operation))
+            detail = f"{path_sent}: a web page must send the body as {names}"
+            return response(Problem.of(415, "unsupported_media_type", detail), {"accept": names})
         call = Call(
             path=path,
             query=_query(request.scope["query_string"], operation.query),
@@ -277,6 +283,19 @@ def principal_of(scope: Any) -> Principal | None:  # noqa: ANN401 - of any kind 
 def _answer(result: Result | Awaitable[Result]) -> Answer:
     assert isinstance(result, Answer)
     return result
+
+
+def _media_types(operation: Operation) -> list[str]:
+    """Return the declared media types of the body; JSON if the operation parses any body itself."""
+    return [each for each in operation.body_forms if each != _ANY_MEDIA] or [JSON]
+
+
+def _is_declared(operation: Operation, sent: str, content: bytes) -> bool:
+    """Whether a browser sent a declared media type, which no form and no simple request of a page can have."""
+    media = sent.partition(";")[0].strip().lower()
+    if not media:
+        return not content
+    return media == JSON or media in _media_types(operation)
 
 
 def _first_segments(operations: Sequence[Operation]) -> list[str]:

@@ -3,6 +3,10 @@
 A short request is buffered until it is complete and offered to the application. If the application declines, the
 request continues through uvicorn. Clients repeat the same head bytes, so parsed heads are cached by their bytes.
 
+Limits apply before a request is complete. Data is parsed in pieces no larger than the header limit, so that a head
+never takes more than two limits of memory. The listener checks the times of all connections once a second, which costs
+a request nothing.
+
 It relies on internals of uvicorn; the dependency is bounded, and `tests/unit/serve/http/test_uvicorn_internals.py`
 fails when one of them is gone.
 """
@@ -13,14 +17,18 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from headgate.serve.http.connection_limits import ConnectionCounter, Refusal, check_head, is_body_late
 from headgate.serve.http.fast_path import DEFERRED, FastPathApp, FullResponse, RawPairs, head_of
-from headgate.serve.http.problem import MEDIA_TYPE, Problem
+from headgate.serve.http.origin_guard import BODY_BYTES_MAX
+from headgate.serve.http.problem import MEDIA_TYPE, Problem, retry_after
+from headgate.settings import LimitSettings
 from headgate.telemetry import correlated
 
 # Limits of the head cache: entries, and bytes of one head.
@@ -28,6 +36,8 @@ HEADS_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 2048
 _END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
+_HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
+_RETRY_SECONDS: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -89,10 +99,16 @@ class _DeferredCycle:
         """Ignore the notification: no task reads from this cycle."""
 
 
+class _RefusedError(Exception):
+    """Ends the parsing of a request that is refused."""
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection. Malformed HTTP is answered with `application/problem+json`."""
 
     heads: HeadCache
+    limits: LimitSettings
+    counter: ConnectionCounter
 
     def __init__(self, config: uvicorn.Config, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(config, *arguments, **more)
@@ -105,11 +121,34 @@ class HttpProtocol(HttpToolsProtocol):
         self._received = b""
         self._was_declined = False
         self._peer = ""
-        self._idle_since = 0.0
+        self._accepted_at = self._idle_since = self.loop.time()
+        # The address that is counted; None before it is, and for a refused connection.
+        self._counted: str | None = None
+        # Why the request that is parsed is refused.
+        self._refusal: Refusal | None = None
+        # Of a head that did not arrive at once: when it began, and at least so many of its bytes have arrived.
+        self._is_in_head = False
+        self._head_since = 0.0
+        self._head_bytes = 0
+        # Of a body that did not arrive at once: the bytes since a time, and those that were no content.
+        self._body_since: float | None = None
+        self._body_bytes = self._body_bytes_total = self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._peer = "" if self.client is None else f"{self.client[0]}:{self.client[1]}"
+        address = "" if self.client is None else self.client[0]
+        refusal = self.counter.add(address)
+        if refusal is None:
+            self._counted = address
+        else:
+            self._refuse(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._counted is not None:
+            self.counter.remove(self._counted)
+            self._counted = None
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._fast_app is not None and not self._is_in_message:
@@ -119,21 +158,95 @@ class HttpProtocol(HttpToolsProtocol):
                     return
                 self._was_declined = True
             self._received = data
-        super().data_received(data)
+        piece_bytes = self.limits.header_bytes
+        if len(data) <= piece_bytes:
+            self._parse(data)
+        else:
+            for start in range(0, len(data), piece_bytes):
+                if self.transport.is_closing():
+                    break
+                self._parse(data[start : start + piece_bytes])
         self._received = b""
         self._was_declined = False
 
+    def _parse(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_message and not self.transport.is_closing():
+            refusal = self._check_head_part(len(data)) if self._is_in_head else self._check_body_part(len(data))
+            if refusal is not None:
+                self._refuse(refusal)
+
+    def _check_head_part(self, received_bytes: int) -> Refusal | None:
+        # The head may begin anywhere in the first piece, which is no larger than the limit: it is not counted.
+        self._head_bytes += received_bytes if self._head_bytes else 1
+        return check_head(self.limits, line_bytes=len(self.url), head_bytes=self._head_bytes, headers=len(self.headers))
+
+    def _check_body_part(self, received_bytes: int) -> Refusal | None:
+        if self._body_since is None:
+            self._body_since = self.loop.time()
+        if self._body_bytes_total > 2 * BODY_BYTES_MAX:
+            return Refusal(413, "content_too_large", f"the body is larger than {BODY_BYTES_MAX:,} bytes; send less")
+        # Chunk extensions and trailers; the parser appends trailers to the headers.
+        self._framing_bytes += received_bytes
+        return check_head(self.limits, line_bytes=0, head_bytes=self._framing_bytes, headers=len(self.headers))
+
+    def check_times(self, now: float) -> None:
+        """Close the connection if the client is too slow. Called once a second."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if not self._is_in_message:
+            self._check_idle(now)
+        elif self._is_in_head:
+            if now - self._head_since > self.limits.header_seconds:
+                detail = f"the headers did not arrive in {self.limits.header_seconds:g} s; send them at once"
+                self._refuse(Refusal(408, "request_timeout", detail))
+        elif self._body_since is not None:
+            self._check_body_time(now, self._body_since)
+
+    def _check_idle(self, now: float) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            return
+        limits, is_new = self.limits, self._idle_since == self._accepted_at
+        if now - self._idle_since > (limits.header_seconds if is_new else limits.idle_seconds):
+            self.transport.close()
+
+    def _check_body_time(self, now: float, since: float) -> None:
+        # While reading is paused the application is slow, not the client.
+        is_late = not self.flow.read_paused and is_body_late(
+            self.limits, seconds=now - since, received_bytes=self._body_bytes
+        )
+        if is_late:
+            detail = f"the body made no progress in {self.limits.body_seconds:g} s; send it faster"
+            self._refuse(Refusal(408, "request_timeout", detail))
+        elif is_late is not None:
+            self._body_since, self._body_bytes = now, 0
+
     def on_message_begin(self) -> None:
-        self._is_in_message = True
+        self._is_in_message = self._is_in_head = True
+        self._head_since = self.loop.time()
+        self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        line_bytes = len(self.url) + len(self.parser.get_method()) + _HTTP_VERSION_BYTES
+        # A head that arrived in one piece is not larger than the piece.
+        head_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers) if self._head_bytes else 0
+        refusal = check_head(self.limits, line_bytes=line_bytes, head_bytes=head_bytes, headers=len(self.headers))
+        if refusal is not None:
+            self._refusal = refusal
+            raise _RefusedError
+        self._body_since = None
+        self._body_bytes = self._body_bytes_total = self._framing_bytes = 0
         if self._is_fast_path_candidate():
             self._buffered = []
         else:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._body_bytes_total += len(body)
+        self._framing_bytes = 0
         if self._buffered is None:
             super().on_body(body)
         else:
@@ -238,20 +351,45 @@ class HttpProtocol(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        identifier = f"req_{secrets.token_hex(13)}"
-        with correlated(identifier):
-            fact = str(sys.exception() or msg)
-            problem = Problem.of(400, "bad_request", f"the request is not valid HTTP/1.1: {fact}")
-            _log.info("request refused", action="http.request", status=400, fact=fact)
-        content = problem.content()
-        head = (
-            f"HTTP/1.1 400 {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(content)}\r\n"
-            f"x-correlation-id: {identifier}\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode("ascii") + content)
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+            return
+        fact = str(sys.exception() or msg)
+        self._refuse(Refusal(400, "bad_request", f"the request is not valid HTTP/1.1: {fact}"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer with a problem, unless a response has begun, and close the connection."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Its task must not write to the connection any more; it sees that the client has disconnected.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.cycle is None or not getattr(self.cycle, "response_started", False) or self.cycle.response_complete:
+            self.transport.write(_problem_response(refusal))
         self.transport.close()
 
 
-def protocol_of(heads: HeadCache) -> type[HttpProtocol]:
+def _problem_response(refusal: Refusal) -> bytes:
+    identifier = f"req_{secrets.token_hex(13)}"
+    with correlated(identifier):
+        problem = Problem.of(refusal.status, refusal.code, refusal.detail)
+        _log.info("request refused", action="http.request", status=refusal.status, fact=refusal.detail)
+    content = problem.content()
+    headers = {
+        "content-type": MEDIA_TYPE,
+        "content-length": str(len(content)),
+        "x-correlation-id": identifier,
+        "x-content-type-options": "nosniff",
+        "connection": "close",
+        **(retry_after(_RETRY_SECONDS) if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE else {}),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {refusal.status} {problem.title}\r\n{head}\r\n".encode("ascii") + content
+
+
+def protocol_of(
+    heads: HeadCache, limits: LimitSettings | None = None, counter: ConnectionCounter | None = None
+) -> type[HttpProtocol]:
     """Return the protocol class for the connections of one server."""
-    return type("HttpProtocol", (HttpProtocol,), {"heads": heads})
+    limits = LimitSettings() if limits is None else limits
+    counter = ConnectionCounter(limits) if counter is None else counter
+    return type("HttpProtocol", (HttpProtocol,), {"heads": heads, "limits": limits, "counter": counter})

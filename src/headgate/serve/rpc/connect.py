@@ -18,6 +18,7 @@ from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 from headgate.errors import InvalidPayloadError
 from headgate.serve.http.access_log import CORRELATION_HEADER
 from headgate.serve.http.fast_path import DEFERRED, Deferred, FullResponse, RawPairs, head_of
+from headgate.serve.http.origin_guard import is_preflight
 from headgate.serve.http.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc.codec import Binary, Codec
 from headgate.serve.rpc.connect_wire import (
@@ -66,9 +67,20 @@ class _ParsedHead(NamedTuple):
 class Connect:
     """ASGI middleware that answers RPC calls and passes all other requests on."""
 
-    def __init__(self, app: ASGIApp, dispatcher: Dispatcher, *, refusal: Callable[[HTTPScope], Problem | None]) -> None:
-        """Answer calls that `refusal`, the check of the origin guard, does not refuse."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        dispatcher: Dispatcher,
+        *,
+        refusal: Callable[[HTTPScope], Problem | None],
+        shared: Callable[[HTTPScope, Send], Send] = lambda _scope, send: send,
+    ) -> None:
+        """Answer calls that `refusal`, the check of the origin guard, does not refuse.
+
+        `shared` adds the guard's headers that let pages of configured origins read a response.
+        """
         self._app = app
+        self._shared = shared
         self._dispatcher = dispatcher
         self._methods = dispatcher.methods
         self._refusal = refusal
@@ -76,11 +88,14 @@ class Connect:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = self._methods.get(scope["path"]) if scope["type"] == ScopeType.HTTP else None
-        if method is None:
+        # The origin guard answers the preflight requests of browsers.
+        if method is None or is_preflight(scope):  # type: ignore[arg-type]  # its type is "http"
             await self._app(scope, receive, send)
             return
         headers = merge_headers(scope["headers"], b", ")
-        exchange = _Exchange(scope, headers, receive, send, self._name(headers))  # type: ignore[arg-type]  # its type is "http"
+        if b"origin" in headers:
+            send = self._shared(scope, send)  # type: ignore[arg-type]
+        exchange = _Exchange(scope, headers, receive, send, self._name(headers))  # type: ignore[arg-type]
         try:
             await self._serve(method, exchange)
         except asyncio.CancelledError:

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 from google.protobuf.message import Message
@@ -36,10 +36,20 @@ _log = structlog.get_logger(__name__)
 _levels = logging.getLogger(__name__)
 
 
+class CallChecks(NamedTuple):
+    """Checks of the server that come before a call, and the client address for the log."""
+
+    # Raises `NotReadyError` while the server does not serve.
+    check_ready: Callable[[], None] = lambda: None
+    # Counts a write; raises `RateLimitedError`.
+    check_write: Callable[[RpcCall, Principal], None] = lambda _call, _principal: None
+    client_address: Callable[[RpcCall], str] = lambda call: call.peer
+
+
 class Dispatcher:
     """Answers calls of declared methods."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each part of a call
         self,
         methods: Sequence[Method],
         pool: WorkPool,
@@ -51,6 +61,7 @@ class Dispatcher:
         remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
         intake: Offload | None = None,
         bulk: WorkPool | None = None,
+        checks: CallChecks | None = None,
     ) -> None:
         """Authenticate calls with `identify`, which returns None for an anonymous caller; the method's rule authorizes.
 
@@ -64,6 +75,8 @@ class Dispatcher:
         self.clock = clock
         self._pool = pool
         self._bulk = pool if bulk is None else bulk
+        checks = CallChecks() if checks is None else checks
+        self._check_ready, self._check_write, self._client_address = checks
         self._tracing = tracing
         self._identify = identify
         self._remember = remember
@@ -86,6 +99,7 @@ class Dispatcher:
             self._tracing.span("rpc.request", parent=call.headers, method=method.label, api=api) as span,
         ):
             try:
+                self._check_ready()
                 call.check_deadline()
                 encoded = await self._answer(method, content, codec, call, name)
                 status = OK
@@ -95,7 +109,7 @@ class Dispatcher:
                 raise failed from exc
             finally:
                 span.set_attribute("status", status)
-                self.record(api, method, status, self.clock.monotonic() - started_at)
+                self.record(api, method, status, self.clock.monotonic() - started_at, call)
         return encoded
 
     def answer_inline(
@@ -108,6 +122,7 @@ class Dispatcher:
         started_at = self.clock.monotonic()
         with correlated(name):
             try:
+                self._check_ready()
                 call.check_deadline()
                 request = codec.decode(method.request, content)
                 principal = self._known_caller(call)
@@ -120,9 +135,9 @@ class Dispatcher:
                 encoded = codec.encode(answer)
             except Exception as exc:
                 failed = self._failure(method, exc)
-                self.record(api, method, failed.status, self.clock.monotonic() - started_at)
+                self.record(api, method, failed.status, self.clock.monotonic() - started_at, call)
                 raise failed from exc
-            self.record(api, method, OK, self.clock.monotonic() - started_at)
+            self.record(api, method, OK, self.clock.monotonic() - started_at, call)
         return encoded
 
     def offload(
@@ -144,12 +159,14 @@ class Dispatcher:
         if intake is None or not intake.is_ready:
             return False
         try:
+            self._check_ready()
             call.check_deadline()
             principal = self._known_caller(call)
+            if principal is None:
+                return False
+            self._count_write(method, call, principal)
         except HeadgateError:
             # `unary` raises the same error.
-            return False
-        if principal is None:
             return False
         on_answer: Callable[[bytes | RpcFailure], None] | None = defer()
         limit: asyncio.TimerHandle | None = None
@@ -165,7 +182,7 @@ class Dispatcher:
             with correlated(name):
                 answer = outcome if isinstance(outcome, bytes) else self._failure(method, outcome)
                 status = OK if isinstance(answer, bytes) else answer.status
-                self.record(api, method, status, self.clock.monotonic() - started_at)
+                self.record(api, method, status, self.clock.monotonic() - started_at, call)
             report(answer)
 
         if call.deadline_at is not None:
@@ -183,6 +200,7 @@ class Dispatcher:
         answers: AsyncIterator[Message] | None = None
         try:
             with correlated(name):
+                self._check_ready()
                 call.check_deadline()
                 request = codec.decode(method.request, content)
                 call.principal = method.rule.admit(await self._caller(call), request)
@@ -198,17 +216,22 @@ class Dispatcher:
         finally:
             await _close(answers)
             with correlated(name):
-                self.record(api, method, status, self.clock.monotonic() - started_at)
+                self.record(api, method, status, self.clock.monotonic() - started_at, call)
 
     def _known_caller(self, call: RpcCall) -> Principal | None:
         """Return the caller if that needs no blocking lookup."""
-        return self._remember(call) if CREDENTIALS in call.headers else self._identify(call)
+        known = self._remember(call) if CREDENTIALS in call.headers else self._identify(call)
+        if known is not None:
+            call.caller = known.name
+        return known
 
     async def _caller(self, call: RpcCall) -> Principal | None:
         known = self._known_caller(call)
         if known is not None or CREDENTIALS not in call.headers:
             return known
-        return await self._pool.run(lambda: self._identify(call))
+        found = await self._pool.run(lambda: self._identify(call))
+        call.caller = None if found is None else found.name
+        return found
 
     async def _answer(self, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
         intake = self._intake
@@ -216,13 +239,20 @@ class Dispatcher:
             principal = await self._caller(call)
             # Checked again: the process may have ended during authentication.
             if principal is not None and intake.is_ready:
+                self._count_write(method, call, principal)
                 return await self._in_time(call, intake.call(method, content, codec, call, principal, name))
         request = codec.decode(method.request, content)
         call.principal = method.rule.admit(await self._caller(call), request)
+        self._count_write(method, call, call.principal)
         answer = _inline_answer(method, request, call)
         if answer is None:
             answer = await self._in_time(call, self._start(method, request, call))
         return codec.encode(answer)
+
+    def _count_write(self, method: Method, call: RpcCall, principal: Principal) -> None:
+        """Count a write. Raises `RateLimitedError`."""
+        if method.has_side_effects:
+            self._check_write(call, principal)
 
     async def _in_time(self, call: RpcCall, work: Awaitable[T]) -> T:
         if call.deadline_at is None:
@@ -272,8 +302,8 @@ class Dispatcher:
         _log.error("call failed", action="rpc.request", method=method.label, exc_info=error)
         return internal_error()
 
-    def record(self, api: str, method: Method, status: str, seconds: float) -> None:
-        """Record a call in metrics and log."""
+    def record(self, api: str, method: Method, status: str, seconds: float, call: RpcCall | None = None) -> None:
+        """Record a call in metrics and log; None: a call whose headers are invalid."""
         self.meters.record(api, method.label, status, seconds)
         if status != OK or _levels.isEnabledFor(logging.DEBUG):
             write = _log.debug if status == OK else _log.info
@@ -284,6 +314,8 @@ class Dispatcher:
                 method=method.label,
                 status=status,
                 milliseconds=round(seconds * 1000, 1),
+                caller=None if call is None else call.caller,
+                client=None if call is None else self._client_address(call),
             )
 
 

@@ -25,7 +25,7 @@ from headgate.serve.rpc.codec import Binary
 from headgate.serve.rpc.dispatcher import CORRELATION, Dispatcher
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, merge_headers, services
-from headgate.settings import Address
+from headgate.settings import Address, LimitSettings
 
 API: Final = "grpc"
 _BINARY: Final = Binary()
@@ -130,11 +130,35 @@ def _stable_reflection() -> FileDescriptorProto:
     return text_format.Parse(text, FileDescriptorProto())
 
 
-_OPTIONS: Final = [
-    # With SO_REUSEPORT a second server on the port would silently take half of the calls.
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-]
+# Bounds of a connection: graceful for calls in progress, whose streams may last.
+_AGE_SECONDS: Final = 3600
+_PING_SECONDS: Final = 60
+_PING_ANSWER_SECONDS: Final = 20
+_PING_STRIKES_MAX: Final = 2
+
+
+def _options(limits: LimitSettings) -> list[tuple[str, int]]:
+    return [
+        # With SO_REUSEPORT a second server on the port would silently take half of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", limits.header_bytes),
+        ("grpc.absolute_max_metadata_size", limits.header_bytes),
+        ("grpc.max_concurrent_streams", limits.grpc_streams),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_seconds)),
+        ("grpc.max_connection_idle_ms", _milliseconds(limits.grpc_idle_seconds)),
+        ("grpc.max_connection_age_ms", _milliseconds(_AGE_SECONDS)),
+        # Finds peers that are gone, and closes connections that ping too often.
+        ("grpc.keepalive_time_ms", _milliseconds(_PING_SECONDS)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(_PING_ANSWER_SECONDS)),
+        ("grpc.http2.max_ping_strikes", _PING_STRIKES_MAX),
+    ]
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
 # Time for streams, which never end by themselves, to see the shutdown.
 _STREAM_SECONDS: Final = 0.2
 
@@ -149,6 +173,7 @@ class GrpcServer:
         *,
         names: Sequence[str] = (),
         tls: Tls | None = None,
+        limits: LimitSettings | None = None,
     ) -> None:
         """Bind to `address` and register `services` and health. The health service reports for each name in `names`.
 
@@ -157,7 +182,7 @@ class GrpcServer:
         self._names = ("", *names)
         self._health = health.aio.HealthServicer()
         self._calls = _Calls()
-        self._server = grpc.aio.server(options=_OPTIONS, interceptors=[self._calls])
+        self._server = grpc.aio.server(options=_options(limits or LimitSettings()), interceptors=[self._calls])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for add_to in services:
             add_to(self._server)

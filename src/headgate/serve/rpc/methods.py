@@ -32,6 +32,8 @@ class RpcCall:
     # On the monotonic clock; None: no deadline.
     deadline_at: float | None = None
     principal: Principal = LOCAL
+    # The name of the authenticated caller, for the log; also of a caller that is refused.
+    caller: str | None = None
 
     def remaining_seconds(self) -> float | None:
         """Return the time until the deadline, at least 0, or None without a deadline."""
