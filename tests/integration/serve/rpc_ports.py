@@ -22,7 +22,7 @@ from headgate.clock import SystemClock
 from headgate.serve.http.listener import HttpServer
 from headgate.serve.http.origin_guard import OriginGuard
 from headgate.serve.rpc.connect import Connect
-from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
 from headgate.serve.rpc.methods import Method, MethodRegistry, RpcCall, services
 from headgate.serve.rpc.statestore import proto as pb
@@ -88,6 +88,7 @@ async def opened_ports(
     *,
     identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
     remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
+    checks: CallChecks | None = None,
 ) -> AsyncIterator[Ports]:
     """Serve methods on both ports."""
     clock, pool = SystemClock(), WorkPool(threads_max=4)
@@ -99,6 +100,7 @@ async def opened_ports(
         registry=CollectorRegistry(),
         identify=identify,
         remember=remember,
+        checks=checks,
     )
     grpc_server = GrpcServer(
         ANY_PORT,

@@ -34,6 +34,9 @@ from headgate.telemetry import correlated
 # Limits of the head cache: entries, and bytes of one head.
 HEADS_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 2048
+# Bodies of at least so many digits share a budget while they are buffered, before their callers are known.
+_LARGE_DIGITS: Final = 5
+LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
@@ -56,6 +59,8 @@ class HeadCache:
         self._entries: dict[bytes, _Head] = {}
         self._default_headers: RawPairs = []
         self._default_head = b""
+        # Declared bytes of the large bodies that are being buffered, on all connections.
+        self.large_bytes = 0
 
     def default(self, headers: RawPairs) -> bytes:
         """Return the default response headers, encoded."""
@@ -113,8 +118,9 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, config: uvicorn.Config, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(config, *arguments, **more)
         self._fast_app = config.app if isinstance(config.app, FastPathApp) else None
-        # Body chunks of a request that is a candidate for the fast path.
+        # Body chunks of a request that is a candidate for the fast path, and its share of the budget.
         self._buffered: list[bytes] | None = None
+        self._large_bytes = 0
         self._parsed_head: Any = None
         self._is_in_message = False
         # The last data received if a request starts with it, and whether the application already declined it.
@@ -148,6 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._counted is not None:
             self.counter.remove(self._counted)
             self._counted = None
+        self._release_budget()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -260,6 +267,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self.heads.learn(self._received, self._parsed_head, body)
             if self._answer(self._parsed_head, body):
                 self._buffered = None
+                self._release_budget()
                 return
             self._resume_asgi()
         super().on_message_complete()
@@ -284,7 +292,21 @@ class HttpProtocol(HttpToolsProtocol):
         if not (is_plain and is_short) or self.expect_100_continue:
             return False
         self._parsed_head = app.parsed_head(self.url, self.headers)
-        return self._parsed_head is not None
+        return self._parsed_head is not None and self._take_budget(lengths[0])
+
+    def _take_budget(self, length: bytes) -> bool:
+        """Reserve the memory of a large body. Without it, uvicorn reads the body only as fast as it is consumed."""
+        if len(length) < _LARGE_DIGITS:
+            return True
+        if not length.isdigit() or self.heads.large_bytes + int(length) > LARGE_BYTES_MAX:
+            return False
+        self._large_bytes = int(length)
+        self.heads.large_bytes += self._large_bytes
+        return True
+
+    def _release_budget(self) -> None:
+        self.heads.large_bytes -= self._large_bytes
+        self._large_bytes = 0
 
     def _answer(self, parsed_head: object, body: bytes) -> bool:
         """Offer a request to the application. Return False if it declines."""
@@ -312,6 +334,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _resume_asgi(self) -> None:
         """Pass a buffered request on to uvicorn."""
         buffered, self._buffered = self._buffered, None
+        self._release_budget()
         if buffered is not None:
             super().on_headers_complete()
             super().on_body(b"".join(buffered))

@@ -172,8 +172,10 @@ class Connect:
             if len(self._hosts) < _HOSTS_MAX:
                 self._hosts.add(exchange.headers[b"host"])
         try:
-            media, content = await exchange.content()
             call = self._call(exchange.headers, exchange.scope["client"])
+            if exchange.is_large:
+                await self._dispatcher.check_caller(method, call)
+            media, content = await exchange.content()
         except (InvalidPayloadError, RpcFailure) as exc:
             with correlated(exchange.name):
                 failed = exc if isinstance(exc, RpcFailure) else failure(exc, method.request)
@@ -293,6 +295,12 @@ class _Exchange:
         self.media = headers.get(b"content-type", b"")
         self._receive = receive
         self._send = send
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the body is too large to be read for a caller without the permission."""
+        length = self.headers.get(b"content-length", b"")
+        return len(length) > _SMALL_DIGITS or b"transfer-encoding" in self.headers
 
     def is_common_form(self, method: Method) -> bool:
         """Whether the request is a POST with a plain media type."""

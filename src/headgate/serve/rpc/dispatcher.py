@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from headgate.auth.principals import LOCAL, Principal
+from headgate.auth.principals import LOCAL, Principal, require
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, HeadgateError, TransientError
 from headgate.ids import IdMaker
@@ -111,6 +111,14 @@ class Dispatcher:
                 span.set_attribute("status", status)
                 self.record(api, method, status, self.clock.monotonic() - started_at, call)
         return encoded
+
+    async def check_caller(self, method: Method, call: RpcCall) -> None:
+        """Authenticate a call before its message is read. Raises `RpcFailure`, and nothing else."""
+        try:
+            self._check_ready()
+            require(await self._caller(call), method.rule.permission)
+        except Exception as exc:
+            raise self._failure(method, exc) from exc
 
     def answer_inline(
         self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 from google.rpc import status_pb2  # type: ignore[import-untyped]  # not marked as typed
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo  # type: ignore[import-untyped]
@@ -32,6 +33,7 @@ from headgate.errors import (
     HeadgateError,
     IllegalTransitionError,
     InvalidPayloadError,
+    NotReadyError,
     PreconditionFailedError,
     ServerBusyError,
     StoreFullError,
@@ -42,7 +44,7 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.serve.rpc.codec import Binary
-from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -532,6 +534,58 @@ def test_reflection__asked__tells_services_and_their_messages(version: str) -> N
     assert {"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= set(names)
     assert f"{PACKAGE}.GateService" not in names
     assert all(each.file_descriptor_response.file_descriptor_proto for each in files)
+
+
+def _starting() -> None:
+    raise NotReadyError("the server is starting; the request was not started, retry it")
+
+
+def test_call__server_is_not_ready__is_unavailable_with_a_delay_on_every_protocol() -> None:
+    async def scenario(ports: Ports) -> tuple[grpc.aio.AioRpcError, grpc.aio.AioRpcError, httpx.Response]:
+        with pytest.raises(grpc.aio.AioRpcError) as unary:
+            await ports.grpc(GET, REQUEST)
+        with pytest.raises(grpc.aio.AioRpcError) as stream:
+            watch: Any = ports.channel.unary_stream(f"/{PACKAGE}.{WATCH}")
+            await watch(b"").read()
+        return unary.value, stream.value, await ports.post(GET, REQUEST)
+
+    methods = declared(GetSignalState_inline=answering, Watch=_never)
+    unary, stream, connect = talk(methods, scenario, checks=CallChecks(check_ready=_starting))
+
+    for failed in (unary, stream):
+        assert failed.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(failed.trailing_metadata() or ())["headgate-code"] == "not_ready"
+    assert (connect.status_code, connect.headers["retry-after"]) == (503, "1")
+
+
+async def _never(_request: Any, _call: RpcCall) -> AsyncIterator[Any]:
+    raise AssertionError("it must not be called")
+    yield  # A generator.
+
+
+def test_call__metadata_larger_than_the_limit__is_refused() -> None:
+    async def scenario(ports: Ports) -> grpc.StatusCode:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ports.grpc(GET, REQUEST, metadata=[("x-large", "a" * 40_000)])
+        await ports.grpc(GET, REQUEST, metadata=[("x-large", "a" * 20_000)])
+        return caught.value.code()
+
+    assert talk(declared(GetSignalState=answering), scenario) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_large_message__caller_without_credentials__is_refused_before_it_is_read() -> None:
+    async def scenario(ports: Ports) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports.http_server.address.port)
+        head = f"POST /{PACKAGE}.{GET} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/proto\r\n"
+        # The message itself is never sent.
+        writer.write(f"{head}content-length: 3000000\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        writer.close()
+        return answer
+
+    answer = talk(declared(GetSignalState=answering), scenario, identify=lambda _call: None)
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 def test_health__asked_for_a_service__tells_that_it_serves() -> None:

@@ -12,6 +12,7 @@ from uvicorn.server import ServerState
 
 PROTOCOL_METHODS = (
     "connection_made",
+    "connection_lost",
     "data_received",
     "on_message_begin",
     "on_headers_complete",
@@ -51,7 +52,8 @@ def test_protocol__attribute_that_we_read__is_set(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["response_complete", "disconnected", "keep_alive", "more_body", "body", "message_event"]
+    "name",
+    ["response_complete", "response_started", "disconnected", "keep_alive", "more_body", "body", "message_event"],
 )
 def test_cycle__attribute_that_our_stand_in_has__is_set(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(RequestResponseCycle)
@@ -71,14 +73,27 @@ def _attribute_reads(source: str) -> list[str]:
 def test_state__default_headers_and_total__exist() -> None:
     state = ServerState()
 
-    assert (state.default_headers, state.total_requests) == ([], 0)
+    assert (state.default_headers, state.total_requests, state.connections) == ([], 0, set())
 
 
 def test_flow_and_status_lines__exist() -> None:
+    assert "self.read_paused" in inspect.getsource(FlowControl)
     assert "self.write_paused" in inspect.getsource(FlowControl)
     assert STATUS_LINE[200] == b"HTTP/1.1 200 OK\r\n"
 
 
-@pytest.mark.parametrize("name", ["startup", "capture_signals", "serve"])
+@pytest.mark.parametrize("name", ["startup", "capture_signals", "serve", "on_tick"])
 def test_server__method_that_we_override_or_call__exists(name: str) -> None:
     assert callable(getattr(uvicorn.Server, name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["self.lifespan.startup()", "self.lifespan.should_exit", "self.lifespan.state", "self.servers", "self.started"],
+)
+def test_server__startup_does_what_ours_does(name: str) -> None:
+    assert name in inspect.getsource(uvicorn.Server.startup)
+
+
+def test_server__main_loop__ticks_ten_times_a_second() -> None:
+    assert "asyncio.sleep(0.1)" in inspect.getsource(uvicorn.Server.main_loop)
