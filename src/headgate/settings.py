@@ -128,6 +128,15 @@ Packages = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*\Z")], ...],
     Meta(extra={"allowed": "a list of package names; in the environment, a,b", "unpack": _comma_separated}),
 ]
+TaskTables = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{3,200}(:[A-Za-z0-9_.-]{1,200}){1,2}\Z")], ...],
+    Meta(
+        extra={
+            "allowed": "a list of name:partition_key or name:partition_key:sort_key; in the environment, a,b",
+            "unpack": _comma_separated,
+        }
+    ),
+]
 Algorithms = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]{1,15}\Z")], ...],
     Meta(extra={"allowed": "a list of names such as RS256; in the environment, a,b", "unpack": _comma_separated}),
@@ -248,6 +257,18 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
     handlers: Annotated[
         Packages,
         about("Installed packages whose functions may be chunk handlers, besides those in the current folder."),
+    ] = ()
+
+
+class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Tasks of state machines may use."""
+
+    tables: Annotated[
+        TaskTables,
+        about(
+            "Tables of DynamoDB Tasks, each as name:partition_key or name:partition_key:sort_key. Their items are "
+            "stored by Headgate under the name of the table; no Task reaches a table of Headgate itself."
+        ),
     ] = ()
 
 
@@ -426,6 +447,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forward: ForwardSettings = ForwardSettings()
     archive: ArchiveSettings = ArchiveSettings()
     fanout: FanoutSettings = FanoutSettings()
+    tasks: TaskSettings = TaskSettings()
     pipelines: PipelineSettings = PipelineSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
@@ -492,6 +514,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "forward": ForwardSettings,
     "archive": ArchiveSettings,
     "fanout": FanoutSettings,
+    "tasks": TaskSettings,
     "pipelines": PipelineSettings,
     "tls": TlsSettings,
     "auth": AuthSettings,

@@ -12,7 +12,7 @@ import inspect
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ from headgate.durable.worker.executor import perform_async
 from headgate.durable.worker.worker import Worker
 from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
-from headgate.settings import Settings
+from headgate.settings import Settings, TaskSettings
 
 STEPS_MAX: Final = 100_000
 
@@ -193,7 +193,16 @@ class Environment:
     the test and not after a restart in production.
     """
 
-    def __init__(self, app: App, *, replay_always: bool = True, start_seconds: float = 1_750_000_000.0) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        replay_always: bool = True,
+        start_seconds: float = 1_750_000_000.0,
+        tables: Sequence[str] = (),
+    ) -> None:
+        """`tables` are those of DynamoDB Tasks, as the setting tasks.tables declares them."""
+        self._tables = tuple(tables)
         self.clock = VirtualClock(start_seconds)
         self.app = app
         self.tokens: list[str] = []
@@ -214,7 +223,7 @@ class Environment:
 
     def _open(self, exits: ExitStack) -> None:
         home = exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
-        settings = Settings(home=Path(home))
+        settings = Settings(home=Path(home), tasks=TaskSettings(tables=self._tables))
         # Copying an empty database is faster than creating its tables.
         database_path(settings).write_bytes(_empty_database())
         opened = open_store(settings, self.clock)

@@ -12,6 +12,7 @@ from headgate.asl.map.distributed import Distributor
 from headgate.asl.runtime.durable_host import WORKFLOW, HostDependencies, machine_workflow
 from headgate.asl.runtime.replay import HistoryReplayer
 from headgate.asl.runtime.task_tokens import sign_token
+from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.definitions import Workflow
@@ -20,7 +21,6 @@ from headgate.fanout.service import FanoutService
 from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.table_names import TableNames
 
 
 class AslService:
@@ -33,8 +33,9 @@ class AslService:
         keyring: Keyring,
         fanouts: FanoutService,
         blobs: Blobs,
-        names: TableNames | None = None,
+        tables: UserTables | None = None,
     ) -> None:
+        """`tables` are those that DynamoDB Tasks may use; by default none."""
         app = service.app
         self.app = app
         self._store = store
@@ -65,7 +66,7 @@ class AslService:
             client=app.client,
         )
         distributor.register(app, self.executions)
-        task_activities.register(app, self.executions, service.bus, store, fanouts, names=names)
+        task_activities.register(app, self.executions, service.bus, store, fanouts, tables=tables)
 
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
         activity = self.app.activities.get(name)

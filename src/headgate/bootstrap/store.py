@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from headgate.asl.service import AslService
+from headgate.asl.tasks.user_tables import UserTables
 from headgate.clock import Clock, SystemClock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.bus.events import Event
@@ -158,7 +159,8 @@ class AppService(Service):
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
         mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)
         names = TableNames(store.table_prefix, store.table_names)
-        self.asl = AslService(self, opened.store, opened.keyring, self.fanouts, opened.blobs, names)
+        tables = UserTables(opened.store, opened.settings.tasks.tables, names)
+        self.asl = AslService(self, opened.store, opened.keyring, self.fanouts, opened.blobs, tables)
 
 
 def open_fanouts(

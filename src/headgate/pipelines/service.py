@@ -230,12 +230,16 @@ class PipelineService:
 
     def put_machine(self) -> None:
         """Store the shipped state machine; new executions use it."""
-        self._asl.machines.put(MACHINE, lifecycle_definition(), variables=dict(FUNCTIONS), created_by="headgate")
+        self._asl.machines.put(
+            MACHINE, lifecycle_definition(), variables=dict(FUNCTIONS), created_by="headgate", is_internal=True
+        )
 
     def _start(self, name: str, machine_input: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
         start = self._asl.executions.start
         try:
-            _, is_new = start(MACHINE, machine_input, name=name, delay_seconds=delay_seconds or None, also=also)
+            _, is_new = start(
+                MACHINE, machine_input, name=name, delay_seconds=delay_seconds or None, also=also, is_internal=True
+            )
         except AlreadyStartedError:
             # The same start request under a changed definition: its execution exists already.
             return False
@@ -253,7 +257,7 @@ class PipelineService:
         return is_new
 
     def _answer(self, token: str, output: dict[str, str]) -> None:
-        self._asl.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output=output))
+        self._asl.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output=output), is_internal=True)
 
 
 def _activity(

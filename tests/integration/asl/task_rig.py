@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
@@ -11,9 +12,9 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.asl.errors import StateError
-from headgate.asl.machines import task_activities
 from headgate.asl.service import AslService
 from headgate.asl.tasks.activities import SERVICE
+from headgate.asl.tasks.user_tables import UserTables
 from headgate.clock import VirtualClock
 from headgate.durable.model.failures import ActivityFailure, revive
 from headgate.durable.sdk.activity_context import ActivityContext
@@ -27,14 +28,16 @@ from headgate.store.table_names import TableNames
 from tests.integration.fanout.worlds import CrashingStore
 from tests.stores import open_sqlite
 
-PIPELINES = "headgate-pipelines"
+# The table of users that machines write, as settings declare it.
+ITEMS = "app-items"
+DECLARED = f"{ITEMS}:PK:SK"
 EXECUTION = "machine:one"
 
 
 class Rig:
     """A store, a bus, machines and fan-outs, and the activities on top of them."""
 
-    def __init__(self, folder: Path, *, names: TableNames | None = None) -> None:
+    def __init__(self, folder: Path, *, names: TableNames | None = None, declared: Sequence[str] = ()) -> None:
         self.clock = VirtualClock(1_750_000_000.0)
         self._calls = 0
         self.sqlite = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
@@ -45,11 +48,8 @@ class Rig:
         self.app = hg.App("services")
         self.service = Service(self.app, self.crashing, self.clock, keyring, blobs)
         self.fanouts = FanoutService(self.crashing, self.clock, self.service.ids)
-        self.executions = AslService(self.service, self.crashing, keyring, self.fanouts, blobs).executions
-        if names is not None:
-            task_activities.register(
-                self.app, self.executions, self.service.bus, self.crashing, self.fanouts, names=names
-            )
+        self.tables = UserTables(self.crashing, [DECLARED, *declared], names)
+        self.executions = AslService(self.service, self.crashing, keyring, self.fanouts, blobs, self.tables).executions
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Rig:
         given = {"service": service, "action": action, "parameters": parameters}
         return self.attempt(SERVICE, given, **options)
 
-    def dynamodb(self, action: str, *, table: str = PIPELINES, **parameters: Any) -> Any:
+    def dynamodb(self, action: str, *, table: str = ITEMS, **parameters: Any) -> Any:
         """Call DynamoDB, each time as another activity."""
         self._calls += 1
         return self.call("dynamodb", action, {"TableName": table, **parameters}, id=f"machine:one#1#{self._calls:06d}")

@@ -15,19 +15,21 @@ from msgspec.structs import replace
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, StateType, TaskSpec
-from headgate.asl.runtime.durable_host import BUILTIN_PREFIX, WORKFLOW
+from headgate.asl.model.names import check_not_built_in, is_built_in
+from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.asl.runtime.execution_request import ExecutionRequest, StopReason, compiled
 from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
 from headgate.asl.runtime.replay import HistoryReplayer, ReplayResult
-from headgate.asl.runtime.task_router import FUNCTION_NAME
+from headgate.asl.runtime.task_router import FUNCTION_NAME, reserved_function
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, read_token
 from headgate.asl.tasks.resources import Callee, target_of
 from headgate.clock import Clock
 from headgate.durable.client.client import Client
 from headgate.durable.model import payload
 from headgate.durable.model.history import Status
+from headgate.durable.model.names import is_built_in as is_built_in_function
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.model.starts import Reuse
 from headgate.durable.replay.mailbox import AWAITED_MAX
@@ -128,12 +130,15 @@ class MachineExecutions:
         limits: Limits | None = None,
         delay_seconds: float | None = None,
         also: Sequence[Write] = (),
+        is_internal: bool = False,
     ) -> tuple[str, bool]:
         """Start a machine, and return the id of the execution and whether it is new.
 
-        A start is idempotent by name and input. `also` is written in the transaction of a new start.
+        A start is idempotent by name and input. `also` is written in the transaction of a new start. Only an internal
+        start may name a built-in machine.
         Raises `NotFoundError` if the machine or one of its functions does not exist, `AlreadyStartedError` if the
-        name was used with another input, `PayloadTooLargeError`.
+        name was used with another input, `InvalidIdError` for a built-in machine or a function of Headgate,
+        `PayloadTooLargeError`.
         """
         stored = self.machines.get(machine, version)
         return self.start_definition(
@@ -145,6 +150,7 @@ class MachineExecutions:
             limits=limits,
             delay_seconds=delay_seconds,
             also=also,
+            is_internal=is_internal,
         )
 
     def start_definition(
@@ -158,9 +164,12 @@ class MachineExecutions:
         limits: Limits | None = None,
         delay_seconds: float | None = None,
         also: Sequence[Write] = (),
+        is_internal: bool = False,
     ) -> tuple[str, bool]:
         """Start a definition that is not necessarily stored. Otherwise as `start`."""
-        request = self.request(machine, definition, input, name=name, version=version, limits=limits)
+        request = self.request(
+            machine, definition, input, name=name, version=version, limits=limits, is_internal=is_internal
+        )
         execution_id = execution_id_of(machine, request.name)
         memo = payload.encode(_StartMemo(machine, _digest(input)), what="memo")
         try:
@@ -174,6 +183,7 @@ class MachineExecutions:
                 timeout_seconds=compiled(definition).timeout_seconds,
                 delay_seconds=delay_seconds,
                 also=also,
+                is_internal=True,
             )
         except AlreadyStartedError:
             # Compared by memo: the workflow's input also holds the start time and the version.
@@ -197,8 +207,11 @@ class MachineExecutions:
         name: str | None = None,
         version: int = 0,
         limits: Limits | None = None,
+        is_internal: bool = False,
     ) -> ExecutionRequest:
         """Return the workflow input of a new execution. Raises as `start` does."""
+        if not is_internal:
+            check_not_built_in(machine)
         name = name or self._ids.ulid()
         if not _NAME.fullmatch(name):
             raise InvalidIdError(f"execution name {name[:90]!r}: use 1 to 80 letters, digits, '-', '_' and '.'")
@@ -208,14 +221,21 @@ class MachineExecutions:
             raise PayloadTooLargeError(
                 f"input of machine {machine}: {size:,} bytes; at most {limits.data_bytes_max:,}; pass a reference"
             )
-        self._check_functions(machine, compiled(definition))
+        self._check_functions(machine, compiled(definition), is_internal=is_internal)
         # A stored definition is referenced, not copied into each of its executions.
         return ExecutionRequest(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
 
-    def _check_functions(self, machine: str, definition: Machine) -> None:
-        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait for ever."""
+    def _check_functions(self, machine: str, definition: Machine, *, is_internal: bool) -> None:
+        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait for ever.
+
+        Raises `InvalidIdError` for a function of Headgate itself, unless the machine is internal.
+        """
+        named = functions_of(definition)
+        reserved = sorted(filter(is_built_in_function, named))
+        if reserved and not is_internal:
+            raise InvalidIdError(f"machine {machine}: {reserved_function(', '.join(reserved))}")
         known = self._known_functions()
-        missing = sorted(functions_of(definition) - known)
+        missing = sorted(named - known)
         if missing:
             raise NotFoundError(
                 f"machine {machine}: no worker has the function {', '.join(missing)}; register it with @app.activity, "
@@ -288,7 +308,7 @@ class MachineExecutions:
             ended_as=replayed.events[-1].type if len(replayed.events) > replayed.journaled else "",
         )
         machine = compiled(request.definition or self.machines.definition(request.machine, request.version))
-        self._check_functions(request.machine, machine)
+        self._check_functions(request.machine, machine, is_internal=request.is_built_in)
         self._client.start(
             WORKFLOW,
             payload.encode(request, what=f"input of machine {request.machine}"),
@@ -297,13 +317,15 @@ class MachineExecutions:
             tags=row.tags,
             memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
             timeout_seconds=machine.timeout_seconds,
+            is_internal=True,
         )
         return count
 
-    def send_callback(self, token: str, callback: TaskCallback) -> None:
+    def send_callback(self, token: str, callback: TaskCallback, *, is_internal: bool = False) -> None:
         """Report success, failure or a heartbeat to the Task that waits for a token.
 
-        Raises `SignatureError`, `PayloadTooLargeError`, and `StaleClaimError` if the Task no longer waits.
+        Only an internal caller may complete a Task of a built-in machine; others get `InvalidIdError`. Raises
+        `SignatureError`, `PayloadTooLargeError`, and `StaleClaimError` if the Task no longer waits.
         """
         read = read_token(self._keyring, token)
         size = len(msgspec.json.encode(callback.output))
@@ -312,6 +334,11 @@ class MachineExecutions:
                 f"output of a Task: {size:,} bytes; at most {DATA_BYTES_MAX:,}; pass a reference"
             )
         row = self._row(read.execution_id)
+        if not is_internal and is_built_in(row.tags.get(MACHINE_TAG, "")):
+            raise InvalidIdError(
+                f"execution {read.execution_id}: the Tasks of this machine are completed by Headgate only; push a "
+                "sensor, or report the end of a job: 'headgate run complete'"
+            )
         # The row lists at most AWAITED_MAX of the signals that the execution waits for.
         may_wait = read.signal in row.awaits or len(row.awaits) >= AWAITED_MAX
         if row.status.is_closed or not may_wait:
@@ -322,7 +349,7 @@ class MachineExecutions:
             # A Task completes once: a second callback has the same signal id and changes nothing.
             signal_id = None if callback.callback is CallbackKind.HEARTBEAT else read.signal
             encoded = payload.encode(callback, what="answer to a Task")
-            self._client.signal(read.execution_id, read.signal, encoded, signal_id=signal_id)
+            self._client.signal(read.execution_id, read.signal, encoded, signal_id=signal_id, is_internal=True)
         except ExecutionClosedError as exc:
             raise StaleClaimError(f"execution {read.execution_id}: it has ended, nothing is done") from exc
 
@@ -340,7 +367,7 @@ class MachineExecutions:
 
 
 def _user_functions(functions: set[str]) -> str:
-    return ", ".join(sorted(name for name in functions if not name.startswith(BUILTIN_PREFIX)))
+    return ", ".join(sorted(name for name in functions if not is_built_in_function(name)))
 
 
 def _digest(input: Json) -> str:

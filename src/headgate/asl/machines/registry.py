@@ -13,6 +13,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.asl.compile.problems import Problem
 from headgate.asl.expressions.scope import Json
+from headgate.asl.model.names import check_not_built_in
 from headgate.asl.model.substitution import substitute
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
@@ -106,13 +107,16 @@ class MachineRegistry:
         variables: dict[str, str] | None = None,
         created_by: str = "",
         expected_version: int | None = None,
+        is_internal: bool = False,
     ) -> StoredMachine:
         """Store a definition as the newest version of a machine. An unchanged definition makes no new version.
 
-        Raises `DefinitionError`, `InvalidIdError`, and `VersionConflictError` if the newest version is not
-        `expected_version` (0: there must be none).
+        Only an internal caller may store a built-in machine. Raises `DefinitionError`, `InvalidIdError`, and
+        `VersionConflictError` if the newest version is not `expected_version` (0: there must be none).
         """
         check_machine_name(name)
+        if not is_internal:
+            check_not_built_in(name)
         definition = checked_definition(text, variables, what=f"machine {name}")
         digest = hashlib.sha256(definition.encode()).hexdigest()
         while True:

@@ -21,6 +21,7 @@ from headgate.asl.tasks.activities import FANOUT, LOAD, SERVICE, START, FanoutOr
 from headgate.asl.tasks.dynamodb import OPTIMISED, SDK, DynamodbCalls
 from headgate.asl.tasks.fanout_tasks import start_fanout
 from headgate.asl.tasks.messaging import BusCalls
+from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.retry import Retry
@@ -30,7 +31,6 @@ from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidIdError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.service import FanoutService
 from headgate.store.port import Store
-from headgate.store.table_names import TableNames
 
 # The machine's own Retry handles an error of the service; the engine retries everything else, such as a busy store.
 _OPTIONS: Final = ActivityOptions(retry=Retry(attempts=10, never=(StateError,)))
@@ -43,10 +43,10 @@ def register(
     store: Store,
     fanouts: FanoutService,
     *,
-    names: TableNames | None = None,
+    tables: UserTables | None = None,
 ) -> None:
-    """Register the activities with an app. `names` maps tables to configured names."""
-    dynamodb = DynamodbCalls(store, names)
+    """Register the activities with an app. `tables` are those that DynamoDB Tasks may use; by default none."""
+    dynamodb = DynamodbCalls(store, tables or UserTables(store))
     messages = BusCalls(bus)
 
     def service(call: ServiceCall) -> Any:  # noqa: ANN401 - a document

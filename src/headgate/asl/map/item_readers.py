@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -25,6 +26,7 @@ from headgate.errors import NotFoundError, UserError
 from headgate.store.blobs.folder import Blobs
 
 _BUCKETS: Final = "buckets"
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _GET: Final = "s3:getObject"
 _LIST: Final = "s3:listObjectsV2"
 _DELIMITERS: Final = {"COMMA": ",", "PIPE": "|", "SEMICOLON": ";", "SPACE": " ", "TAB": "\t"}
@@ -56,7 +58,11 @@ class ItemReading(Struct, frozen=True, omit_defaults=True):
 
 
 def blob_name(bucket: str, key: str) -> str:
-    """Return the blob name of an object in a bucket."""
+    """Return the blob name of an object in a bucket. Raises `UserError` for a name that would leave the bucket."""
+    if not _BUCKET.fullmatch(bucket):
+        raise UserError(f"bucket {bucket[:80]!r}: use letters, digits and _ . -, beginning with a letter or digit")
+    if any(part in (".", "..") for part in key.split("/")) or key.startswith("/"):
+        raise UserError(f"key {key[:80]!r}: it must stay inside its bucket, without '..' and not beginning with '/'")
     return f"{_BUCKETS}/{bucket}/{key}"
 
 
@@ -68,9 +74,9 @@ def read_all(blobs: Blobs, reading: ItemReading) -> Iterator[Json]:
 
 def _listed(blobs: Blobs, reading: ItemReading) -> Iterator[Json]:
     bucket, prefix = _named(reading, "Bucket"), str(reading.parameters.get("Prefix", ""))
-    start = blob_name(bucket, "")
     try:
-        keys = [name.removeprefix(start) for name in blobs.list(start + prefix)]
+        start = blob_name(bucket, "")
+        keys = [name.removeprefix(start) for name in blobs.list(blob_name(bucket, prefix))]
     except UserError as exc:
         raise _failed(f"bucket {bucket}, prefix {prefix}: {exc}") from exc
     if reading.config.get("Transformation") != "LOAD_AND_FLATTEN":
@@ -110,7 +116,7 @@ def _content(blobs: Blobs, bucket: str, key: str) -> bytes:
     try:
         content = blobs.get(blob_name(bucket, key))
     except NotFoundError as exc:
-        raise _failed(f"object {key} of bucket {bucket}: there is no blob {blob_name(bucket, key)}") from exc
+        raise _failed(f"object {key} of bucket {bucket}: there is no blob {_BUCKETS}/{bucket}/{key}") from exc
     except UserError as exc:
         raise _failed(f"object {key} of bucket {bucket}: {exc}") from exc
     try:

@@ -30,6 +30,7 @@ from headgate.asl.tasks.resources import Callee, TaskCall, WaitMode
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
 from headgate.durable.model.history import ActivityOptions, Status
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter, current
@@ -41,8 +42,6 @@ WORKFLOW: Final = "headgate.machine"
 # The machine's own Retry decides after a failure; the engine only repeats attempts lost with their worker.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
-# The prefix of Headgate's own activities.
-BUILTIN_PREFIX: Final = "headgate."
 # The prefix of the actions of built-in activities that may be answered by a read alone.
 READ_ACTION_PREFIX: Final = "check"
 
@@ -172,7 +171,7 @@ class DurableHost(TaskRouter):
         raw = payload.encode(input, what=f"input of {name}")
         declared = self._dependencies.options_of(name, raw)
         # A built-in activity keeps its own retries: a busy store is not a failure of the Task.
-        retry = declared.retry if declared is not None and name.startswith(BUILTIN_PREFIX) else _ONCE
+        retry = declared.retry if declared is not None and is_built_in(name) else _ONCE
         options = _options(declared or ActivityOptions(), retry, timeout_seconds, heartbeat_seconds)
         try:
             return await self._interpreter.start_activity(name, raw, options, msgspec.json.decode)
@@ -253,7 +252,7 @@ class DurableHost(TaskRouter):
 
 def _may_read_inline(name: str, input: Json) -> bool:
     """Whether a call may be answered inline. Decided by the call alone, so that every process replays it alike."""
-    if not name.startswith(BUILTIN_PREFIX) or not isinstance(input, dict):
+    if not is_built_in(name) or not isinstance(input, dict):
         return False
     return str(input.get("action", "")).startswith(READ_ACTION_PREFIX)
 

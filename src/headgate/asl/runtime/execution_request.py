@@ -11,6 +11,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import Machine
+from headgate.asl.model.names import is_built_in
 from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.interpreter import Limits
 
@@ -35,6 +36,14 @@ class ExecutionRequest(Struct, frozen=True, omit_defaults=True):
     is_redriven: bool = False
     # The event type with which the run before a redrive was ended from outside.
     ended_as: str = ""
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the definition is that of a machine of the product, which only Headgate itself stores.
+
+        A definition inside the request is never trusted, whatever machine it names.
+        """
+        return not self.definition and is_built_in(self.machine)
 
 
 class MachineFailed(Exception):

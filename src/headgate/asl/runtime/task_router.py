@@ -10,16 +10,20 @@ from typing import Final
 
 import msgspec
 
-from headgate.asl.errors import StateError
+from headgate.asl.errors import StateError, runtime_error
 from headgate.asl.expressions.scope import Json
+from headgate.asl.runtime.execution_request import ExecutionRequest
 from headgate.asl.tasks import activities
 from headgate.asl.tasks.resources import Callee, TaskCall, required_parameter
+from headgate.durable.model.names import BUILT_IN, is_built_in
 
 FUNCTION_NAME: Final = re.compile(r"(?:.*:function:)?(?:\$\{)?([A-Za-z_][A-Za-z0-9_.-]*)\}?(?::[A-Za-z0-9_$.-]+)?")
 
 
 class TaskRouter(ABC):
     """Runs Tasks that end with their response. A subclass calls the functions."""
+
+    request: ExecutionRequest
 
     @abstractmethod
     async def function(self, name: str, input: Json, call: TaskCall | None = None) -> Json:
@@ -31,6 +35,7 @@ class TaskRouter(ABC):
     async def call(self, call: TaskCall) -> Json:
         match call.target.callee:
             case Callee.FUNCTION | Callee.ACTIVITY:
+                self._check_callable(call.target.name)
                 return await self.function(call.target.name, call.input, call)
             case Callee.SERVICE if (call.target.name, call.target.action) == ("lambda", "invoke"):
                 return await self._invoke(call)
@@ -43,12 +48,23 @@ class TaskRouter(ABC):
                 order = {"service": call.target.name, "action": call.target.action, "parameters": call.input}
                 return await self.function(activities.SERVICE, order, call)
 
+    def _check_callable(self, name: str) -> None:
+        """Raise `StateError` if a Task may not call this function: only built-in machines call Headgate's own."""
+        if is_built_in(name) and not self.request.is_built_in:
+            raise runtime_error(reserved_function(name))
+
     async def _invoke(self, call: TaskCall) -> Json:
         match = FUNCTION_NAME.fullmatch(str(required_parameter(call.input, "FunctionName", resource="lambda:invoke")))
         if match is None:
             raise StateError("Lambda.ResourceNotFoundException", "FunctionName: use a name, name:alias or an ARN")
+        self._check_callable(match[1])
         result = await self.function(match[1], call.input.get("Payload"), call)
         return {"ExecutedVersion": "$LATEST", "Payload": result, "StatusCode": 200}
+
+
+def reserved_function(name: str) -> str:
+    """Return why a machine may not call a function of Headgate itself."""
+    return f"function {name}: names that begin with {BUILT_IN!r} are reserved for Headgate itself; call one of an app"
 
 
 def machine_order(call: TaskCall) -> dict[str, Json]:

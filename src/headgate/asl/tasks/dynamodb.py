@@ -1,4 +1,4 @@
-"""DynamoDB actions: read and write items of the store's tables with the API of DynamoDB.
+"""DynamoDB actions: read and write items of the tables that settings declare, with the API of DynamoDB.
 
 A write reads the item, evaluates its expressions, and writes under the condition that the attributes it read are
 unchanged; on a conflict it starts over. Its response is stored in the same transaction under the activity's id: a retry
@@ -26,6 +26,7 @@ from headgate.asl.tasks.dynamodb_expressions import (
     parse_update,
 )
 from headgate.asl.tasks.dynamodb_items import ItemView, key_range
+from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import (
     ConflictError,
@@ -34,46 +35,13 @@ from headgate.errors import (
     ItemTooLargeError,
     TransactionLimitError,
 )
-from headgate.store.catalogue.tables import (
-    ALL_TABLES,
-    COLUMN_READERS,
-    COLUMN_WRITERS,
-    CONTROL,
-    DATASET_READERS,
-    DATASET_REGISTRY,
-    DATASET_RESOLUTION,
-    DATASET_WRITERS,
-    DEFINITIONS,
-    EVENTS,
-    EVIDENCE_CACHE,
-    FANOUT,
-    IDEMPOTENCY,
-    INCIDENT_INDEX,
-    PIPELINES,
-    SCHEDULES,
-    SIGNAL_HISTORY,
-    SIGNAL_STATE,
-)
+from headgate.store.catalogue.tables import IDEMPOTENCY
 from headgate.store.model import conditions
 from headgate.store.model.conditions import CLAUSES_MAX, VALUE_BYTES_MAX, absent, all_of, equals, exists, has, lacks
 from headgate.store.model.requests import Check, Delete, Put, Query, Update, Write
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.values import Item, canonical_item
 from headgate.store.port import Store
-from headgate.store.table_names import TableNames
-
-# The only table that a machine may write. The others have invariants across rows, the audit log or the engine, which a
-# foreign write would break.
-WRITABLE: Final = frozenset({PIPELINES.name})
-# The tables that a machine may read: none of the engine's own, and none with secrets or stored responses.
-READABLE: Final = WRITABLE | frozenset(
-    table.name
-    for table in (
-        SIGNAL_STATE, SIGNAL_HISTORY, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
-        DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
-        FANOUT, EVENTS, SCHEDULES, DEFINITIONS, CONTROL,
-    )
-)  # fmt: skip
 
 RESPONSE_TTL_SECONDS: Final = 24 * 3600
 QUERY_ITEMS_MAX: Final = 1000
@@ -122,12 +90,11 @@ class _StoredResponse(Struct, frozen=True):
 
 
 class DynamodbCalls:
-    """Runs DynamoDB actions on a store."""
+    """Runs DynamoDB actions on the tables of users in a store."""
 
-    def __init__(self, store: Store, names: TableNames | None = None) -> None:
+    def __init__(self, store: Store, tables: UserTables) -> None:
         self._store = store
-        names = names or TableNames()
-        self._tables = {table.name: table for table in ALL_TABLES} | {names.physical(each): each for each in ALL_TABLES}
+        self._tables = tables
 
     def call(self, action: str, parameters: CallParameters, context: ActivityContext, dialect: Dialect) -> Json:
         """Run an action and return its response. Raises `StateError`."""
@@ -147,12 +114,12 @@ class DynamodbCalls:
 
     def _get(self, parameters: CallParameters, dialect: Dialect) -> Json:
         parameters.allow(("TableName", "Key", "ConsistentRead", "ProjectionExpression", _PLACEHOLDERS[0], *_IGNORED))
-        table = self._table(parameters, READABLE, dialect)
+        table = self._table(parameters, dialect)
         placeholders = _placeholders_of(parameters)
         attribute_names = _projection(parameters, placeholders)
         placeholders.check_used()
         key = _key(table, parameters)
-        item = self._store.get(table, key, consistent=parameters.find("ConsistentRead", bool) or False)
+        item = self._tables.get(table, key, consistent=parameters.find("ConsistentRead", bool) or False)
         return {} if item is None else {"Item": write_item(_projected(item, attribute_names))}
 
     def _query(self, parameters: CallParameters, dialect: Dialect) -> Json:
@@ -160,28 +127,30 @@ class DynamodbCalls:
             ("TableName", "IndexName", "KeyConditionExpression", "FilterExpression", "ProjectionExpression", "Limit",
              "ScanIndexForward", "ConsistentRead", "ExclusiveStartKey", "Select", *_PLACEHOLDERS, *_IGNORED)
         )  # fmt: skip
-        table = self._table(parameters, READABLE, dialect)
+        table = self._table(parameters, dialect)
         placeholders = _placeholders_of(parameters)
         key = parse_condition(parameters.get("KeyConditionExpression", str), placeholders, "KeyConditionExpression")
         item_filter = _condition(parameters, placeholders, "FilterExpression")
         attribute_names = _projection(parameters, placeholders)
         placeholders.check_used()
         index = parameters.find("IndexName", str)
+        # Raises: these tables have no index.
         partition, sort = key_range(table if index is None else table.index(index), key)
         limit = parameters.find("Limit", int)
         if limit is not None and limit < 1:
             raise InvalidItemError(f"Limit is {limit}: it must be at least 1")
-        page = self._store.query(
+        page = self._tables.query(
+            table,
+            partition,
+            sort,
             Query(
                 table=table,
-                index=index,
                 partition=partition,
-                sort=sort,
                 limit=min(limit or QUERY_ITEMS_MAX, QUERY_ITEMS_MAX),
                 cursor=_cursor(parameters),
                 descending=parameters.find("ScanIndexForward", bool) is False,
                 consistent=parameters.find("ConsistentRead", bool) or False,
-            )
+            ),
         )
         found = [item for item in page.items if item_filter is None or ItemView(item).holds(item_filter)]
         response: dict[str, Json] = {"Count": len(found), "ScannedCount": len(page.items)}
@@ -195,7 +164,7 @@ class DynamodbCalls:
 
     def _put(self, parameters: CallParameters, context: ActivityContext, dialect: Dialect) -> Json:
         parameters.allow(("TableName", "Item", "ConditionExpression", "ReturnValues", *_PLACEHOLDERS, *_IGNORED))
-        table = self._table(parameters, WRITABLE, dialect)
+        table = self._table(parameters, dialect)
         item, _ = canonical_item(read_item(parameters.get("Item", dict), "Item"))
         key = _key_of(table, item, "Item")
         returned = parameters.choice("ReturnValues", ("NONE", "ALL_OLD"))
@@ -208,7 +177,7 @@ class DynamodbCalls:
 
     def _delete(self, parameters: CallParameters, context: ActivityContext, dialect: Dialect) -> Json:
         parameters.allow(("TableName", "Key", "ConditionExpression", "ReturnValues", *_PLACEHOLDERS, *_IGNORED))
-        table = self._table(parameters, WRITABLE, dialect)
+        table = self._table(parameters, dialect)
         key = _key(table, parameters)
         returned = parameters.choice("ReturnValues", ("NONE", "ALL_OLD"))
 
@@ -222,7 +191,7 @@ class DynamodbCalls:
         parameters.allow(
             ("TableName", "Key", "UpdateExpression", "ConditionExpression", "ReturnValues", *_PLACEHOLDERS, *_IGNORED)
         )
-        table = self._table(parameters, WRITABLE, dialect)
+        table = self._table(parameters, dialect)
         key = _key(table, parameters)
         returned = parameters.choice("ReturnValues", ("NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"))
         placeholders = _placeholders_of(parameters)
@@ -265,13 +234,13 @@ class DynamodbCalls:
         if stored is not None:
             return stored.response
         for _ in range(TRIES_MAX):
-            item = self._store.get(table, key, consistent=True)
+            item = self._tables.get(table, key, consistent=True)
             view = ItemView(item)
             if condition is not None and not view.holds(condition):
                 raise dialect.error("ConditionalCheckFailedException", "The conditional request failed")
             planned = plan(view, item)
             try:
-                self._store.transact([planned.write, _response_put(context, planned.response)])
+                self._store.transact([self._tables.stored(planned.write), _response_put(context, planned.response)])
             except ConflictError:
                 # A stored response means that this activity's write is done; otherwise another writer was faster.
                 stored = self._stored_response(context)
@@ -287,15 +256,20 @@ class DynamodbCalls:
         row = self._store.get(IDEMPOTENCY, Key(_response_key(context)), consistent=True)
         return None if row is None else _StoredResponse(msgspec.json.decode(row["answer"]))
 
-    def _table(self, parameters: CallParameters, allowed: frozenset[str], dialect: Dialect) -> Table:
+    def _table(self, parameters: CallParameters, dialect: Dialect) -> Table:
         name = parameters.get("TableName", str)
-        table = self._tables.get(name.rpartition(":table/")[2])
-        if table is None:
-            raise dialect.error("ResourceNotFoundException", f"Requested resource not found: Table: {name} not found")
-        if table.name not in allowed:
-            fact = f"{parameters.resource}: a machine may not do this to {name}; allowed: {', '.join(sorted(allowed))}"
+        table = self._tables.find(name)
+        if table is not None:
+            return table
+        declared = ", ".join(self._tables.names) or "none"
+        if self._tables.is_own(name):
+            fact = (
+                f"{parameters.resource}: {name[:200]} is reserved for Headgate itself; a Task uses the tables that "
+                f"tasks.tables declares: {declared}"
+            )
             raise dialect.error("AccessDeniedException", fact)
-        return table
+        fact = f"Requested resource not found: Table: {name[:200]} not found; tasks.tables declares {declared}"
+        raise dialect.error("ResourceNotFoundException", fact)
 
 
 def _updating(

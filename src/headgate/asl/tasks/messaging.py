@@ -19,6 +19,7 @@ from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.actions import CallParameters
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.events import TYPE_LENGTH_MAX, UNTIMED, Event
+from headgate.durable.model.names import BUILT_IN, is_built_in
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 
@@ -134,6 +135,11 @@ def _event_of(entry: Json, id: str, context: ActivityContext) -> Event:
     if isinstance(resources := entry.get("Resources"), list) and resources:
         extensions["resources"] = " ".join(map(str, resources))
     type = event_type(detail_type)
+    if is_built_in(type):
+        raise _Malformed(
+            "AccessDeniedException",
+            f"DetailType {type[:80]}: types that begin with {BUILT_IN!r} are reserved for Headgate itself.",
+        )
     return Event(
         type=type, source=_quoted(source), id=id, time=_time(entry), data=_detail(entry), extensions=extensions
     )

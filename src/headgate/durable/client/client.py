@@ -37,7 +37,7 @@ from headgate.durable.model.history import (
     Woken,
 )
 from headgate.durable.model.history_reader import read_turns
-from headgate.durable.model.names import check_execution_id, check_tags
+from headgate.durable.model.names import check_execution_id, check_not_built_in, check_tags, is_built_in
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import ANSWER, Execution, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
@@ -106,14 +106,19 @@ class Client:
         first_signal: Signal | None = None,
         tells_end: bool = False,
         also: Sequence[Write] = (),
+        is_internal: bool = False,
     ) -> Handle:
         """Start an execution, or find the existing one, and return once the start is durable.
 
         `also` is written in the transaction that starts it, and not if it exists already.
         With `tells_end`, the transaction that ends the execution emits the event `headgate.execution.ended`.
+        Only an internal start may name a built-in workflow or replace one of its executions.
         Raises `UnknownWorkflowError` if neither the app nor a live worker has the workflow, `AlreadyStartedError` if a
-        different execution has the id, `InvalidIdError`, `PayloadTooLargeError`.
+        different execution has the id, `InvalidPayloadError` for a built-in workflow, `InvalidIdError`,
+        `PayloadTooLargeError`.
         """
+        if not is_internal:
+            check_not_built_in("workflow", workflow)
         definition = self._workflows.get(workflow)
         limits = definition or declared_limits(self._store, workflow, self._now_ms(), self._workflows)
         if execution_id is not None:
@@ -144,6 +149,8 @@ class Client:
             if existing is None:
                 self._observer.on_message_stored(request.execution_id)
                 return True
+            if is_built_in(existing.workflow) and not is_built_in(request.workflow):
+                raise _taken_by_built_in(existing)
             if self._satisfies(reuse, existing, request, first_signal):
                 try:
                     if first_signal is not None:
@@ -245,13 +252,22 @@ class Client:
 
     # Messages.
 
-    def signal(self, execution_id: str, name: str, value: Raw = NULL, *, signal_id: str | None = None) -> None:
+    def signal(
+        self,
+        execution_id: str,
+        name: str,
+        value: Raw = NULL,
+        *,
+        signal_id: str | None = None,
+        is_internal: bool = False,
+    ) -> None:
         """Put a signal into an execution's inbox, where it stays until the execution receives it.
 
         `signal_id` is an idempotency key, valid even after the execution has ended. Raises `NotFoundError` if there is
-        no such execution, `ExecutionClosedError` if it has ended, `PayloadTooLargeError`.
+        no such execution, `ExecutionClosedError` if it has ended, `InvalidPayloadError` if its workflow is built in and
+        the signal is not internal, `PayloadTooLargeError`.
         """
-        self._sender.send(execution_id, signal_of(name, value, signal_id))
+        self._sender.send(execution_id, signal_of(name, value, signal_id), is_internal=is_internal)
 
     def cancel(self, execution_id: str, reason: str = "") -> None:
         """Request cancellation of an execution. Raises `NotFoundError`, `ExecutionClosedError`."""
@@ -296,6 +312,8 @@ class Client:
             memo=started.memo,
             timeout_seconds=timeout_seconds,
             tells_end=row.tells_end,
+            # The input is the stored one, so that a retry changes nothing of it.
+            is_internal=is_built_in(row.workflow),
         )
 
     # Reads.
@@ -373,7 +391,7 @@ class Client:
         """Send an update and return its id. Raises `NotFoundError`, `ExecutionClosedError`."""
         check_size(input, f"input of update {name}")
         update_id = self._ids.ulid()
-        self._sender.send(execution_id, UpdateRequested(update_id, name, input))
+        self._sender.send(execution_id, UpdateRequested(update_id, name, input), is_internal=False)
         return update_id
 
     def update_answer(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
@@ -422,6 +440,14 @@ class Client:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _taken_by_built_in(existing: Execution) -> AlreadyStartedError:
+    return AlreadyStartedError(
+        f"execution {existing.execution_id}: the id belongs to an execution of {existing.workflow}, which is part of "
+        "Headgate; use another id",
+        current={"execution_id": existing.execution_id, "status": existing.status.value},
+    )
 
 
 def _policy(reuse: Reuse | str) -> Reuse:

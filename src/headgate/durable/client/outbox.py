@@ -7,12 +7,13 @@ from msgspec import Raw
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.history import Event, Signal
-from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name
+from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name, is_built_in
 from headgate.durable.model.observer import DurableObserver
 from headgate.durable.model.records import OPEN, SEEN, Execution, execution_of, message
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,
+    InvalidPayloadError,
     NotFoundError,
     OutcomeUnknownError,
     PayloadTooLargeError,
@@ -41,13 +42,20 @@ class MessageSender:
             raise _unknown(execution_id)
         return execution_of(item)
 
-    def send(self, execution_id: str, event: Event) -> None:
+    def send(self, execution_id: str, event: Event, *, is_internal: bool = True) -> None:
         """Put an event into an execution's inbox. A signal with an id that was sent before changes nothing.
 
-        Raises `NotFoundError`, and `ExecutionClosedError` if the execution has ended and was not sent this signal.
+        Raises `NotFoundError`, and `ExecutionClosedError` if the execution has ended and was not sent this signal. A
+        message that is not internal raises `InvalidPayloadError` if the workflow is built in.
         """
+        row = self.get(execution_id)
+        if not is_internal and is_built_in(row.workflow):
+            raise InvalidPayloadError(
+                f"execution {execution_id}: its workflow {row.workflow} is part of Headgate and takes no messages from "
+                "outside; complete a Task with its token: 'headgate asl task succeed'"
+            )
         # Bound to this life of the id: a message that is not consumed before the end must not reach the next life.
-        first_run = self.get(execution_id).first_run
+        first_run = row.first_run
         now_ms = int(self._clock.seconds() * 1000)
         stored = message(execution_id, event, now_ms, self._ids.ulid(), first_run=first_run)
         is_open = all_of(OPEN, equals("first_run", first_run))
@@ -67,7 +75,7 @@ class MessageSender:
             row = execution_of(exc.failures[0])
             if not row.status.is_closed:
                 # Started again under the same id between the read and the write.
-                self.send(execution_id, event)
+                self.send(execution_id, event, is_internal=is_internal)
                 return
             if signal_id and self.was_sent(row, signal_id):
                 return  # It was sent before the end; this is a retry of the call.

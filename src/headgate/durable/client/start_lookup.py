@@ -6,7 +6,6 @@ Also finds the live workers that serve a workflow, for processes that have not l
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
 
 from headgate.durable.engine.inbox import delayed_start
 from headgate.durable.engine.membership import Member, list_members
@@ -14,6 +13,7 @@ from headgate.durable.model.archive import Archive
 from headgate.durable.model.declarations import Declarations, Limits
 from headgate.durable.model.history import Started, Turn, load_event
 from headgate.durable.model.history_reader import first_turn_of_run, read_turns
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import URGENT, Execution, message_of
 from headgate.errors import UnknownWorkflowError
 from headgate.store.catalogue.tables import INBOXES
@@ -77,10 +77,6 @@ def _started(turns: Iterable[Turn], run: int) -> Started | None:
     return None
 
 
-# The name prefix of workflows that are part of the product.
-BUILT_IN: Final = "headgate."
-
-
 def servers(store: Store, workflow: str, now_ms: int) -> list[Member]:
     """Return the live workers that serve a workflow."""
     return [each for each in list_members(store) if workflow in each.workflows and each.seems_alive(now_ms)]
@@ -92,7 +88,7 @@ def declared_limits(store: Store, workflow: str, now_ms: int, loaded: Collection
     Raises `UnknownWorkflowError` if no live worker serves it.
     """
     if not servers(store, workflow, now_ms):
-        known = ", ".join(sorted(name for name in loaded if not name.startswith(BUILT_IN))) or "none"
+        known = ", ".join(sorted(name for name in loaded if not is_built_in(name))) or "none"
         raise UnknownWorkflowError(
             f"workflow {workflow!r}: not loaded here, where there is {known}, and no live worker has it; "
             "see --app, and 'headgate workflow ls'"

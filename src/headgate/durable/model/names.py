@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.errors import DefinitionError, InvalidIdError
+from headgate.errors import DefinitionError, InvalidIdError, InvalidPayloadError
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 # Excludes the separators of internal keys: `#` between parts, `~` before a derived id.
@@ -15,6 +15,8 @@ _DERIVED: Final = "~"
 _TAG_VALUE_MAX: Final = 256
 _TAGS_MAX: Final = 50
 _SIGNAL_NAME_MAX: Final = 200
+# The name prefix of workflows and activities that are part of the product.
+BUILT_IN: Final = "headgate."
 
 
 def check_name(kind: str, name: str) -> str:
@@ -24,6 +26,20 @@ def check_name(kind: str, name: str) -> str:
             f"{kind} {name!r}: use up to 128 letters, digits, '_', '.' and '-', beginning with a letter or '_'"
         )
     return name
+
+
+def is_built_in(name: str) -> bool:
+    """Whether the name is reserved for workflows and activities that are part of the product."""
+    return name.lower().startswith(BUILT_IN)
+
+
+def check_not_built_in(kind: str, name: str) -> None:
+    """Raise `InvalidPayloadError` if the name is reserved: built-in workflows are started by Headgate only."""
+    if is_built_in(name):
+        raise InvalidPayloadError(
+            f"{kind} {name[:80]!r}: names that begin with {BUILT_IN!r} are reserved for Headgate itself; use one of an "
+            "app, or for a state machine 'headgate asl run'"
+        )
 
 
 def check_execution_id(execution_id: str, *, derived: bool = False) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model import payload
-from headgate.durable.model.names import check_execution_id, check_name, check_tags
+from headgate.durable.model.names import check_execution_id, check_name, check_not_built_in, check_tags
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.rows import (
@@ -373,6 +373,7 @@ def checked(spec: Spec) -> Spec:
     except (msgspec.ValidationError, TypeError) as exc:
         raise InvalidScheduleError(f"schedule: {exc}") from exc
     check_name("workflow", spec.workflow)
+    check_not_built_in("workflow", spec.workflow)
     check_tags({**spec.tags, SCHEDULE_TAG: "", SLOT_TAG: ""})
     cron.check(spec.recurrence)
     for name in ("catchup_window_seconds", "timeout_seconds", "retention_seconds"):

@@ -11,7 +11,7 @@ from headgate.durable.http.router import Router
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
-from headgate.durable.model.names import check_name
+from headgate.durable.model.names import BUILT_IN, check_name, is_built_in
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.sdk.definitions import Activity, Limit, Workflow
@@ -274,6 +274,11 @@ class App(Router):
         return declared[name]
 
     def _declare(self, known: dict[str, Any], kind: str, name: str, definition: object) -> None:
+        # Headgate declares its own subscriptions here too; its workflows and activities it registers directly.
+        if kind != "subscription" and is_built_in(name):
+            raise DefinitionError(
+                f"{kind} {name}: names that begin with {BUILT_IN!r} are reserved for Headgate; give another name="
+            )
         if name in known:
             raise DefinitionError(f"{kind} {name}: app {self.name} has one of this name already; give another name=")
         known[name] = definition

@@ -64,6 +64,7 @@ class FolderBlobs:
             raise StoreIOError(f"blob {name}: cannot be read from {self._folder}: {exc.strerror}") from exc
 
     def list(self, prefix: str) -> Iterator[str]:
+        check_blob_prefix(prefix)
         folder = self._folder / prefix.rpartition("/")[0]
         names = (
             (Path(parent) / file).relative_to(self._folder).as_posix()
@@ -92,6 +93,12 @@ def check_blob_name(name: str) -> None:
         raise UserError(
             f"blob name {name!r}: use letters, digits and _ = . - in parts joined by '/', no part starting with '.'"
         )
+
+
+def check_blob_prefix(prefix: str) -> None:
+    """Refuse a prefix that could leave its folder or bucket prefix. Raises `UserError`."""
+    if prefix.startswith("/") or any(part in (".", "..") for part in prefix.split("/")):
+        raise UserError(f"blob prefix {prefix[:80]!r}: use parts joined by '/', without '.' and '..' as parts")
 
 
 def _make_folder(folder: Path) -> None:

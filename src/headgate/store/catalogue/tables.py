@@ -342,6 +342,16 @@ STREAM_CHECKPOINTS: Final = Table(
     entities=(Entity("checkpoint", "{consumer}", "{table}"),),
 )
 
+# Items that state machines store with DynamoDB Tasks. Nothing of Headgate itself is in this table.
+TASK_ITEM: Final = Entity("item of a user's table", "{table}#{partition}", "{sort}")
+TASK_ITEMS: Final = Table(
+    "headgate-task-items",
+    "Items of users' tables, which DynamoDB Tasks of state machines read and write",
+    KeyAttribute("task_pk"),
+    KeyAttribute("task_sk"),
+    entities=(TASK_ITEM,),
+)
+
 ALL_TABLES: Final[tuple[Table, ...]] = (
     PIPELINES,
     SIGNAL_STATE, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
@@ -350,6 +360,7 @@ ALL_TABLES: Final[tuple[Table, ...]] = (
     FANOUT,
     EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS, EVENTS,
     IDEMPOTENCY, API_KEYS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,
+    TASK_ITEMS,
 )  # fmt: skip
 
 

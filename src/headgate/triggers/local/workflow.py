@@ -10,6 +10,7 @@ from headgate.durable.client.handle import failure_of
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Seconds
 from headgate.durable.model.history import Status
+from headgate.durable.model.names import BUILT_IN, is_built_in
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,
@@ -44,6 +45,11 @@ class WorkflowConfig(Config, frozen=True):
 
     def __post_init__(self) -> None:
         check_name("workflow", self.workflow)
+        if is_built_in(self.workflow):
+            raise ValueError(
+                f"workflow {self.workflow[:80]!r}: names that begin with {BUILT_IN!r} are reserved for Headgate; "
+                "name a workflow of an app"
+            )
 
 
 class WorkflowKind:

@@ -238,7 +238,7 @@ def test_run_fanout__an_order_that_makes_no_sense__is_refused() -> None:
 @contextmanager
 def opened(**machines: Any) -> Iterator[tuple[hg.testing.Environment, MachineExecutions]]:
     """Give an environment in which these machines can be run."""
-    with hg.testing.Environment(hg.App("machines")) as env:
+    with hg.testing.Environment(hg.App("machines"), tables=["locks:PK:SK"]) as env:
         executions = env.service.asl.executions
         for name, definition in machines.items():
             executions.machines.put(name, json.dumps(definition))
@@ -253,7 +253,7 @@ def test_machine__its_tasks_call_services__keeps_the_item_and_publishes() -> Non
                 "Type": "Task",
                 "Resource": "arn:aws:states:::dynamodb:putItem",
                 "Parameters": {
-                    "TableName": "headgate-pipelines",
+                    "TableName": "locks",
                     "Item": {**key("LOCK#a", "LOCK"), "owner": {"S.$": "$.who"}},
                     "ConditionExpression": "attribute_not_exists(PK)",
                 },

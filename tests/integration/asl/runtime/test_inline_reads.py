@@ -10,7 +10,7 @@ import pytest
 from headgate.asl.machines.executions import ExecutionStatus
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.definitions import Activity
-from headgate.errors import StoreBusyError
+from headgate.errors import InvalidIdError, StoreBusyError
 from tests.asl_rig import Rig, machine, task
 
 OURS = "headgate.clerk"
@@ -61,14 +61,14 @@ def asks(*actions: str) -> dict[str, Any]:
 
 def test_function__that_looks__is_answered_without_an_activity_and_looks_once(rig: Rig) -> None:
     clerk = employ(rig)
-    ended = rig.run(asks("checkOne", "checkOne"))
+    ended = rig.end(rig.start_internal(asks("checkOne", "checkOne")))
     assert ended.output == {"answer0": {"by": "look"}, "answer1": {"by": "look"}}
     assert (len(clerk.looks), clerk.calls) == (2, [])
 
 
 def test_function__look_that_cannot_tell__is_called(rig: Rig) -> None:
     clerk = employ(rig)
-    assert rig.run(asks("checkTwo")).output == {"answer0": {"by": "call"}}
+    assert rig.end(rig.start_internal(asks("checkTwo"))).output == {"answer0": {"by": "call"}}
     assert clerk.calls == [{"action": "checkTwo"}]
 
 
@@ -77,19 +77,19 @@ def test_function__look_that_fails__is_called(rig: Rig) -> None:
         raise StoreBusyError("busy")
 
     clerk = employ(rig, busy)
-    assert rig.run(asks("checkOne")).output == {"answer0": {"by": "call"}}
+    assert rig.end(rig.start_internal(asks("checkOne"))).output == {"answer0": {"by": "call"}}
     assert len(clerk.calls) == 1
 
 
 def test_function__action_that_does_something__is_called_and_never_looked_at(rig: Rig) -> None:
     clerk = employ(rig)
-    assert rig.run(asks("release")).output == {"answer0": {"by": "call"}}
+    assert rig.end(rig.start_internal(asks("release"))).output == {"answer0": {"by": "call"}}
     assert clerk.looks == []
 
 
 def test_function__replayed_by_a_process_that_cannot_look__goes_on_with_what_was_seen(rig: Rig) -> None:
     clerk = employ(rig)
-    execution_id = rig.start(asks("checkOne", "checkOne"))
+    execution_id = rig.start_internal(asks("checkOne", "checkOne"))
     rig.app.activities[OURS].look = None
 
     ended = rig.end(execution_id)
@@ -102,5 +102,16 @@ def test_function__replayed_by_a_process_that_cannot_look__goes_on_with_what_was
 def test_stand_in__for_a_function_that_looks__gets_every_call(rig: Rig) -> None:
     clerk = employ(rig)
     rig.stand_in(OURS).returns({"by": "stand-in"})
-    assert rig.run(asks("checkOne")).output == {"answer0": {"by": "stand-in"}}
+    assert rig.end(rig.start_internal(asks("checkOne"))).output == {"answer0": {"by": "stand-in"}}
     assert clerk.looks == []
+
+
+def test_function_of_headgate__called_by_a_machine_of_a_user__is_refused(rig: Rig) -> None:
+    clerk = employ(rig)
+    with pytest.raises(InvalidIdError, match="reserved for Headgate"):
+        rig.start(asks("checkOne"))
+    resource = "arn:aws:states:::lambda:invoke"
+    computed = {"Type": "Task", "Resource": resource, "Parameters": {"FunctionName.$": "$.name", "Payload": {}}}
+    ended = rig.run(machine(("Ask", computed)), {"name": OURS})
+    assert (ended.status, ended.error) == (ExecutionStatus.FAILED, "States.Runtime")
+    assert (clerk.calls, clerk.looks) == ([], [])

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from headgate.asl.errors import StateError
-from headgate.asl.tasks.dynamodb import READABLE, WRITABLE
+from headgate.asl.tasks.user_tables import UserTables
+from headgate.errors import SettingsError
 from headgate.store.catalogue import tables
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Key
 from headgate.store.table_names import TableNames
-from tests.integration.asl.task_rig import PIPELINES, Rig, key
+from tests.integration.asl.task_rig import ITEMS, Rig, key
 from tests.integration.fanout.worlds import CrashError, once
 
 VALID = "DynamoDB.AmazonDynamoDBException"
@@ -357,7 +358,7 @@ def test_update__another_counts_between_read_and_write__both_are_counted(rig: Ri
     put(rig, n={"N": "1"})
 
     def other() -> None:
-        rig.sqlite.update(tables.PIPELINES, Key("app", "one"), set={"n": 10})
+        rig.sqlite.update(tables.TASK_ITEMS, Key(f"{ITEMS}#app", "one"), set={"n": 10})
 
     rig.crashing.before_write = once(other)
     answer = rig.dynamodb(
@@ -370,7 +371,7 @@ def test_update__another_counts_between_read_and_write__both_are_counted(rig: Ri
 def test_condition__made_false_between_read_and_write__is_decided_anew(rig: Rig) -> None:
     put(rig, owner={"S": "nobody"})
     rig.crashing.before_write = once(
-        lambda: rig.sqlite.update(tables.PIPELINES, Key("app", "one"), set={"owner": "other"})
+        lambda: rig.sqlite.update(tables.TASK_ITEMS, Key(f"{ITEMS}#app", "one"), set={"owner": "other"})
     )
     refused = rig.refused(
         "putItem",
@@ -388,7 +389,7 @@ def test_update__others_never_let_it_through__gives_up_with_a_name_to_retry(rig:
     counts = iter(range(2, 10_000))
 
     def other() -> None:
-        rig.sqlite.update(tables.PIPELINES, Key("app", "one"), set={"n": next(counts)})
+        rig.sqlite.update(tables.TASK_ITEMS, Key(f"{ITEMS}#app", "one"), set={"n": next(counts)})
 
     rig.crashing.before_write = other
     refused = rig.refused("updateItem", Key=key(), UpdateExpression=COUNT, ExpressionAttributeValues=COUNT_VALUES)
@@ -428,7 +429,7 @@ def test_write__worker_dies_at_the_write__second_attempt_answers_as_the_first_wo
 ) -> None:
     put(rig, n={"N": "1"})
     rig.crashing.crash_at, rig.crashing.is_applied = rig.crashing.writes + 1, is_applied
-    parameters = {"TableName": PIPELINES, **given}
+    parameters = {"TableName": ITEMS, **given}
     with pytest.raises(CrashError):
         rig.call("dynamodb", action, parameters, id="machine:one#7#000001")
     assert rig.call("dynamodb", action, parameters, id="machine:one#7#000001", attempt=2) == answer
@@ -512,45 +513,91 @@ def test_query__that_no_index_can_answer__is_refused(rig: Rig, given: dict[str, 
 # Tables and parameters.
 
 
-@pytest.mark.parametrize("table", [table.name for table in ALL_TABLES if table.name not in WRITABLE])
-def test_write__into_a_table_of_ours__is_denied(rig: Rig, table: str) -> None:
-    for action, given in (("putItem", {"Item": key()}), ("deleteItem", {"Key": key()}), ("updateItem", {"Key": key()})):
+@pytest.mark.parametrize("table", [table.name for table in ALL_TABLES])
+def test_call__on_a_table_of_headgate__is_denied(rig: Rig, table: str) -> None:
+    query = {"KeyConditionExpression": "PK = :p", "ExpressionAttributeValues": {":p": {"S": "app"}}}
+    for action, given in (
+        ("putItem", {"Item": key()}),
+        ("deleteItem", {"Key": key()}),
+        ("updateItem", {"Key": key()}),
+        ("getItem", {"Key": key()}),
+        ("query", query),
+    ):
         assert rig.refused(action, table=table, **given).error == "DynamoDB.AccessDeniedException"
-
-
-def test_tables__that_machines_may_read__are_none_of_the_engine() -> None:
-    engine = {
-        tables.EXECUTIONS, tables.TURNS, tables.INBOXES, tables.ACTIVITIES, tables.TIMERS, tables.SUBSCRIPTIONS,
-        tables.WORKERS, tables.API_KEYS, tables.AUDIT, tables.IDEMPOTENCY, tables.STREAM_CHECKPOINTS,
-    }  # fmt: skip
-    assert not READABLE & {table.name for table in engine}
-    assert WRITABLE < READABLE
-
-
-@pytest.mark.parametrize(
-    ("action", "given"), [("getItem", {"Key": key()}), ("query", {"KeyConditionExpression": "key_id = :k"})]
-)
-def test_read__of_a_table_with_secrets__is_denied(rig: Rig, action: str, given: dict[str, Any]) -> None:
-    assert rig.refused(action, table="headgate-api-keys", **given).error == "DynamoDB.AccessDeniedException"
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "headgate-pipelines",
+        "HEADGATE-pipelines",
+        " headgate-pipelines",
         "prod-headgate-pipelines",
         "arn:aws:dynamodb:eu-west-1:123456789012:table/headgate-pipelines",
+        "arn:aws:dynamodb:eu-west-1:123456789012:table/prod-headgate-pipelines/index/GSI1",
+        f"{ITEMS}:table/headgate-pipelines",
     ],
 )
-def test_table__by_its_name_its_prefixed_name_or_its_arn__is_found(tmp_path: Path, name: str) -> None:
+def test_table_of_headgate__by_any_form_of_its_name__is_denied(tmp_path: Path, name: str) -> None:
     with Rig(tmp_path, names=TableNames("prod-")) as rig:
-        rig.dynamodb("putItem", table=name, Item=key())
-        assert item(rig) == {}
+        assert rig.refused("putItem", table=name, Item=key()).error == "DynamoDB.AccessDeniedException"
 
 
-@pytest.mark.parametrize("name", ["orders", "staging-headgate-pipelines"])
-def test_table__that_is_not_in_the_catalogue__is_not_found(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("name", [ITEMS, f"arn:aws:dynamodb:eu-west-1:123456789012:table/{ITEMS}"])
+def test_declared_table__by_its_name_or_its_arn__is_found(rig: Rig, name: str) -> None:
+    rig.dynamodb("putItem", table=name, Item=key())
+    assert item(rig) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["orders", ITEMS.upper(), f"arn:aws:dynamodb:eu-west-1:123456789012:table/{ITEMS}/index/x", f"x:table/{ITEMS}"],
+)
+def test_table__that_is_not_declared__is_not_found(rig: Rig, name: str) -> None:
     assert rig.refused("getItem", table=name, Key=key()).error == "DynamoDB.ResourceNotFoundException"
+
+
+def test_items__of_two_tables_under_one_key__are_apart(tmp_path: Path) -> None:
+    with Rig(tmp_path, declared=["orders:id", "lines:order:line"]) as rig:
+        rig.dynamodb("putItem", table="orders", Item={"id": {"S": "7"}, "n": {"N": "1"}})
+        rig.dynamodb("putItem", table="lines", Item={"order": {"S": "7"}, "line": {"S": "1"}, "n": {"N": "2"}})
+        query = {"KeyConditionExpression": "id = :i", "ExpressionAttributeValues": {":i": {"S": "7"}}}
+        found = rig.dynamodb("query", table="orders", **query)
+        assert found["Items"] == [{"id": {"S": "7"}, "n": {"N": "1"}}]
+        query = {
+            "KeyConditionExpression": "#o = :o AND line > :l",
+            "ExpressionAttributeNames": {"#o": "order"},
+            "ExpressionAttributeValues": {":o": {"S": "7"}, ":l": {"S": "0"}},
+        }
+        assert rig.dynamodb("query", table="lines", **query)["Count"] == 1
+
+
+def test_item__with_an_attribute_of_the_stored_key__is_refused(rig: Rig) -> None:
+    assert rig.refused("putItem", Item={**key(), "task_pk": {"S": "other#app"}}).error == VALID
+    put(rig)
+    refused = rig.refused(
+        "updateItem",
+        Key=key(),
+        UpdateExpression="SET task_pk = :v",
+        ExpressionAttributeValues={":v": {"S": "other#app"}},
+    )
+    assert refused.error == VALID
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "orders",
+        "headgate-pipelines:PK:SK",
+        "Headgate-Events:PK",
+        "prod-headgate-pipelines:PK",
+        "orders:a:a",
+        "o:task_pk",
+    ],
+)
+def test_declaration__invalid_or_of_a_table_of_headgate__is_refused(rig: Rig, declaration: str) -> None:
+    with pytest.raises(SettingsError, match=r"tasks\.tables"):
+        UserTables(rig.sqlite, [declaration], TableNames("prod-"))
 
 
 @pytest.mark.parametrize(
@@ -580,7 +627,7 @@ def test_key__that_is_not_the_tables__is_refused(rig: Rig, given: Any) -> None:
 
 
 def test_sdk__its_names_of_parameters_and_errors__are_its_own(rig: Rig) -> None:
-    parameters = {"tableName": PIPELINES, "item": key(), "conditionExpression": "attribute_exists(PK)"}
+    parameters = {"tableName": ITEMS, "item": key(), "conditionExpression": "attribute_exists(PK)"}
     with pytest.raises(StateError) as failed:
         rig.call("aws-sdk:dynamodb", "PutItem", parameters)
     assert failed.value.error == "DynamoDb.ConditionalCheckFailedException"

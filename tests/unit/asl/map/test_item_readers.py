@@ -55,7 +55,9 @@ def test_read__a_file__gives_its_items(
     ("reading", "fact"),
     [
         (ItemReading(GET, {"Bucket": "in", "Key": "gone"}, {"InputType": "JSON"}), "buckets/in/gone"),
-        (ItemReading(GET, {"Bucket": "in", "Key": "../../archive/secret"}, {"InputType": "JSON"}), "blob name"),
+        (ItemReading(GET, {"Bucket": "in", "Key": "../../archive/secret"}, {"InputType": "JSON"}), "inside its bucket"),
+        (ItemReading(GET, {"Bucket": "..", "Key": "secret"}, {"InputType": "JSON"}), "bucket '..'"),
+        (ItemReading(LIST, {"Bucket": "in", "Prefix": "../../"}), "inside its bucket"),
         (ItemReading(GET, {"Bucket": "in"}, {"InputType": "JSON"}), "name a Key"),
         (ItemReading(GET, OBJECT, {"InputType": "PARQUET"}), "CSV, JSON, JSONL, MANIFEST"),
         (ItemReading(GET, OBJECT, {"InputType": "JSON"}), "data of bucket in"),

@@ -11,10 +11,11 @@ from msgspec import Raw, Struct
 
 from headgate.auth.roles import Permission
 from headgate.durable.client.blocked_on import BlockedOn
-from headgate.durable.client.start_lookup import BUILT_IN, servers
+from headgate.durable.client.start_lookup import servers
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.history import Status
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
@@ -179,7 +180,7 @@ class Executions:
                 served[name] = served.get(name, 0) + 1
         loaded = self._service.app.workflows
         views = []
-        for name in sorted(each for each in {*loaded, *served} if not each.startswith(BUILT_IN)):
+        for name in sorted(each for each in {*loaded, *served} if not is_built_in(each)):
             if name in loaded:
                 one = loaded[name]
                 about = (one.function.__doc__ or "").strip().partition("\n")[0]
