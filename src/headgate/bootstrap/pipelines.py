@@ -121,6 +121,7 @@ def open_pipelines(
         gate=gate,
         engine=engine,
         archetypes=archetypes,
+        keyring=opened.keyring,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
@@ -242,7 +243,7 @@ def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # no
 
     def evaluate(event: dict[str, Any]) -> Answer:
         run = pipelines.stores.runs.get(str(event["runId"]))
-        pipeline = pipelines.reader.of_run(run)
+        pipeline, is_from_folder = pipelines.reader.with_origin(run)
         name = str(event["trait"]["type"])
         order = TraitOrder(
             pipeline_id=run.pipeline_id,
@@ -251,6 +252,7 @@ def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # no
             schedule_id=run.schedule_id,
             date=run.date,
             run_id=run.run_id,
+            is_from_folder=is_from_folder,
         )
         result = evaluators.evaluate_trait(order, pipelines.clock.now())
         return _trait_answer(result, pipelines.clock.now())
@@ -392,7 +394,14 @@ def apply_folder(pipelines: OpenPipelines, folder: Path, project: ProjectArchety
     )
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:
-        service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.definition_events)
+        service.definitions.put(
+            each.pipeline,
+            each.text,
+            "folder",
+            source=each.source,
+            also=service.definition_events,
+            is_from_folder=True,
+        )
     for problem in (*project.problems, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})

@@ -16,6 +16,7 @@ from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
 from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.catalog.cache import KnownPipelines
+from headgate.pipelines.catalog.provenance import DefinitionSeals
 from headgate.pipelines.catalog.store import PipelineChange, PipelineStore
 from headgate.pipelines.change_router import ChangeRouter
 from headgate.pipelines.definition.model import Json
@@ -52,6 +53,7 @@ from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits.traits import Traits
+from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
 from headgate.triggers.contract import Trigger, TriggerFailedError
@@ -86,17 +88,19 @@ class PipelineService:
         gate: Gate | None = None,
         engine: Engine | None = None,
         archetypes: Mapping[str, Archetype] | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
 
-        `archetypes` are those of the project; None: only the built-in ones.
+        `archetypes` are those of the project; None: only the built-in ones. The `keyring` seals definitions of the
+        project folder; without it, no definition may run a program.
         """
         self.store = store
         self.clock = clock
         self.ids = ids
         self.trigger = trigger
         self.archetypes = archetypes
-        self.definitions = PipelineStore(store, clock)
+        self.definitions = PipelineStore(store, clock, DefinitionSeals(keyring))
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus)
         self.event_writer = EventWriter(store, clock, self.events)

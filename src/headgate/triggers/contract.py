@@ -52,6 +52,8 @@ class TriggerOrder(Struct, frozen=True, kw_only=True):
     date: str
     run_id: str
     attempt: int = 1
+    # Whether the definition is from the project folder, as a trigger that runs a program must be.
+    is_from_folder: bool = False
     # Callback URL for jobs that report their end themselves.
     callback_url: str | None = None
 

@@ -77,8 +77,19 @@ class TriggerKinds:
             raise DefinitionError(f"trigger {type}: {exc}") from exc
 
     def start(self, order: TriggerOrder) -> Started:
-        """Start a job, or find the one that was started for this key. Raises `TriggerFailedError`."""
+        """Start a job, or find the one that was started for this key. Raises `TriggerFailedError`.
+
+        A local trigger starts only from a definition of the project folder: the row may have been altered since it was
+        stored.
+        """
         job = self._job(order)
+        if self._kinds[order.type].is_local and not order.is_from_folder:
+            raise TriggerFailedError(
+                f"run {order.key}: a trigger of type {order.type} runs a program on the server, and the definition of "
+                f"pipeline {order.pipeline} was not loaded from its project folder; put its file there and restart the "
+                "server",
+                FailureCategory.PERMANENT,
+            )
         with _without(job.secrets):
             started = self._kinds[order.type].start(job)
         clean = {name: scrubbed(value, job.secrets) for name, value in started.metadata.items()}

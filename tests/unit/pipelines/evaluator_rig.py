@@ -58,7 +58,14 @@ def order(
 ) -> TraitOrder:
     trait = Trait(evaluator=evaluator, config=config, ttl=Seconds(ttl), timeout=Seconds(timeout))
     return TraitOrder(
-        pipeline_id="orders", trait_type=trait_type, trait=trait, date=date, schedule_id=schedule_id, run_id="run_1"
+        pipeline_id="orders",
+        trait_type=trait_type,
+        trait=trait,
+        date=date,
+        schedule_id=schedule_id,
+        run_id="run_1",
+        # As of a definition of the project folder, which may run programs.
+        is_from_folder=True,
     )
 
 

@@ -43,6 +43,8 @@ def order(
         run_id=run_id,
         attempt=attempt,
         callback_url=callback_url,
+        # As of a definition of the project folder, which may run programs.
+        is_from_folder=True,
     )
 
 

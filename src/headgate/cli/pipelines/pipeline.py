@@ -96,7 +96,7 @@ def show(
 
     facts = {name: found[name] for name in ("id", "description", "owner", "tier", "period", "schedules")}
     since = LocalTimes(api).text(pipeline, found["at"])
-    facts |= {"version": f"{found['version']}, by {found['by']} at {since}", "source": found["source"]}
+    facts |= {"version": f"{found['version']}, by {found['by']} at {since}", "source": _source(found)}
     if version is None:
         control = api.get(at("pipelines", pipeline, "control"))
         by = f", by {control['by']}: {control['reason']}" if control["state"] != "ACTIVE" else ""
@@ -104,6 +104,15 @@ def show(
     show_facts({**facts, "reason": found["reason"]})
     definition = msgspec.json.encode(found["definition"])
     typer.echo(msgspec.json.format(definition, indent=2).decode())
+
+
+def _source(found: dict[str, Any]) -> str:
+    """Return where a definition came from. A server of an earlier build states the source only."""
+    provenance = found.get("provenance")
+    if provenance is None:
+        return str(found["source"])
+    digest = f", sha256 {provenance['sha256']}" if provenance["sha256"] else ""
+    return f"{provenance['origin']}: {provenance['source'] or 'not recorded'}{digest}"
 
 
 @server_command(app, "versions")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError, UserError
@@ -36,6 +37,8 @@ class StoredPipeline(Struct, frozen=True, kw_only=True):
     # The file or call it came from, and the digest of its text.
     source: str = ""
     source_digest: str = ""
+    # The signature of the server over a definition from the project folder; see `provenance`.
+    seal: str = ""
     deleted: bool = False
     # Why it was changed or deleted, if stated.
     reason: str = ""
@@ -86,6 +89,13 @@ def change_writes(
     ]
 
 
+def sealing_writes(stored: StoredPipeline, source_text: str, condition: Condition) -> list[Write]:
+    """Return the writes that replace both rows of the current version, whose definition is unchanged."""
+    config, version, *_ = change_writes(stored, source_text, stored, condition)
+    assert isinstance(version, Put), "the row of the version"
+    return [config, replace(version, condition=None)]
+
+
 def stored_of(item: Item) -> StoredPipeline:
     """Decode a definition from its row. The definition in it may have any supported format.
 
@@ -102,6 +112,7 @@ def stored_of(item: Item) -> StoredPipeline:
             at=str(item.get("at", "")),
             source=str(item.get("source", "")),
             source_digest=str(item.get("source_digest", "")),
+            seal=str(item.get("seal", "")),
             deleted=bool(item.get("deleted", False)),
             reason=str(item.get("reason", "")),
         )
@@ -156,6 +167,8 @@ def _attributes(stored: StoredPipeline) -> Item:
         "owner": pipeline.owner,
         "tier": pipeline.tier,
     }
+    if stored.seal:
+        attributes["seal"] = stored.seal
     if stored.deleted:
         attributes["deleted"] = True
     if stored.reason:

@@ -22,6 +22,7 @@ from headgate.errors import (
     TransactionLimitError,
     VersionConflictError,
 )
+from headgate.pipelines.catalog.provenance import API, DefinitionSeals, Origin, Provenance
 from headgate.pipelines.catalog.rows import (
     KIND,
     PARTITION,
@@ -32,6 +33,7 @@ from headgate.pipelines.catalog.rows import (
     dependent_of,
     id_of,
     moment_text,
+    sealing_writes,
     stored_of,
     version_key,
 )
@@ -99,9 +101,11 @@ def _nothing(_: PipelineChange) -> Sequence[Write]:
 class PipelineStore:
     """Stores definitions. Returned objects are copies."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, seals: DefinitionSeals | None = None) -> None:
+        """Without `seals`, no definition counts as loaded from the project folder."""
         self._store = store
         self._clock = clock
+        self._seals = seals if seals is not None else DefinitionSeals()
 
     def put(
         self,
@@ -113,9 +117,11 @@ class PipelineStore:
         reason: str = "",
         version: int | None = None,
         also: Also = _nothing,
+        is_from_folder: bool = False,
     ) -> PipelineChange:
         """Store a definition as the current one of its pipeline. An unchanged one is no new version.
 
+        Only the loader of the project folder sets `is_from_folder`: the definition is sealed and may run programs.
         With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`. A
         deleted pipeline is restored and its versions continue. Raises `InvalidPayloadError` for a text that is too
         long, and `TransactionLimitError` for more changed upstreams than fit into one transaction.
@@ -136,7 +142,23 @@ class PipelineStore:
             source_digest=hashlib.sha256(source_text.encode()).hexdigest(),
             reason=reason[:REASON_CHARS_MAX],
         )
-        return self._change(wanted, source_text, version, also)
+        return self._change(wanted, source_text, version, also, is_from_folder=is_from_folder)
+
+    def is_from_folder(self, stored: StoredPipeline) -> bool:
+        """Whether this definition was loaded from the project folder and is unaltered since."""
+        fields = (stored.pipeline, stored.version, stored.source, stored.source_digest)
+        return not stored.deleted and self._seals.holds(stored.seal, *fields)
+
+    def provenance(self, stored: StoredPipeline) -> Provenance:
+        """Return where a definition came from."""
+        origin = Origin.API if stored.source == API else Origin.UNKNOWN
+        return Provenance(
+            origin=Origin.FOLDER if self.is_from_folder(stored) else origin,
+            source=stored.source,
+            sha256=stored.source_digest,
+            by=stored.by,
+            at=stored.at,
+        )
 
     def delete(
         self,
@@ -249,7 +271,15 @@ class PipelineStore:
                     continue
         return dependents
 
-    def _change(self, wanted: StoredPipeline, source_text: str, version: int | None, also: Also) -> PipelineChange:
+    def _change(
+        self,
+        wanted: StoredPipeline,
+        source_text: str,
+        version: int | None,
+        also: Also,
+        *,
+        is_from_folder: bool = False,
+    ) -> PipelineChange:
         pipeline_id = wanted.pipeline.id
         for _ in range(_TRIES):
             row = self._row(pipeline_id)
@@ -259,9 +289,15 @@ class PipelineStore:
                     "look at what changed, then try again"
                 )
             change = _change_of(wanted, row)
-            if not change.is_changed:
+            is_sealed = not is_from_folder or self.is_from_folder(change.stored)
+            if not change.is_changed and is_sealed:
                 return change
-            writes = [*change_writes(change.stored, source_text, row.stored, row.condition), *also(change)]
+            if is_from_folder:
+                change = self._sealed(change, wanted)
+            if change.is_changed:
+                writes = [*change_writes(change.stored, source_text, row.stored, row.condition), *also(change)]
+            else:
+                writes = sealing_writes(change.stored, source_text, row.condition)
             if len(writes) > WRITES_MAX:
                 raise TransactionLimitError(
                     f"pipeline {pipeline_id}: {len(writes)} rows would change at once, at most {WRITES_MAX} can; "
@@ -273,6 +309,22 @@ class PipelineStore:
                 continue
             return change
         raise VersionConflictError(f"pipeline {pipeline_id}: concurrent changes keep winning; read it, then try again")
+
+    def _sealed(self, change: PipelineChange, wanted: StoredPipeline) -> PipelineChange:
+        """Return a change with the seal of a definition from the folder, also of one that is stored already."""
+        source, source_digest = wanted.source, wanted.source_digest
+        stored = replace(
+            change.stored,
+            # Equal to the stored one, or its replacement: what is sealed is what the folder holds.
+            pipeline=wanted.pipeline,
+            digest=wanted.digest,
+            by=wanted.by,
+            at=wanted.at,
+            source=source,
+            source_digest=source_digest,
+            seal=self._seals.seal(wanted.pipeline, change.stored.version, source, source_digest),
+        )
+        return replace(change, stored=stored)
 
     def _row(self, pipeline_id: str) -> _Row:
         """Return the current row, also if it is missing or unreadable."""
@@ -326,7 +378,7 @@ def _change_of(wanted: StoredPipeline, row: _Row) -> PipelineChange:
         lines = [f"+ pipeline {wanted.pipeline.id}"]
     else:
         lines = differences(before.pipeline, wanted.pipeline)
-        if not lines and before.source_digest != wanted.source_digest:
+        if not lines and (before.source_digest != wanted.source_digest or not before.version):
             lines = ["~ its text alone: comments, order or layout"]
     if before is not None and not lines:
         return PipelineChange(stored=before)

@@ -57,12 +57,12 @@ class JobControl:
         is refused, or has failed for good, is an answer and not an error.
         """
         run = self._stores.runs.get(call.run_id)
-        pipeline = self._definitions.of_run(run)
+        pipeline, is_from_folder = self._definitions.with_origin(run)
         if run.status is RunStatus.PENDING:
             run = self._stores.runs.move(run, RunStatus.TRIGGERING, lock_token=call.lock_token, also=self._state_events)
         if run.status is not RunStatus.TRIGGERING:
             return _status_answer(run)
-        order = order_of(run, pipeline)
+        order = order_of(run, pipeline, is_from_folder=is_from_folder)
         try:
             started = self._trigger.start(order)
         except TriggerFailedError as exc:
@@ -220,8 +220,8 @@ class JobControl:
         return [*self._state_events(run, log), *self._events.writes(EventName.JOB_TRIGGERED, run.slot, detail)]
 
 
-def order_of(run: Run, pipeline: Pipeline) -> TriggerOrder:
-    """Return the trigger order for the job of a run."""
+def order_of(run: Run, pipeline: Pipeline, *, is_from_folder: bool = False) -> TriggerOrder:
+    """Return the trigger order for the job of a run. `is_from_folder` matters for a start only."""
     assert pipeline.trigger is not None, "a pipeline without a trigger begins no run"
     return TriggerOrder(
         type=pipeline.trigger.type,
@@ -230,6 +230,7 @@ def order_of(run: Run, pipeline: Pipeline) -> TriggerOrder:
         schedule=run.schedule_id,
         date=run.date,
         run_id=run.run_id,
+        is_from_folder=is_from_folder,
     )
 
 

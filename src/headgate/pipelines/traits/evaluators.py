@@ -41,6 +41,8 @@ class TraitOrder(Struct, frozen=True, kw_only=True):
     schedule_id: str = ""
     date: str = ""
     run_id: str = ""
+    # Whether the definition is from the project folder, as an evaluator that runs a program must be.
+    is_from_folder: bool = False
 
 
 class Evaluators:
@@ -120,6 +122,12 @@ class Evaluators:
         except DefinitionError as exc:
             return failure(FailureCategory.PERMANENT, str(exc))
         reference = order.trait.evaluator
+        if reference.startswith(evaluator_process.PREFIX) and not order.is_from_folder:
+            return failure(
+                FailureCategory.PERMANENT,
+                f"evaluator {reference[:80]!r} runs a program, and the definition of pipeline {order.pipeline_id} was "
+                "not loaded from the project folder of the server; put its file there and restart the server",
+            )
         question = _question(order, now)
         evaluator = self._evaluator(reference)
         name = _name(order)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.clock import SystemClock
 from headgate.triggers.contract import (
@@ -321,3 +322,12 @@ def test_signal_names__every_way_to_be_killed__can_be_said(tmp_path: Path) -> No
     code = f"import os; os.kill(os.getpid(), {int(signal.SIGRTMIN) + 3})"
 
     assert "killed by signal" in str(failure(tmp_path, python(code)))
+
+
+def test_start__definition_that_is_not_from_the_project_folder__runs_nothing(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    asked = replace(order("command", {"command": ["touch", str(made)]}), is_from_folder=False)
+    with pytest.raises(TriggerFailedError, match="project folder") as failed:
+        kinds(tmp_path).start(asked)
+    assert (failed.value.category, failed.value.was_started) == (FailureCategory.PERMANENT, False)
+    assert not made.exists()

@@ -15,6 +15,7 @@ from headgate.pipelines.authoring.loader import FILE_BYTES_MAX, Loaded, LoadedPi
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.catalog.proposals import Proposals
+from headgate.pipelines.catalog.provenance import API, Provenance
 from headgate.pipelines.catalog.rows import StoredPipeline
 from headgate.pipelines.catalog.store import BadPipeline, PipelineChange
 from headgate.pipelines.definition import problems
@@ -116,6 +117,7 @@ class PipelineView(Struct, frozen=True, kw_only=True):
     source: str
     reason: str
     deleted: bool
+    provenance: Provenance
     definition: dict[str, Any]
     warnings: list[Finding] = []
 
@@ -255,17 +257,17 @@ class _Pipelines:
 
     def ls(self, call: Call[None, PageQuery]) -> Answer:
         page = self._definitions.ls(limit=call.query.limit, cursor=call.query.cursor)
-        return Answer(PipelinePage([_view(each) for each in page.pipelines], list(page.bad), page.cursor))
+        return Answer(PipelinePage([self._view(each) for each in page.pipelines], list(page.bad), page.cursor))
 
     def show(self, call: Call[None, VersionQuery]) -> Answer:
         stored = self._definitions.get(call.path["id"], call.query.version)
-        return Answer(_view(stored), headers=etag(stored.version))
+        return Answer(self._view(stored), headers=etag(stored.version))
 
     def versions(self, call: Call[None, PageQuery]) -> Answer:
         page = self._definitions.versions(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
         if not page.pipelines and call.query.cursor is None:
             self._definitions.get(call.path["id"])
-        return Answer(PipelinePage([_view(each) for each in page.pipelines], list(page.bad), page.cursor))
+        return Answer(PipelinePage([self._view(each) for each in page.pipelines], list(page.bad), page.cursor))
 
     def validate(self, call: Call[None, NoQuery]) -> Answer:
         loaded = self._proposals.read(_text(call.content), _SOURCE)
@@ -310,7 +312,7 @@ class _Pipelines:
                 loaded.pipelines[0].pipeline,
                 text,
                 call.principal.name,
-                source="api",
+                source=API,
                 reason=call.query.reason,
                 version=version,
                 also=self._defined,
@@ -320,7 +322,7 @@ class _Pipelines:
         stored = change.stored
         location = f"{PREFIX}/pipelines/{quote(pipeline_id, safe='')}?version={stored.version}"
         headers = {**etag(stored.version), "location": location}
-        return Answer(_view(stored, _findings(_warnings(loaded))), 201 if change.is_changed else 200, headers)
+        return Answer(self._view(stored, _findings(_warnings(loaded))), 201 if change.is_changed else 200, headers)
 
     def delete(self, call: Call[None, ChangeQuery]) -> Answer:
         def remove(version: int | None) -> PipelineChange:
@@ -335,12 +337,15 @@ class _Pipelines:
         matching(call.headers, None, remove)
         return Answer(status=204)
 
+    def _view(self, stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:
+        return _view(stored, self._definitions.provenance(stored), warnings)
+
     def _deleted(self, change: PipelineChange) -> list[Write]:
         detail = {"by": change.stored.by, "version": change.stored.version, "reason": change.stored.reason}
         return self._event_writer.writes(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
 
 
-def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:
+def _view(stored: StoredPipeline, provenance: Provenance, warnings: Sequence[Finding] = ()) -> PipelineView:
     pipeline = stored.pipeline
     return PipelineView(
         id=pipeline.id,
@@ -356,6 +361,7 @@ def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineV
         source=stored.source,
         reason=stored.reason,
         deleted=stored.deleted,
+        provenance=provenance,
         definition=plain(pipeline),
         warnings=list(warnings),
     )
