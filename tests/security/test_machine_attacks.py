@@ -210,6 +210,8 @@ CALLS: Final[dict[str, dict[str, Any]]] = {
         "arn:aws:states:::states:startExecution", {"StateMachineArn": "headgate-lifecycle", "Input": {}}
     ),
     "machine": task("machine:headgate-lifecycle.sync", {"pipelineId": "evil"}),
+    "fan-out": task("fanout:headgate.triggers.local.command_process.run", {"items": ["x"]}),
+    "fan-out with a job": task("fanout:headgate.cli.main:load.sync", {"items": ["x"]}),
     "events": task(
         "arn:aws:states:::events:putEvents",
         {"Entries": [{"Source": "x", "DetailType": "headgate.pipeline.completed", "Detail": {}}]},

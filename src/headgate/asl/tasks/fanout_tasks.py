@@ -19,6 +19,7 @@ from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.activities import FanoutOrder
 from headgate.asl.tasks.resources import TaskCall
 from headgate.durable.model.failures import Failure
+from headgate.durable.model.names import is_built_in
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import HeadgateError, UserError
 from headgate.fanout import hg_map
@@ -68,6 +69,10 @@ def handler_name(name: str) -> str:
     module, _, function = name.rpartition(":" if ":" in name else ".")
     if not module or not function:
         raise runtime_error(f"fanout:{name}: write fanout:module.function, such as fanout:prices.update")
+    if is_built_in(f"{module}."):
+        raise runtime_error(
+            f"fanout:{name}: the modules of Headgate are reserved for Headgate itself; name one of an app"
+        )
     return f"{module}:{function}"
 
 
