@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreClosedError, StoreIOError
+from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file_lock import FileLock
 from headgate.store.sqlite.rows import TableRows
+from headgate.store.table_names import TableNames
 
 APPLICATION_ID: Final = 0x48474154  # "HGAT"; `file` and sqlite3's .dbinfo show it.
 FORMAT: Final = 1
@@ -117,6 +119,23 @@ class DatabaseFile:
                 raise translate(exc, self.path) from exc
             finally:
                 connection.close()
+
+
+def catalogue_of(path: Path) -> str | None:
+    """Return the digest of the schema that the file at `path` has; None for a file without one."""
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        stored = _meta(connection, "catalogue")
+    except sqlite3.Error as exc:
+        raise translate(exc, path) from exc
+    finally:
+        connection.close()
+    return None if stored is None else str(stored)
+
+
+def current_catalogue(names: TableNames) -> str:
+    """Return the digest of the schema that this build creates."""
+    return _digest([TableRows(table, names.physical(table)) for table in ALL_TABLES])
 
 
 def _identity(path: str) -> tuple[int, int]:
