@@ -107,3 +107,18 @@ def test_ls__given_entries__finds_them_by_entity_and_by_time(
     assert pages[1].cursor is None
     between = audit.ls(since=by_entity[1].at, until=by_entity[0].at).entries
     assert [entry.after_version for entry in between] == [4, 3, 2, 1]
+
+
+def test_prune__entries_past_their_retention__the_rest_verifies_from_the_anchor(
+    store: AnyStore, clock: VirtualClock, keyring: Keyring
+) -> None:
+    audit = audit_of(store, clock, keyring)
+    for _ in range(5):
+        clock.advance(10)
+        audit.commit([], said())
+
+    assert audit.prune(kept_seconds=25) == 2
+
+    report = audit_of(store, clock, keyring).verify()
+    assert (report.entries, report.problems) == (3, [])
+    assert [(anchor.sequence, anchor.count) for anchor in report.anchors] == [(2, 2)]

@@ -76,7 +76,8 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     """Settings of the health service.
 
     With `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` is
-    the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, or never for None.
+    the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, audit entries after
+    `audit_seconds`, or never for None.
     """
 
     tier_1_needs_ticket: bool = True
@@ -86,6 +87,7 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     evidence_limits: EvidenceLimits | None = None
     evidence_rates: EvidenceRates | None = None
     archive_seconds: float | None = ARCHIVE_SECONDS
+    audit_seconds: float | None = None
 
 
 _DEFAULTS: Final = HealthOptions()
@@ -125,6 +127,7 @@ class HealthService:
         self._db_system = options.db_system
         self._is_writer = is_writer
         self._archive_seconds = options.archive_seconds
+        self._audit_seconds = options.audit_seconds
         self._sealer = sealer
         self.audit = Audit(store, clock, ids, keyring)
         self.actions = ActionLog(store, clock, ids, self.audit)
@@ -262,11 +265,12 @@ class HealthService:
         return self.evidence.archive() if self._is_writer() else 0
 
     def purge(self) -> int:
-        """Delete expired archives, and re-encrypt secret fields under the active key. Return the count."""
+        """Delete expired archives and audit entries, and re-encrypt secret fields. Return the count."""
         if not self._is_writer():
             return 0
-        kept_seconds = self._archive_seconds
+        kept_seconds, audit_seconds = self._archive_seconds, self._audit_seconds
         purged = 0 if kept_seconds is None else self.evidence.purge_archive(kept_seconds=kept_seconds)
+        purged += 0 if audit_seconds is None else self.audit.prune(kept_seconds=audit_seconds)
         return purged + self._sealer.reseal_all(self.store)
 
     def close(self) -> None:

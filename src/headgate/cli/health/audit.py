@@ -100,7 +100,12 @@ def verify(
         echo_json(found)
     else:
         entries = f"{found['entries']} entries in {found['chains']} chains"
+        pruned = found.get("anchors", [])
+        if pruned:
+            entries += f", after {sum(each['count'] for each in pruned)} pruned ones in {len(pruned)} signed anchors"
         typer.echo(f"TAMPERED: {len(problems)} faults in {entries}" if problems else f"OK: {entries}")
+        for each in pruned:
+            typer.echo(f"chain {each['chain']}: pruned to entry {each['sequence']} of {each['at']}, {each['hash']}")
         for each in problems:
             typer.echo(f"{each['fault']}: chain {each['chain']}, entry {each['sequence']}: {each['fact']}")
     if problems:

@@ -1,7 +1,8 @@
-"""Audit hash chains: how an entry follows from the one before, and how the head is sealed. No I/O.
+"""Audit hash chains: how an entry follows from the one before, and how head and anchor are sealed. No I/O.
 
 Each entry has the hash of the one before it, so that altering, removing or moving one changes every later hash; the
-head has the last hash and is sealed with a key that the store does not hold.
+head has the last hash and is sealed with a key that the store does not hold. Pruning old entries leaves an anchor with
+the hash of the last pruned one, sealed in the same way, from which the rest of the chain verifies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, Outcome
 from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.model.timestamps import instant
-from headgate.store.catalogue.tables import AUDIT, AUDIT_ENTRY, AUDIT_HEAD
+from headgate.store.catalogue.tables import AUDIT, AUDIT_ANCHOR, AUDIT_ENTRY, AUDIT_HEAD
 from headgate.store.keyring import Keyring
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Put
@@ -61,6 +62,20 @@ class Head(Struct, frozen=True):
     sequence: int = 0
     hash: str = NOTHING
     at: str = ""
+
+
+class Anchor(Struct, frozen=True):
+    """The start of a chain whose older entries were pruned.
+
+    `sequence`, `hash` and `at` are those of the last pruned entry, `count` is the number of all pruned entries.
+    """
+
+    chain: int
+    sequence: int = 0
+    hash: str = NOTHING
+    at: str = ""
+    count: int = 0
+    pruned_at: str = ""
 
 
 def chain_of(entity: str) -> int:
@@ -112,6 +127,42 @@ def head_write(before: Head, after: Head, keyring: Keyring) -> Put:
         "seal": keyring.encrypt(dump_ordered(msgspec.to_builtins(after)), context=_context(after.chain)),
     }
     return Put(AUDIT, row, version_is(before.sequence) if before.sequence else absent())
+
+
+def anchor_write(before: Anchor, after: Anchor, keyring: Keyring) -> Put:
+    """Return the write that moves an anchor, conditional on its old position."""
+    row = {
+        **AUDIT.key_attributes(anchor_key(after.chain)),
+        **msgspec.to_builtins(after),
+        "version": after.sequence,
+        "seal": keyring.encrypt(dump_ordered(msgspec.to_builtins(after)), context=_anchor_context(after.chain)),
+    }
+    return Put(AUDIT, row, version_is(before.sequence) if before.sequence else absent())
+
+
+def anchor_key(chain: int) -> Key:
+    """Return the key of a chain's anchor."""
+    return AUDIT_ANCHOR.key(chain=chain)
+
+
+def anchor_of(row: Item | None, chain: int, keyring: Keyring) -> Anchor:
+    """Return the anchor of a row. Raises `CorruptionError` if its seal is invalid."""
+    if row is None:
+        return Anchor(chain)
+    try:
+        sealed = keyring.decrypt(str(row.get("seal")), context=_anchor_context(chain))
+        anchor = typed_decode.convert({name: row.get(name) for name in Anchor.__struct_fields__}, Anchor)
+    except (SignatureError, msgspec.ValidationError) as exc:
+        raise CorruptionError(
+            f"audit chain {chain}: its anchor was altered ({exc}), so its pruned entries are not accounted for; "
+            "restore a backup"
+        ) from exc
+    if sealed != dump_ordered(msgspec.to_builtins(anchor)) or row.get("version") != anchor.sequence:
+        raise CorruptionError(
+            f"audit chain {chain}: its anchor says {anchor.sequence} pruned entries, which is not what was sealed; "
+            "restore a backup"
+        )
+    return anchor
 
 
 def head_key(chain: int) -> Key:
@@ -167,3 +218,7 @@ class _Strict(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def _context(chain: int) -> str:
     # The key for fields, not the one for tokens: heads of idle chains must be readable after any number of rotations.
     return f"{AUDIT.name}#AUDIT#{chain}#HEAD"
+
+
+def _anchor_context(chain: int) -> str:
+    return f"{AUDIT.name}#AUDIT#{chain}#ANCHOR"

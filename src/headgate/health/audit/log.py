@@ -25,6 +25,7 @@ from headgate.health.audit.hash_chain import (
     record_of,
 )
 from headgate.health.audit.listing import Entries, Merge, entries_of, last_row
+from headgate.health.audit.prune import AuditPruner
 from headgate.health.audit.verify import Fault, Problem, Report, Verifier
 from headgate.health.model.timestamps import moment
 from headgate.ids import IdMaker
@@ -121,6 +122,10 @@ class Audit:
         `anchors` are heads that `heads` returned earlier. The heads that this process saw are checked as well.
         """
         return Verifier(self._store, self._keyring).verify([*anchors, *self._heads.values()])
+
+    def prune(self, *, kept_seconds: float, limit: int = 1000) -> int:
+        """Delete entries older than this, leaving a sealed anchor for each chain; return their number."""
+        return AuditPruner(self._store, self._clock, self._keyring).prune(kept_seconds=kept_seconds, limit=limit)
 
     def heads(self) -> list[Head]:
         """Return the head of each chain, to be stored elsewhere for a later `verify`. Raises `CorruptionError`."""

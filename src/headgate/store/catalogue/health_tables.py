@@ -144,6 +144,7 @@ COLUMN_READERS: Final = _lineage("column-readers", "Consumers of a column", COLU
 AUDIT_ENTRY: Final = Entity("audit entry", "AUDIT#{chain}", "{sequence:012d}")
 AUDIT_HEAD: Final = Entity("audit head", "AUDIT#{chain}", "HEAD")
 AUDIT_INTENT: Final = Entity("audit intent", "INTENT#{chain}", "{id}")
+AUDIT_ANCHOR: Final = Entity("audit anchor", "AUDIT#{chain}", "ANCHOR")
 AUDIT: Final = Table(
     "observability-audit",
     "Audit log of changes, as a hash chain",
@@ -151,7 +152,7 @@ AUDIT: Final = Table(
     _SK,
     (Index("entity-index", KeyAttribute("entity"), KeyAttribute("at")),),
     classification=Classification.CONFIDENTIAL,
-    entities=(AUDIT_ENTRY, AUDIT_HEAD, AUDIT_INTENT),
+    entities=(AUDIT_ENTRY, AUDIT_HEAD, AUDIT_ANCHOR, AUDIT_INTENT),
 )
 HEALTH_CHECK: Final = Table(
     "observability-health-check",

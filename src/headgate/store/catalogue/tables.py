@@ -10,6 +10,7 @@ from typing import Final
 
 from headgate.errors import InvalidItemError
 from headgate.store.catalogue.health_tables import AUDIT as AUDIT
+from headgate.store.catalogue.health_tables import AUDIT_ANCHOR as AUDIT_ANCHOR
 from headgate.store.catalogue.health_tables import AUDIT_ENTRY as AUDIT_ENTRY
 from headgate.store.catalogue.health_tables import AUDIT_HEAD as AUDIT_HEAD
 from headgate.store.catalogue.health_tables import AUDIT_INTENT as AUDIT_INTENT
