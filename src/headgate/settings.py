@@ -150,6 +150,7 @@ Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
+RetentionDays = Annotated[int, Meta(ge=1, le=36_500, extra={"allowed": "a whole number from 1 to 36,500"})]
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
@@ -245,6 +246,26 @@ class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     days: Annotated[
         Days, about("Days an archived execution is kept, during which its id stays reserved; 0 keeps it forever.")
+    ] = 365
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long finished records are kept. What something open still needs is kept longer."""
+
+    runs_days: Annotated[
+        RetentionDays, about("Days after their end for runs, reruns and backfills; the last run of a schedule stays.")
+    ] = 90
+    run_logs_days: Annotated[
+        RetentionDays, about("Days for the log of a period, which keeps a finished period from starting again.")
+    ] = 400
+    evaluations_days: Annotated[RetentionDays, about("Days for readiness evaluations.")] = 90
+    job_logs_days: Annotated[RetentionDays, about("Days for the job log.")] = 90
+    markers_days: Annotated[RetentionDays, about("Days for markers.")] = 30
+    sensors_days: Annotated[RetentionDays, about("Days for sensor values of one period.")] = 90
+    pipeline_events_days: Annotated[RetentionDays, about("Days for pipeline events.")] = 90
+    expectations_days: Annotated[RetentionDays, about("Days for verdicts on expectations.")] = 400
+    audit_days: Annotated[
+        RetentionDays, about("Days for audit entries; pruning leaves a signed anchor for the rest of the chain.")
     ] = 365
 
 
@@ -446,6 +467,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     forward: ForwardSettings = ForwardSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    retention: RetentionSettings = RetentionSettings()
     fanout: FanoutSettings = FanoutSettings()
     tasks: TaskSettings = TaskSettings()
     pipelines: PipelineSettings = PipelineSettings()
@@ -513,6 +535,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "worker": WorkerSettings,
     "forward": ForwardSettings,
     "archive": ArchiveSettings,
+    "retention": RetentionSettings,
     "fanout": FanoutSettings,
     "tasks": TaskSettings,
     "pipelines": PipelineSettings,

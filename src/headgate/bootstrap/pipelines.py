@@ -44,6 +44,7 @@ from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.lifecycle.step_functions import StepFunctions
 from headgate.pipelines.operations.backfill_runner import BackfillRunner
 from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.operations.run_retention import RunRetention
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
 from headgate.pipelines.traits.breaker import EvaluatorBreakers
@@ -88,6 +89,7 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     channels: tuple[str, ...]
     watchdog: Watchdog
     heartbeats: Heartbeats
+    retention: RunRetention
 
 
 def open_pipelines(
@@ -122,8 +124,9 @@ def open_pipelines(
         engine=engine,
         archetypes=archetypes,
         keyring=opened.keyring,
+        retention=settings.retention,
     )
-    verdicts = Verdicts(store, clock, pipelines.event_writer)
+    verdicts = Verdicts(store, clock, pipelines.event_writer, retention_days=settings.retention.expectations_days)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
     functions = {
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
@@ -154,6 +157,14 @@ def open_pipelines(
         deliverer=deliverer,
         channels=tuple(_notify_config(settings).channels),
         watchdog=build_watchdog(pipelines, lifecycle),
+        retention=RunRetention(
+            store,
+            clock,
+            backfills,
+            lifecycle.is_open,
+            runs_days=settings.retention.runs_days,
+            run_logs_days=settings.retention.run_logs_days,
+        ),
         heartbeats=Heartbeats(store, clock, pipelines.event_writer),
     )
 

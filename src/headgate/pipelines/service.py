@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.asl.service import AslService
@@ -54,9 +54,13 @@ from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits.traits import Traits
 from headgate.store.keyring import Keyring
+from headgate.settings import RetentionSettings
 from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
 from headgate.triggers.contract import Trigger, TriggerFailedError
+
+_DAY_SECONDS: Final = 86_400
+_RETENTION: Final = RetentionSettings()
 
 
 class Engine(Protocol):
@@ -89,6 +93,7 @@ class PipelineService:
         engine: Engine | None = None,
         archetypes: Mapping[str, Archetype] | None = None,
         keyring: Keyring | None = None,
+        retention: RetentionSettings = _RETENTION,
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
 
@@ -102,12 +107,12 @@ class PipelineService:
         self.archetypes = archetypes
         self.definitions = PipelineStore(store, clock, DefinitionSeals(keyring))
         self.known = KnownPipelines(self.definitions)
-        self.events = PipelineEvents(store, clock, ids, bus)
+        self.events = PipelineEvents(store, clock, ids, bus, retention_days=retention.pipeline_events_days)
         self.event_writer = EventWriter(store, clock, self.events)
-        self.sensors = Sensors(store, clock)
+        self.sensors = Sensors(store, clock, retention_seconds=_DAY_SECONDS * retention.sensors_days)
         self.traits = Traits(store, clock)
-        self.evaluations = Evaluations(store, clock, ids)
-        self.stores = run_stores(store, clock, ids)
+        self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)
+        self.stores = run_stores(store, clock, ids, retention)
         self.reader = DefinitionReader(self.known, calendars)
         periods = RelatedPeriods(self.known.find)
         self.facts = FactReader(

@@ -26,6 +26,7 @@ INCIDENTS_EVERY_SECONDS: Final = 5.0
 EVENTS_EVERY_SECONDS: Final = 1.0
 ARCHIVED_EVERY_SECONDS: Final = 60.0
 TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
+RUNS_PRUNED_EVERY_SECONDS: Final = 3600.0
 # Interval of the heartbeats that server and watchdog exchange.
 _HEARTBEAT_SECONDS: Final = 60.0
 
@@ -107,9 +108,14 @@ class Workers:
             self._pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
 
 
-def sweepers(opened: OpenedStore, health: HealthService, region: OpenRegion | None) -> list[Sweeper]:
-    """Return the sweepers of the store, of health and of the region lease."""
-    return [*store_sweepers(opened), *_health_sweepers(health), *_region_sweepers(region)]
+def sweepers(
+    opened: OpenedStore, health: HealthService, pipelines: OpenPipelines, region: OpenRegion | None
+) -> list[Sweeper]:
+    """Return the sweepers of the store, of health, of pipeline runs and of the region lease."""
+    runs = Sweeper(
+        "old runs", lambda limit: pipelines.retention.prune(limit=limit), interval_seconds=RUNS_PRUNED_EVERY_SECONDS
+    )
+    return [*store_sweepers(opened), *_health_sweepers(health), runs, *_region_sweepers(region)]
 
 
 def store_sweepers(opened: OpenedStore) -> list[Sweeper]:

@@ -121,7 +121,7 @@ class Server:
             pipelines=components.pipelines,
             clock=clock,
         )
-        self._sweepers = sweepers(components.store, components.health, components.region)
+        self._sweepers = sweepers(components.store, components.health, components.pipelines, components.region)
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,

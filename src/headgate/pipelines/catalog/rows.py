@@ -24,6 +24,8 @@ from headgate.store.model.values import Item
 
 KIND: Final = "PIPELINE"
 PARTITION: Final = "PIPELINES"
+# Index partition of deleted pipelines.
+DELETED: Final = "PIPELINES-DELETED"
 
 
 class StoredPipeline(Struct, frozen=True, kw_only=True):
@@ -74,9 +76,10 @@ def change_writes(
     pipeline_id = stored.pipeline.id
     attributes = _attributes(stored)
     config: Item = {**attributes, **PIPELINES.key_attributes(config_key(pipeline_id))}
-    if not stored.deleted:
-        # Deleted pipelines are not in the index.
-        config |= PIPELINE_CONFIG.index_attributes(pipeline_id=pipeline_id)
+    config |= PIPELINE_CONFIG.index_attributes(pipeline_id=pipeline_id)
+    if stored.deleted:
+        # Not among the pipelines, but the retention of their runs finds them.
+        config["GSI1PK"] = DELETED
     version: Item = {
         **attributes,
         **DEFINITIONS.key_attributes(version_key(pipeline_id, stored.version)),

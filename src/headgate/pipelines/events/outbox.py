@@ -31,7 +31,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 SOURCE: Final = "/headgate/pipelines"
-RETENTION_SECONDS: Final = 90 * 86_400
+RETENTION_DAYS: Final = 90
 # Limits for one text of an event's detail, and for the whole detail.
 TEXT_MAX: Final = 4_000
 DETAIL_BYTES_MAX: Final = 32_000
@@ -90,7 +90,10 @@ class EventPage(Struct, frozen=True):
 class PipelineEvents:
     """Publishes and lists pipeline events. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, bus: Bus) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ids: IdMaker, bus: Bus, *, retention_days: int = RETENTION_DAYS
+    ) -> None:
+        self._retention_seconds = retention_days * 86_400
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -106,8 +109,9 @@ class PipelineEvents:
         event_id = self._ids.ulid()
         stored = _stored(kind, event, event_id, now_ms)
         key = PIPELINE_EVENT.key(pipeline_id=event.pipeline_id, timestamp=_digits(now_ms), event_id=event_id)
-        item = row(key, stored, ttl=now_ms // 1000 + RETENTION_SECONDS)
-        once: list[Write] = [Put(CONTROL, _once_row(event, event_id, now_ms), absent())] if event.once else []
+        expires = now_ms // 1000 + self._retention_seconds
+        item = row(key, stored, ttl=expires)
+        once: list[Write] = [Put(CONTROL, _once_row(event, event_id, expires), absent())] if event.once else []
         on_bus = Event(
             id=event_id,
             type=event_type(event.name),
@@ -235,9 +239,9 @@ def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) 
     )
 
 
-def _once_row(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any]:
-    ttl = now_ms // 1000 + RETENTION_SECONDS
-    return {**CONTROL.key_attributes(Key(f"{_ONCE_PREFIX}{event.once}", "DEDUP")), "event_id": event_id, "ttl": ttl}
+def _once_row(event: PipelineEvent, event_id: str, expires: int) -> dict[str, Any]:
+    key = CONTROL.key_attributes(Key(f"{_ONCE_PREFIX}{event.once}", "DEDUP"))
+    return {**key, "event_id": event_id, "ttl": expires}
 
 
 def _digits(at_ms: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from headgate.clock import Clock
@@ -14,7 +16,10 @@ from headgate.pipelines.runs.locks import Locks
 from headgate.pipelines.runs.markers import Markers
 from headgate.pipelines.runs.reruns import Reruns
 from headgate.pipelines.runs.store import Runs
+from headgate.settings import RetentionSettings
 from headgate.store.port import Store
+
+_DEFAULTS: Final = RetentionSettings()
 
 
 class RunStores(Struct, frozen=True, kw_only=True):
@@ -30,15 +35,15 @@ class RunStores(Struct, frozen=True, kw_only=True):
     late_data: LateData
 
 
-def run_stores(store: Store, clock: Clock, ids: IdMaker) -> RunStores:
+def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSettings = _DEFAULTS) -> RunStores:
     """Return the run stores over one store."""
     return RunStores(
         runs=Runs(store, clock, ids),
         locks=Locks(store, clock, ids),
         reruns=Reruns(store, clock, ids),
-        markers=Markers(store, clock),
+        markers=Markers(store, clock, kept_seconds=86_400 * retention.markers_days),
         controls=Controls(store, clock),
         directives=Directives(store, clock),
-        job_log=JobLog(store),
+        job_log=JobLog(store, kept_seconds=86_400 * retention.job_logs_days),
         late_data=LateData(store),
     )

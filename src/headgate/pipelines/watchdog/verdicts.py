@@ -28,7 +28,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 # Longer than any report looks back; the cursors never return to older expectations.
-RETENTION_SECONDS: Final = 400 * 86_400
+RETENTION_DAYS: Final = 400
 NOT_STARTED: Final = "not started"
 _PREFIX: Final = "EXPECT#"
 _WARNED: Final = "warned"
@@ -83,7 +83,10 @@ class VerdictPage(Struct, frozen=True):
 class Verdicts:
     """Stores and reads verdicts. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, events: EventWriter) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, events: EventWriter, *, retention_days: int = RETENTION_DAYS
+    ) -> None:
+        self._retention_seconds = retention_days * 86_400
         self._store = store
         self._clock = clock
         self._events = events
@@ -125,7 +128,7 @@ class Verdicts:
         index = EXPECTATION.index_attributes(
             verdict=stored.verdict.value, due_at=stored.due_at, pipeline_id=pipeline_id
         )
-        item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + RETENTION_SECONDS, **index)
+        item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + self._retention_seconds, **index)
         detail = {
             "kind": stored.kind.value,
             "verdict": stored.verdict.value,
@@ -150,7 +153,11 @@ class Verdicts:
         slot = _slot(pipeline_id, expectation)
         now_ms = self._now_ms()
         key = EXPECTATION.key(**slot._asdict(), kind=f"{expectation.kind.value}#{_WARNED}")
-        mark = {**PIPELINES.key_attributes(key), "warned_at_ms": now_ms, "ttl": now_ms // 1000 + RETENTION_SECONDS}
+        mark = {
+            **PIPELINES.key_attributes(key),
+            "warned_at_ms": now_ms,
+            "ttl": now_ms // 1000 + self._retention_seconds,
+        }
         detail = {"kind": expectation.kind.value, "deadline": iso(expectation.due_at), "status": status}
         try:
             self._store.transact([Put(PIPELINES, mark, absent()), *self._events.writes(name, slot, detail)])
