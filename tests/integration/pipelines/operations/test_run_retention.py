@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -135,7 +136,7 @@ def test_prune__run_that_something_open_needs__stays_until_it_ends(home: Home, r
     slot = Slot("orders", "daily", "2020-01-01")
     spec = BackfillSpec(pipeline_id="orders", schedule_id="daily", dates=("2020-01-01", "2020-01-02"), concurrency=1)
     backfill = rig.backfills.create(spec, by="ann", reason="column")
-    more = {"backfill_id": backfill.backfill_id} if reason == "backfill" else {}
+    more: dict[str, Any] = {"backfill_id": backfill.backfill_id} if reason == "backfill" else {}
     run = rig.begin("exec-old", slot, **more)
     if reason == "active":
         run = rig.finish(run, RunStatus.TRIGGERING, RunStatus.RUNNING)
