@@ -110,6 +110,8 @@ def test_drill__backup_under_load__a_server_on_the_restored_home_has_every_ackno
             # The restored home accepts further entries.
             body = {"dataset_urn": urn(10**6), "tier": "TIER_2", "owner_team": "drill"}
             assert client.post("/datasets", json=body).status_code == 201
+        until(lambda: "headgate_store_bytes " in httpx.get(f"{server.url}/metrics").text, "the size of the store")
+        assert drill.run("vacuum", "--home", str(restored)).returncode == 0
         verified = drill.run("audit", "verify", "--server", server.url)
         assert verified.returncode == 0, verified.stdout + verified.stderr
         assert verified.stdout.startswith("OK: ")

@@ -1,4 +1,4 @@
-"""Backup, restore and upgrade of a home on SQLite."""
+"""Backup, restore, upgrade and vacuum of a home on SQLite."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from headgate.store.sqlite.doctor import inspect
 from headgate.store.sqlite.file import FORMAT, catalogue_of, current_catalogue
 from headgate.store.sqlite.partial_folder import disk_errors, partial_folder
 from headgate.store.sqlite.snapshot import blob_references, row_counts, take_snapshot
+from headgate.store.sqlite.vacuum import VacuumResult, vacuum
 from headgate.store.table_names import TableNames
 
 # Parts of a home that a backup has, or that a server creates again.
@@ -164,6 +165,12 @@ def upgrade(settings: Settings, clock: Clock, *, dry_run: bool) -> UpgradeResult
         sync_folder(copy.parent)
     open_store(settings, clock).store.close()
     return UpgradeResult(str(database), before.format, FORMAT, is_current=False, copy=str(copy))
+
+
+def reclaim_space(settings: Settings, *, full: bool) -> VacuumResult:
+    """Give the free space of the database file back to the file system."""
+    _refuse_dynamodb(settings, "vacuum")
+    return vacuum(database_path(settings), full=full)
 
 
 def _refuse_dynamodb(settings: Settings, command: str) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from headgate.fanout.doctor import QueueFinding
     from headgate.fanout.remote.sqs import Drained, SqsQueue
     from headgate.store.dynamodb.store import DynamoStore
+    from headgate.store.sqlite.size import StoreSize
 
 DATABASE: Final = "headgate.db"
 KEYS: Final = "keys.json"
@@ -415,6 +416,19 @@ def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]
         names = TableNames(chosen.table_prefix, chosen.table_names)
         return sqlite_scan.items(store.read_sql, table, names, clock.seconds())
     return _dynamo(opened).restored().items(table)
+
+
+def measure_size(opened: OpenedStore) -> StoreSize | None:
+    """Return the size of the store; None on DynamoDB, which has metrics of its own."""
+    chosen, store = opened.settings.store, opened.store
+    if chosen.backend != "sqlite":
+        return None
+    from headgate.store.sqlite.size import measure
+    from headgate.store.sqlite.store import SqliteStore
+
+    assert isinstance(store, SqliteStore), "opened by the same settings"
+    names = TableNames(chosen.table_prefix, chosen.table_names)
+    return measure(database_path(opened.settings), store.read_sql, names)
 
 
 def make_usable(opened: OpenedStore, table: Table) -> list[str]:

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "backup": ("headgate.cli.admin.backup", "backup"),
     "restore": ("headgate.cli.admin.restore", "restore"),
     "upgrade": ("headgate.cli.admin.upgrade", "upgrade"),
+    "vacuum": ("headgate.cli.admin.vacuum", "vacuum"),
     "validate": ("headgate.cli.pipelines.files", "validate"),
     "plan": ("headgate.cli.pipelines.plan", "plan"),
     "diff": ("headgate.cli.pipelines.plan", "diff"),

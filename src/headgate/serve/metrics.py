@@ -1,8 +1,9 @@
-"""Server metrics: Prometheus collectors for API calls, thread pool, sweepers and cache."""
+"""Server metrics: Prometheus collectors for API calls, thread pool, sweepers, store size and cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -12,6 +13,9 @@ from headgate.latency_histograms import LatencyHistogram, LatencyHistograms
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.store.cache.stats import COUNTERS, CacheStats
+
+if TYPE_CHECKING:
+    from headgate.store.sqlite.size import StoreSize
 
 
 class ApiMeters(Collector):
@@ -81,3 +85,30 @@ class CacheCollector(Collector):
                 counts[name].add_metric([kind], value)
         yield rate
         yield from counts.values()
+
+
+class SizeCollector(Collector):
+    """Size of the database, as last measured. Measuring reads the store, so a thread calls `refresh`."""
+
+    def __init__(self, measure: Callable[[], StoreSize | None]) -> None:
+        self._measure = measure
+        self._size: StoreSize | None = None
+
+    def refresh(self) -> int:
+        """Measure the store. Returns 0, because nothing is deleted."""
+        self._size = self._measure()
+        return 0
+
+    def collect(self) -> Iterator[Metric]:
+        size = self._size
+        if size is None:
+            return
+        yield GaugeMetricFamily("headgate_store_bytes", "Bytes of the database file.", value=size.file_bytes)
+        yield GaugeMetricFamily(
+            "headgate_store_free_bytes", "Bytes of free pages in the database file.", value=size.free_bytes
+        )
+        yield GaugeMetricFamily("headgate_store_wal_bytes", "Bytes of the write-ahead log (WAL).", value=size.wal_bytes)
+        rows = GaugeMetricFamily("headgate_store_rows", "Rows by table, counted up to 100,000.", labels=["table"])
+        for table, count in size.rows.items():
+            rows.add_metric([table], count)
+        yield rows

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from litestar.types import ASGIApp, ControllerRouterHandler
 
+from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.serve.application import build_http
@@ -24,7 +25,7 @@ from headgate.serve.http.client_address import ClientAddresses
 from headgate.serve.http.connection_limits import raise_descriptor_limit
 from headgate.serve.http.listener import HttpServer
 from headgate.serve.http.tls import Tls
-from headgate.serve.metrics import CacheCollector, ServerCollector
+from headgate.serve.metrics import CacheCollector, ServerCollector, SizeCollector
 from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.probes import Phase, ServerProbes
@@ -40,13 +41,14 @@ from headgate.serve.rpc.methods import services
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
-from headgate.serve.sweeper import STOP_SECONDS_MAX
+from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.settings import Settings
 from headgate.telemetry import Tracing
 
 # The rest of the drain deadline is for closing the store and exporting the last spans.
 _GRACE_SHARE: Final = 0.7
 _SWEEP_SHARE: Final = 0.1
+MEASURED_EVERY_SECONDS: Final = 60.0
 ADDRESS_FILE: Final = "server.json"
 _log = structlog.get_logger(__name__)
 
@@ -122,6 +124,10 @@ class Server:
             clock=clock,
         )
         self._sweepers = sweepers(components.store, components.health, components.pipelines, components.region)
+        sizes = SizeCollector(lambda: measure_size(components.store))
+        self._sweepers.append(
+            Sweeper("store size", lambda _limit: sizes.refresh(), interval_seconds=MEASURED_EVERY_SECONDS)
+        )
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -139,6 +145,7 @@ class Server:
             addresses=ClientAddresses(settings.client_address_header, is_behind_proxy=settings.behind_proxy),
             registry=components.metrics.registry,
         )
+        components.metrics.registry.register(sizes)
         watches = WatchHub(components.service.store, stopping=self._is_stopping)
         self._rpcs = self._build_dispatcher(watches, clock, tracing)
         self._app = self._build_app(watches, clock, tracing, version)
