@@ -264,6 +264,10 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     sensors_days: Annotated[RetentionDays, about("Days for sensor values of one period.")] = 90
     pipeline_events_days: Annotated[RetentionDays, about("Days for pipeline events.")] = 90
     expectations_days: Annotated[RetentionDays, about("Days for verdicts on expectations.")] = 400
+    events_days: Annotated[
+        RetentionDays, about("Days for events on the bus, and how far back they can be replayed.")
+    ] = 30
+    signal_history_days: Annotated[RetentionDays, about("Days for transitions of health signals.")] = 90
     audit_days: Annotated[
         RetentionDays, about("Days for audit entries; pruning leaves a signed anchor for the rest of the chain.")
     ] = 365

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Raw
 
-from headgate.bootstrap.store import AppService, database_path, open_store
+from headgate.bootstrap.store import AppService, OpenedStore, database_path, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
@@ -199,10 +199,13 @@ class Environment:
         *,
         replay_always: bool = True,
         start_seconds: float = 1_750_000_000.0,
+        settings: Settings | None = None,
         tables: Sequence[str] = (),
     ) -> None:
-        """`tables` are those of DynamoDB Tasks, as the setting tasks.tables declares them."""
-        self._tables = tuple(tables)
+        """Use `settings` with a temporary home. `tables` are those of DynamoDB Tasks, as tasks.tables declares them."""
+        settings = Settings() if settings is None else settings
+        tasks = TaskSettings(tables=tuple(tables)) if tables else settings.tasks
+        self._settings = msgspec.structs.replace(settings, tasks=tasks)
         self.clock = VirtualClock(start_seconds)
         self.app = app
         self.tokens: list[str] = []
@@ -213,6 +216,7 @@ class Environment:
         self._service: AppService | None = None
         self._worker: Worker | None = None
         self._chunks: InlineWorker | None = None
+        self._opened: OpenedStore | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as exits:
@@ -223,10 +227,10 @@ class Environment:
 
     def _open(self, exits: ExitStack) -> None:
         home = exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
-        settings = Settings(home=Path(home), tasks=TaskSettings(tables=self._tables))
+        settings = msgspec.structs.replace(self._settings, home=Path(home))
         # Copying an empty database is faster than creating its tables.
         database_path(settings).write_bytes(_empty_database())
-        opened = open_store(settings, self.clock)
+        opened = self._opened = open_store(settings, self.clock)
         exits.callback(opened.store.close)
         self._service = AppService(self.app, opened, self.clock)
         exits.callback(lambda: self.app.bind(None, None))
@@ -240,6 +244,12 @@ class Environment:
 
     def __exit__(self, *_: object) -> None:
         self._exits.close()
+
+    @property
+    def opened(self) -> OpenedStore:
+        """The open store."""
+        assert self._opened is not None, "use the environment in a with block"
+        return self._opened
 
     @property
     def service(self) -> AppService:

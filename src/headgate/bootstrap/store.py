@@ -155,6 +155,7 @@ class AppService(Service):
             opened.keyring,
             opened.blobs,
             archive_seconds=days * _DAY_SECONDS if days else None,
+            events_days=opened.settings.retention.events_days,
             open_forwarder=lambda: open_forwarder(opened.settings, clock),
         )
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))

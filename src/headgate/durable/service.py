@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.event_log import RETENTION_DAYS
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.client.client import Client
 from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
@@ -39,14 +40,18 @@ class Service:
         blobs: Blobs,
         *,
         archive_seconds: float | None = KEPT_SECONDS,
+        events_days: int = RETENTION_DAYS,
         open_forwarder: Callable[[], Forwarder] | None = None,
     ) -> None:
-        """Wire the components. `open_forwarder` opens the sender of forwarded events, if the app forwards any."""
+        """Wire the components. Events are kept for `events_days`.
+
+        `open_forwarder` opens the sender of forwarded events, if the app forwards any.
+        """
         self.app = app
         self.ids = IdMaker(clock)
         waiters = ResultWaiters(store, clock)
         self.notifier = LocalNotifier(waiters)
-        self.bus = Bus(store, clock, self.ids, observer=self.notifier)
+        self.bus = Bus(store, clock, self.ids, observer=self.notifier, retention_days=events_days)
         self.schedules = Schedules(store, clock, self.ids, limits_of=self._limits_of, observer=self.notifier)
         self.archive = Archive(blobs, kept_seconds=archive_seconds)
         self.client = Client(

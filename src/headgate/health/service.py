@@ -45,6 +45,7 @@ from headgate.health.resolution.topic_producers import TopicProducers
 from headgate.health.retirement import Retirement
 from headgate.health.signals.baselines import Baselines
 from headgate.health.signals.coalescer import Coalescer
+from headgate.health.signals.rows import HISTORY_SECONDS
 from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
@@ -88,6 +89,7 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     evidence_rates: EvidenceRates | None = None
     archive_seconds: float | None = ARCHIVE_SECONDS
     audit_seconds: float | None = None
+    history_seconds: int = HISTORY_SECONDS
 
 
 _DEFAULTS: Final = HealthOptions()
@@ -181,6 +183,7 @@ class HealthService:
             event_writes=event_writes,
             incidents=self.incidents if options.opens_incidents else None,
             observer=observer,
+            history_seconds=options.history_seconds,
         )
         self.coalescer = Coalescer(self.signals)
         self.baselines = Baselines(store, clock)

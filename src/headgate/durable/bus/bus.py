@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable.bus import events
 from headgate.durable.bus.dead_letters import DeadLetter, DeadLetterPage, DeadLetters, LetterFilter, dead_letter
-from headgate.durable.bus.event_log import PREFIX, EventLog, StoredEvent, event_id_of, event_put, expiry, not_ours
+from headgate.durable.bus.event_log import (
+    PREFIX,
+    RETENTION_DAYS,
+    EventLog,
+    StoredEvent,
+    event_id_of,
+    event_put,
+    expiry,
+    not_ours,
+)
 from headgate.durable.bus.events import UNTIMED, Event
 from headgate.durable.bus.replays import DROPPED_MAX, Replay, Replays, ReplayState, StoppedReplay
 from headgate.durable.bus.subscriptions import Filter, Registered, Registry, Subscription, delivery, matches, matching
@@ -71,6 +80,7 @@ class Bus:
         *,
         source: str = SOURCE_DEFAULT,
         observer: DurableObserver = NULL_OBSERVER,
+        retention_days: int = RETENTION_DAYS,
     ) -> None:
         self._observer = observer
         self._delivery_at = -math.inf
@@ -79,7 +89,8 @@ class Bus:
         self._ids = ids
         self._source = source
         self._registry = Registry(store, clock)
-        self._log = EventLog(store, clock)
+        self._retention_days = retention_days
+        self._log = EventLog(store, clock, retention_days=retention_days)
         self._dead_letters = DeadLetters(store, self._registry)
         self._replays = Replays(store, self._log)
 
@@ -307,11 +318,11 @@ class Bus:
             self._delivery_at = self._clock.monotonic()
         room = _room(body, deliveries_max, bytes_max)
         deliveries = [delivery(each, event_id, body, now_ms).put() for each in receivers[:room]]
-        writes: list[Write] = [event_put(event_id, event, body), *deliveries]
+        writes: list[Write] = [event_put(event_id, event, body, self._retention_days), *deliveries]
         if receivers[room:]:
             names = [each.name for each in receivers[room:]]
             item = {**CONTROL.key_attributes(_rest_key(event_id)), "event_id": event_id, "names": names, "version": 1}
-            due = {"due_pk": UNDELIVERED, "due_at_ms": now_ms, "ttl": expiry(now_ms)}
+            due = {"due_pk": UNDELIVERED, "due_at_ms": now_ms, "ttl": expiry(now_ms, self._retention_days)}
             writes.append(Put(CONTROL, {**item, **due}))
         return writes
 

@@ -67,7 +67,7 @@ def first_id(at_ms: int) -> str:
     return _stamp(at_ms, 0)
 
 
-def event_put(event_id: str, event: Event, body: str) -> Put:
+def event_put(event_id: str, event: Event, body: str, retention_days: int = RETENTION_DAYS) -> Put:
     """Return the write that stores an event, refused if it is stored already."""
     at_ms = made_at_ms(event_id)
     item: Item = {
@@ -78,7 +78,7 @@ def event_put(event_id: str, event: Event, body: str) -> Put:
         "id": event.id,
         "time": event.time.isoformat(),
         "body": body,
-        "ttl": expiry(at_ms),
+        "ttl": expiry(at_ms, retention_days),
     }
     if event.subject:
         item["subject"] = event.subject
@@ -94,15 +94,16 @@ def not_ours(event: Event) -> list[Check]:
     return [Check(EVENTS, key, differs("source", event.source))]
 
 
-def expiry(at_ms: int) -> int:
+def expiry(at_ms: int, retention_days: int = RETENTION_DAYS) -> int:
     """Return when the rows of an event of this time expire, in seconds since 1970."""
-    return (at_ms + RETENTION_DAYS * _DAY_MS) // 1000
+    return (at_ms + retention_days * _DAY_MS) // 1000
 
 
 class EventLog:
     """Reads accepted events."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, retention_days: int = RETENTION_DAYS) -> None:
+        self.retention_days = retention_days
         self._store = store
         self._clock = clock
 
@@ -154,7 +155,7 @@ class EventLog:
         now_ms = int(self._clock.seconds() * 1000)
         # The clock of another process may already be past midnight.
         newest_ms = now_ms + _DAY_MS if high == _LAST else min(made_at_ms(high), now_ms + _DAY_MS)
-        oldest_ms = max(made_at_ms(low), now_ms - (RETENTION_DAYS + 1) * _DAY_MS)
+        oldest_ms = max(made_at_ms(low), now_ms - (self.retention_days + 1) * _DAY_MS)
         day, last = _date(oldest_ms), _date(newest_ms)
         days = []
         while day <= last:

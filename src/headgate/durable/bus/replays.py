@@ -194,7 +194,11 @@ class Replays:
         after = msgspec.structs.replace(
             progress, version=progress.version + 1, next_id=next_id, count=progress.count + len(events)
         )
-        item = {**msgspec.to_builtins(after), **SUBSCRIPTIONS.key_attributes(_key(replay)), "ttl": expiry(now_ms)}
+        item = {
+            **msgspec.to_builtins(after),
+            **SUBSCRIPTIONS.key_attributes(_key(replay)),
+            "ttl": expiry(now_ms, self._log.retention_days),
+        }
         condition = absent() if progress.version == 0 else version_is(progress.version)
         deliveries = [delivery(subscription, each.event_id, each.body, now_ms, replay.id) for each in events]
         writes: list[Write] = [Put(SUBSCRIPTIONS, item, condition), *map(Activity.put, deliveries)]

@@ -186,21 +186,21 @@ def month_of(moment: str) -> str:
     return f"{moment[:4]}{moment[5:7]}"
 
 
-def history_row(signal: Signal, now_seconds: int) -> Item:
+def history_row(signal: Signal, now_seconds: int, kept_seconds: int = HISTORY_SECONDS) -> Item:
     """Return the history row of a transition."""
     value = signal.value
-    return _history_row(signal, signal.version, now_seconds) | {
+    return _history_row(signal, signal.version, now_seconds + kept_seconds) | {
         "previous_state": None if signal.previous_state is None else signal.previous_state.value,
         "incident_id": value.incident_id,
     }
 
 
-def late_row(signal: Signal, now_seconds: int) -> Item:
+def late_row(signal: Signal, now_seconds: int, kept_seconds: int = HISTORY_SECONDS) -> Item:
     """Return the history row of a late window; the same window has the same key."""
-    return _history_row(signal, _LATE, now_seconds) | {"late": True}
+    return _history_row(signal, _LATE, now_seconds + kept_seconds) | {"late": True}
 
 
-def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
+def _history_row(signal: Signal, version: int, expires: int) -> Item:
     value = signal.value
     return {
         "PK": history_partition(signal.dataset_urn, signal.signal_type, month_of(value.window_end)),
@@ -212,7 +212,7 @@ def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
         "changed_at": signal.last_updated,
         "version": version,
         "failure_signature": value.failure_signature,
-        "ttl": now_seconds + HISTORY_SECONDS,
+        "ttl": expires,
     }
 
 

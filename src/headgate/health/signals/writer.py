@@ -33,7 +33,7 @@ from headgate.health.signals.decisions import (
     with_incident,
 )
 from headgate.health.signals.reads import SignalLookups
-from headgate.health.signals.rows import history_row, late_row, signal_of, signal_row
+from headgate.health.signals.rows import HISTORY_SECONDS, history_row, late_row, signal_of, signal_row
 from headgate.health.signals.volumes import hour_put, late_put
 from headgate.ids import IdMaker
 from headgate.store.cache import keys as cache_keys
@@ -78,7 +78,7 @@ class _Batch:
 class Signals(SignalLookups):
     """Signals of one store. Safe to use from many threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the store and its neighbours
         self,
         store: Store,
         clock: Clock,
@@ -90,6 +90,7 @@ class Signals(SignalLookups):
         event_writes: EventWrites = no_event_writes,
         incidents: Incidents | None = None,
         observer: HealthObserver | None = None,
+        history_seconds: int = HISTORY_SECONDS,
     ) -> None:
         """Take the store and its neighbours.
 
@@ -103,6 +104,7 @@ class Signals(SignalLookups):
         self._event_writes = event_writes
         self._incidents = incidents
         self._observer = observer if observer is not None else NullObserver()
+        self._history_seconds = history_seconds
 
     def checked(self, update: SignalUpdate) -> SignalUpdate:
         """Return an update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
@@ -224,7 +226,9 @@ class Signals(SignalLookups):
             self._read([each])
             return self._decide(each, now_ms, batch)
         if decision.verdict is UpdateVerdict.STALE_WINDOW and decision.signal is not None:
-            batch.late[each.index] = [Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000))]
+            batch.late[each.index] = [
+                Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000, self._history_seconds))
+            ]
             if decision.volume is not None:
                 batch.late[each.index].append(late_put(each.update.dataset_urn, decision.volume))
         message = rejection(each.update, each.current, decision.verdict)
@@ -291,7 +295,7 @@ class Signals(SignalLookups):
         puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
         if not decision.is_transition:
             return [*puts, *incident_writes]
-        history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000))
+        history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000, self._history_seconds))
         return [*puts, history, *self._event_writes(signal_changed(signal, self._ids), now_ms), *incident_writes]
 
     def _incident_writes(
