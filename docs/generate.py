@@ -15,6 +15,7 @@ from headgate.cli.main import load
 from headgate.notify import messages as _messages
 from headgate.pipelines.definition import problems as _problems
 from headgate.settings import describe
+from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Table
 
@@ -75,10 +76,12 @@ def _table_section(table: Table) -> Iterator[str]:
         yield f"- Index `{index.name}`: {by}"
     if table.indexes:
         yield ""
-    yield from ("| Entity | Partition | Sort | Index attributes |", "|---|---|---|---|")
+    yield from ("| Entity | Partition | Sort | Index attributes | Ends |", "|---|---|---|---|---|")
     for entity in table.entities:
         indexed = ", ".join(f"{name} = `{pattern}`" for name, pattern in entity.index_keys.items())
-        yield f"| {entity.name} | `{entity.partition}` | {_code(entity.sort or '')} | {indexed} |"
+        ending = ending_of(table.name, entity.name)
+        end = ending.how + (f": `{ending.setting}`" if ending.setting else "")
+        yield f"| {entity.name} | `{entity.partition}` | {_code(entity.sort or '')} | {indexed} | {end} |"
     yield ""
 
 

@@ -34,6 +34,7 @@ from headgate.pipelines.runs.rows import Run, RunLog, Slot
 from headgate.pipelines.schedule.timetables import timetables
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits.traits import TraitPush
+from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
@@ -125,12 +126,21 @@ class Rig:
     """One server: engine, pipelines, router and clockwork, driven a step at a time."""
 
     def __init__(
-        self, start: str = START, *, replay_always: bool = False, functions: Mapping[str, Function] | None = None
+        self,
+        start: str = START,
+        *,
+        replay_always: bool = False,
+        functions: Mapping[str, Function] | None = None,
+        settings: Settings | None = None,
     ) -> None:
+        self.settings = Settings() if settings is None else settings
         self.app = App("pipelines")
         self.jobs = Jobs()
         self.env = Environment(
-            self.app, replay_always=replay_always, start_seconds=datetime.fromisoformat(start).timestamp()
+            self.app,
+            replay_always=replay_always,
+            start_seconds=datetime.fromisoformat(start).timestamp(),
+            settings=self.settings,
         )
         # What the evaluator of traits and the SLA monitor were asked, in order.
         self.evaluator_calls: list[dict[str, Any]] = []
@@ -142,7 +152,15 @@ class Rig:
         self.env.__enter__()
         service = self.env.service
         self.store = service.store
-        self.pipelines = PipelineService(service.store, service.clock, service.ids, service.bus, service.asl, self.jobs)
+        self.pipelines = PipelineService(
+            service.store,
+            service.clock,
+            service.ids,
+            service.bus,
+            service.asl,
+            self.jobs,
+            retention=self.settings.retention,
+        )
         self.stores = self.pipelines.stores
         self.clock = self.pipelines.clock
         self.ids = self.pipelines.ids
