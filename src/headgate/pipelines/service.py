@@ -53,8 +53,8 @@ from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits.traits import Traits
-from headgate.store.keyring import Keyring
 from headgate.settings import RetentionSettings
+from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
 from headgate.triggers.contract import Trigger, TriggerFailedError

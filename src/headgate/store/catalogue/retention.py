@@ -108,6 +108,7 @@ _HEALTH: Final = {
     ),
     "audit head": _ONE_EACH,
     "audit anchor": _ONE_EACH,
+    "audit intent": _CONSUMED,
     "health probe": _ONE_EACH,
 }
 _DURABLE: Final = {
@@ -129,6 +130,7 @@ _DURABLE: Final = {
     "subscription": _CONFIGURATION,
     "dead letter": _days(90),
     "replay of events": _setting("expires", "retention.events_days"),
+    "item of a user's table": Ending("stays until a Task of a state machine deletes it"),
 }
 _SHARED: Final = {
     "idempotency key": _days(1),
