@@ -137,6 +137,10 @@ TaskTables = Annotated[
         }
     ),
 ]
+Folders = Annotated[
+    tuple[Annotated[str, Meta(min_length=1)], ...],
+    Meta(extra={"allowed": "a list of folders; in the environment, a,b", "unpack": _comma_separated}),
+]
 Algorithms = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]{1,15}\Z")], ...],
     Meta(extra={"allowed": "a list of names such as RS256; in the environment, a,b", "unpack": _comma_separated}),
@@ -281,7 +285,23 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2
     handlers: Annotated[
         Packages,
-        about("Installed packages whose functions may be chunk handlers, besides those in the current folder."),
+        about("Installed packages whose functions may be chunk handlers, besides those of the project folder."),
+    ] = ()
+    folders: Annotated[
+        Folders,
+        about("Folders besides the project folder whose modules may be chunk handlers; --app adds that of the app."),
+    ] = ()
+
+
+class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that fan-outs and probes may read on this machine."""
+
+    roots: Annotated[
+        Folders,
+        about(
+            "Folders below which fan-outs and probes may read files, without hidden files; by default the project "
+            "folder. The home folder is never read."
+        ),
     ] = ()
 
 
@@ -444,6 +464,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     home: Annotated[FolderPath, about("Home folder with all state; relative to the current folder.")] = Path(
         ".headgate"
     )
+    project: Annotated[
+        OptionalFile,
+        about(
+            "Project folder: its modules may be chunk handlers, and its files may be read by fan-outs and probes. By "
+            "default the folder of headgate.toml, or the current folder unless that is the root or a home folder."
+        ),
+    ] = None
     http: Annotated[ListenAddress, about("Listen address of HTTP; port 0 is any free port.")] = Address(
         "127.0.0.1", 8400
     )
@@ -474,6 +501,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionSettings = RetentionSettings()
     fanout: FanoutSettings = FanoutSettings()
     tasks: TaskSettings = TaskSettings()
+    files: FileSettings = FileSettings()
     pipelines: PipelineSettings = PipelineSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
@@ -490,8 +518,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         exists. `flags` maps keys to values; None means unset. Raises `SettingsError`.
         """
         keys = _catalogue().keys()
+        found = find_file(environ, file)
         raw = {
-            **from_file(find_file(environ, file), keys),
+            **from_file(found, keys),
             **from_environ(environ, keys),
             **from_flags(flags, keys),
         }
@@ -499,7 +528,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sections: dict[str, Any] = {name: kind(**_below(name, values)) for name, kind in _SECTIONS.items()}
         settings = cls(**{key: value for key, value in values.items() if "." not in key}, **sections)
         _check_together(settings)
-        return msgspec.structs.replace(settings, home=_absolute(settings.home))
+        project = settings.project if settings.project is not None or found is None else found.parent
+        return msgspec.structs.replace(
+            settings,
+            home=_absolute(settings.home),
+            project=None if project is None else _absolute(project, "project"),
+        )
 
 
 class Description(NamedTuple):
@@ -542,6 +576,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "retention": RetentionSettings,
     "fanout": FanoutSettings,
     "tasks": TaskSettings,
+    "files": FileSettings,
     "pipelines": PipelineSettings,
     "tls": TlsSettings,
     "auth": AuthSettings,
@@ -609,11 +644,11 @@ def _shown(field: msgspec.structs.FieldInfo) -> str:
     return "" if field.default in (None, msgspec.NODEFAULT) else str(field.default)
 
 
-def _absolute(home: Path) -> Path:
+def _absolute(folder: Path, key: str = "home") -> Path:
     try:
-        return home.expanduser().absolute()
+        return folder.expanduser().absolute()
     except (RuntimeError, OSError) as exc:
-        raise SettingsError(f"home = {home}: not a usable path: {exc}; use an absolute path") from exc
+        raise SettingsError(f"{key} = {folder}: not a usable path: {exc}; use an absolute path") from exc
 
 
 def _check_together(settings: Settings) -> None:

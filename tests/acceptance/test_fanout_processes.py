@@ -25,6 +25,7 @@ from headgate.fanout.local import worker as local_worker
 from headgate.fanout.local.child_process import Child
 from headgate.fanout.local.worker import LocalWorker, Options
 from headgate.fanout.model.child_protocol import Answer, Done, Job, Ready
+from headgate.fanout.model.local_access import ANY_HANDLER
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
@@ -320,7 +321,7 @@ def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str])
         Job(key, "r", f"chunk-{key:07d}", "g", "main", 1, key, 1, "{}", "k", input=f'["{what}"]')
         for key, what in enumerate(acts)
     ]
-    child = Child(f"{mine.MODULE}:obedient", memory_mb=None, trusted=None, now=0.0)
+    child = Child(f"{mine.MODULE}:obedient", memory_mb=None, access=ANY_HANDLER, now=0.0)
     try:
         child.give(jobs, 0.0)
         yield child, jobs
@@ -508,7 +509,7 @@ def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
     store = BusyStore(site.store, random.Random(20261118))
     clock, ids = site.service.clock, site.service.ids
     maintenance = FanoutMaintenance(store, clock, ids)
-    worker = LocalWorker(store, clock, ids, Options(processes=2, trusted=("tests",)), maintenance=maintenance)
+    worker = LocalWorker(store, clock, ids, Options(processes=2), maintenance=maintenance, access=ANY_HANDLER)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

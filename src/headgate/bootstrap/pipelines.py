@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
-from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.bootstrap.store import AppService, OpenedStore, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
@@ -218,7 +218,13 @@ def _open_triggers(settings: Settings, service: AppService, clock: Clock, enviro
 def _open_evaluators(
     settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
 ) -> Evaluators:
-    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.stores.runs, probes(aws=lambda: _aws(settings)))
+    bucket = settings.store.blob_bucket
+    looks = probes(
+        files=allowed_files(settings),
+        aws=lambda: _aws(settings),
+        own_objects=None if bucket is None else (bucket, settings.store.blob_prefix),
+    )
+    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.stores.runs, looks)
 
     def changed(change: BreakerChange) -> None:
         if change.after is BreakerState.OPEN:

@@ -11,7 +11,7 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,9 +33,11 @@ from headgate.fanout.background_threads import Background
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
+from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.results import summary_json
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
+from headgate.file_roots import FileRoots, file_roots, usable_project
 from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings, StoreSettings
 from headgate.store.blobs.folder import Blobs, FolderBlobs
@@ -183,7 +185,35 @@ def open_fanouts(
         shards=_COUNTER_SHARDS[store.backend],
         send=None if store.aws_region is None else lambda fanout: queue().send(fanout),
         observer=observer,
+        access=local_access(opened.settings),
     )
+
+
+def local_access(settings: Settings) -> LocalAccess:
+    """Return which modules and files of this machine fan-outs may name."""
+    project = usable_project(settings.project)
+    folders = (*([] if project is None else [str(project)]), *settings.fanout.folders)
+    files = allowed_files(settings)
+    return LocalAccess(folders, settings.fanout.handlers, files.denied, files)
+
+
+def allowed_files(settings: Settings) -> FileRoots:
+    """Return the folders below which fan-outs and probes may read: not the home, and no file with a secret."""
+    project = usable_project(settings.project)
+    roots: Sequence[str | Path] = settings.files.roots or ([] if project is None else [project])
+    secrets = [settings.tls.key, settings.region.authority_home, *map(Path, settings.forward.headers.values())]
+    return file_roots(roots, [settings.home, *(path for path in secrets if path is not None)])
+
+
+def with_app_folder(settings: Settings, reference: str) -> Settings:
+    """Return settings that allow handlers from the folder of a loaded app."""
+    module = reference.partition(":")[0]
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return settings
+    levels = module.count(".") + (Path(file).name == "__init__.py")
+    folders = (*settings.fanout.folders, str(Path(file).resolve().parents[levels]))
+    return replace(settings, fanout=replace(settings.fanout, folders=folders))
 
 
 def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max: int) -> Drained:

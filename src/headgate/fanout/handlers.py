@@ -7,7 +7,6 @@ its parameter is annotated so, or with `each` one item per call.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 import signal
@@ -26,15 +25,14 @@ from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
+from headgate.fanout.handler_modules import ForeignModuleError, import_module, is_own_function, member
 from headgate.fanout.model.child_protocol import Done, Failed, Job
+from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.sources import Piece, read_items
+from headgate.file_roots import FileRoots
 
 Handler = Callable[[Any], Any]
-# Installed packages, even if they are below the current folder.
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-# Command-line value for "any package is trusted".
-ANY: Final = "*"
 OUTPUT_BYTES_MAX: Final = 256 * 1024
 PROGRESS_SECONDS: Final = 0.5
 
@@ -99,55 +97,44 @@ class _ItemTimeoutError(BaseException):
     """Raised in the handler when one item takes too long. Not an `Exception`, so that handlers do not catch it."""
 
 
-def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
+def load(name: str, access: LocalAccess | None = None) -> Loaded:
     """Load the handler `module:function`. Raises `DefinitionError` if it cannot be used.
 
-    An operator may name any function. A name that comes with a fan-out, which every client of the API can create, must
-    be in the current folder or in one of the `trusted` packages: otherwise it could be `os:system`.
+    An operator may name any function; `access` is then None. A name that comes with a fan-out, which every client of
+    the API can create, must be a public function of the project or of an allowed package: otherwise it could be
+    `os:system`.
     """
     module_name, _, path = name.partition(":")
     if not _NAME.fullmatch(name):
         raise DefinitionError(f"handler {name!r}: give it as module:function")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    if trusted is not None:
-        _refuse_foreign(name, module_name, trusted)
+    limited = None if access is None or access.is_any_handler else access
+    _extend_path(() if limited is None else limited.folders)
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name) if limited is None else import_module(module_name, limited)
+    except ForeignModuleError as exc:
+        raise DefinitionError(f"handler {name!r}: {exc}") from exc
     except Exception as exc:
         raise DefinitionError(
             f"handler {name!r}: module {module_name} cannot be imported ({_described(exc)}); "
             "run from the folder that has it, or install it"
         ) from exc
+    found: Any = module
     for part in path.split("."):
-        found = getattr(found, part, None)
+        found = getattr(found, part, None) if limited is None else member(found, part, module_name)
     if not callable(found):
         raise DefinitionError(f"handler {name!r}: {module_name} has no function {path}")
-    if trusted is not None and getattr(found, "__module__", None) != module_name:
-        raise DefinitionError(f"handler {name!r}: it is a function of another module; name that module")
+    if limited is not None and not is_own_function(found, module_name, limited):
+        raise DefinitionError(
+            f"handler {name!r}: it is not a function that {module_name} defines; name the module that defines it"
+        )
     return Loaded(found, _takes_work(name, found), str(getattr(sys.modules[module_name], "__file__", None) or ""))
 
 
-def _refuse_foreign(name: str, module_name: str, trusted: Sequence[str]) -> None:
-    """Refuse a module outside the project before anything of it is imported."""
-    package = module_name.partition(".")[0]
-    if package in trusted or module_name in trusted:
-        return
-    spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
-    # Built-in modules have a word instead of a file, which would resolve to a file of the current folder.
-    places: list[str | None] = [spec.origin] if spec is not None and spec.has_location else []
-    if spec is not None and spec.submodule_search_locations is not None:
-        places += spec.submodule_search_locations
-    here = Path.cwd().resolve()
-    for place in places:
-        path = Path(place or "/").resolve()
-        if path.is_relative_to(here) and not _INSTALLED.intersection(path.parts):
-            return
-    raise DefinitionError(
-        f"handler {name!r}: module {package} is not in the folder {here}; "
-        "run the worker where it is, name the handler with --handler, or list the package under fanout.handlers"
-    )
+def _extend_path(folders: Sequence[str]) -> None:
+    """Make modules of the project and of the current folder importable, the project's first."""
+    for folder in reversed([*folders, str(Path.cwd())]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def _takes_work(name: str, function: Handler) -> bool:
@@ -161,12 +148,15 @@ def _takes_work(name: str, function: Handler) -> bool:
     return hints.get(parameters[0].name) is Work
 
 
-def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Failed:
-    """Call the handler with a job, and return the outcome. Raises only errors that end the process."""
+def perform(handler: Loaded, job: Job, say: Callable[[int], None], files: FileRoots | None = None) -> Done | Failed:
+    """Call the handler with a job, and return the outcome. Raises only errors that end the process.
+
+    Input files must be below `files`; None: anywhere.
+    """
     started = perf_counter()
     work: Work | None = None
     try:
-        work = _work(job, say)
+        work = _work(job, say, files)
         output = _each(handler, work, job) if job.each else _whole(handler, work)
         done = Done(
             key=job.key,
@@ -188,12 +178,12 @@ def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Fai
         return _failed(job, started, exc, work)
 
 
-def _work(job: Job, say: Callable[[int], None]) -> Work:
+def _work(job: Job, say: Callable[[int], None], files: FileRoots | None) -> Work:
     places: Sequence[int] = range(job.start, job.start + job.items)
     if job.deferred is not None:
         places = typed_decode.from_json(job.deferred, list[int])
     source = msgspec.json.decode(job.source) if job.source else {}
-    items = read_items(source, Piece(job.start, job.items, job.input_key, job.input), places)
+    items = read_items(source, Piece(job.start, job.items, job.input_key, job.input), places, files)
     return Work(job, items, places, say)
 
 

@@ -10,6 +10,7 @@ from headgate.fanout.core.splitter import Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.local.worker import LocalWorker, Options
 from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.local_access import NO_ACCESS, LocalAccess
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.remote.dead_letters import DeadLetters
 from headgate.fanout.repair.auto_heal import Healer
@@ -25,7 +26,8 @@ from headgate.store.port import Store
 class FanoutService:
     """The fan-outs of one store. It starts no thread.
 
-    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused.
+    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused. `access` says
+    which modules and files of this machine a fan-out may name.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class FanoutService:
         shards: int = 1,
         send: MessageSender | None = None,
         observer: FanoutObserver = NO_OBSERVER,
+        access: LocalAccess = NO_ACCESS,
     ) -> None:
         self.store = store
         self.clock = clock
         self.ids = ids
+        self.access = access
         self.observer = _WorkerWakeup(observer)
         self._send = send
         self.queries = FanoutQueries(store, clock)
@@ -64,7 +68,9 @@ class FanoutService:
 
     def worker(self, options: Options) -> LocalWorker:
         """Return a worker that runs chunks in child processes of this machine. It is idle until `run`."""
-        worker = LocalWorker(self.store, self.clock, self.ids, options, maintenance=self.new_maintenance())
+        worker = LocalWorker(
+            self.store, self.clock, self.ids, options, maintenance=self.new_maintenance(), access=self.access
+        )
         self.observer.workers.append(worker)
         return worker
 

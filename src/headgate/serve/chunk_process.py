@@ -17,6 +17,7 @@ from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child
 from headgate.fanout.local.worker import Options
 from headgate.fanout.model.child_protocol import Unusable
+from headgate.fanout.model.local_access import ANY_HANDLER
 from headgate.serve.process import Stop
 from headgate.settings import Settings
 
@@ -62,7 +63,7 @@ def run(
 
 def check_handler(handler: str, clock: Clock) -> None:
     """Raise `DefinitionError` if a handler cannot be loaded in a child process."""
-    child = Child(handler, memory_mb=None, trusted=None, now=clock.monotonic())
+    child = Child(handler, memory_mb=None, access=ANY_HANDLER, now=clock.monotonic())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(child.channel, selectors.EVENT_READ)

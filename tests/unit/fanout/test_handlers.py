@@ -16,6 +16,7 @@ from headgate.errors import DefinitionError
 from headgate.fanout import handlers
 from headgate.fanout.handlers import Loaded, Work, load, perform
 from headgate.fanout.model.child_protocol import Done, Failed, Job
+from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.sources import BytesSource, LinesSource
 
 MODULE = """
@@ -32,6 +33,13 @@ class Box:
 box = Box()
 number = 5
 import os
+import functools
+import subprocess
+from os import system
+def _private(items): return 1
+class Shell(subprocess.Popen): pass
+@functools.cache
+def cached(items): return "cached"
 """
 
 
@@ -101,28 +109,71 @@ def test_load__functions_of_a_module__are_found_with_what_they_take(project: Pat
      "broken_handlers:f", "exploding_handlers:f", "my_handlers:Box.nowhere", "my_handlers:nothing", ".os:system",
      "my handlers:f", "my_handlers.deeper:f", "..:f"],
 )  # fmt: skip
-@pytest.mark.parametrize("trusted", [None, ()], ids=["operator", "fan-out"])
-def test_load__what_cannot_be_loaded__says_why(project: Path, name: str, trusted: tuple[str, ...] | None) -> None:
+@pytest.mark.parametrize("is_limited", [False, True], ids=["operator", "fan-out"])
+def test_load__what_cannot_be_loaded__says_why(project: Path, name: str, *, is_limited: bool) -> None:
     with pytest.raises(DefinitionError, match="handler"):
-        load(name, trusted)
+        load(name, LocalAccess(folders=(str(project),)) if is_limited else None)
 
 
 @pytest.mark.parametrize(
     "name",
     ["os:system", "subprocess:call", "builtins:eval", "msgspec.json:encode", "pytest:main", "my_handlers:os.system",
      "my_handlers:os.path.join", "headgate.fanout.handlers:load", "my_handlers:lengths.__globals__.get",
-     "my_handlers:Box.__subclasses__", "my_handlers:lengths.__class__", "posix:system", "sys:exit"],
+     "my_handlers:Box.__subclasses__", "my_handlers:lengths.__class__", "posix:system", "sys:exit",
+     "my_handlers:Box", "my_handlers:box", "my_handlers:_private", "my_handlers:system", "my_handlers:Shell",
+     "test.support.script_helper:assert_python_ok", "idlelib.run:main", "__main__:main", "_private_module:f",
+     "zipped:f", "installed.site-packages:f"],
 )  # fmt: skip
 def test_load__a_name_that_came_with_a_fan_out__cannot_be_anything_but_the_projects_own(
     project: Path, name: str
 ) -> None:
     with pytest.raises(DefinitionError):
-        load(name, ())
+        load(name, LocalAccess(folders=(str(project),)))
 
 
 def test_load__a_package_that_the_operator_trusts__may_be_named_by_a_fan_out(project: Path) -> None:
-    assert load("my_handlers:lengths", ()).function(["a"]) == [1]
-    assert callable(load("headgate.fanout.model.rows:timestamp", ("headgate",)).function)
+    access = LocalAccess(folders=(str(project),), packages=("headgate",))
+    assert load("my_handlers:lengths", access).function(["a"]) == [1]
+    assert load("my_handlers:Box.inside", access).function([]) == "inside"
+    assert load("my_handlers:cached", access).function(()) == "cached"
+    assert callable(load("headgate.fanout.model.rows:timestamp", access).function)
+
+
+def test_load__a_package_below_which_the_interpreter_lies__has_none_of_its_modules(project: Path) -> None:
+    everything = LocalAccess(folders=("/",))
+
+    assert load("my_handlers:lengths", everything).function(["a"]) == [1]
+    for name in (
+        "test.support.script_helper:assert_python_ok",
+        "idlelib.run:main",
+        "pytest:main",
+        "headgate.ids:IdMaker",
+    ):
+        with pytest.raises(DefinitionError, match="not in the project folder"):
+            load(name, everything)
+
+
+def test_load__a_package_with_a_foreign_submodule__runs_nothing_of_the_submodule(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "far.py").write_text("raise SystemExit('it ran')\n")
+    (project / "own").mkdir()
+    (project / "own" / "__init__.py").write_text(f"__path__.append({str(outside)!r})\n")
+    (project / "own" / "linked.py").symlink_to(outside / "far.py")
+    access = LocalAccess(folders=(str(project),))
+
+    for name in ("own.far:f", "own.linked:f"):
+        with pytest.raises(DefinitionError, match="not in the project folder"):
+            load(name, access)
+
+
+def test_load__a_module_in_the_denied_home_of_the_program__is_refused(project: Path) -> None:
+    (project / "state").mkdir()
+    (project / "state" / "blob.py").write_text("def f(items): return 1\n")
+
+    with pytest.raises(DefinitionError, match="not in the project folder"):
+        load("state.blob:f", LocalAccess(folders=(str(project),), denied=(str(project / "state"),)))
 
 
 # Calling.

@@ -42,7 +42,7 @@ def up(  # noqa: PLR0913 - each is an option
     requests in progress; a second signal stops at once.
     """
     from headgate import __version__
-    from headgate.bootstrap.store import load_app
+    from headgate.bootstrap.store import load_app, with_app_folder
     from headgate.clock import SystemClock
     from headgate.serve import server
     from headgate.telemetry import Tracing, configure_logs
@@ -52,6 +52,7 @@ def up(  # noqa: PLR0913 - each is an option
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
     loaded = None if app is None else load_app(app)
+    settings = settings if app is None else with_app_folder(settings, app)
     traces = settings.telemetry
     tracing = (
         Tracing.start(service_name=traces.service_name, otlp_endpoint=traces.otlp_endpoint)

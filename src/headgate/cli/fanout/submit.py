@@ -138,8 +138,9 @@ def submit(
 ) -> None:
     """Split work into chunks, run them and print the id of the fan-out.
 
-    The items come from one of --lines, --bytes, --range, --items and --manifest. The server and the workers must be
-    able to read the files. The server runs chunks in the folder it was started in; 'headgate chunk work' adds workers.
+    The items come from one of --lines, --bytes, --range, --items and --manifest. The server and the workers read the
+    files, below the project folder or files.roots; --items @file reads a file here. The handler is a function of the
+    project; 'headgate chunk work' adds workers.
     """
     body = {**work.body(), **policy.body(), "campaign": campaign, "submitted_by": user_name()}
     answer = api.post("/fanouts", body)

@@ -11,16 +11,19 @@ import socket
 import sys
 import threading
 
+from headgate import typed_decode
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
-from headgate.fanout.handlers import ANY, Loaded, load, perform
+from headgate.fanout.handlers import Loaded, load, perform
 from headgate.fanout.model.child_protocol import JOBS, Job, Progress, Ready, Unusable
+from headgate.fanout.model.local_access import LocalAccess
+from headgate.file_roots import FileRoots
 
 
 def main(arguments: list[str]) -> None:
     """Serve the worker at the other end of the socket whose descriptor is the first argument."""
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
-    trusted = None if arguments[3] == ANY else [name for name in arguments[3].split(",") if name]
+    access = typed_decode.from_json(arguments[3], LocalAccess)
     _guard(int(arguments[4]), descriptor)
     # Ctrl-C in a terminal reaches the whole process group: the worker decides when a child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -30,7 +33,7 @@ def main(arguments: list[str]) -> None:
     # Started before the handler is loaded: that may take long, and the worker may exit meanwhile.
     threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
     try:
-        loaded = load(handler, trusted)
+        loaded = load(handler, access)
     except HeadgateError as exc:
         channel.send(Unusable(str(exc)))
         return
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> None:
         limit_bytes = memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     channel.send(Ready(loaded.file))
-    _serve(channel, jobs, loaded)
+    _serve(channel, jobs, loaded, access.files)
 
 
 def _guard(worker: int, descriptor: int) -> None:
@@ -60,10 +63,12 @@ def _guard(worker: int, descriptor: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _serve(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:
+def _serve(
+    channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded, files: FileRoots | None
+) -> None:
     while True:
         job = jobs.get()
-        channel.send(perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done))))  # type: ignore[misc]
+        channel.send(perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files))  # type: ignore[misc]
 
 
 def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:

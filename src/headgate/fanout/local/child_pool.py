@@ -15,6 +15,7 @@ from headgate.clock import Clock
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child, Death
 from headgate.fanout.model.child_protocol import Done, Failed, Job, Progress, Ready, Unusable
+from headgate.fanout.model.local_access import ANY_HANDLER, LocalAccess
 
 # Work queued on a child: enough to keep it busy, little enough to balance the load.
 AHEAD_SECONDS: Final = 0.05
@@ -46,12 +47,12 @@ ChildMessage = Progress | Done | Failed | Unstarted
 class ChildPool:
     """Runs jobs in a bounded number of processes. For one thread; `wake` for any."""
 
-    def __init__(self, clock: Clock, processes: int, *, trusted: Sequence[str] | None = None) -> None:
+    def __init__(self, clock: Clock, processes: int, *, access: LocalAccess = ANY_HANDLER) -> None:
         # Handlers that cannot be loaded here, with the error.
         self.unusable: dict[str, str] = {}
         self._clock = clock
         self._processes = processes
-        self._trusted = trusted
+        self._access = access
         self._early_deaths: dict[str, int] = {}
         # Handlers that a child has loaded.
         self._proven: set[str] = set()
@@ -202,7 +203,7 @@ class ChildPool:
                 roomy = [child for child in alike if len(child.jobs) < ahead]
                 return min(roomy, key=lambda child: len(child.jobs), default=None)
             self._retire(others[0])
-        child = Child(assignment.handler, memory_mb=assignment.memory_mb, trusted=self._trusted, now=now)
+        child = Child(assignment.handler, memory_mb=assignment.memory_mb, access=self._access, now=now)
         self._children.append(child)
         self._selector.register(child.channel, selectors.EVENT_READ, child)
         return child

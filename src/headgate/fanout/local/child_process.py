@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.core.attempts import ErrorClass
-from headgate.fanout.handlers import ANY
 from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job
+from headgate.fanout.model.local_access import LocalAccess
 
 READY_SECONDS_MAX: Final = 60.0
 ENDING_SECONDS_MAX: Final = 1.0
@@ -43,12 +44,13 @@ class Death(Struct, frozen=True):
 class Child:
     """One child process. It runs jobs in the order they are sent."""
 
-    def __init__(self, handler: str, *, memory_mb: int | None, trusted: Sequence[str] | None, now: float) -> None:
+    def __init__(self, handler: str, *, memory_mb: int | None, access: LocalAccess, now: float) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            packages = ANY if trusted is None else ",".join(trusted)
-            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, packages, str(os.getpid())]
-            command = [sys.executable, "-m", "headgate.fanout.local.child_main", *arguments]
+            allowed = msgspec.json.encode(access).decode()
+            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, allowed, str(os.getpid())]
+            # -P: modules of the current folder must not replace those that this program itself imports.
+            command = [sys.executable, "-P", "-m", "headgate.fanout.local.child_main", *arguments]
             # A new session, so that processes started by the handler can be killed with it.
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         self.handler = handler

@@ -26,6 +26,7 @@ from headgate.fanout.local.child_pool import Assignment, ChildPool, Unstarted
 from headgate.fanout.local.chunk_results import job_of, result_change
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.child_protocol import Done, Failed, Progress
+from headgate.fanout.model.local_access import ANY, LocalAccess
 from headgate.fanout.model.rows import MAIN_LANE, Fanout, Policy, slow_timeout, timestamp
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.ids import IdMaker
@@ -49,7 +50,7 @@ class Options(Struct, frozen=True):
     lane: str = MAIN_LANE
     memory_mb: int | None = None
     timeout_seconds: float | None = None
-    # Packages outside of the current folder from which a fan-out's handler may be loaded.
+    # Installed packages from which a fan-out's handler may be loaded.
     trusted: tuple[str, ...] = ()
 
 
@@ -64,7 +65,14 @@ class LocalWorker:
     """Runs chunks until it is stopped. `run` is for one thread, `stop` and `wake` for any."""
 
     def __init__(
-        self, store: Store, clock: Clock, ids: IdMaker, options: Options, *, maintenance: FanoutMaintenance
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        options: Options,
+        *,
+        maintenance: FanoutMaintenance,
+        access: LocalAccess,
     ) -> None:
         self.name = worker_name(os.getpid(), ids.ulid())
         self.done = 0
@@ -85,8 +93,8 @@ class LocalWorker:
         )
         self._queries = self._claims.queries
         # A handler named on the command line is trusted.
-        trusted = options.trusted if options.handler is None else None
-        self._pool = ChildPool(clock, options.processes, trusted=trusted)
+        packages = (*access.packages, *options.trusted) if options.handler is None else (ANY,)
+        self._pool = ChildPool(clock, options.processes, access=replace(access, packages=packages))
         self._held: dict[int, _HeldClaim] = {}
         self._keys = count(1)
         self._ends: list[ChunkChange] = []

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
+from headgate.file_roots import FileRoots
 
 # The limit of a queue message; larger items belong in a file or a blob, with the item as its name.
 ITEM_BYTES_MAX: Final = 256 * 1024
@@ -98,9 +99,10 @@ class RangeSource:
 class LinesSource:
     """The lines of a UTF-8 text file, without line ends. Empty lines count, except one at the end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: FileRoots | None = None) -> None:
         self._path = path.absolute()
-        self._mark = file_mark(self._path)
+        self._files = files
+        self._mark = file_mark(self._path, files)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "lines", "path": str(self._path), "mark": self._mark}
@@ -109,7 +111,7 @@ class LinesSource:
         return None
 
     def pieces(self, size: int, start: int) -> Iterator[Piece]:
-        with self._path.open("rb") as file:
+        with open_input(self._path, self._files) as file:
             first = 0
             while True:
                 offset = file.tell()
@@ -125,22 +127,27 @@ class LinesSource:
 class BytesSource:
     """A file in ranges of bytes: each byte is an item, and a chunk has `size` of them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: FileRoots | None = None) -> None:
         self._path = path.absolute()
-        self._mark = file_mark(self._path)
+        self._files = files
+        self._mark = file_mark(self._path, files)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "bytes", "path": str(self._path), "mark": self._mark}
 
     def total(self) -> int | None:
-        return self._path.stat().st_size
+        return self._size_bytes()
 
     def pieces(self, size: int, start: int) -> Iterator[Piece]:
-        end = self._path.stat().st_size
+        end = self._size_bytes()
         for offset in range(start, end, size):
             count = min(size, end - offset)
             where = {"path": str(self._path), "offset": offset, "bytes": count}
             yield _in_file("bytes", where, self._mark, offset, count)
+
+    def _size_bytes(self) -> int:
+        with open_input(self._path, self._files) as file:
+            return os.fstat(file.fileno()).st_size
 
 
 class _FileInput(Struct, frozen=True):
@@ -153,8 +160,10 @@ class _FileInput(Struct, frozen=True):
     mark: str
 
 
-def read_items(source: dict[str, Any], piece: Piece, indexes: Sequence[int]) -> list[Any]:
-    """Return the items of a chunk at these indexes.
+def read_items(
+    source: dict[str, Any], piece: Piece, indexes: Sequence[int], files: FileRoots | None = None
+) -> list[Any]:
+    """Return the items of a chunk at these indexes. An input file must be below `files`; None: anywhere.
 
     Raises `NotFoundError` if the input is missing or has changed since the split.
     """
@@ -166,7 +175,7 @@ def read_items(source: dict[str, Any], piece: Piece, indexes: Sequence[int]) -> 
     if piece.input.startswith("["):
         items = msgspec.json.decode(piece.input)
     else:
-        items = _read_file(typed_decode.from_json(piece.input, _FileInput))
+        items = _read_file(typed_decode.from_json(piece.input, _FileInput), files)
     if isinstance(items, bytes):
         return [items]
     return [items[place - piece.start] for place in indexes]
@@ -177,30 +186,44 @@ def check_input(input: str | None) -> None:
     if input is None or input.startswith("["):
         return
     file_range = typed_decode.from_json(input, _FileInput)
-    mark = file_mark(Path(file_range.path))
+    _check_mark(file_range, file_mark(Path(file_range.path)))
+
+
+def file_mark(path: Path, files: FileRoots | None = None) -> str:
+    """Return a file's identity: size and modification time. Raises `NotFoundError` as `open_input` does."""
+    with open_input(path, files) as file:
+        return _mark(file)
+
+
+def open_input(path: Path, files: FileRoots | None = None) -> BinaryIO:
+    """Open an input file below `files` (None: anywhere). Raises `NotFoundError` if it is missing or not allowed."""
+    try:
+        if files is not None:
+            return files.open(path)
+        path.stat()
+        # Checked before opening, since opening a pipe blocks.
+        if not path.is_file():
+            raise NotFoundError(f"input {path}: it is not a file")
+        return path.open("rb")
+    except OSError as exc:
+        raise NotFoundError(f"input {path}: {os.strerror(exc.errno or 0)}; it must be a readable file") from exc
+
+
+def _mark(file: BinaryIO) -> str:
+    found = os.fstat(file.fileno())
+    return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+def _check_mark(file_range: _FileInput, mark: str) -> None:
     if mark != file_range.mark:
         raise NotFoundError(
             f"input {file_range.path}: it has changed since it was split; split it again as a new fan-out"
         )
 
 
-def file_mark(path: Path) -> str:
-    """Return a file's identity: size and modification time. Raises `NotFoundError` if it is missing."""
-    try:
-        found = path.stat()
-        # Checked before opening, since opening a pipe blocks.
-        if not path.is_file():
-            raise NotFoundError(f"input {path}: it is not a file")
-        with path.open("rb"):
-            pass
-    except OSError as exc:
-        raise NotFoundError(f"input {path}: {os.strerror(exc.errno or 0)}; it must be a readable file") from exc
-    return f"{found.st_size}-{found.st_mtime_ns}"
-
-
-def _read_file(file_range: _FileInput) -> list[Any] | bytes:
-    check_input(_encode(file_range).decode())
-    with Path(file_range.path).open("rb") as file:
+def _read_file(file_range: _FileInput, files: FileRoots | None) -> list[Any] | bytes:
+    with open_input(Path(file_range.path), files) as file:
+        _check_mark(file_range, _mark(file))
         file.seek(file_range.offset)
         content = file.read(file_range.bytes)
     if file_range.kind == "bytes":

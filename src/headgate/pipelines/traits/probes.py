@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import DefinitionError
+from headgate.file_roots import FileRoots
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import FailureCategory
 from headgate.pipelines.field_values import number, shown
@@ -36,24 +37,30 @@ _REAL_TIME: Final = SystemClock()
 
 
 def probes(
-    *, roots: Sequence[Path] | None = None, aws: Callable[[], AwsClients] | None = None
+    *,
+    files: FileRoots | None = None,
+    aws: Callable[[], AwsClients] | None = None,
+    own_objects: tuple[str, str] | None = None,
 ) -> Mapping[str, Builtin]:
-    """Return the probes by name. Files and databases must be below `roots`; None: anywhere."""
-    allowed = None if roots is None else tuple(root.resolve() for root in roots)
+    """Return the probes by name. Files and databases must be below `files`; None: anywhere.
+
+    `own_objects` is the bucket and key prefix of Headgate's own payloads, which probes must not look at.
+    """
     builtins: dict[str, Builtin] = {
-        "file-exists": lambda question: file_exists(question, allowed),
-        "sql-count": lambda question: sql_count(question, allowed),
+        "file-exists": lambda question: file_exists(question, files),
+        "sql-count": lambda question: sql_count(question, files),
     }
     if aws is not None:
-        builtins["s3-object"] = lambda question: s3_object(question, aws())
+        builtins["s3-object"] = lambda question: s3_object(question, aws(), own_objects)
     return builtins
 
 
-def file_exists(question: Question, roots: Sequence[Path] | None = None) -> Answer:
+def file_exists(question: Question, files: FileRoots | None = None) -> Answer:
     """Whether there is a file at `path` of at least `minBytes` and at most `maxAge` old."""
-    path = _allowed(text(question.config, "path"), roots)
+    path = _allowed(text(question.config, "path"), files)
     try:
-        found = path.stat()
+        # The path is resolved: a link that took its place since is not followed.
+        found = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return not_met(f"there is no file {path}")
     except PermissionError as exc:
@@ -65,12 +72,14 @@ def file_exists(question: Question, roots: Sequence[Path] | None = None) -> Answ
     return _held(question, f"file {path}", found.st_size, found.st_mtime)
 
 
-def s3_object(question: Question, aws: AwsClients) -> Answer:
+def s3_object(question: Question, aws: AwsClients, own_objects: tuple[str, str] | None = None) -> Answer:
     """Whether there is an object `key` in `bucket` of at least `minBytes` and at most `maxAge` old."""
     from botocore.exceptions import ClientError
 
     bucket, key = text(question.config, "bucket"), text(question.config, "key")
     what = f"s3://{bucket}/{key}"
+    if own_objects is not None and bucket == own_objects[0] and key.startswith(own_objects[1]):
+        raise DefinitionError(f"config: {what} is among Headgate's own objects; probe another bucket or prefix")
     client = aws.client("s3", region=text_or_none(question.config, "region"), read_seconds=question.timeout_seconds)
     with aws_call(what):
         try:
@@ -83,7 +92,7 @@ def s3_object(question: Question, aws: AwsClients) -> Answer:
     return _held(question, f"object {what}", int(found["ContentLength"]), modified.timestamp())
 
 
-def sql_count(question: Question, roots: Sequence[Path] | None = None, clock: Clock = _REAL_TIME) -> Answer:
+def sql_count(question: Question, files: FileRoots | None = None, clock: Clock = _REAL_TIME) -> Answer:
     """Whether the one number that `query` selects from a SQLite `database` is from `min` to `max`.
 
     Without either it has to be at least 1. `:date`, `:schedule` and `:pipeline` can be used in the query, beside the
@@ -93,10 +102,12 @@ def sql_count(question: Question, roots: Sequence[Path] | None = None, clock: Cl
     if low is None and high is None:
         low = 1
     query, parameters = text(question.config, "query"), _parameters(question)
-    path = _allowed(_database(text(question.config, "database")), roots)
+    path = _allowed(_database(text(question.config, "database")), files)
     ends_at = clock.monotonic() + question.timeout_seconds
     try:
         with closing(_opened(path, min(_BUSY_SECONDS, question.timeout_seconds))) as connection:
+            # Checked again now that it is open: a link may have taken its place.
+            _allowed(str(path), files)
             connection.set_progress_handler(lambda: int(clock.monotonic() >= ends_at), _STEPS)
             row = connection.execute(query, parameters).fetchone()
     except (sqlite3.Error, sqlite3.Warning) as exc:
@@ -147,14 +158,18 @@ def _database(given: str) -> str:
     return given
 
 
-def _allowed(given: str, roots: Sequence[Path] | None) -> Path:
+def _allowed(given: str, files: FileRoots | None) -> Path:
     """Return a resolved path, so that no link leads out of the allowed folders."""
+    # A relative path is one of the project, wherever the process was started.
+    base = files.roots[0] if files is not None and files.roots else ""
     try:
-        path = Path(given).resolve()
+        path = Path(base, given).resolve()
     except (ValueError, OSError, RuntimeError) as exc:
         raise DefinitionError(f"config: {given[:80]!r} is not a path: {exc}") from exc
-    if roots is not None and not any(path.is_relative_to(root) for root in roots):
-        raise DefinitionError(f"config: {path} is outside of the folders that traits may look at")
+    if files is not None and not files.contains(str(path)):
+        raise DefinitionError(
+            f"config: {given[:200]} is outside of the folders that probes may look at; add its folder to files.roots"
+        )
     return path
 
 

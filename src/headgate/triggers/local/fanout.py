@@ -21,6 +21,7 @@ from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
+from headgate.file_roots import FileRoots
 from headgate.triggers.config import Config, check_name, exactly_one
 from headgate.triggers.contract import (
     FailureCategory,
@@ -78,7 +79,7 @@ class FanoutKind:
     def start(self, job: Job[FanoutConfig]) -> Started:
         config, order = job.config, job.order
         try:
-            source = _source(config)
+            source = _source(config, self._fanouts.access.files)
             asked = Order(
                 group=config.group or order.pipeline,
                 chunk_size=config.chunk_size or _usual_size(source),
@@ -123,7 +124,7 @@ class FanoutKind:
             return
 
 
-def _source(config: FanoutConfig) -> Source:
+def _source(config: FanoutConfig, files: FileRoots | None) -> Source:
     if config.items is not None:
         return ListSource(config.items)
     if config.range is not None:
@@ -132,7 +133,7 @@ def _source(config: FanoutConfig) -> Source:
     path = Path(config.lines)
     if not path.is_absolute():
         raise DefinitionError(f"lines {config.lines[:120]!r}: give the whole path; workers may run in other folders")
-    return LinesSource(path)
+    return LinesSource(path, files)
 
 
 def _usual_size(source: Source) -> int:

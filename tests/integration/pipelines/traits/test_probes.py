@@ -16,6 +16,7 @@ import boto3
 import pytest
 
 from headgate.errors import DefinitionError
+from headgate.file_roots import file_roots
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.traits.probes import probes
 from headgate.pipelines.traits.protocol import Answer, of_failure
@@ -25,7 +26,8 @@ from tests.unit.pipelines.evaluator_rig import NOW, Server, question, reply, ser
 
 
 def ask(name: str, *, roots: list[Path] | None = None, timeout: float = 5.0, **config: Any) -> Answer:
-    return probes(roots=roots)[name](question(f"builtin:{name}", timeout=timeout, **config))
+    files = None if roots is None else file_roots(roots)
+    return probes(files=files)[name](question(f"builtin:{name}", timeout=timeout, **config))
 
 
 # Files.

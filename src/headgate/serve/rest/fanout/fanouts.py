@@ -168,7 +168,7 @@ class _Fanouts:
         ]
 
     async def create(self, call: Call[None, NoQuery]) -> Answer:
-        query = await self._pool.run(lambda: read_order(call.content))
+        query = await self._pool.run(lambda: read_order(call.content, self._fanouts.access.files))
         run_id = query.run_id or idempotency_key(call.headers) or self._fanouts.ids.make("fan")
         is_new = await self._pool.run(lambda: self._queries.find(run_id)) is None
         splitting = asyncio.ensure_future(self._pool.run(lambda: self._split(query, run_id)))

@@ -15,7 +15,8 @@ from headgate import typed_decode
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy
-from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
+from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source, open_input
+from headgate.file_roots import FileRoots
 from headgate.serve.rest.durable.models import Name
 
 # Target number of chunks: enough to keep workers busy, few enough to inspect.
@@ -31,10 +32,10 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fan-out to create: the source of its items, the chunk size, and how chunks are run.
 
     The source is one of `items` (inline), `range` ([from, to], end exclusive), `lines` (of a text file) and `bytes` (of
-    any file). Paths are absolute, of files that server and workers can read. A `manifest` is the path of a JSON file
-    with the same members; those in the request take precedence. Without `chunk_size` there are about a thousand chunks,
-    or chunks of 500 lines. `run_id` defaults to the Idempotency-Key, or to a generated id; a repeated request with the
-    same id creates nothing new.
+    any file). Paths are absolute, below the project folder or `files.roots` of server and workers. A `manifest` is the
+    path of a JSON file with the same members; those in the request take precedence. Without `chunk_size` there are
+    about a thousand chunks, or chunks of 500 lines. `run_id` defaults to the Idempotency-Key, or to a generated id; a
+    repeated request with the same id creates nothing new.
     """
 
     group: Name
@@ -59,18 +60,21 @@ class Asked(Struct, frozen=True):
     run_id: str | None
 
 
-def read_order(content: bytes) -> Asked:
-    """Parse the body of a request. Raises `InvalidPayloadError` or `DefinitionError`."""
+def read_order(content: bytes, files: FileRoots | None) -> Asked:
+    """Parse the body of a request. Raises `InvalidPayloadError` or `DefinitionError`.
+
+    Files must be below `files`; None: anywhere.
+    """
     given = _object(content, "body")
     if given.get("manifest") is not None:
-        given = _with_manifest(given)
+        given = _with_manifest(given, files)
     try:
         new = typed_decode.convert(given, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"body: {exc}") from exc
     if new.handler is not None and not _HANDLER.fullmatch(new.handler):
         raise DefinitionError(f"handler {new.handler[:80]!r}: write module:function, such as prices:update")
-    source = _source(new)
+    source = _source(new, files)
     order = Order(
         group=new.group,
         chunk_size=_usual_size(new, source) if new.chunk_size is None else new.chunk_size,
@@ -90,17 +94,18 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
         raise InvalidPayloadError(f"{what}: {exc}") from exc
 
 
-def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
+def _with_manifest(given: dict[str, Any], files: FileRoots | None) -> dict[str, Any]:
     """Merge a manifest with the request, which takes precedence."""
     path = _whole_path(given["manifest"], "manifest")
     try:
-        if path.stat().st_size > MANIFEST_BYTES_MAX:
-            raise InvalidPayloadError(
-                f"manifest {path}: larger than {MANIFEST_BYTES_MAX:,} bytes; name a file of lines in it instead"
-            )
-        content = path.read_bytes()
-    except OSError as exc:
-        raise InvalidPayloadError(f"manifest {path}: cannot be read ({exc.strerror})") from exc
+        with open_input(path, files) as file:
+            content = file.read(MANIFEST_BYTES_MAX + 1)
+    except (NotFoundError, OSError) as exc:
+        raise InvalidPayloadError(f"manifest {path}: cannot be read ({exc})") from exc
+    if len(content) > MANIFEST_BYTES_MAX:
+        raise InvalidPayloadError(
+            f"manifest {path}: larger than {MANIFEST_BYTES_MAX:,} bytes; name a file of lines in it instead"
+        )
     said = _object(content, f"manifest {path}")
     if "manifest" in said:
         raise InvalidPayloadError(f"manifest {path}: nested manifests are not supported; inline its content")
@@ -119,33 +124,33 @@ def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **own}
 
 
-def _source(new: NewFanout) -> Source:
+def _source(new: NewFanout, files: FileRoots | None) -> Source:
     given = [name for name in _SOURCES if getattr(new, name) is not None]
     if len(given) != 1:
         problem = f"{' and '.join(given)} are set" if given else "none is set"
         raise DefinitionError(f"items: set one of {', '.join(_SOURCES)}; {problem}")
     try:
-        return _SOURCES[given[0]](new)
+        return _SOURCES[given[0]](new, files)
     except NotFoundError as exc:
         # The request is at fault, not the URL.
         raise InvalidPayloadError(str(exc)) from exc
 
 
-def _lines(new: NewFanout) -> Source:
-    return LinesSource(_whole_path(new.lines, "lines"))
+def _lines(new: NewFanout, files: FileRoots | None) -> Source:
+    return LinesSource(_whole_path(new.lines, "lines"), files)
 
 
-def _bytes(new: NewFanout) -> Source:
-    return BytesSource(_whole_path(new.bytes, "bytes"))
+def _bytes(new: NewFanout, files: FileRoots | None) -> Source:
+    return BytesSource(_whole_path(new.bytes, "bytes"), files)
 
 
-def _range(new: NewFanout) -> Source:
+def _range(new: NewFanout, _: FileRoots | None) -> Source:
     low, high = new.range or (0, 0)
     return RangeSource(low, high)
 
 
-_SOURCES: Final[dict[str, Callable[[NewFanout], Source]]] = {
-    "items": lambda new: ListSource(new.items or []),
+_SOURCES: Final[dict[str, Callable[[NewFanout, FileRoots | None], Source]]] = {
+    "items": lambda new, _: ListSource(new.items or []),
     "range": _range,
     "lines": _lines,
     "bytes": _bytes,
