@@ -313,6 +313,53 @@ def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alo
     site.check_nobody_left()
 
 
+def test_kill_9__of_the_worker_again_and_again__no_chunk_loses_an_attempt_of_its_own(site: Site) -> None:
+    site.split(RangeSource(0, 600), "tick", max_attempts=1)
+    for _ in range(6):
+        seen = len(site.journal())
+        worker = site.worker()
+        until(lambda seen=seen: len(site.journal()) > seen, "the first chunk of this worker")  # type: ignore[misc]
+        worker.kill()
+        worker.wait()
+    site.work_off()
+
+    books = site.until_over()
+
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    assert {chunk.disposition for chunk in books.main} == {Disposition.DONE}
+    assert books.fanout.counts["lost"] >= 6
+    lost = [chunk for chunk in books.main if chunk.lost_attempts]
+    assert all(chunk.attempt == chunk.lost_attempts + 1 for chunk in books.main)
+    assert sum(chunk.lost_attempts for chunk in lost) == books.fanout.counts["lost"]
+
+
+def test_chunk__that_kills_its_own_process__uses_up_its_attempts_and_not_those_of_others(site: Site) -> None:
+    site.split(["ok", "kill", "abort", "ok"], "obedient", max_attempts=2)
+    site.work_off()
+
+    books = site.until_over()
+
+    ends = [(chunk.disposition, chunk.attempt, chunk.lost_attempts, chunk.error_class) for chunk in books.main]
+    assert ends == [
+        (Disposition.DONE, 1, 0, None),
+        (Disposition.DEAD, 2, 0, "OOM"),
+        (Disposition.DEAD, 2, 0, "CRASH"),
+        (Disposition.DONE, 1, 0, None),
+    ]
+
+
+def test_sigterm__to_the_process_of_a_chunk__is_a_lost_attempt(site: Site) -> None:
+    site.split([1], "held", max_attempts=1)
+    site.worker()
+    until(lambda: bool(site.journal()), "the first attempt")
+    os.kill(int(site.journal()[0].split()[2]), signal.SIGTERM)
+    (site.folder / "go-chunk-0000000-2").touch()
+
+    (chunk,) = site.until_over().main
+
+    assert (chunk.disposition, chunk.attempt, chunk.lost_attempts) == (Disposition.DONE, 2, 1)
+
+
 @contextmanager
 def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str]) -> Iterator[tuple[Child, list[Job]]]:
     """Give a child, which is killed in the end, and the jobs that it was given."""

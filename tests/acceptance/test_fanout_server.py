@@ -65,6 +65,9 @@ def test_kill_9__of_the_server_in_the_middle_of_a_fan_out__the_next_one_ends_it(
         "1",
         "--run-id",
         "r",
+        # A killed server uses up none of a chunk's attempts.
+        "--max-attempts",
+        "1",
     )
     for _ in range(2):
         site.kill()
@@ -76,3 +79,4 @@ def test_kill_9__of_the_server_in_the_middle_of_a_fan_out__the_next_one_ends_it(
     shown = site.say("show", "r")
     assert shown["status"] == "SUCCEEDED"
     assert (shown["counts"]["done"], shown["counts"]["total"]) == (CHUNKS, CHUNKS)
+    assert shown["counts"]["lost"] > 0

@@ -262,7 +262,7 @@ def test_split__two_fan_outs_of_one_group__do_not_mix(shop: Shop, eventually: Ev
 def test_tend__a_worker_is_gone__its_chunk_is_tried_again_and_given_up_in_the_end(
     shop: Shop, eventually: Eventually
 ) -> None:
-    shop.split([1, 2], timeout_seconds=10, max_attempts=2, backoff_seconds=0)
+    shop.split([1, 2], timeout_seconds=10, lost_attempts_max=2, backoff_seconds=0)
     shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
     for expected in (Disposition.RETRYING, Disposition.DEAD):
         shop.start(FIRST, worker="gone")

@@ -132,7 +132,7 @@ class Distributor:
         fanout_order = Order(
             group=order.group[:ID_CHARS_MAX],
             chunk_size=self._chunk_size(order),
-            policy=Policy(max_attempts=1),
+            policy=Policy(max_attempts=1, lost_attempts_max=1),
             submitted_by=f"execution {order.execution_id}",
         )
         try:

@@ -63,6 +63,7 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
         "input": _cut(compact(found["input"])) if "input" in found else found.get("input_key"),
         "output": _cut(compact(found["output"])) if "output" in found else found.get("output_key"),
         "attempt": found.get("attempt"),
+        "lost": found.get("lost_attempts"),
         "redrives": found.get("redrives"),
         "healed": found.get("heals"),
         "worker": found.get("worker"),

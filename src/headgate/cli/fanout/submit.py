@@ -86,6 +86,9 @@ class PolicyOptions(OptionGroup):
         str | None, typer.Option(metavar="DURATION", help="With --each: defer slower items to the slow lane.")
     ] = None
     max_attempts: Annotated[int | None, typer.Option(metavar="N", help="Attempts per chunk. [default: 3]")] = None
+    lost_max: Annotated[
+        int | None, typer.Option(metavar="N", help="Attempts per chunk that may be lost with a worker. [default: 20]")
+    ] = None
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Timeout of an attempt. [default: 15m]")] = (
         None
     )
@@ -114,6 +117,7 @@ class PolicyOptions(OptionGroup):
             "each": self.each,
             "item_timeout_seconds": optional_seconds(self.item_timeout, name="--item-timeout"),
             "max_attempts": self.max_attempts,
+            "lost_attempts_max": self.lost_max,
             "timeout_seconds": optional_seconds(self.timeout, name="--timeout"),
             "backoff_seconds": optional_seconds(self.backoff, name="--backoff"),
             "concurrency": self.concurrency,

@@ -50,12 +50,16 @@ class ErrorClass(enum.StrEnum):
 
 
 class AttemptFailure(Struct, frozen=True):
-    """Why an attempt failed. `is_final` means that a retry cannot succeed."""
+    """Why an attempt failed. `is_final` means that a retry cannot succeed.
+
+    `is_lost` means that its process was ended from outside, so that the attempt does not count.
+    """
 
     error_class: str
     message: str
     is_final: bool = False
     item_errors: Mapping[int, str] = {}
+    is_lost: bool = False
 
 
 class AttemptResult(Struct, frozen=True):
@@ -110,6 +114,7 @@ def start_change(
         chunk,
         token=token,
         attempt=chunk.attempt + 1,
+        lost_attempts=chunk.lost_attempts + (chunk.disposition is Disposition.RUNNING),
         worker=worker,
         lease_expires_at=timestamp(now_ms + round(1000 * lease_seconds)),
         heartbeat_at=None,
@@ -189,13 +194,22 @@ def completion_change(
 
 
 def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
-    """Return the change after a failed attempt: retry with backoff, dead, or quarantined."""
-    outcome = AttemptOutcome.LOST if failure.error_class == ErrorClass.LOST else AttemptOutcome.FAILED
+    """Return the change after a failed or lost attempt: retry with backoff, dead, or quarantined.
+
+    A lost attempt uses up none of the chunk's attempts: it has a limit of its own.
+    """
+    outcome = AttemptOutcome.LOST if failure.is_lost else AttemptOutcome.FAILED
+    lost_attempts = chunk.lost_attempts + failure.is_lost
+    is_lost_too_often = failure.is_lost and lost_attempts >= policy.lost_attempts_max
+    if is_lost_too_often:
+        limit = f"{lost_attempts} attempts were lost, at most {policy.lost_attempts_max} may be"
+        failure = replace(failure, message=f"{failure.message}; {limit}")
     spent_ms = _spent_ms(chunk, now_ms)
     after = replace(
         chunk,
         completed_at=timestamp(now_ms),
         duration_ms=spent_ms,
+        lost_attempts=lost_attempts,
         error=_text(failure.message),
         error_class=_text(failure.error_class),
         error_fingerprint=fingerprint(failure.error_class, failure.message),
@@ -210,9 +224,11 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         return ChunkChange(
             chunk, with_disposition(after, Disposition.QUARANTINED, timestamp(now_ms)), counted, extra_writes
         )
-    if attempts_since_redrive(after) >= policy.max_attempts:
+    attempts = attempts_since_redrive(after)
+    if is_lost_too_often or (not failure.is_lost and attempts >= policy.max_attempts):
         return ChunkChange(chunk, with_disposition(after, Disposition.DEAD, timestamp(now_ms)), counted, extra_writes)
-    again_ms = now_ms + round(1000 * retry_delay_seconds(policy, attempts_since_redrive(after), draw))
+    # The backoff grows with the failures of the chunk, not with those of its workers.
+    again_ms = now_ms + round(1000 * retry_delay_seconds(policy, 1 if failure.is_lost else attempts, draw))
     return ChunkChange(
         chunk, with_disposition(after, Disposition.RETRYING, timestamp(now_ms), again_ms), counted, extra_writes
     )
@@ -235,6 +251,7 @@ def redrive_change(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals
         heals=chunk.heals + heals,
         # Attempt numbers keep increasing, so that rows of earlier attempts are never overwritten.
         tried=chunk.attempt,
+        lost_attempts=0,
         worker=None,
         message=None,
         completed_at=None,
@@ -264,8 +281,8 @@ def move_change(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: s
 
 
 def attempts_since_redrive(chunk: Chunk) -> int:
-    """Return the number of attempts since the chunk was last redriven."""
-    return chunk.attempt - chunk.tried
+    """Return the number of attempts since the chunk was last redriven, without lost ones."""
+    return chunk.attempt - chunk.tried - chunk.lost_attempts
 
 
 def retry_delay_seconds(policy: Policy, attempts: int, draw: float) -> float:
@@ -332,7 +349,8 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
 
 
 def _lost_error(chunk: Chunk) -> AttemptFailure:
-    return AttemptFailure(ErrorClass.LOST, f"the lease of worker {chunk.worker} expired at {chunk.lease_expires_at}")
+    message = f"worker {chunk.worker} vanished; its lease was until {chunk.lease_expires_at}"
+    return AttemptFailure(ErrorClass.LOST, message, is_lost=True)
 
 
 def lease_expiry_change(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:

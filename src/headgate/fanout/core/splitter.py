@@ -249,6 +249,7 @@ def check_order(order: Order) -> None:
         ),
         "chunk_size": (1 <= order.chunk_size <= 1_000_000_000, "from 1 to 1,000,000,000"),
         "max_attempts": (1 <= policy.max_attempts <= 1000, "from 1 to 1000"),
+        "lost_attempts_max": (1 <= policy.lost_attempts_max <= 1000, "from 1 to 1000"),
         "timeout_seconds": (0 < policy.timeout_seconds <= 7 * 86_400, "more than 0, at most 7 days"),
         "heartbeat_seconds": (policy.heartbeat_seconds is None or policy.heartbeat_seconds > 0, "more than 0"),
         "concurrency": (policy.concurrency is None or policy.concurrency >= 1, "at least 1"),

@@ -14,7 +14,6 @@ from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError,
 from headgate.fanout.core.attempts import (
     AttemptFailure,
     AttemptResult,
-    attempts_since_redrive,
     completion_change,
     failure_change,
     has_expired,
@@ -199,13 +198,13 @@ def admission_for(fanout: Fanout, chunk: Chunk, now_ms: int) -> Admission:
 
 
 def closing_change(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> ChunkChange | None:
-    """Return the change that ends a chunk which will not run again: cancelled, or lost with no attempts left."""
+    """Return the change that ends a chunk which will not run again: cancelled, or lost too often."""
     is_idle = chunk.disposition is not Disposition.RUNNING or has_expired(chunk, now_ms)
     if admission is Admission.CANCELLED and not chunk.status.is_terminal and is_idle:
         cancelled = move_change(chunk, Disposition.CANCELLED, now_ms=now_ms)
         return replace(cancelled, is_overdue=chunk.disposition is Disposition.RUNNING)
     policy = fanout.rules()
-    is_spent = chunk.disposition is Disposition.RUNNING and attempts_since_redrive(chunk) >= policy.max_attempts
+    is_spent = chunk.disposition is Disposition.RUNNING and chunk.lost_attempts + 1 >= policy.lost_attempts_max
     if admission is Admission.RUN and is_spent:
         return lease_expiry_change(chunk, policy, now_ms=now_ms, draw=0.0)
     return None

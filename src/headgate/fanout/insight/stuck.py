@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.fanout.core.attempts import attempts_since_redrive
 from headgate.fanout.core.queries import PAGE, FanoutQueries
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition
@@ -107,12 +106,12 @@ def _running(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> St
 
 def _expired(fanout: Fanout, chunk: Chunk) -> tuple[StuckKind, str]:
     gone = f"the lease of {_worker(chunk)} expired"
-    tried, allowed = attempts_since_redrive(chunk), fanout.rules().max_attempts
+    lost, allowed = chunk.lost_attempts + 1, fanout.rules().lost_attempts_max
     if fanout.cancelled_at is not None:
         return StuckKind.LOST, f"{gone}, and the fan-out is cancelled"
-    if tried >= allowed:
-        return StuckKind.LOST, f"{gone}, and that was attempt {tried} of {allowed}"
-    return StuckKind.RETRY_PENDING, f"{gone}; attempt {tried + 1} of {allowed} will follow"
+    if lost >= allowed:
+        return StuckKind.LOST, f"{gone}, and that was lost attempt {lost} of {allowed}"
+    return StuckKind.RETRY_PENDING, f"{gone}; it will run again (lost attempt {lost} of {allowed})"
 
 
 def _waiting(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> Stuck | None:

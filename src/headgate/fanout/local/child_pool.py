@@ -290,7 +290,10 @@ class ChildPool:
         if not death.jobs or not death.was_ready:
             return []
         spent_ms = round(1000 * (self._clock.monotonic() - busy_since))
-        return self._finished(Failed(death.jobs[0].key, spent_ms, death.error_class.value, death.message))
+        is_lost = death.error_class is ErrorClass.LOST
+        return self._finished(
+            Failed(death.jobs[0].key, spent_ms, death.error_class.value, death.message, is_lost=is_lost)
+        )
 
     def _count_early_death(self, child: Child, death: Death) -> None:
         """Mark a handler as unusable after several children died before they were ready."""

@@ -22,6 +22,7 @@ from headgate.fanout.model.local_access import LocalAccess
 
 READY_SECONDS_MAX: Final = 60.0
 ENDING_SECONDS_MAX: Final = 1.0
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def _mark(file: str) -> tuple[int, int] | None:
@@ -138,6 +139,10 @@ class Child:
         if self._killed_as is None and code == -signal.SIGKILL:
             message = "the process was killed from outside, which is what the system does when memory runs out"
             return Death(ErrorClass.OOM, message, jobs, self.is_ready)
+        if self._killed_as is None and -code in _STOP_SIGNALS:
+            # A service manager stops every process of a service at once; the chunk has done nothing wrong.
+            message = f"the process was stopped from outside by {signal.Signals(-code).name}"
+            return Death(ErrorClass.LOST, message, jobs, self.is_ready)
         if self.channel.is_corrupt:
             message = (
                 "the handler, or something it uses, wrote to the descriptor by which its process answers the worker, "

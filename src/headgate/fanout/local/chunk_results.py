@@ -54,5 +54,7 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
             answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc))
     if claim.fanout.cancelled_at is not None:
         return move_change(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
-    failure = AttemptFailure(answer.error_class, answer.message, answer.is_final, answer.item_errors)
+    failure = AttemptFailure(
+        answer.error_class, answer.message, answer.is_final, answer.item_errors, is_lost=answer.is_lost
+    )
     return failure_change(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)

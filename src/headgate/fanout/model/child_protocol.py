@@ -71,6 +71,8 @@ class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     message: str
     is_final: bool = False
     item_errors: dict[int, str] = {}
+    # The process was ended from outside, and not because of the job.
+    is_lost: bool = False
 
 
 Answer = Ready | Unusable | Progress | Done | Failed

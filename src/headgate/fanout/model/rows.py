@@ -43,6 +43,8 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """How the chunks of a fan-out are run. Stored on its row, so that every worker applies the same policy."""
 
     max_attempts: int = 3
+    # Attempts whose worker vanished do not count as attempts; so many of them end a chunk.
+    lost_attempts_max: int = 20
     timeout_seconds: float = 900.0
     # Time-out in the slow lane; four times `timeout_seconds` by default.
     slow_timeout_seconds: float | None = None
@@ -161,6 +163,8 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     # The attempt number at the last redrive; `max_attempts` counts from there.
     tried: int = 0
+    # Attempts since then whose worker vanished; they do not count against `max_attempts`.
+    lost_attempts: int = 0
     redrives: int = 0
     heals: int = 0
     worker: str | None = None

@@ -149,7 +149,8 @@ def dead_letter_change(chunk: Chunk, fanout: Fanout, body: str, receive_count: i
     """Return the change of a chunk whose message is dead, so that it will not be delivered again."""
     if chunk.disposition is Disposition.RUNNING:
         # An expired lease says more about the failure than a dead message.
-        change = lease_expiry_change(chunk, replace(fanout.rules(), max_attempts=1), now_ms=now_ms, draw=0.0)
+        final = replace(fanout.rules(), lost_attempts_max=chunk.lost_attempts + 1)
+        change = lease_expiry_change(chunk, final, now_ms=now_ms, draw=0.0)
     else:
         change = move_change(chunk, Disposition.DEAD, now_ms=now_ms)
     after = change.after

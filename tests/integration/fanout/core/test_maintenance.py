@@ -199,7 +199,7 @@ def test_tend__one_that_cannot_be_read__does_not_keep_the_others_waiting(shop: S
 
 
 def test_tend__a_worker_that_is_not_heard_of__its_chunk_is_tried_again_and_then_given_up(shop: Shop) -> None:
-    shop.split([1, 2], max_attempts=2, timeout_seconds=10, backoff_seconds=1)
+    shop.split([1, 2], lost_attempts_max=2, timeout_seconds=10, backoff_seconds=1)
     shop.start("chunk-0000001", worker="alive", lease_seconds=1_000)
     shop.start(FIRST, worker="gone")
     shop.clock.advance(9.999)
@@ -225,7 +225,7 @@ def test_tend__a_worker_that_is_not_heard_of__its_chunk_is_tried_again_and_then_
 
 
 def test_tend__three_time_outs__the_run_is_partial_and_says_why(shop: Shop) -> None:
-    shop.split([1, 2], max_attempts=3, timeout_seconds=10, backoff_seconds=0)
+    shop.split([1, 2], lost_attempts_max=3, timeout_seconds=10, backoff_seconds=0)
     shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
     for _ in range(3):
         shop.start(FIRST)
@@ -280,7 +280,7 @@ def test_is_gone__names_of_any_form__are_not_taken_for_a_dead_process(worker: st
 
 def test_tend__more_lost_chunks_than_a_batch__all_in_the_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tending, "BATCH", 7)
-    shop.split(list(range(30)), timeout_seconds=10, max_attempts=1)
+    shop.split(list(range(30)), timeout_seconds=10, lost_attempts_max=1)
     assert len(shop.claims("gone").take(30, {})) == 30
     shop.clock.advance(11)
     for _ in range(5):

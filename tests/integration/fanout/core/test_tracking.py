@@ -243,7 +243,7 @@ def test_start__a_clock_that_was_set_forward__takes_over_and_the_first_is_refuse
 
 
 def test_take_over__of_a_chunk_that_kills_its_workers__not_more_often_than_the_policy_says(shop: Shop) -> None:
-    shop.split([1, 2], max_attempts=2, timeout_seconds=10)
+    shop.split([1, 2], lost_attempts_max=2, timeout_seconds=10)
     answers = []
     for _ in range(5):
         answers.append(admission(shop))

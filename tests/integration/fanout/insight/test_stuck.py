@@ -45,10 +45,10 @@ def test_classify__lease_runs_out_with_attempts_left__will_be_tried_again() -> N
     assert _kind(Disposition.RUNNING, LATER, attempt=2) is StuckKind.RETRY_PENDING
 
 
-def test_classify__lease_runs_out_on_the_last_attempt__is_lost() -> None:
-    assert _kind(Disposition.RUNNING, LATER, attempt=3) is StuckKind.LOST
-    # Redriven after three attempts, it has all of them again.
-    assert _kind(Disposition.RUNNING, LATER, attempt=4, tried=3) is StuckKind.RETRY_PENDING
+def test_classify__lease_runs_out_for_the_last_time__is_lost() -> None:
+    assert _kind(Disposition.RUNNING, LATER, attempt=20, lost_attempts=19) is StuckKind.LOST
+    # Failed attempts do not count as lost ones.
+    assert _kind(Disposition.RUNNING, LATER, attempt=21, lost_attempts=18) is StuckKind.RETRY_PENDING
 
 
 def test_classify__lease_runs_out_after_a_cancellation__is_lost() -> None:
@@ -125,10 +125,11 @@ def test_classify__row_of_another_program_without_a_lease__has_the_time_out() ->
 
 
 def test_stuck__chunks_in_every_state__are_told_by_kind(store: SqliteStore, clock: VirtualClock) -> None:
-    stage = Stage(store, clock, chunks=6, policy=Policy(max_attempts=2, backoff_seconds=0, heartbeat_seconds=100))
+    stage = Stage(store, clock, chunks=6, policy=Policy(lost_attempts_max=2, backoff_seconds=0, heartbeat_seconds=100))
     stage.complete(0)
-    stage.fail(1)
-    stage.start(1)  # The last attempt that chunk 1 has.
+    stage.start(1)
+    clock.advance(301)
+    stage.start(1)  # After one lost attempt, the last that chunk 1 may lose.
     stage.start(2)
     stage.fail(3)
     alive = stage.start(4)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.attempts import (
@@ -264,6 +265,55 @@ def test_lost__is_a_failure_of_its_own_kind() -> None:
     assert (row.outcome, row.error_class) == (AttemptOutcome.LOST, "LOST")
     assert change.delta()["lost"] == 1
     assert change.after.error_class == ErrorClass.LOST
+
+
+def test_lost__after_as_many_attempts_as_are_allowed__is_retried_and_counts_apart() -> None:
+    change = lease_expiry_change(running(attempt=3), POLICY, now_ms=NOW, draw=0.0)
+
+    assert (change.after.disposition, change.after.lost_attempts) == (Disposition.RETRYING, 1)
+    assert attempts_since_redrive(change.after) == 2
+    # Not longer each time: the chunk did nothing wrong.
+    assert change.after.queue_sk == f"{NOW + 2_000:013d}#0000030"
+
+
+def test_failed__after_lost_attempts__has_its_own_attempts_left() -> None:
+    failure = AttemptFailure("ValueError", "boom")
+
+    retried = failure_change(running(attempt=9, lost_attempts=7), failure, POLICY, now_ms=NOW, draw=0.0)
+    dead = failure_change(running(attempt=10, lost_attempts=7), failure, POLICY, now_ms=NOW, draw=0.0)
+
+    assert (retried.after.disposition, dead.after.disposition) == (Disposition.RETRYING, Disposition.DEAD)
+
+
+def test_lost__too_often__is_dead_and_says_so() -> None:
+    policy = replace(POLICY, lost_attempts_max=4)
+
+    third = lease_expiry_change(running(attempt=3, lost_attempts=2), policy, now_ms=NOW, draw=0.0)
+    fourth = lease_expiry_change(running(attempt=4, lost_attempts=3), policy, now_ms=NOW, draw=0.0)
+
+    assert (third.after.disposition, fourth.after.disposition) == (Disposition.RETRYING, Disposition.DEAD)
+    assert fourth.after.error_class == ErrorClass.LOST
+    assert "4 attempts were lost, at most 4" in (fourth.after.error or "")
+
+
+def test_failed__with_an_error_class_named_like_a_lost_attempt__is_a_failure() -> None:
+    change = failure_change(running(attempt=3), AttemptFailure("LOST", "x"), POLICY, now_ms=NOW, draw=0.0)
+
+    assert (change.after.disposition, change.after.lost_attempts) == (Disposition.DEAD, 0)
+
+
+def test_start__of_a_chunk_whose_worker_vanished__counts_the_lost_attempt() -> None:
+    change = start_change(running(attempt=2), worker="w", token="t", now_ms=NOW, lease_seconds=30)
+
+    assert (change.after.attempt, change.after.lost_attempts, change.delta()["lost"]) == (3, 1, 1)
+
+
+def test_redriven__after_it_was_lost_too_often__has_all_its_lost_attempts_again() -> None:
+    dead = lease_expiry_change(running(lost_attempts=19), POLICY, now_ms=NOW, draw=0.0).after
+
+    assert dead.disposition is Disposition.DEAD
+    again = redrive_change(dead, now_ms=NOW).after
+    assert (again.lost_attempts, attempts_since_redrive(again)) == (0, 0)
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "half a character: caf\udce9", "\x00", "漢" * 2_000])

@@ -131,6 +131,8 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     items: int
     created_at: str
     attempt: int = 0
+    # Attempts since the last redrive whose worker vanished; they do not count against `max_attempts`.
+    lost_attempts: int = 0
     input_key: str = ""
     worker: str | None = None
     started_at: str | None = None

@@ -35,6 +35,7 @@ class Tune(Struct, forbid_unknown_fields=True):
     priority: int | UnsetType = UNSET
     concurrency: int | UnsetType | None = UNSET
     max_attempts: int | UnsetType = UNSET
+    lost_attempts_max: int | UnsetType = UNSET
     timeout_seconds: float | UnsetType = UNSET
     heartbeat_seconds: float | UnsetType | None = UNSET
     backoff_seconds: float | UnsetType = UNSET
