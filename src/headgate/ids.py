@@ -10,7 +10,7 @@ import threading
 from typing import Final
 
 from headgate.clock import Clock
-from headgate.errors import UserError
+from headgate.errors import InvalidIdError, UserError
 
 # Crockford's base 32, as ULIDs use it: without I, L, O and U, and in ASCII order.
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -18,6 +18,9 @@ _VALUE: Final = {character: value for value, character in enumerate(_ALPHABET)}
 _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
 _SHIFTS: Final = tuple(range(120, -1, -10))
 _PREFIX: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
+# Parts of a path, and what a URL would have to encode twice.
+_NOT_IN_IDS: Final = frozenset("/\\%")
+_ID_CHARS_MAX: Final = 200
 _RANDOM_BITS: Final = 80
 _RANDOM_MAX: Final = (1 << _RANDOM_BITS) - 1
 _TEXT_LENGTH: Final = 26
@@ -70,6 +73,17 @@ class IdMaker:
             self._process = process
             self._random.seed(secrets.randbits(256))
         return self._random.getrandbits(_RANDOM_BITS - 1)
+
+
+def check_new_id(what: str, text: str, chars_max: int = _ID_CHARS_MAX) -> str:
+    """Return an id that a client has chosen. Raises `InvalidIdError` if a URL or file path could not hold it."""
+    is_short = 1 <= len(text) <= chars_max
+    if not is_short or not text.isprintable() or text.startswith(".") or _NOT_IN_IDS.intersection(text):
+        raise InvalidIdError(
+            f"{what} {text[:60]!r}: use 1 to {chars_max} printable characters without '/', '\\' and '%', "
+            "not beginning with '.'"
+        )
+    return text
 
 
 def made_at_ms(identifier: str) -> int:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,9 +61,11 @@ class Target:
             issued = self.call("admin", "POST", "/api-keys", {"principal": role, "roles": [role]})
             self.keys[role] = issued.body["text"]
 
-    def call(self, role: str, method: str, path: str, body: object = None) -> Reply:
+    def call(
+        self, role: str, method: str, path: str, body: object = None, more: Mapping[str, str] | None = None
+    ) -> Reply:
         content = None if body is None else json.dumps(body).encode()
-        headers = {"authorization": f"Bearer {self.keys[role]}", "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {self.keys[role]}", "content-type": "application/json", **(more or {})}
         request = urllib.request.Request(f"{self.url}/api/v1{path}", content, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as response:

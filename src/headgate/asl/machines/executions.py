@@ -46,7 +46,7 @@ from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Write
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}")
 MACHINE_TAG: Final = "machine"
 _ERROR_MAX: Final = 256
 
@@ -212,9 +212,11 @@ class MachineExecutions:
         """Return the workflow input of a new execution. Raises as `start` does."""
         if not is_internal:
             check_not_built_in(machine)
-        name = name or self._ids.ulid()
+        name = self._ids.ulid() if name is None else name
         if not _NAME.fullmatch(name):
-            raise InvalidIdError(f"execution name {name[:90]!r}: use 1 to 80 letters, digits, '-', '_' and '.'")
+            raise InvalidIdError(
+                f"execution name {name[:90]!r}: use 1 to 80 letters, digits, '-', '_' and '.', not beginning with '.'"
+            )
         limits = limits or Limits()
         size = len(msgspec.json.encode(input))
         if size > limits.data_bytes_max:

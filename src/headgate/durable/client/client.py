@@ -37,7 +37,13 @@ from headgate.durable.model.history import (
     Woken,
 )
 from headgate.durable.model.history_reader import read_turns
-from headgate.durable.model.names import check_execution_id, check_not_built_in, check_tags, is_built_in
+from headgate.durable.model.names import (
+    check_execution_id,
+    check_new_execution_id,
+    check_not_built_in,
+    check_tags,
+    is_built_in,
+)
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import ANSWER, Execution, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
@@ -119,10 +125,10 @@ class Client:
         """
         if not is_internal:
             check_not_built_in("workflow", workflow)
+        if execution_id is not None:
+            check_new_execution_id(execution_id)
         definition = self._workflows.get(workflow)
         limits = definition or declared_limits(self._store, workflow, self._now_ms(), self._workflows)
-        if execution_id is not None:
-            check_execution_id(execution_id)
         check_size(input, f"input of workflow {workflow}")
         request = StartRequest(
             execution_id=execution_id or f"{workflow}/{self._ids.ulid()}",

@@ -57,6 +57,19 @@ def check_execution_id(execution_id: str, *, derived: bool = False) -> str:
     return execution_id
 
 
+def check_new_execution_id(execution_id: str) -> str:
+    """Return the id that a client has chosen. Raises `InvalidIdError`, also for a part that is empty, `.` or `..`.
+
+    Clients and proxies shorten such paths, so that no URL would reach the execution.
+    """
+    check_execution_id(execution_id)
+    if not {"", ".", ".."}.isdisjoint(execution_id.split("/")):
+        raise InvalidIdError(
+            f"execution id {_quoted(execution_id, 80)}: a part between '/' must not be empty, '.' or '..'"
+        )
+    return execution_id
+
+
 def check_signal_name(name: str) -> str:
     """Return the name. Raises `InvalidIdError` if it is not a valid signal name."""
     if not isinstance(name, str) or not 1 <= len(name) <= _SIGNAL_NAME_MAX:

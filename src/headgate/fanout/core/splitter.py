@@ -50,7 +50,7 @@ from headgate.fanout.model.rows import (
 )
 from headgate.fanout.model.sources import BytesSource, Piece, Source
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.ids import IdMaker
+from headgate.ids import IdMaker, check_new_id
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Write
@@ -142,6 +142,10 @@ class Splitter:
         found = self._queries.find(run_id)
         if found is not None:
             return _check_same(found, digest)
+        # An id that exists stays usable, whatever its form.
+        check_new_id("fan-out id", run_id)
+        if order.campaign is not None:
+            check_new_id("campaign", order.campaign)
         now = timestamp(self._queries.now_ms())
         total = source.total()
         fanout = Fanout(

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
-from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.rows import Policy, run_key
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
-from headgate.store.catalogue.tables import INBOXES
+from headgate.store.catalogue.tables import FANOUT, INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop
 from tests.iterable_source import IterableSource
@@ -446,7 +446,22 @@ def test_check_run_id__what_cannot_be_one__is_refused(run_id: str) -> None:
         check_run_id(run_id)
 
 
-@pytest.mark.parametrize("run_id", ["1", "run/2026#5", "ünï-code", "x" * 200, "RUN", "ACTIVE", "a b"])
+@pytest.mark.parametrize("run_id", ["../../y", "a/b", "a\\b", "50%", ".hidden", "..", ""])
+def test_split__new_fan_out_under_an_id_that_no_url_reaches__is_refused(shop: Shop, run_id: str) -> None:
+    with pytest.raises(InvalidIdError, match="fan-out id"):
+        shop.split([1], run_id=run_id)
+
+
+def test_split__fan_out_of_an_earlier_version_under_such_an_id__is_resumed_and_read(shop: Shop) -> None:
+    shop.split([1, 2])
+    row = {**shop.store.get(FANOUT, run_key(RUN), consistent=True)}  # type: ignore[dict-item]
+    shop.store.put(FANOUT, {**row, "PK": "a/b"})
+
+    assert shop.split([1, 2], run_id="a/b").run_id == "a/b"
+    assert shop.fanout("a/b").chunks_total == 2
+
+
+@pytest.mark.parametrize("run_id", ["1", "run-2026#5", "ünï-code", "x" * 200, "RUN", "ACTIVE", "a b"])
 def test_split__ids_that_look_like_keys__do_no_harm(shop: Shop, run_id: str) -> None:
     shop.split(list(range(5)), run_id=run_id)
     shop.split(list(range(3)), run_id=RUN)

@@ -242,5 +242,14 @@ def test_s3_object__answers_of_s3__tell_what_is_not_there_from_what_cannot_be_lo
     assert set(bucket.server.methods) == {"HEAD"}
 
 
+def test_s3_object__among_the_programs_own_objects__is_refused_and_not_looked_at() -> None:
+    def connect() -> AwsClients:
+        return AwsClients(region="us-east-1")
+
+    asked = question("builtin:s3-object", bucket="own", key="payloads/run")
+    with pytest.raises(DefinitionError, match="own objects"):
+        probes(aws=connect, own_objects=("own", "payloads/"))["s3-object"](asked)
+
+
 def test_s3_object__no_clients_of_aws__is_not_among_the_probes() -> None:
     assert sorted(probes()) == ["file-exists", "sql-count"]

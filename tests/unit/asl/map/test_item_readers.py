@@ -93,6 +93,17 @@ def test_list__a_prefix__gives_the_keys_below_it(tmp_path: Path) -> None:
     assert found == [{"Key": "day/a"}, {"Key": "day/b"}]
 
 
+@pytest.mark.parametrize(("bucket", "prefix"), [("..", ""), ("in", "../../"), ("../..", "etc/")])
+def test_list__a_path_out_of_the_buckets__names_no_other_file(tmp_path: Path, bucket: str, prefix: str) -> None:
+    blobs = tmp_path / "blobs"
+    (tmp_path / "keys.json").write_bytes(b"{}")
+    FolderBlobs(blobs).put("spill/other", b"x")
+    reading = ItemReading("arn:aws:states:::s3:listObjectsV2", {"Bucket": bucket, "Prefix": prefix})
+
+    with pytest.raises(StateError, match="without"):
+        read(blobs, reading, data=b"x")
+
+
 def test_list__flattened__gives_the_items_of_all_objects(tmp_path: Path) -> None:
     config = {"InputType": "JSONL", "Transformation": "LOAD_AND_FLATTEN"}
     reading = ItemReading(LIST, {"Bucket": "in", "Prefix": "day/"}, config)

@@ -17,7 +17,7 @@ from headgate.durable.model.duration import optional_seconds, seconds
 from headgate.durable.model.records import instant
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.cron import Recurrence
-from headgate.durable.schedules.schedules import PREVIEW_MAX
+from headgate.durable.schedules.schedules import PREVIEW_MAX, check_schedule_id
 from headgate.durable.schedules.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
 from headgate.durable.service import Service
 from headgate.serve.http.operations import (
@@ -223,6 +223,7 @@ class _Schedules:
 
     def create(self, call: Call[NewSchedule, NoQuery]) -> Answer:
         body = call.body
+        check_schedule_id(body.id)
         created = self._schedules.create(body.id, self._spec(body), paused=body.paused, reason=body.reason)
         location = {"location": f"{PREFIX}/schedules/{quote(created.schedule_id, safe='')}"}
         return self._response(created, 201, location)

@@ -133,7 +133,7 @@ def test_make__new__is_201_with_its_location_which_works(api: Api) -> None:
             "group": "g",
             "items": ["a", {"b": 1}, None],
             "chunk_size": 2,
-            "run_id": "runs/1",
+            "run_id": "runs 1",
             "handler": "jobs:run",
             "params": {"beta": 2.5},
             "priority": 7,
@@ -142,14 +142,14 @@ def test_make__new__is_201_with_its_location_which_works(api: Api) -> None:
     )
 
     assert answer.status_code == 201
-    assert answer.headers["location"] == "/api/v1/fanouts/runs%2F1"
+    assert answer.headers["location"] == "/api/v1/fanouts/runs%201"
     made = answer.json()
-    assert (made["run_id"], made["created"], made["status"], made["chunks_total"]) == ("runs/1", True, "RUNNING", 2)
+    assert (made["run_id"], made["created"], made["status"], made["chunks_total"]) == ("runs 1", True, "RUNNING", 2)
     shown = api.get(answer.headers["location"].removeprefix("/api/v1"))
     assert (shown["params"], shown["policy"]["priority"], shown["campaign"]) == ({"beta": 2.5}, 7, "tiles")
     assert shown["policy"]["max_attempts"] == 3
     assert shown["source"]["kind"] == "list"
-    assert api.get("/fanouts/runs%2F1/chunks/chunk-0000002")["input"] == [None]
+    assert api.get("/fanouts/runs%201/chunks/chunk-0000002")["input"] == [None]
 
 
 def test_make__the_same_again__is_200_and_other_input_409(api: Api) -> None:
