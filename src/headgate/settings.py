@@ -391,6 +391,12 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: Annotated[
         Many, about("Maximum HTTP connections of one client address; not applied behind a proxy.")
     ] = 4_096
+    in_flight: Annotated[
+        Many,
+        about(
+            "Maximum HTTP requests that wait for their response to begin; further ones get 503, pages at half of it."
+        ),
+    ] = 128
     failed_logins_per_minute: Annotated[
         Rate, about("Failed logins of a client address in a minute that get 401; further ones get 429.")
     ] = 20

@@ -15,6 +15,7 @@ from litestar.types import ASGIApp
 
 from headgate.errors import SettingsError
 from headgate.serve.http.connection_limits import ConnectionCounter
+from headgate.serve.http.load_shedder import LoadShedder
 from headgate.serve.http.protocol import HeadCache, HttpProtocol, protocol_of
 from headgate.serve.http.tls import Tls
 from headgate.settings import Address, LimitSettings
@@ -40,6 +41,7 @@ class HttpServer:
         self._tls = tls
         self._limits = LimitSettings() if limits is None else limits
         self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy)
+        self.shedder = LoadShedder(in_flight_max=self._limits.in_flight)
         self._socket = _listen(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None
@@ -54,7 +56,7 @@ class HttpServer:
         """
         config = uvicorn.Config(
             app,
-            http=protocol_of(HeadCache(), self._limits, self._counter),
+            http=protocol_of(HeadCache(), self._limits, self._counter, self.shedder),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -66,7 +68,12 @@ class HttpServer:
             timeout_graceful_shutdown=max(1, int(grace_seconds)),
         )
         context = None if self._tls is None else self._tls.context
-        self._uvicorn = _Uvicorn(config, context, self._limits.header_seconds, every_second)
+
+        def on_second() -> None:
+            self.shedder.log()
+            every_second()
+
+        self._uvicorn = _Uvicorn(config, context, self._limits.header_seconds, on_second)
         self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         started = asyncio.create_task(self._uvicorn.listening.wait())
         await asyncio.wait({started, self._serving}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headgate.serve.http.connection_limits import ConnectionCounter, Refusal, check_head, is_body_late
 from headgate.serve.http.fast_path import DEFERRED, FastPathApp, FullResponse, RawPairs, head_of
+from headgate.serve.http.load_shedder import BEGUN, LoadShedder, Priority, priority_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.http.problem import MEDIA_TYPE, Problem, retry_after
 from headgate.settings import LimitSettings
@@ -41,6 +42,8 @@ _END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
+# The body of a refused request is read up to so many digits of length; with a longer one the connection is closed.
+_DISCARDED_DIGITS_MAX: Final = 5
 _log = structlog.get_logger(__name__)
 
 
@@ -114,10 +117,14 @@ class HttpProtocol(HttpToolsProtocol):
     heads: HeadCache
     limits: LimitSettings
     counter: ConnectionCounter
+    shedder: LoadShedder
 
     def __init__(self, config: uvicorn.Config, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(config, *arguments, **more)
         self._fast_app = config.app if isinstance(config.app, FastPathApp) else None
+        self.app = self.shedder.counted(self.app)
+        # The priority of a request that is refused under overload, until all of it has arrived.
+        self._shed_priority: Priority | None = None
         # Body chunks of a request that is a candidate for the fast path, and its share of the budget.
         self._buffered: list[bytes] | None = None
         self._large_bytes = 0
@@ -158,6 +165,10 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        now = self.loop.time()
+        self.shedder.on_data(self.loop, now)
+        if self.shedder.is_behind(now) and self._shed_unparsed(data, now):
+            return
         if self._fast_app is not None and not self._is_in_message:
             found = self.heads.find(data) if self._is_free() else None
             if found is not None:
@@ -175,6 +186,22 @@ class HttpProtocol(HttpToolsProtocol):
                 self._parse(data[start : start + piece_bytes])
         self._received = b""
         self._was_declined = False
+
+    def _shed_unparsed(self, data: bytes, now: float) -> bool:
+        """Refuse a request under overload without parsing it, if that is safe. Return whether it was refused."""
+        if self._is_in_message or not self._is_free():
+            return False
+        priority = Priority.NORMAL
+        if self.heads.find(data) is None:
+            # A whole GET without a body.
+            is_get = data.startswith(b"GET /") and data.find(_END) == len(data) - len(_END)
+            if not is_get or b"ontent-" in data or b"ransfer-" in data:
+                return False
+            priority = priority_of(data[len(b"GET ") : data.find(b" ", len(b"GET "))])
+        if self.shedder.accepts(priority, now, is_task=False):
+            return False
+        self._send(self.shedder.refuse(priority), keep_alive=True)
+        return True
 
     def _parse(self, data: bytes) -> None:
         super().data_received(data)
@@ -245,15 +272,39 @@ class HttpProtocol(HttpToolsProtocol):
             raise _RefusedError
         self._body_since = None
         self._body_bytes = self._body_bytes_total = self._framing_bytes = 0
-        if self._is_fast_path_candidate():
+        is_next, is_fast = self._is_free(), self._is_fast_path_candidate()
+        if is_next and not self._is_accepted(is_fast=is_fast):
+            return
+        if is_fast:
             self._buffered = []
-        else:
-            super().on_headers_complete()
+            return
+        super().on_headers_complete()
+        if is_next and not self.parser.should_upgrade():
+            # Its task is created now and starts in a later pass.
+            self.shedder.begin()
+            self.scope[BEGUN] = True  # type: ignore[typeddict-unknown-key]  # ours
+
+    def _is_accepted(self, *, is_fast: bool) -> bool:
+        """Whether the request whose head is complete is accepted; if not, it is refused when all of it has arrived."""
+        priority = priority_of(self.url)
+        if self.shedder.accepts(priority, self.loop.time(), is_task=not is_fast):
+            return True
+        if is_fast:
+            self._release_budget()
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        if self.expect_100_continue or len(length) > _DISCARDED_DIGITS_MAX or b"chunked" in dict(self.headers).values():
+            self.shedder.refuse(priority)
+            self._refusal = Refusal(503, "server_busy", "the server is overloaded; retry after the given time")
+            raise _RefusedError
+        self._shed_priority = priority
+        return False
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         self._body_bytes_total += len(body)
         self._framing_bytes = 0
+        if self._shed_priority is not None:
+            return
         if self._buffered is None:
             super().on_body(body)
         else:
@@ -261,6 +312,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_in_message = False
+        if self._shed_priority is not None:
+            response, self._shed_priority = self.shedder.refuse(self._shed_priority), None
+            self._send(response, keep_alive=self.parser.should_keep_alive())
+            return
         if self._buffered is not None:
             body = b"".join(self._buffered)
             if self._received:
@@ -410,9 +465,17 @@ def _problem_response(refusal: Refusal) -> bytes:
 
 
 def protocol_of(
-    heads: HeadCache, limits: LimitSettings | None = None, counter: ConnectionCounter | None = None
+    heads: HeadCache,
+    limits: LimitSettings | None = None,
+    counter: ConnectionCounter | None = None,
+    shedder: LoadShedder | None = None,
 ) -> type[HttpProtocol]:
     """Return the protocol class for the connections of one server."""
     limits = LimitSettings() if limits is None else limits
-    counter = ConnectionCounter(limits) if counter is None else counter
-    return type("HttpProtocol", (HttpProtocol,), {"heads": heads, "limits": limits, "counter": counter})
+    shared = {
+        "heads": heads,
+        "limits": limits,
+        "counter": ConnectionCounter(limits) if counter is None else counter,
+        "shedder": LoadShedder(in_flight_max=limits.in_flight) if shedder is None else shedder,
+    }
+    return type("HttpProtocol", (HttpProtocol,), shared)

@@ -287,6 +287,9 @@ class Hours:
     def time(self) -> float:
         return self.now
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        call()
+
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         timer = (self.now + seconds, call)
         self.set_up.append(timer)

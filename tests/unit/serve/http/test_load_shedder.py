@@ -1,0 +1,98 @@
+"""Load shedding, decided from the time of a pass, the tasks in flight and the priority of a request."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from headgate.serve.http.load_shedder import OVERLOADED, LoadShedder, Priority, priority_of
+
+
+class Loop:
+    """Collects what the next pass would call."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, run: Callable[[], None]) -> None:
+        self.soon.append(run)
+
+
+@pytest.mark.parametrize(
+    ("url", "priority"),
+    [
+        (b"/health/live", Priority.HIGH),
+        (b"/metrics", Priority.HIGH),
+        (b"/api/v1/activities/heartbeat", Priority.HIGH),
+        (b"/api/v1/tasks/success", Priority.HIGH),
+        (b"/api/v1/fanouts/f/chunks/c/complete", Priority.HIGH),
+        (b"/api/v1/fanouts/f/chunks", Priority.NORMAL),
+        (b"/api/v1/datasets/x/signals/FRESHNESS", Priority.NORMAL),
+        (b"/ui/pipelines", Priority.LOW),
+        (b"/graphql", Priority.LOW),
+    ],
+)
+def test_priority__of_a_url__keeps_reports_and_probes_longest(url: bytes, priority: Priority) -> None:
+    assert priority_of(url) is priority
+
+
+@pytest.mark.parametrize(
+    ("seconds", "accepted"),
+    [
+        (0.0, {Priority.LOW, Priority.NORMAL, Priority.HIGH}),
+        (0.03, {Priority.NORMAL, Priority.HIGH}),
+        (0.06, {Priority.HIGH}),
+        (0.11, set()),
+    ],
+)
+def test_pass__lasts_longer__refuses_the_lowest_priority_first(seconds: float, accepted: set[Priority]) -> None:
+    shedder, loop = LoadShedder(in_flight_max=10, pass_seconds=0.05), Loop()
+    shedder.on_data(cast("AbstractEventLoop", loop), 100.0)
+
+    assert {each for each in Priority if shedder.accepts(each, 100.0 + seconds, is_task=False)} == accepted
+
+
+def test_pass__ended__accepts_again() -> None:
+    shedder, loop = LoadShedder(in_flight_max=10, pass_seconds=0.05), Loop()
+    shedder.on_data(cast("AbstractEventLoop", loop), 100.0)
+    shedder.on_data(cast("AbstractEventLoop", loop), 100.9)
+    assert shedder.is_behind(101.0)
+    (end,) = loop.soon
+    end()
+
+    assert not shedder.is_behind(101.0)
+    assert shedder.accepts(Priority.LOW, 101.0, is_task=True)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "accepted"),
+    [
+        (0, {Priority.LOW, Priority.NORMAL, Priority.HIGH}),
+        (2, {Priority.NORMAL, Priority.HIGH}),
+        (4, {Priority.HIGH}),
+        (8, set()),
+    ],
+)
+def test_tasks__in_flight__limit_further_tasks_by_priority(tasks: int, accepted: set[Priority]) -> None:
+    shedder = LoadShedder(in_flight_max=4)
+    for _ in range(tasks):
+        shedder.begin()
+
+    assert {each for each in Priority if shedder.accepts(each, 0.0, is_task=True)} == accepted
+    assert shedder.accepts(Priority.LOW, 0.0, is_task=False)
+
+
+def test_refusal__tells_when_to_retry_and_is_counted() -> None:
+    shedder = LoadShedder(in_flight_max=1)
+
+    response = shedder.refuse(Priority.LOW)
+
+    body: dict[str, Any] = msgspec.json.decode(response.content)
+    assert response is OVERLOADED
+    assert b"retry-after: 1\r\n" in response.head
+    assert (response.status, body["code"]) == (503, "server_busy")
+    assert shedder.shed_counts == {Priority.LOW: 1}
