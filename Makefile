@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-# One more than the cores of a small machine: many tests wait for subprocesses and leave a core idle.
-JOBS ?= 3
+# Twice the cores of a small machine: two fifths of a worker's time is spent waiting for subprocesses and timers.
+JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
+
+import httpx
 
 PROGRAM: Final = Path(sys.executable).parent / "headgate"
 START_SECONDS_MAX: Final = 30.0
@@ -95,6 +97,12 @@ class Server:
     @property
     def stderr(self) -> str:
         return self._stderr.read_text()
+
+    def get(self, path: str) -> Any:
+        """Return what the API answers. To poll it costs far less than to run the program again and again."""
+        answer = httpx.get(f"{self.url}/api/v1{path}", timeout=20.0)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

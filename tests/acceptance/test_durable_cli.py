@@ -108,7 +108,7 @@ def test_app__that_raises__is_the_users_to_mend_and_not_a_bug_of_ours(
 def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_again(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     place = Place(tmp_path)
-    with Server(tmp_path):
+    with Server(tmp_path) as server:
         with Worker(tmp_path):
             assert place.said("execution", "start", "pay", "--input", "5", "--id", "p") == "p\n"
             assert place.said("execution", "result", "p", "--wait", "20s") == "5\n"
@@ -123,7 +123,8 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
             assert "app shop" in refused.stderr
             assert "--app" in refused.stderr
         # Without a good-bye: it is gone when its lease is over.
-        until(lambda: place.json("workflow", "ls") == [], "the worker's lease to end", 30)
+        until(lambda: server.get("/workflows")["workflows"] == [], "the worker's lease to end", 30)
+        assert place.json("workflow", "ls") == []
 
         ended = place.run("execution", "bulk", "retry", "--status", "succeeded", "--workflow", "pay")
 
@@ -135,9 +136,10 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
 def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_after_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     place = Place(tmp_path)
-    with Server(tmp_path, "--app", "shop:app"):
+    with Server(tmp_path, "--app", "shop:app") as server:
         place.said("execution", "start", "fragile", "--id", "f")
-        until(lambda: place.json("execution", "show", "f")["status"] == "STUCK", "it to be stuck", 30)
+        until(lambda: server.get("/executions/f")["status"] == "STUCK", "it to be stuck", 30)
+        assert place.json("execution", "show", "f")["status"] == "STUCK"
         remedy = "headgate execution redrive f"
 
         [letter] = place.json("event", "dead")
@@ -146,7 +148,7 @@ def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_aft
         assert "WorkflowViolationError" in shown
         assert remedy in shown
         assert place.said("event", "dead", "--kind", "delivery") == "no dead letters\n"
-        until(lambda: len(place.json("alert", "ls")) == 1, "the alert", 20)
+        until(lambda: len(server.get("/alerts")["alerts"]) == 1, "the alert", 20)
         [alert] = place.json("alert", "ls")
         assert (alert["event"], alert["status"]) == ("EXECUTION_STUCK", "OPEN")
         result = place.run("execution", "result", "f", "--wait", "1h")
@@ -167,9 +169,10 @@ def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_aft
             assert remedy in watch.stderr.readline()
             watch.kill()
     (tmp_path / "shop.py").write_text(MENDED)
-    with Server(tmp_path, "--app", "shop:app"):
+    with Server(tmp_path, "--app", "shop:app") as server:
         place.said("execution", "redrive", "f")
 
         assert place.said("execution", "result", "f", "--wait", "20s") == '"whole"\n'
         assert place.said("event", "dead") == "no dead letters\n"
-        until(lambda: place.json("alert", "ls")[0]["status"] == "RESOLVED", "the end of the alert", 30)
+        until(lambda: server.get("/alerts")["alerts"][0]["status"] == "RESOLVED", "the end of the alert", 30)
+        assert place.json("alert", "ls")[0]["status"] == "RESOLVED"

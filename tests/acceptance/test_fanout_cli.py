@@ -390,7 +390,7 @@ def test_work__sigterm__lets_what_runs_end_and_gives_back_the_rest(idle: Site) -
         stderr=subprocess.DEVNULL,
         text=True,
     ) as worker:
-        until(lambda: idle.json("fanout", "show", "drain")["chunks"]["completed"] >= 1, "the first chunk")
+        until(lambda: idle.server.get("/fanouts/drain")["chunks"]["completed"] >= 1, "the first chunk")
         worker.send_signal(signal.SIGTERM)
         told, _ = worker.communicate(timeout=20)
 

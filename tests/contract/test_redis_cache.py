@@ -79,8 +79,9 @@ def open_cache(server: RedisServer, admin: redis.Redis) -> Iterator[OpenCache]:
         return cache
 
     yield open_one
-    for cache in opened:
-        cache.close()
+    # Together: each waits until its listener looks up.
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(Cache.close, opened))
 
 
 def _until(condition: Callable[[], bool]) -> None:
