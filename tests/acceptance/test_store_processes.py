@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import threading
@@ -48,8 +49,8 @@ def test_wait__another_process_commits__woken_long_before_the_poll(tmp_path: Pat
     script = (
         "import sys, time; from pathlib import Path; from tests.stores import create_sqlite; "
         "from headgate.store.catalogue.tables import CONTROL; store = create_sqlite(Path(sys.argv[1])); "
-        "sys.stdin.readline(); at = time.monotonic(); "
-        "store.put(CONTROL, {'PK': 'DEDUP#a', 'SK': 'DEDUP'}); print(at, flush=True); sys.stdin.readline()"
+        "[(at := time.monotonic(), store.put(CONTROL, {'PK': line.strip(), 'SK': 'DEDUP'}), print(at, flush=True)) "
+        "for line in sys.stdin]"
     )
     writer = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -62,17 +63,18 @@ def test_wait__another_process_commits__woken_long_before_the_poll(tmp_path: Pat
     assert writer.stdout is not None
 
     delays = []
-    generation = store.generation()
-    writer.stdin.write("go\n")
-    writer.stdin.flush()
-    while store.get(CONTROL, Key("DEDUP#a", "DEDUP")) is None:
-        generation = store.wait(generation, 30)
-    woken_at = time.monotonic()
-    delays.append(woken_at - float(writer.stdout.readline()))
-    writer.communicate("done\n")
+    for number in range(5):
+        generation = store.generation()
+        writer.stdin.write(f"DEDUP#{number}\n")
+        writer.stdin.flush()
+        while store.get(CONTROL, Key(f"DEDUP#{number}", "DEDUP")) is None:
+            generation = store.wait(generation, 30)
+        woken_at = time.monotonic()
+        delays.append(woken_at - float(writer.stdout.readline()))
+    writer.communicate()
 
-    # The slow poll looks once a second; a poke takes about a millisecond.
-    assert delays[0] < 0.5
+    # The slow poll looks once a second; a poke takes about a millisecond. A busy machine may delay one or two.
+    assert statistics.median(delays) < 0.5, delays
     store.close()
 
 
