@@ -101,7 +101,7 @@ def _named(error: str) -> type[Exception]:
 
 
 class Rig:
-    """An app with the functions, in virtual time, replayed before every turn unless told otherwise."""
+    """An app with the functions, in virtual time, replayed before every turn unless configured otherwise."""
 
     def __init__(self, *, replay_always: bool = True) -> None:
         self.app = hg.App("machines")

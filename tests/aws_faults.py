@@ -35,7 +35,7 @@ class Faults:
         self.requests.setdefault(operation, [])
 
     def left(self, operation: str) -> int:
-        """How many faults nobody has met yet."""
+        """How many faults were not met yet."""
         return len(self._waiting[operation])
 
     def _meet(self, request: AWSPreparedRequest, event_name: str, **_: object) -> AWSResponse | None:

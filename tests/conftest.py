@@ -32,7 +32,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Hear interrupts; and choose the folder of temporary files, unless it is chosen or this is a worker."""
+    """Handle interrupts, and choose the folder of temporary files unless it is chosen or this is a worker."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what runs in the background deaf to it, and so would be the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,7 +53,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Leave the files of a run that failed to whoever looks for the reason."""
+    """Leave the files of a run that failed for a search for the reason."""
     folder = session.config.stash.get(_FOLDER, None)
     if folder is not None and exitstatus == pytest.ExitCode.OK:
         shutil.rmtree(folder, ignore_errors=True)

@@ -301,7 +301,7 @@ def check_invariants(rig: Rig, urns: Sequence[str], *, pinned: Sequence[str] = (
             if not incident.is_open:
                 assert rig.due(kind, incident.incident_id) is None, f"{incident.incident_id} is resolved; {kind} is due"
     _check_pins(rig, open_ones, pinned)
-    _check_told(rig, rows, list(incidents.values()))
+    _check_reported(rig, rows, list(incidents.values()))
 
 
 def _check_pins(rig: Rig, open_ones: Sequence[Incident], pinned: Sequence[str]) -> None:
@@ -316,8 +316,8 @@ def _check_pins(rig: Rig, open_ones: Sequence[Incident], pinned: Sequence[str]) 
             assert "ttl" not in row, f"{each} of {incident.incident_id} expires"
 
 
-def _check_told(rig: Rig, rows: Sequence[Item], incidents: Sequence[Incident]) -> None:
-    """Every transition is in the history once and was told once; so was each opening and each end of an incident."""
+def _check_reported(rig: Rig, rows: Sequence[Item], incidents: Sequence[Incident]) -> None:
+    """Every transition is in the history once and reported once; so is each opening and each end of an incident."""
     assert rig.eye is not None
     told = rig.stored_events()
     ids = Counter(each["_id"] for each in told)

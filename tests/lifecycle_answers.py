@@ -83,7 +83,7 @@ USUAL: Answers = {
 
 
 class Canned:
-    """Gives the answers of all scenarios; a call is told by its pipeline. Calls are counted in a folder."""
+    """Gives the answers of all scenarios; a call is identified by its pipeline. Calls are counted in a folder."""
 
     def __init__(self, table: Mapping[str, Answers], folder: Path, tell: Callable[[str, Any], None]) -> None:
         """Take `tell`, which ends the task of a token in one of the two ways."""
@@ -122,7 +122,7 @@ def counts(folder: Path, scenario: str) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _tell_ministack(token: str, answer: str) -> None:
+def _report_ministack(token: str, answer: str) -> None:
     """End the task of a token through the API of Step Functions. MiniStack takes no path to a time-out."""
     call, told = "SendTaskSuccess", {"taskToken": token, "output": "{}"}
     if answer == TIME_OUT:
@@ -142,4 +142,4 @@ if __name__ == "__main__":
     from tests.asl_tasks import serve
 
     table = json.loads(Path(os.environ["TABLE"]).read_text())
-    serve(Canned(table, Path(os.environ["CALLS"]), _tell_ministack), os.environ["AWS_LAMBDA_RUNTIME_API"])
+    serve(Canned(table, Path(os.environ["CALLS"]), _report_ministack), os.environ["AWS_LAMBDA_RUNTIME_API"])

@@ -76,7 +76,7 @@ class DynamoDBLocal(Emulator):
 
 
 def fresh_account() -> str:
-    """Return an account that nobody has used: as an access key it is a world of its own in both emulators."""
+    """Return an account that is not in use: as an access key it is a world of its own in both emulators."""
     return str(10**11 + secrets.randbelow(9 * 10**11))
 
 

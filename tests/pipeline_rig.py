@@ -240,13 +240,13 @@ class Rig:
         raise AssertionError("no rest: something asks for itself again and again")
 
     def read_stream(self) -> list[Change]:
-        """Return what the stream tells next, and take it for heard."""
+        """Return what the stream delivers next, and mark it as received."""
         batch = self.store.changes(PIPELINES, CONSUMER, limit=500)
         self.store.checkpoint(PIPELINES, CONSUMER, batch.position)
         return batch.changes
 
-    def hear_again(self, changes: Iterable[Change]) -> None:
-        """Tell the router of changes that it was told of before."""
+    def receive_again(self, changes: Iterable[Change]) -> None:
+        """Deliver changes to the router again."""
         for change in changes:
             self.pipelines.on_change(change)
         self.pump()
@@ -263,7 +263,7 @@ class Rig:
             self.store.checkpoint(PIPELINES, consumer, batch.position)
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass, and have everything happen at its time: timers, what is due, what the stream tells."""
+        """Let time pass, and have everything happen at its time: timers, what is due, what the stream delivers."""
         until = self.env.clock.seconds() + seconds(duration, name="advance")
         self.pump()
         while True:
@@ -309,7 +309,7 @@ class Rig:
         return self.stores.locks.find(evaluation_key(slot))
 
     def events(self, pipeline_id: str, *names: EventName) -> list[StoredPipelineEvent]:
-        """Return what was told of a pipeline, in order: all of it, or what has one of these names."""
+        """Return what was reported of a pipeline, in order: all of it, or what has one of these names."""
         page = self.pipelines.events.ls(pipeline_id, names=names, limit=_EVENTS_MAX, descending=False)
         assert page.cursor is None, "more than are looked at"
         return page.events

@@ -1,7 +1,7 @@
 """Opens SQLite stores for tests the way wiring does, with the parts a test wants to hold in its hand.
 
-To make the tables of a database takes longer than most tests. They are made once in each process; whoever opens a new
-store is given a copy of that file, and opens it as any process opens a database that is already there.
+To make the tables of a database takes longer than most tests. They are made once in each process; a new store gets
+a copy of that file, and opens it as any process opens a database that is already there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def open_sqlite(
     names: TableNames | None = None,
     synchronous: Synchronous = Synchronous.FULL,
 ) -> SqliteStore:
-    """Open the store in a folder, which is empty if nobody has opened it before."""
+    """Open the store in a folder, which is empty if it was not opened before."""
     if names is None:
         lay_database(folder)
     return create_sqlite(folder, clock=clock, names=names, synchronous=synchronous)
@@ -55,7 +55,7 @@ def create_sqlite(
 
 
 def lay_database(folder: Path, *, name: str = FILE, prefix: str = "") -> None:
-    """Put an empty database into a folder, as whoever opens a store there would. One that is there is left alone."""
+    """Put an empty database into a folder, as opening a store there would. One that is there is left alone."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / name).exists():
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

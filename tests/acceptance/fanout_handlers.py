@@ -68,7 +68,7 @@ def held(work: Work) -> int:
 
 
 def mended(items: list[int]) -> int:
-    """Fail until the test says that it is mended."""
+    """Fail until the test says that it is repaired."""
     if not (FOLDER / "mended").exists():
         raise RuntimeError(f"item {items[0]} cannot be read yet")
     return items[0]
@@ -94,7 +94,7 @@ def _hang_with_company(_: Work) -> str:
 
 
 def _hang_in_c(_: Work) -> str:
-    """Never let go of the interpreter: no other thread of the process runs again, and no signal is heard."""
+    """Never let go of the interpreter: no other thread of the process runs again, and no signal is handled."""
     re.match(r"(a+)+$", "a" * 64 + "b")
     return "never"
 

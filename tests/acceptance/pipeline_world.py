@@ -97,7 +97,7 @@ class World(Rig):
                 return
 
     def sleep_until(self, text: str) -> None:
-        """Let time pass with nobody there: no server, no watchdog, only the clock."""
+        """Let time pass with no process there: no server, no watchdog, only the clock."""
         self.env.clock.advance(datetime.fromisoformat(text).timestamp() - self.env.clock.seconds())
 
     def pump(self) -> None:
@@ -145,7 +145,7 @@ class World(Rig):
                 return sorted(found, key=lambda run: run.created_at_ms)
 
     def all_events(self, pipeline_id: str) -> list[StoredPipelineEvent]:
-        """Return what was told of a pipeline, in order."""
+        """Return what was reported of a pipeline, in order."""
         found: list[StoredPipelineEvent] = []
         cursor: str | None = None
         while True:

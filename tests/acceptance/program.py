@@ -1,4 +1,4 @@
-"""The installed program as a subprocess: run once, or served until it is told to stop."""
+"""The installed program as a subprocess: run once, or served until asked to stop."""
 
 from __future__ import annotations
 

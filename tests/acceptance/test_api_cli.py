@@ -143,7 +143,7 @@ def test_execution__failed__result_and_watch_exit_with_1(shop: Shop) -> None:
     assert (watched.returncode, "FAILED" in watched.stdout) == (1, True)
 
 
-def test_execution__told_things__answers(shop: Shop) -> None:
+def test_execution__reported_things__answers(shop: Shop) -> None:
     shop.said("execution", "start", "order", "--input", '"book"', "--id", "o")
     eventually(lambda: shop.json("execution", "show", "o")["turn"], "its first turn")
 
@@ -231,7 +231,7 @@ def test_execution__bad_input__exits_with_the_code(shop: Shop, arguments: list[s
         (["schedule", "create", "s", "--workflow", "pay", "--cron", "@hourly", "--input"], "--input"),
     ],
 )
-def test_payload__over_the_limit__is_told_as_that_and_not_as_a_broken_connection(
+def test_payload__over_the_limit__is_reported_as_that_and_not_as_a_broken_connection(
     shop: Shop, arguments: list[str], option: str
 ) -> None:
     (shop.folder / "large.json").write_text(json.dumps("x" * 10_000_000))
@@ -418,7 +418,7 @@ def test_signal__to_one_that_is_started_if_need_be(shop: Shop) -> None:
     ended_with(shop.run("execution", "signal", "sws", "go", "--input", "1"), 2, "user", "--start")
 
 
-def test_workflow_ls__asked__tells_who_serves_them(shop: Shop) -> None:
+def test_workflow_ls__asked__reports_who_serves_them(shop: Shop) -> None:
     assert [each["name"] for each in shop.json("workflow", "ls")] == ["order", "pay"]
     assert "Charge once." in shop.said("workflow", "ls")
 
@@ -442,7 +442,7 @@ def test_server__not_there__says_what_to_do(tmp_path: Path, url: str, exit_code:
     ended_with(run("execution", "ls", "--server", url, folder=tmp_path), exit_code, code, "--server")
 
 
-def test_server__another_program__is_told_from_ours(shop: Shop, tmp_path: Path) -> None:
+def test_server__another_program__is_reported_from_ours(shop: Shop, tmp_path: Path) -> None:
     # Below this path nothing of ours is found, and the problem is not one of the API's.
     ended = run("execution", "ls", "--server", f"{shop.server.url}/elsewhere", folder=tmp_path)
 

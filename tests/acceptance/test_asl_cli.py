@@ -170,7 +170,7 @@ def test_machine__failed_and_redriven__goes_on(served: Place) -> None:
     assert (refused.returncode, "code: conflict" in refused.stderr) == (3, True)
 
 
-def test_task__told_by_its_token__ends_the_wait(served: Place) -> None:
+def test_task__reported_by_its_token__ends_the_wait(served: Place) -> None:
     served.said("put", "approval", "examples/asl/ask-for-approval.asl.json")
     started = served.said("run", "approval", "--input", '{"table": "t", "reminders": 0}', "--name", "one", "--detach")
     token = served.folder / "approval.token"

@@ -89,7 +89,7 @@ class Worker:
     ("source", "line", "told"),
     [("import nosuch_module\n", 1, "ModuleNotFoundError"), ("x = 1\n1 / 0\n", 2, "ZeroDivisionError")],
 )
-def test_app__that_raises__is_the_users_to_mend_and_not_a_bug_of_ours(
+def test_app__that_raises__is_the_users_to_repair_and_not_a_bug_of_ours(
     tmp_path: Path, source: str, line: int, told: str
 ) -> None:
     (tmp_path / "broken.py").write_text(source)

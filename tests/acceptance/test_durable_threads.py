@@ -47,7 +47,7 @@ def test_isolated__activity__runs_in_another_process_and_returns_a_large_result(
         ("latin-1", "failed ProcessDied"),
     ],
 )
-def test_isolated__that_raises_dies_or_makes_no_sense__is_told(what: str, told: str) -> None:
+def test_isolated__that_raises_dies_or_makes_no_sense__is_reported(what: str, told: str) -> None:
     assert mine.broken.start(what).result(60) == told
 
 
@@ -95,7 +95,7 @@ def test_backlog__longer_than_a_page_behind_a_limit__is_worked_off() -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_log__text_without_a_form_in_utf_8_and_a_bad_format__harms_nobody(service: Service) -> None:
+def test_log__text_without_a_form_in_utf_8_and_a_bad_format__harms_no_other(service: Service) -> None:
     handle = mine.odd.start(0)
     assert handle.result(30) == "said"
     assert any("caf\\udce9" in note.text for note in service.client.logs(handle.id))
@@ -190,7 +190,7 @@ def test_status__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: 
         threads.stop(5.0)
 
 
-def test_fatal__store_closed_under_the_worker__is_told_once(tmp_path: Path) -> None:
+def test_fatal__store_closed_under_the_worker__is_reported_once(tmp_path: Path) -> None:
     told: list[BaseException] = []
     with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
         opened.start(on_fatal=told.append)

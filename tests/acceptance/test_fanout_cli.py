@@ -1,4 +1,4 @@
-"""Fan-outs with the installed program: split, worked on by real processes, looked into, mended, run again."""
+"""Fan-outs with the installed program: split, worked on by real processes, looked into, repaired, run again."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_submit__the_same_again__changes_nothing_and_other_input_is_refused(site
     site.refused(*order, "--chunk-size", "2", exit_code=5, code="already_started", said="choose another id")
 
 
-def test_fail_look_mend_redrive__ends_well(site: Site) -> None:
+def test_fail_look_repair_redrive__ends_well(site: Site) -> None:
     order = ["--handler", "jobs:careful", "--range", "0..40", "--chunk-size", "10", "--run-id", "careful"]
     ended = site.run("fanout", "submit", *order, "--max-attempts", "2", "--backoff", "10ms", "--watch")
 
@@ -326,7 +326,7 @@ def test_work__until_idle__does_it_all_and_says_what(idle: Site) -> None:
     assert idle.json("chunk", "work", "--until-idle")["completed"] == 0
 
 
-def test_work__code_is_mended_between_two_workers__redrive_succeeds(idle: Site) -> None:
+def test_work__code_is_repaired_between_two_workers__redrive_succeeds(idle: Site) -> None:
     (idle.folder / "fresh.py").write_text("def run(items):\n    return 1 / 0\n")
     order = ["--range", "0..4", "--chunk-size", "2", "--handler", "fresh:run", "--run-id", "fresh"]
     idle.said("fanout", "submit", *order, "--max-attempts", "1")
@@ -402,7 +402,7 @@ def test_work__sigterm__lets_what_runs_end_and_gives_back_the_rest(idle: Site) -
     assert idle.json("fanout", "show", "drain")["counts"]["lost"] == 0
 
 
-def test_watch__nobody_works__exits_with_3_and_says_what_to_do(idle: Site) -> None:
+def test_watch__no_one_works__exits_with_3_and_says_what_to_do(idle: Site) -> None:
     idle.said("fanout", "submit", "--range", "0..2", "--handler", "jobs:double", "--run-id", "alone")
 
     stalled = idle.run("fanout", "watch", "alone", "--stall-after", "1s")

@@ -115,7 +115,7 @@ class Site:
                 found.append(int(entry.name))
         return found
 
-    def check_nobody_left(self, seconds_max: float = 5.0) -> None:
+    def check_no_one_left(self, seconds_max: float = 5.0) -> None:
         until(lambda: not self.survivors(), f"the end of all processes ({self.survivors()})", seconds_max)
 
 
@@ -127,7 +127,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         process.kill()
         process.wait()
     try:
-        site.check_nobody_left()
+        site.check_no_one_left()
     finally:
         for pid in site.survivors():
             os.kill(pid, signal.SIGKILL)
@@ -236,7 +236,7 @@ def test_kill_9__a_worker_whose_children_hang__nothing_of_it_lives_on(site: Site
     worker.kill()
     worker.wait()
 
-    site.check_nobody_left(5.0)
+    site.check_no_one_left(5.0)
 
 
 # Stopped.
@@ -276,7 +276,7 @@ def test_sigterm__chunks_under_way__are_given_back_unharmed_and_it_exits_zero(si
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(15) == 0, site.log_of(worker)
-    site.check_nobody_left()
+    site.check_no_one_left()
     books = site.books()
     assert books.chunks["chunk-0000000"].disposition is Disposition.DONE
     rest = [chunk for chunk in books.main if chunk.chunk_id != "chunk-0000000"]
@@ -310,7 +310,7 @@ def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alo
     assert {chunk.attempt for chunk in books.main} == {1}
     assert [line for line, count in Counter(site.journal()).items() if count > 1] == []
     assert books.fanout.status is FanoutStatus.PARTIAL
-    site.check_nobody_left()
+    site.check_no_one_left()
 
 
 def test_kill_9__of_the_worker_again_and_again__no_chunk_loses_an_attempt_of_its_own(site: Site) -> None:
@@ -376,7 +376,7 @@ def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str])
         child.kill(ErrorClass.CRASH)
 
 
-def heard_to_the_end(child: Child) -> list[Answer]:
+def received_to_the_end(child: Child) -> list[Answer]:
     heard: list[Answer] = []
     with pytest.raises(EOFError):
         while True:
@@ -387,13 +387,13 @@ def heard_to_the_end(child: Child) -> list[Answer]:
 def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_counts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever pays for the death of a child must be the chunk that it was at."""
+    """The death of a child is charged to the chunk that it was at."""
     with child_with(site, monkeypatch, ["ok", "ok", "abort", "ok"]) as (child, jobs):
         until(lambda: len(site.journal()) == 3, "the beginning of the third job")
         # Gone, and nobody has read a word of what it said; then it is given one more.
         assert child._process.wait(10) != 0
         child.give([replace(jobs[3], key=4)], 0.0)
-        done = [answer.key for answer in heard_to_the_end(child) if isinstance(answer, Done)]
+        done = [answer.key for answer in received_to_the_end(child) if isinstance(answer, Done)]
     assert done == [0, 1]
     for key in done:
         child.ended(key, 0.0)
@@ -408,7 +408,7 @@ def test_child__nonsense_read_together_with_what_it_had_said__only_what_is_behin
     """A worker that is slow to read must not take it for one that never was ready, nor run again what was done."""
     with child_with(site, monkeypatch, ["ok", "ok", "nonsense", "ok"]) as (child, _):
         until(lambda: len(site.journal()) == 4, "the beginning of the last job")
-        heard = heard_to_the_end(child)
+        heard = received_to_the_end(child)
     assert isinstance(heard[0], Ready)
     assert [answer.key for answer in heard if isinstance(answer, Done)] == [0, 1]
     assert "answers the worker" in child.death().message
@@ -449,7 +449,7 @@ def test_child__copied_by_its_handler__the_copy_neither_answers_nor_outlives_it(
     assert {found[place].output for place in range(11)} == {'"ok"'}
     assert {chunk.attempt for chunk in books.main} == {1}
     assert found[11].error_class == "CRASH"
-    site.check_nobody_left()
+    site.check_no_one_left()
 
 
 def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idle(site: Site) -> None:
@@ -471,7 +471,7 @@ def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idl
     until(lambda: site.service.queries.fanout("slow").is_finished, "the end of the slow ones")
 
 
-def test_handler__that_takes_for_ever_to_import__keeps_nobody_else_waiting(site: Site) -> None:
+def test_handler__that_takes_for_ever_to_import__keeps_no_other_waiting(site: Site) -> None:
     """Its items are larger than what a socket takes at once, and its child reads nothing yet."""
     (site.folder / "endless_handlers.py").write_text("import time\ntime.sleep(600)\ndef f(items): ...\n")
     order = Order("g", 1, handler="endless_handlers:f", policy=mine.policy_of())
@@ -511,7 +511,7 @@ def test_disk_full__while_chunks_are_completed__stops_aloud_and_everything_goes_
 
     assert worker.wait(60) != 0
     assert "StoreFullError" in site.log_of(worker), site.log_of(worker)[-2_000:]
-    site.check_nobody_left()
+    site.check_no_one_left()
     done = site.books().fanout.chunks_total - site.service.queries.counts(site.service.queries.fanout(RUN)).open
     assert done < 800, "the disk was not full"
     site.work_off()
@@ -574,7 +574,7 @@ def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
 # Given up, and put back.
 
 
-def test_redrive__221_dead_chunks_after_the_cause_is_mended__all_of_them_succeed(site: Site) -> None:
+def test_redrive__221_dead_chunks_after_the_cause_is_repaired__all_of_them_succeed(site: Site) -> None:
     site.split(list(range(221)), "mended", max_attempts=2)
     site.work_off()
     books = site.until_over()

@@ -272,7 +272,7 @@ def test_tls__spoken_to_in_clear_or_by_an_old_one__does_not_answer(
     assert secured.url.startswith("https://")
 
 
-def test_auth__required__nobody_gets_in_without_a_key_and_the_first_is_made_on_the_machine(tmp_path: Path) -> None:
+def test_auth__required__no_one_gets_in_without_a_key_and_the_first_is_made_on_the_machine(tmp_path: Path) -> None:
     with Server(tmp_path / "up", HEADGATE_AUTH_REQUIRED="true") as server, httpx.Client(base_url=server.url) as client:
         refused = client.get("/api/v1/datasets")
         key = _first_key(server, tmp_path)

@@ -35,7 +35,7 @@ MANIFEST: Final = {
 
 
 class Site:
-    """A server that speaks TLS alone, and the program beside it, which is told whom to trust."""
+    """A server that speaks TLS alone, and the program beside it, which is given the certificates to trust."""
 
     def __init__(self, folder: Path, server: Server, ca: Path) -> None:
         self.folder = folder
@@ -118,7 +118,7 @@ def test_night__from_the_first_alarm_to_the_audit__every_step_is_one_command(sit
     assert site.said("audit", "verify").startswith("OK: ")
 
 
-def test_dataset__changed_by_two__the_second_is_told_and_the_past_comes_back(site: Site) -> None:
+def test_dataset__changed_by_two__the_second_is_reported_and_the_past_comes_back(site: Site) -> None:
     urn = "urn:dp:two:orders"
     made = site.json("dataset", "register", urn, "--tier", "2", "--team", "orders", "--tag", "a:b")
     site.write("mine.json", made)
@@ -146,7 +146,7 @@ def test_resolve__a_rule_was_added__names_the_dataset_and_says_why(site: Site) -
     assert any(line.split()[:3] == ["MATCHED", "shop.*", "default"] for line in told)
 
 
-def test_evidence_and_lineage__told_by_files__are_found_again(site: Site) -> None:
+def test_evidence_and_lineage__reported_by_files__are_found_again(site: Site) -> None:
     good = {"dataset_urn": "urn:dp:night:bills", "validation": {"result": "FAIL", "reason_codes": ["NULL_ID"]}}
     site.write("evidence.jsonl", f"{json.dumps(good)}\n{json.dumps({**good, 'dataset_urn': 'bills'})}\n")
     site.write("spec.json", SPEC)
@@ -205,7 +205,7 @@ def test_baseline__said_and_shown(site: Site) -> None:
     site.refused("dataset", "baseline", urn, "--value", "1", exit_code=2, code="user", said="METRIC is required")
 
 
-def test_quota_and_escalations__who_may_be_told(site: Site) -> None:
+def test_quota_and_escalations__who_may_be_reported(site: Site) -> None:
     assert "1 of 1 alerts this hour" in site.said("incident", "quota", "night", "--take", "1", "--per-hour", "1")
     assert site.json("incident", "quota", "night", "--take", "1", "--per-hour", "1", exit_code=3)["is_granted"] is False
     assert "EXHAUSTED until" in site.said("incident", "quota", "night", "--per-hour", "1")
@@ -277,7 +277,7 @@ def test_commands__what_the_server_refuses__exit_by_family(
     site.refused(*arguments, exit_code=exit_code, code=code, said=said)
 
 
-def test_server__certificate_of_nobody_known__is_not_trusted(site: Site) -> None:
+def test_server__certificate_of_no_one_known__is_not_trusted(site: Site) -> None:
     site.refused("dataset", "ls", exit_code=2, code="bad_setting", said="--ca", HEADGATE_CA="")
 
 

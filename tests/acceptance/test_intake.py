@@ -186,7 +186,7 @@ def test_intake__killed_under_load__what_was_answered_is_there_and_the_server_go
             assert found.status_code == 200, evidence_id
 
 
-def test_intake__hangs__is_ended_and_who_waits_is_told(tmp_path: Path) -> None:
+def test_intake__hangs__is_ended_and_who_waits_is_reported(tmp_path: Path) -> None:
     with serving(tmp_path, "always") as (_server, calls):
         calls.register()
         os.kill(calls.pid(), signal.SIGSTOP)

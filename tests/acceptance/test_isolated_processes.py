@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended. One that nobody has collected yet has."""
+    """Whether a process has ended. One that is not collected yet has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def test_isolated__no_heartbeat_any_more__is_killed_with_its_children(tmp_path: 
         until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 10.0)
 
 
-def test_isolated__to_be_completed_later__is_by_whoever_has_the_token(tmp_path: Path) -> None:
+def test_isolated__to_be_completed_later__is_by_the_caller_that_has_the_token(tmp_path: Path) -> None:
     path = tmp_path / "token"
     with hg.connect(mine.app, home=tmp_path / "home") as service:
         handle = mine.outside.start(str(path))

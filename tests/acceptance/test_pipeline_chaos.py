@@ -163,7 +163,7 @@ def test_empty__no_records__is_held_back_for_being_zero(rig: ChaosRig) -> None: 
     ],
     ids=["no-map", "a-list", "not-a-number", "no-version", "no-moment"],
 )
-def test_corrupt__rows_nobody_can_read__stop_no_one(rig: ChaosRig, fields: dict[str, Json]) -> None:  # bug 67
+def test_corrupt__rows_no_one_can_read__stop_no_one(rig: ChaosRig, fields: dict[str, Json]) -> None:  # bug 67
     rig.define(bronze(), silver())
     place = PIPELINES.key_attributes(sensor_key("bronze", "landed", HOUR))
     rig.store.put(PIPELINES, {**place, **fields})
@@ -184,14 +184,14 @@ def test_corrupt__rows_nobody_can_read__stop_no_one(rig: ChaosRig, fields: dict[
     response="one execution, one job, one verdict",
     within="at once",
 )
-def test_duplicate__said_five_times_and_told_twice__is_one_run(rig: ChaosRig) -> None:  # D11
+def test_duplicate__said_five_times_and_reported_twice__is_one_run(rig: ChaosRig) -> None:  # D11
     rig.define(bronze())
     for _ in range(5):
         land(rig)
     rig.within("1m", lambda: rig.is_done(hour()), "the run")
     for _ in range(3):
         land(rig)
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.live("10m")
 
     assert rig.jobs_of(hour()) == 1
@@ -240,7 +240,7 @@ def test_stale_replay__old_news_again__changes_nothing(rig: ChaosRig) -> None:
 
     for date in old:
         land(rig, date)
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.live("30m")
 
     assert [rig.jobs_of(hour(date)) for date in old] == [1, 1, 1]
@@ -499,7 +499,7 @@ def test_cascade_delay__last_hour_comes_late__the_day_waits_and_follows() -> Non
     response="what was written fails its rule, what is not heard of is missed; both are told, once",
     within="at once, and within the hour that a sensor has to follow",
 )
-def test_false_success__nothing_was_written__is_told_afterwards(rig: ChaosRig) -> None:
+def test_false_success__nothing_was_written__is_reported_afterwards(rig: ChaosRig) -> None:
     rig.define(bronze(post_run=AFTERWARDS))
     good, empty, silent = hours_of(5, 7)
     for date in (good, empty, silent):
@@ -635,7 +635,7 @@ def is_alive(pid: int) -> bool:
     response="seen at once, told with the signal, and tried again",
     within="ten seconds",
 )
-def test_job_kill__process_is_killed__told_and_tried_again(loads: Loads) -> None:
+def test_job_kill__process_is_killed__reported_and_tried_again(loads: Loads) -> None:
     with loads.serve():
         loads.land()
         until(lambda: len(loads.pids()) == 1, "the job")

@@ -132,7 +132,7 @@ def ended(service: Service, execution_id: str) -> dict[int, list[ActivityEnded]]
 
 
 @pytest.mark.parametrize("error", [StoreBusyError, OutcomeUnknownError])
-def test_report__store_busy_when_activities_end__each_is_told_once_when_it_recovers(
+def test_report__store_busy_when_activities_end__each_is_reported_once_when_it_recovers(
     service: Service, store: BusyStore, error: type[StoreBusyError] | type[OutcomeUnknownError]
 ) -> None:
     handles = [reporting.start(number) for number in range(COUNT)]
@@ -155,7 +155,7 @@ def test_report__store_busy_when_activities_end__each_is_told_once_when_it_recov
 
 
 @pytest.mark.parametrize("error", [StoreBusyError, OutcomeUnknownError])
-def test_time_out__store_busy_when_it_passes__is_tried_again_and_told_once(
+def test_time_out__store_busy_when_it_passes__is_tried_again_and_reported_once(
     service: Service, store: BusyStore, error: type[StoreBusyError] | type[OutcomeUnknownError]
 ) -> None:
     handle = patient.start(7)

@@ -1,4 +1,4 @@
-"""What a newer version has written stops the one execution it is about, and nobody else."""
+"""What a newer version has written stops the one execution it is about, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate up` serves with one command, tells how it is, guards itself, and ends without cutting anyone off."""
+"""`headgate up` serves with one command, reports its health, guards itself, and ends without cutting anyone off."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class OpenStore(Protocol):
 
 
 class Eventually(Protocol):
-    """Reads again and again until the answer is accepted, as whoever asks an index must."""
+    """Reads again and again until the answer is accepted, as a reader of an index must."""
 
     def __call__(self, read: Callable[[], T], accept: Callable[[T], bool]) -> T: ...
 
@@ -249,7 +249,7 @@ class Reader:
         return batch.changes
 
     def take_all(self) -> list[Change]:
-        """Return everything that was told so far."""
+        """Return every change so far."""
         self.take()
         return self.seen
 
@@ -262,7 +262,7 @@ class Reader:
 
 
 def pages_of(store: Store, query: Query, *, between: Callable[[int], None] = lambda _: None) -> list[Page]:
-    """Follow the cursors from the first page of `query` to the last; `between` is told how many pages there were."""
+    """Follow the cursors from the first page of `query` to the last; `between` gets how many pages there were."""
     pages: list[Page] = []
     cursor: str | None = None
     while True:

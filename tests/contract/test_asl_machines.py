@@ -96,7 +96,7 @@ def test_validator__machine_that_is_wrong__says_so(faults: dict[str, str]) -> No
     assert "Nowhere" in faults[WRONG.name]
 
 
-def test_corpus__as_a_whole__covers_both_languages_and_has_names_that_tell_states_apart() -> None:
+def test_corpus__as_a_whole__covers_both_languages_and_has_names_that_report_states_apart() -> None:
     languages = [case.language for case in CASES]
 
     assert languages.count("JSONPath") >= 60

@@ -191,7 +191,7 @@ def test_server__beside_the_functions__shows_what_they_do_and_takes_orders(
     assert executions(cloud, "shown") == [log.execution]
 
 
-def test_router__records_told_twice__start_nothing_twice(cloud: Cloud) -> None:
+def test_router__records_reported_twice__start_nothing_twice(cloud: Cloud) -> None:
     slot = define(cloud, pipeline("twice", trigger=LAMBDA_JOB))
     record = landed(1, "twice")
 
@@ -224,7 +224,7 @@ def test_router__a_poison_record__is_reported_and_holds_up_no_other_row(cloud: C
     assert [len(executions(cloud, name)) for name in ("poison", "before", "after")] == [1, 1, 1]
 
 
-def test_router__step_functions_is_busy__reports_the_record_and_starts_it_when_told_again(
+def test_router__step_functions_is_busy__reports_the_record_and_starts_it_when_redelivered(
     cloud: Cloud,
 ) -> None:
     define(cloud, pipeline("busy", trigger=LAMBDA_JOB, schedules=DORMANT))
@@ -316,7 +316,7 @@ def test_sla__of_a_run__is_asked_for_at_its_moment_and_taken_back_at_its_end(clo
             scheduler.get_schedule(Name=name, GroupName="default")
 
 
-def test_clockwork__a_period_is_due__begins_it_and_delivers_what_is_told(cloud: Cloud, clock: ShiftedClock) -> None:
+def test_clockwork__a_period_is_due__begins_it_and_delivers_what_is_reported(cloud: Cloud, clock: ShiftedClock) -> None:
     define(cloud, pipeline("hourly", trigger=LAMBDA_JOB, period="hourly", schedules=(Schedule(cron="0 * * * *"),)))
     cloud.invoke("clockwork")
     before = executions(cloud, "hourly")
@@ -356,7 +356,9 @@ def test_watchdog__an_execution_that_was_aborted__is_found_and_its_run_ended(clo
     assert service_of(cloud).stores.locks.find(evaluation_key(slot)) is None
 
 
-def test_topic__rows_that_change_again_or_are_told_twice__is_told_once_that_a_period_ended(cloud: Cloud) -> None:
+def test_topic__rows_that_change_again_or_are_reported_twice__is_reported_once_that_a_period_ended(
+    cloud: Cloud,
+) -> None:
     topic = LifecycleTopic(cloud.container.clients.client("sns"), cloud.environ["LIFECYCLE_TOPIC_ARN"])
     slot = Slot("told", "stream", DATE)
     key = RUN_LOG.key(**slot._asdict())

@@ -145,7 +145,7 @@ def test_wakes__all_of_them_lost__are_made_up_for_by_the_sweep(aws: Workflows, c
     assert order_app.done == ["flaky o-3"] * 2
 
 
-def test_waker__sqs_is_away_after_the_commit__sends_it_when_told_again(aws: Workflows) -> None:
+def test_waker__sqs_is_away_after_the_commit__sends_it_when_redelivered(aws: Workflows) -> None:
     handle = order_app.ship.start("o-4", id="s-4")
     records = aws.changes("headgate-inboxes")
     faults = Faults(aws.container.clients.client("sqs"))
@@ -161,7 +161,7 @@ def test_waker__sqs_is_away_after_the_commit__sends_it_when_told_again(aws: Work
     assert order_app.done == ["pack o-4"]
 
 
-def test_waker__a_schedule_is_refused_for_good__holds_up_nobody_and_the_timer_is_found_when_overdue(
+def test_waker__a_schedule_is_refused_for_good__holds_up_no_one_and_the_timer_is_found_when_overdue(
     aws: Workflows, clock: ShiftedClock
 ) -> None:
     faults = Faults(aws.container.clients.client("scheduler"))

@@ -37,7 +37,7 @@ def reader(store: Store, eventually: Eventually) -> Reader:
 # What is told
 
 
-def test_changes__put_overwrite_update_delete__are_told_with_both_images(store: Store, reader: Reader) -> None:
+def test_changes__put_overwrite_update_delete__are_reported_with_both_images(store: Store, reader: Reader) -> None:
     store.put(PIPELINES, _item(n=1))
     store.put(PIPELINES, _item(n=2))
     store.update(PIPELINES, KEY, set={"m": [1]}, remove=["n"])
@@ -109,7 +109,7 @@ def test_changes__refused_writes__are_no_changes(store: Store, reader: Reader) -
     assert [change.key.sort for change in reader.read(2)] == ["s", "end"]
 
 
-def test_changes__of_a_transaction__are_all_told(store: Store, reader: Reader) -> None:
+def test_changes__of_a_transaction__are_all_reported(store: Store, reader: Reader) -> None:
     store.put(PIPELINES, _item("deleted"))
     store.put(PIPELINES, _item("updated", n=1))
     store.put(PIPELINES, _item("checked"))
@@ -129,7 +129,7 @@ def test_changes__of_a_transaction__are_all_told(store: Store, reader: Reader) -
     assert len(reader.seen) == 6
 
 
-def test_changes__of_a_batch__are_all_told(store: Store, reader: Reader) -> None:
+def test_changes__of_a_batch__are_all_reported(store: Store, reader: Reader) -> None:
     store.put(PIPELINES, _item("gone"))
 
     store.batch_write([*(Put(PIPELINES, _item(f"{n:02d}")) for n in range(30)), Delete(PIPELINES, Key("p", "gone"))])
@@ -142,7 +142,7 @@ def test_changes__of_a_batch__are_all_told(store: Store, reader: Reader) -> None
     }
 
 
-def test_changes__of_a_replayed_transaction__are_told_once(store: Store, reader: Reader) -> None:
+def test_changes__of_a_replayed_transaction__are_reported_once(store: Store, reader: Reader) -> None:
     for _ in range(3):
         store.transact([Put(PIPELINES, _item(n=1))], token="once")
     store.put(PIPELINES, _item("end"))
@@ -178,7 +178,7 @@ def test_changes__table_without_a_stream__is_refused(store: Store) -> None:
     assert caught.type is InvalidItemError
 
 
-def test_changes__expired_items__are_told_as_often_as_they_are_swept(
+def test_changes__expired_items__are_reported_as_often_as_they_are_swept(
     store: Store, reader: Reader, clock: VirtualClock
 ) -> None:
     store.batch_write([Put(PIPELINES, _item(f"{n}", ttl=NOW + 10)) for n in range(3)])
@@ -194,7 +194,7 @@ def test_changes__expired_items__are_told_as_often_as_they_are_swept(
     assert all(change.expired and change.old and change.new is None for change in removed)
 
 
-def test_changes__quiet_put__may_be_left_out_and_the_next_change_is_told_from_it(
+def test_changes__quiet_put__may_be_left_out_and_the_next_change_is_reported_from_it(
     store: Store, reader: Reader, eventually: Eventually
 ) -> None:
     store.put(PIPELINES, _item(n=1))

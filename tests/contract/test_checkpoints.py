@@ -28,7 +28,7 @@ def reader(store: Store, eventually: Eventually) -> Reader:
     return Reader(store, eventually)
 
 
-def test_changes__not_checkpointed__are_told_again(store: Store, eventually: Eventually) -> None:
+def test_changes__not_checkpointed__are_reported_again(store: Store, eventually: Eventually) -> None:
     store.put(PIPELINES, _item("a"))
     store.put(PIPELINES, _item("b"))
     first = eventually(lambda: store.changes(PIPELINES, "reader"), lambda batch: len(batch.changes) == 2)
@@ -57,7 +57,7 @@ def test_changes__everything_checkpointed__is_an_empty_batch(store: Store, reade
     assert reader.take() == []
 
 
-def test_changes__of_a_table_nobody_wrote_to__is_an_empty_batch_that_can_be_checkpointed(
+def test_changes__of_a_table_no_one_wrote_to__is_an_empty_batch_that_can_be_checkpointed(
     store: Store, reader: Reader
 ) -> None:
     assert reader.take() == []
@@ -141,14 +141,14 @@ def test_changes__through_another_handle__go_on_from_the_checkpoint(
 # Where to begin
 
 
-def test_changes__new_consumer_from_the_oldest__is_told_everything(store: Store, reader: Reader) -> None:
+def test_changes__new_consumer_from_the_oldest__is_reported_everything(store: Store, reader: Reader) -> None:
     for number in range(5):
         store.put(PIPELINES, _item(n=number))
 
     assert [change.new and change.new["n"] for change in reader.read(5)] == list(range(5))
 
 
-def test_changes__new_consumer_from_the_newest__is_told_what_comes_after(store: Store, eventually: Eventually) -> None:
+def test_changes__new_consumer_from_the_newest__is_given_what_comes_after(store: Store, eventually: Eventually) -> None:
     store.put(PIPELINES, _item("before"))
     reader = Reader(store, eventually)
     assert reader.take(start=StreamStart.NEWEST) == []
@@ -185,7 +185,7 @@ def test_changes__away_for_less_than_a_day__loses_nothing(store: Store, reader: 
     assert [change.key.sort for change in reader.read(2)] == ["a", "b"]
 
 
-def test_changes__away_for_longer_than_a_day__is_told_all_or_told_that_some_are_lost(
+def test_changes__away_for_longer_than_a_day__receives_all_or_informed_that_some_are_lost(
     store: Store, reader: Reader, clock: VirtualClock
 ) -> None:
     store.put(PIPELINES, _item("a"))

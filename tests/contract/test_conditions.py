@@ -1,4 +1,4 @@
-"""Conditions: every backend agrees with `conditions.holds`, and whoever loses is told what is there."""
+"""Conditions: every backend agrees with `conditions.holds`, and the writer that loses gets the current item."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_pipelines__listed_by_the_index__come_in_the_order_of_their_ids(store: S
     eventually(lambda: store.query(rerun).items, lambda found: found == reruns)
 
 
-def test_pipeline__its_items__are_told_apart_by_their_prefixes(store: Store) -> None:
+def test_pipeline__its_items__are_distinguished_by_their_prefixes(store: Store) -> None:
     rows = [
         _row(PIPELINE_CONFIG, pipeline_id="orders"),
         _row(TRAIT_RESULT, pipeline_id="orders", trait_type="freshness"),
@@ -162,7 +162,7 @@ def test_run__truth_and_list_copy__change_together_under_the_version(store: Stor
     assert store.get(PIPELINES, Key("PIPELINE#orders", "RUN#r"), consistent=True) == {**copy, "status": "TRIGGERING"}
 
 
-def test_marker__when_it_is_put__is_told_by_the_stream_with_its_date(store: Store, eventually: Eventually) -> None:
+def test_marker__when_it_is_put__is_reported_by_the_stream_with_its_date(store: Store, eventually: Eventually) -> None:
     marker = {**_row(MARKER, pipeline_id="orders", date="2040-01-01", schedule_id="h23"), "date": "2040-01-01"}
     store.put(PIPELINES, marker)
 
@@ -295,7 +295,7 @@ def test_fanout__no_run_since_a_time__is_an_empty_answer(run: Store, eventually:
     assert run.query(Query(table=FANOUT, index="GSI1", partition="grs-15", sort=since)).items == []
 
 
-def test_fanout__stuck_and_failed_chunks__are_told_by_their_attributes(run: Store) -> None:
+def test_fanout__stuck_and_failed_chunks__are_reported_by_their_attributes(run: Store) -> None:
     chunks = _chunks_of(run)
 
     stuck = [c["SK"] for c in chunks if c["status"] == "IN_PROGRESS" and c["started_at"] < STARTED.format(minute=30)]

@@ -251,7 +251,7 @@ def test_call__throttled_until_the_caller_s_own_deadline__is_not_tried_past_it(r
     assert rig.store.stats.retries == 0
 
 
-def test_log__attempts_that_fail__tell_what_was_tried_and_what_was_given_up(
+def test_log__attempts_that_fail__report_what_was_tried_and_what_was_given_up(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.faults.inject("GetItem", *[THROTTLED] * ALWAYS)

@@ -215,7 +215,7 @@ def test_create_request__every_table__defines_exactly_the_attributes_its_keys_us
 
 
 def _let_time_pass(clock: VirtualClock) -> Any:
-    """Wake whoever sleeps on the clock, until the function that is returned is called."""
+    """Wake all that sleep on the clock, until the function that is returned is called."""
     done = threading.Event()
 
     def advance() -> None:

@@ -45,7 +45,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 class QuickClock(VirtualClock):
-    """A clock on which whoever sleeps lets the time pass himself."""
+    """A clock that a sleep moves forward."""
 
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)

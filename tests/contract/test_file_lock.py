@@ -24,7 +24,7 @@ sys.stdin.readline()
 
 
 class Holder:
-    """Another process that holds the lock until it is told to let go, or killed."""
+    """Another process that holds the lock until asked to let go, or killed."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(

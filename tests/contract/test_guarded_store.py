@@ -16,8 +16,8 @@ from tests.contract.test_batches import (
 )
 from tests.contract.test_changes import (
     reader,
-    test_changes__of_a_transaction__are_all_told,
-    test_changes__put_overwrite_update_delete__are_told_with_both_images,
+    test_changes__of_a_transaction__are_all_reported,
+    test_changes__put_overwrite_update_delete__are_reported_with_both_images,
 )
 from tests.contract.test_expiry import test_expiry__at_the_very_second__is_the_same_to_every_call
 from tests.contract.test_reads_and_writes import (
@@ -27,7 +27,7 @@ from tests.contract.test_reads_and_writes import (
 )
 from tests.contract.test_submit import (
     test_submit__bad_input__is_raised_here_and_now,
-    test_submit__condition_does_not_hold__done_is_told_the_conflict,
+    test_submit__condition_does_not_hold__done_is_reported_the_conflict,
     test_submit__many_from_many_threads__are_all_done,
 )
 from tests.contract.test_tokens import test_transact__same_call_with_the_same_token__counts_once
@@ -47,15 +47,15 @@ __all__ = [
     "reader",
     "test_batch_write__one_write_it_cannot_take__is_refused_as_a_whole",
     "test_batch_write__puts_and_deletes__are_all_done",
-    "test_changes__of_a_transaction__are_all_told",
-    "test_changes__put_overwrite_update_delete__are_told_with_both_images",
+    "test_changes__of_a_transaction__are_all_reported",
+    "test_changes__put_overwrite_update_delete__are_reported_with_both_images",
     "test_conflict__several_writes_refused__names_every_one_with_its_item",
     "test_delete__an_item__returns_what_was_there",
     "test_expiry__at_the_very_second__is_the_same_to_every_call",
     "test_get__after_put__gives_the_item",
     "test_get_many__some_there_some_not__keeps_the_order_of_the_keys",
     "test_submit__bad_input__is_raised_here_and_now",
-    "test_submit__condition_does_not_hold__done_is_told_the_conflict",
+    "test_submit__condition_does_not_hold__done_is_reported_the_conflict",
     "test_submit__many_from_many_threads__are_all_done",
     "test_transact__across_tables_with_one_refused__does_nothing_in_any",
     "test_transact__one_bad_write_among_good_ones__is_refused_as_a_whole",

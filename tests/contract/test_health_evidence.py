@@ -54,7 +54,7 @@ def rig(store: AnyStore, clock: VirtualClock, tmp_path: Path) -> Rig:
     return Rig(store, clock, tmp_path)
 
 
-def test_put_many__given_new_known_and_conflicting__then_each_is_told_apart(rig: Rig) -> None:
+def test_put_many__given_new_known_and_conflicting__then_each_is_distinguished(rig: Rig) -> None:
     offered = [rig.evidence() for _ in range(95)]
     assert {answer.decision for answer in rig.cache.put_many(offered)} == {Decision.STORED}
 

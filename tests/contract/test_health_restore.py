@@ -1,4 +1,4 @@
-"""Restore: a copy of a table is compared, mends single items, and takes the place of the one in use."""
+"""Restore: a copy of a table is compared, repairs single items, and takes the place of the one in use."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_compare__missing_extra_and_differing__are_named_and_counted(copies: Cop
     assert not found.is_alike
 
 
-def test_mend__chosen_items__are_as_they_were_under_a_higher_version(copies: Copies) -> None:
+def test_repair__chosen_items__are_as_they_were_under_a_higher_version(copies: Copies) -> None:
     fill(copies.in_use, row(1, score=0.9, version=9), row(2, score=0.9, version=9), row(4))
     fill(copies.restored, row(1), row(2), row(3), row(4))
     keys = [key(1), key(3), key(4), key(5)]
@@ -145,7 +145,7 @@ def test_mend__chosen_items__are_as_they_were_under_a_higher_version(copies: Cop
     assert (again.mended, again.alike) == ((), (key(1), key(3), key(4)))
 
 
-def test_mend__someone_writes_meanwhile__leaves_theirs(copies: Copies) -> None:
+def test_repair__someone_writes_meanwhile__leaves_theirs(copies: Copies) -> None:
     fill(copies.in_use, row(1, score=0.9))
     fill(copies.restored, row(1), row(2))
 

@@ -1,4 +1,4 @@
-"""The shared layer on a real Redis: what is atomic there, what processes tell each other, and every way it fails."""
+"""The shared layer on a real Redis: what is atomic there, what processes send each other, and every way it fails."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_fill__expires__when_it_need_not_be_kept_any_longer(layer: RedisLayer, a
     assert layer.get(KEY).entry is None
 
 
-def test_write__older_than_what_is_held__is_refused_and_not_told(layer: RedisLayer, admin: redis.Redis) -> None:
+def test_write__older_than_what_is_held__is_refused_and_not_reported(layer: RedisLayer, admin: redis.Redis) -> None:
     layer.write(KEY, _entry("two", 10))
     with admin.pubsub() as channel:  # type: ignore[no-untyped-call]
         channel.subscribe("headgate:invalidations")
@@ -288,7 +288,7 @@ def test_get__redis_has_evicted_the_mark_of_the_group__nothing_old_counts_again(
     ],
     ids=["string", "list", "fields", "negative", "hexadecimal", "body", "group is a list", "group is not text"],
 )
-def test_get__garbage_in_redis__is_answered_from_the_store_and_mended(
+def test_get__garbage_in_redis__is_answered_from_the_store_and_repaired(
     open_cache: OpenCache, admin: redis.Redis, spoil: Callable[[redis.Redis], object]
 ) -> None:
     writer, reader, witness = open_cache(), open_cache(), open_cache()

@@ -298,7 +298,7 @@ def test_sweep__blob_of_a_refused_write__goes_in_time(
     assert _blobs(blobs) == []
 
 
-def test_sweep__old_blob_whose_row_was_just_overwritten__is_kept_while_the_stream_still_tells_of_it(
+def test_sweep__old_blob_whose_row_was_just_overwritten__is_kept_while_the_stream_still_reports_it(
     store: AnyStore, spill: Spill, clock: VirtualClock, eventually: Eventually
 ) -> None:
     store.put(PIPELINES, _item(big=BIG))

@@ -365,7 +365,7 @@ def test_submit__done_raises__reported_and_everyone_else_goes_on(
     assert store.get(CONTROL, key("broken")) == row("broken")
 
 
-def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None:
+def test_close__with_submissions_under_way__each_is_reported(tmp_path: Path) -> None:
     store = create_sqlite(tmp_path)
     told: list[BaseException | None] = []
 
@@ -380,7 +380,7 @@ def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None
     reopened.close()
 
 
-def test_generation__writes_that_are_no_news__wake_nobody(store: SqliteStore) -> None:
+def test_generation__writes_that_are_no_news__wake_no_one(store: SqliteStore) -> None:
     before = store.generation()
     quiet = [Put(CONTROL, row("a"), quiet=True)]
     news = [Put(CONTROL, row("b"), quiet=True), Put(CONTROL, row("c"))]

@@ -97,7 +97,7 @@ def test_sweep__several_tables__shares_the_limit(store: SqliteStore, clock: Virt
     assert stored_rows(tmp_path, SIGNAL_STATE.name) + stored_rows(tmp_path, CONTROL.name) == 0
 
 
-def test_changes__consumer_away_for_longer_than_a_day__told_what_was_lost(
+def test_changes__consumer_away_for_longer_than_a_day__given_what_was_lost(
     store: SqliteStore, clock: VirtualClock
 ) -> None:
     put_signals(store, clock, 3, lifetime_seconds=10**6)

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 20
 
 
 class Answer:
-    """What `done` was told, and on which thread."""
+    """What `done` was called with, and on which thread."""
 
     def __init__(self) -> None:
         self.told: list[BaseException | None] = []
@@ -49,7 +49,7 @@ def _put(sort: str, n: int = 1) -> Put:
     return Put(CONTROL, {"PK": "p", "SK": sort, "n": n})
 
 
-def test_submit__writes__are_durable_when_done_is_told(store: Store, open_store: OpenStore) -> None:
+def test_submit__writes__are_durable_when_done_is_reported(store: Store, open_store: OpenStore) -> None:
     answer = Answer()
 
     store.submit([_put("a"), Put(PIPELINES, {"PK": "p", "SK": "b"})], answer)
@@ -73,7 +73,7 @@ def test_submit__done__is_called_once_from_another_thread(store: Store) -> None:
     assert threading.get_ident() not in {thread for answer in answers for thread in answer.threads}
 
 
-def test_submit__condition_does_not_hold__done_is_told_the_conflict(store: Store) -> None:
+def test_submit__condition_does_not_hold__done_is_reported_the_conflict(store: Store) -> None:
     store.put(CONTROL, {"PK": "p", "SK": "b", "n": 1})
     answer = Answer()
 

@@ -588,7 +588,7 @@ def test_emr_serverless__cancelled__ends_unless_it_has_ended(serverless: tuple[E
     assert (state, emr.runs[started.external_id]["state"]) == ("CANCELLING", "SUCCESS")
 
 
-def test_aws__nobody_listens__is_transient(tmp_path: Path) -> None:
+def test_aws__no_one_listens__is_transient(tmp_path: Path) -> None:
     with serving(lambda _: (200, {})) as api:
         url = api.url
     registry, aws = on(url, tmp_path)

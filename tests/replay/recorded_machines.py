@@ -1,6 +1,6 @@
 """Records executions of state machines on a real store: `python -m tests.replay.recorded_machines [NAME ...]`.
 
-Beside each history is how it is told in the words of Step Functions. As with workflows, one that is committed stays as
+Beside each history is how it is shown in the words of Step Functions. As with workflows, one that is committed stays as
 it was written: name it only if it is meant to be lost.
 """
 
@@ -31,7 +31,7 @@ CAUGHT = [{"ErrorEquals": ["States.ALL"], "Next": "Caught", "ResultPath": "$.cau
 
 
 class Telling(msgspec.Struct):
-    """How a recorded execution stands, and its history as Step Functions would tell it."""
+    """How a recorded execution stands, and its history as Step Functions would show it."""
 
     status: Status
     error: str | None
@@ -214,7 +214,7 @@ def record(folder: Path, wanted: Iterable[str]) -> list[Path]:
 
 
 def told_path(path: Path) -> Path:
-    """Return where it is told what the history in `path` amounts to."""
+    """Return where it is written what the history in `path` amounts to."""
     return path.with_suffix(".events")
 
 

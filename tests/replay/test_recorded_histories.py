@@ -1,4 +1,4 @@
-"""Histories that were recorded once replay for good: whoever upgrades has executions under way."""
+"""Histories that were recorded once replay for good: an upgrade finds executions under way."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def guarded() -> None:
 
 
 class Watched(Interpreter):
-    """An interpreter that tells what the code asked for in its last turn."""
+    """An interpreter that reports what the code asked for in its last turn."""
 
     issued: tuple[Command, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Executions of state machines that were recorded once replay for good, and are told in the same words."""
+"""Executions of state machines that were recorded once replay for good, and are shown in the same words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scenarios ask of a recorded history: which commands were issued, which events were heard, and in which order."""
+"""What scenarios ask of a recorded history: which commands were issued and which events received, in which order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commands(env: hg.testing.Environment, handle: hg.Handle) -> list[Command]:
 
 
 def events(env: hg.testing.Environment, handle: hg.Handle) -> list[Event]:
-    """Return the events of an execution in the order they were heard."""
+    """Return the events of an execution in the order they were received."""
     return [event for turn in turns(env, handle) for event in turn.events]
 
 

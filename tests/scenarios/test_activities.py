@@ -20,7 +20,7 @@ app = hg.App("activities")
 
 
 class CardDeclined(Exception):
-    """An error of the user's own, with something to tell."""
+    """An error of the user's own, with details."""
 
     def __init__(self, code: int, *, shop: str) -> None:
         super().__init__(f"declined with code {code}")
@@ -408,7 +408,7 @@ def test_error__of_a_class_of_the_users__keeps_class_message_data_and_cause(open
     }
 
 
-def test_error__of_a_class_that_is_not_loaded__is_told_as_data(open_env: OpenEnvironment) -> None:
+def test_error__of_a_class_that_is_not_loaded__is_reported_as_data(open_env: OpenEnvironment) -> None:
     env = open_env(app)
 
     def decline(_: int) -> None:
@@ -680,7 +680,7 @@ def test_heartbeat__of_an_activity_that_was_cancelled__raises_in_it(open_env: Op
     assert handle.status() is hg.Status.TERMINATED
 
 
-def test_heartbeat__from_outside_after_the_end__says_that_nobody_waits(open_env: OpenEnvironment) -> None:
+def test_heartbeat__from_outside_after_the_end__says_that_no_one_waits(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     tokens: list[str] = []
     env.stand_in(beating).calls_with(keep_token(tokens))
@@ -819,7 +819,7 @@ def test_limit__rate__spreads_starts_over_time(open_env: OpenEnvironment) -> Non
 # Cancelling.
 
 
-def test_cancel__of_the_task_that_awaits__tells_the_activity_and_the_history(open_env: OpenEnvironment) -> None:
+def test_cancel__of_the_task_that_awaits__reports_the_activity_and_the_history(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.activity

@@ -195,7 +195,7 @@ def test_cancel__clean_up_that_raises__fails(open_env: OpenEnvironment) -> None:
     assert handle.status() is hg.Status.FAILED
 
 
-def test_cancel__deaf_code__goes_on_and_can_be_asked_again_and_terminated(open_env: OpenEnvironment) -> None:
+def test_cancel__without_sigint_code__goes_on_and_can_be_asked_again_and_terminated(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(deaf)
     for _ in range(3):
@@ -225,7 +225,7 @@ def test_cancel__shielded_work__is_finished_first(open_env: OpenEnvironment) -> 
     assert env.result(handle) == "shielded and then cancelled"
 
 
-def test_cancel__twice_in_one_turn__is_heard_as_often_as_the_code_allows(open_env: OpenEnvironment) -> None:
+def test_cancel__twice_in_one_turn__is_received_as_often_as_the_code_allows(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(waits)
     handle.cancel("one")
@@ -383,7 +383,7 @@ def test_timeout__with_a_delayed_start_and_early_mail__still_holds(open_env: Ope
     assert handle.status() is hg.Status.TIMED_OUT
 
 
-def test_cancel__of_itself_by_a_cancelled_task__is_told_apart(open_env: OpenEnvironment) -> None:
+def test_cancel__of_itself_by_a_cancelled_task__is_distinguished(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.workflow

@@ -1,4 +1,4 @@
-"""Activities that nobody waits for any more while they run: they are told, stopped where that can be, and dropped."""
+"""Activities that are cancelled while they run: they are notified, stopped where that can be, and dropped."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def wants_dozing(n: int) -> int:
 
 
 @pytest.fixture(autouse=True)
-def nothing_told() -> None:
+def nothing_reported() -> None:
     begun.clear()
     told.clear()
 
@@ -106,7 +106,7 @@ def performers() -> Iterator[list[AsyncExecutor]]:
 
 
 def step(worker: Worker) -> None:
-    """Look, and lead until nobody is ready, without performing anything."""
+    """Look, and lead until none is ready, without performing anything."""
     for _ in range(3):
         worker.poll()
         while worker.engine.has_work:
@@ -126,7 +126,7 @@ def until(holds: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("ends", [hg.Handle.cancel, hg.Handle.terminate], ids=["cancel", "terminate"])
-def test_unwanted__in_a_thread__is_told_at_once_and_its_result_dropped(
+def test_unwanted__in_a_thread__is_reported_at_once_and_its_result_dropped(
     open_env: OpenEnvironment, ends: Callable[[hg.Handle], None]
 ) -> None:
     env = open_env(app)
@@ -142,7 +142,7 @@ def test_unwanted__in_a_thread__is_told_at_once_and_its_result_dropped(
     assert left_behind(env) == {}
 
 
-def test_unwanted__a_call_that_was_cancelled_or_an_execution_out_of_time__is_told_too(
+def test_unwanted__a_call_that_was_cancelled_or_an_execution_out_of_time__is_reported_too(
     open_env: OpenEnvironment,
 ) -> None:
     env = open_env(app)
@@ -156,7 +156,7 @@ def test_unwanted__a_call_that_was_cancelled_or_an_execution_out_of_time__is_tol
         env.worker.finish(running.activity, AttemptResult())
 
 
-def test_unwanted__of_many_more_than_one_transaction_takes__all_are_told(open_env: OpenEnvironment) -> None:
+def test_unwanted__of_many_more_than_one_transaction_takes__all_are_reported(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = wants_many.start(150)
     step(env.worker)
@@ -181,7 +181,7 @@ def test_unwanted__waits_here_for_a_thread__is_never_begun(open_env: OpenEnviron
     assert not env.worker.queue
 
 
-def test_unwanted__cancelled_by_another_process__is_told_with_the_next_sweep(open_env: OpenEnvironment) -> None:
+def test_unwanted__cancelled_by_another_process__is_reported_with_the_next_sweep(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     worker, other = env.worker, env.service.worker()
     other.join()

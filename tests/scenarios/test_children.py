@@ -207,7 +207,7 @@ def test_child__with_a_time_limit__ends_timed_out(open_env: OpenEnvironment) -> 
     assert left_behind(env) == {}
 
 
-def test_child__cancelled_by_its_parent__hears_it(open_env: OpenEnvironment) -> None:
+def test_child__cancelled_by_its_parent__receives_it(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(gives_up)
     child_id = env.result(handle)
@@ -342,7 +342,7 @@ def test_child__knows_its_parent(open_env: OpenEnvironment) -> None:
     assert env.result(env.start(outer)) is True
 
 
-def test_ping_pong__between_parent_and_child__every_ball_is_heard_once(open_env: OpenEnvironment) -> None:
+def test_ping_pong__between_parent_and_child__every_ball_is_received_once(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     assert env.result(env.start(pinger, 10)) == [*range(1, 11), 10]
     assert left_behind(env) == {}

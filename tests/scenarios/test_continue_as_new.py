@@ -212,7 +212,7 @@ def test_continue__receipt_of_a_signal_sent_before__does_not_answer_for_a_call_o
     assert env.result(ear) == "from run 1"
 
 
-def test_restart__under_the_same_id__hears_nothing_of_the_run_before(open_env: OpenEnvironment) -> None:
+def test_restart__under_the_same_id__receives_nothing_of_the_run_before(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.workflow

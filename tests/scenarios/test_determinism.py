@@ -1,4 +1,4 @@
-"""Replay: code that differs from its history is found and named, whichever way it differs, and can be mended."""
+"""Replay: code that differs from its history is found and named, whichever way it differs, and can be repaired."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_changed_code__against_a_running_history__is_stuck_and_goes_on_when_mended(
+def test_changed_code__against_a_running_history__is_stuck_and_goes_on_when_repaired(
     open_env: OpenEnvironment, kind: str
 ) -> None:
     app, first, second = shop()
@@ -144,7 +144,7 @@ def test_replay__of_a_history_against_changed_code__names_the_difference(open_en
     assert handle.id in str(caught.value)
 
 
-def test_difference__is_told_in_the_words_of_the_author(open_env: OpenEnvironment) -> None:
+def test_difference__is_reported_in_the_words_of_the_author(open_env: OpenEnvironment) -> None:
     app, first, second = shop()
     before, after = make_pair("another activity", first, second)
     workflow = deploy(app, before)
@@ -392,7 +392,7 @@ def test_stuck__emits_an_event_and_keeps_messages(open_env: OpenEnvironment) -> 
     assert kinds(events(env, handle)).count("signal") == 2
 
 
-def test_stuck__mended_before_the_last_attempt__goes_on_by_itself(open_env: OpenEnvironment) -> None:
+def test_stuck__repaired_before_the_last_attempt__goes_on_by_itself(open_env: OpenEnvironment) -> None:
     app, first, second = shop()
     before, after = make_pair("another activity", first, second)
     env = open_env(app)

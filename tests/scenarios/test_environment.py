@@ -293,7 +293,7 @@ def test_app__after_its_environment__is_not_connected(open_env: OpenEnvironment)
         nothing.start()
 
 
-def test_run__of_what_starts_itself_for_ever__is_told_and_does_not_hang(
+def test_run__of_what_starts_itself_for_ever__is_reported_and_does_not_hang(
     open_env: OpenEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hg.testing, "STEPS_MAX", 200)

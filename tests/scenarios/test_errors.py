@@ -1,4 +1,4 @@
-"""Errors in workflow code: caught, uncaught, in nested functions, in clean-up, and in what nobody awaits."""
+"""Errors in workflow code: caught, uncaught, in nested functions, in clean-up, and in what is not awaited."""
 
 from __future__ import annotations
 
@@ -170,14 +170,14 @@ def test_call__dangling_in_except__does_not_hold_up_the_result(open_env: OpenEnv
     assert left_behind(env) == {}
 
 
-def test_activity__failing_with_nobody_awaiting__fails_nothing(open_env: OpenEnvironment) -> None:
+def test_activity__failing_with_no_one_awaiting__fails_nothing(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(not_awaited_failure)
     assert env.result(handle) == "fine"
     assert len(turns(env, handle)) == 3
 
 
-def test_error__wrapped__tells_its_cause(open_env: OpenEnvironment) -> None:
+def test_error__wrapped__reports_its_cause(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     with pytest.raises(hg.ExecutionFailure) as caught:
         env.result(env.start(reraises))

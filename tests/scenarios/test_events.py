@@ -13,7 +13,7 @@ from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind
 
 
-def heard_by(app: hg.App, *types: str) -> list[tuple[str, Any]]:
+def received_by(app: hg.App, *types: str) -> list[tuple[str, Any]]:
     heard: list[tuple[str, Any]] = []
 
     @app.on_event(*types, name="listener")
@@ -25,7 +25,7 @@ def heard_by(app: hg.App, *types: str) -> list[tuple[str, Any]]:
 
 def test_emit__from_a_workflow__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "order.*")
+    heard = received_by(app, "order.*")
 
     @app.workflow
     async def order() -> str:
@@ -46,7 +46,7 @@ def test_emit__from_a_workflow__is_delivered_once(open_env: OpenEnvironment) -> 
 
 def test_emit__many_in_one_turn__are_all_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "*")
+    heard = received_by(app, "*")
 
     @app.workflow
     async def floods(count: int) -> None:
@@ -61,7 +61,7 @@ def test_emit__many_in_one_turn__are_all_delivered(open_env: OpenEnvironment) ->
 
 def test_emit__from_an_activity_that_is_tried_again__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "charged")
+    heard = received_by(app, "charged")
 
     @app.activity(retry=hg.Retry(attempts=3, first="1s"))
     def charge() -> None:
@@ -81,7 +81,7 @@ def test_emit__from_an_activity_that_is_tried_again__is_delivered_once(open_env:
 
 def test_emit__from_outside_twice_with_one_id__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "thing")
+    heard = received_by(app, "thing")
     env = open_env(app)
     app.emit("thing", 1, id="same")
     app.emit("thing", 2, id="same")
@@ -208,7 +208,7 @@ def test_emit__data_larger_than_an_event_may_be__raises_in_the_workflow(open_env
 
 def test_emit__in_a_turn_that_fails__is_not_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "x")
+    heard = received_by(app, "x")
 
     @app.workflow(check=False)
     async def reaches_out() -> None:
@@ -224,7 +224,7 @@ def test_emit__in_a_turn_that_fails__is_not_delivered(open_env: OpenEnvironment)
 
 def test_emit__before_a_failure_of_the_workflow__is_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = heard_by(app, "x")
+    heard = received_by(app, "x")
 
     @app.workflow
     async def fails() -> None:

@@ -1,4 +1,4 @@
-"""A timer and two activities in every order: what is heard first decides, and replay decides the same."""
+"""A timer and two activities in every order: what is received first decides, and replay decides the same."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_temple__jump_and_run_before_the_timer__alive(open_env: OpenEnvironment)
     assert left_behind(env) == {}
 
 
-def test_temple__run_and_timer_in_one_turn__mail_is_heard_before_time(open_env: OpenEnvironment) -> None:
+def test_temple__run_and_timer_in_one_turn__mail_is_received_before_time(open_env: OpenEnvironment) -> None:
     env, handle, tokens = open_temple(open_env)
     end(env, tokens["jump"])
     env.run()
@@ -150,7 +150,7 @@ ORDERS = [order for order in itertools.permutations(LATER) if order.index("third
 
 
 def live(batches: list[list[Event]]) -> list[Turn]:
-    """Return the turns of an execution that hears these events."""
+    """Return the turns of an execution that receives these events."""
     interpreter = Interpreter(everything.function, everything.signature, "everything")
     found = []
     for number, batch in enumerate(batches, 1):
@@ -169,7 +169,7 @@ def result_of(history: list[Turn]) -> list[Any]:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_every_order__in_turns_of_one_and_all_together__is_seen_as_it_was_heard(order: tuple[str, ...]) -> None:
+def test_every_order__in_turns_of_one_and_all_together__is_seen_as_it_was_received(order: tuple[str, ...]) -> None:
     heard = [LATER[name] for name in order]
     apart = live([[STARTED], *([event] for event in heard)])
     together = live([[STARTED], heard])
@@ -179,7 +179,7 @@ def test_every_order__in_turns_of_one_and_all_together__is_seen_as_it_was_heard(
         assert [name for name, _ in result_of(history)] == list(order)
 
 
-def test_completion__heard_twice__counts_once() -> None:
+def test_completion__received_twice__counts_once() -> None:
     twice = [LATER["first"], LATER["first"], LATER["timer"], LATER["timer"]]
     rest = [LATER["second"], LATER["signal"], LATER["third"]]
     history = live([[STARTED], twice, rest])

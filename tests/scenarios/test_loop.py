@@ -402,7 +402,7 @@ REFUSED: list[tuple[Callable[[], Code], str]] = [
 
 @pytest.mark.parametrize(("make", "remedy"), REFUSED)
 @pytest.mark.parametrize("caught", [False, True])
-def test_real_world__reached_from_a_workflow__is_refused_and_can_be_mended(
+def test_real_world__reached_from_a_workflow__is_refused_and_can_be_repaired(
     open_env: OpenEnvironment, make: Callable[[], Code], remedy: str, caught: bool
 ) -> None:
     mine = hg.App("mine")

@@ -115,7 +115,7 @@ def test_map__two_at_once__do_not_mix(env: hg.testing.Environment) -> None:
     assert env.result(env.start(two_at_once, 10)) == [2 * number for number in range(20)]
 
 
-def test_map__its_end__is_told_on_the_bus(env: hg.testing.Environment) -> None:
+def test_map__its_end__is_reported_on_the_bus(env: hg.testing.Environment) -> None:
     env.result(env.start(picked, [1, 3]))
     env.run()
 

@@ -75,7 +75,7 @@ def days(first: str, last: str) -> list[str]:
 
 
 class Shop:
-    """What happens around Headgate: exports, their confirmations, exchange rates, and people who mend things."""
+    """What happens around Headgate: exports, their confirmations, exchange rates, and people who repair things."""
 
     def __init__(self, world: World, lake: Path) -> None:
         self.world = world
@@ -172,7 +172,7 @@ def story(folder: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_fortnight__everything_that_goes_wrong__is_told_once_and_the_lake_is_right(
+def test_fortnight__everything_that_goes_wrong__is_reported_once_and_the_lake_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # bug 2, bug 63, bug 64, D17: each hour has its own deadline and verdict, each day goes by its own calendar.
@@ -251,7 +251,7 @@ def events(world: World, pipeline_id: str) -> Counter[str]:
 
 
 def check_expectations(world: World) -> None:
-    """Every expectation that a calendar gives has one verdict, told once, and no other was made up."""
+    """Every expectation that a calendar gives has one verdict, reported once, and no other was made up."""
     bronze, silver, gold = (verdicts(world, each) for each in (BRONZE, SILVER, GOLD))
     end = datetime.fromisoformat(END).astimezone(UTC)
     dates = [date for date, _ in hours()]
@@ -293,7 +293,7 @@ def verdicts(world: World, pipeline_id: str) -> dict[tuple[str, ExpectationKind]
 
 
 def check_alerts(world: World) -> None:
-    """Each trouble is one alert, however often it was told, and is over when its period is done."""
+    """Each trouble is one alert, however often it was reported, and is over when its period is done."""
     troubles = [alert for alert in world.all_alerts() if alert.severity is not Severity.INFO]
     heard = {(alert.event, alert.date): (alert.count, alert.status.value) for alert in troubles}
     assert len(troubles) == len(heard)

@@ -231,7 +231,7 @@ def test_large_signals_inputs_and_memos__go_through(open_env: OpenEnvironment) -
         env.start(takes, "x" * 7 * MEGABYTE)
 
 
-def test_many_large_signals__at_once__are_all_heard(open_env: OpenEnvironment) -> None:
+def test_many_large_signals__at_once__are_all_received(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.workflow
@@ -273,7 +273,7 @@ def test_values__in_the_workflow__are_what_replay_sees_not_what_was_given(open_e
     assert given == [[1, 2]]
 
 
-def test_error__larger_than_is_kept__is_cut_and_still_told(open_env: OpenEnvironment) -> None:
+def test_error__larger_than_is_kept__is_cut_and_still_reported(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.activity(retry=hg.Retry(attempts=1))

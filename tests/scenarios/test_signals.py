@@ -1,4 +1,4 @@
-"""Signals: waited for, handled, kept until someone takes them, sent between executions, heard once."""
+"""Signals: waited for, handled, kept until someone takes them, sent between executions, received once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_wait_signal__after_the_time_out__goes_to_the_next_waiter(open_env: Open
     assert env.result(handle) == [None, "late"]
 
 
-def test_wait_signal__signal_and_time_out_in_one_turn__the_signal_is_heard_first(open_env: OpenEnvironment) -> None:
+def test_wait_signal__signal_and_time_out_in_one_turn__the_signal_is_received_first(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(waits_at_most, "10s")
     env.clock.advance(10)
@@ -148,7 +148,7 @@ def test_wait_signal__twice__takes_two_signals_in_order(open_env: OpenEnvironmen
     assert env.result(handle) == [1, 2]
 
 
-def test_wait_signal__two_waiters_and_one_signal__both_hear_it(open_env: OpenEnvironment) -> None:
+def test_wait_signal__two_waiters_and_one_signal__both_receive_it(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(two_waiters)
     handle.signal("go", "all")
@@ -219,7 +219,7 @@ def test_on_signal__sent_before_it_is_registered__is_handed_over(open_env: OpenE
     assert env.result(handle) == ["early", "later"]
 
 
-def test_on_signal__after_dispose__hears_nothing(open_env: OpenEnvironment) -> None:
+def test_on_signal__after_dispose__receives_nothing(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(collects)
     handle.signal("item", 1)
@@ -244,7 +244,7 @@ def test_on_signal__disposed_of_twice__is_as_good_as_once(open_env: OpenEnvironm
     assert env.result(env.start(disposes)) == "fine"
 
 
-def test_on_signal__several_handlers_and_a_waiter__everyone_hears_it(open_env: OpenEnvironment) -> None:
+def test_on_signal__several_handlers_and_a_waiter__everyone_receives_it(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 
     @mine.workflow
@@ -385,7 +385,7 @@ def test_handler__still_working_when_the_workflow_returns__is_ended(open_env: Op
 # Many, twice, and at once.
 
 
-def test_signals__more_than_a_turn_takes__are_all_heard_in_order(open_env: OpenEnvironment) -> None:
+def test_signals__more_than_a_turn_takes__are_all_received_in_order(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(collects)
     for n in range(130):
@@ -396,7 +396,7 @@ def test_signals__more_than_a_turn_takes__are_all_heard_in_order(open_env: OpenE
     assert env.result(handle) == list(range(130))
 
 
-def test_signal__same_id_twice__is_heard_once(open_env: OpenEnvironment) -> None:
+def test_signal__same_id_twice__is_received_once(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(collects)
     handle.signal("item", "a", id="one")
@@ -443,7 +443,7 @@ def test_signal_with_start__ended_and_not_to_be_started_anew__is_refused(open_en
     assert handle.describe().run == 1
 
 
-def test_signal__same_id_after_the_end__was_heard(open_env: OpenEnvironment) -> None:
+def test_signal__same_id_after_the_end__was_received(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(waits, id="over")
     handle.signal("go", 1, id="one")
@@ -547,7 +547,7 @@ async def speaks_and_works(target: str) -> str:
 
 
 @talk.workflow
-async def speaks_to_nobody(target: str) -> str:
+async def speaks_to_no_one(target: str) -> str:
     try:
         await hg.signal(target, "hello")
     except NotFoundError as exc:
@@ -570,7 +570,7 @@ async def speaks_to_itself() -> Any:
     return await hg.wait_signal("echo")
 
 
-def test_send__to_another_execution__is_heard_once(open_env: OpenEnvironment) -> None:
+def test_send__to_another_execution__is_received_once(open_env: OpenEnvironment) -> None:
     env = open_env(talk)
     ear = env.start(listener)
     mouth = env.start(speaker, ear.id)
@@ -597,7 +597,7 @@ def test_send__not_awaited_while_it_works_on__is_sent(open_env: OpenEnvironment)
 
 
 @pytest.mark.parametrize("how", ["never was", "has ended"])
-def test_send__to_nobody__raises_in_the_workflow(open_env: OpenEnvironment, how: str) -> None:
+def test_send__to_no_one__raises_in_the_workflow(open_env: OpenEnvironment, how: str) -> None:
     env = open_env(talk)
     target = "nobody"
     if how == "has ended":
@@ -605,13 +605,13 @@ def test_send__to_nobody__raises_in_the_workflow(open_env: OpenEnvironment, how:
         ear.terminate()
         env.run()
         target = ear.id
-    assert env.result(env.start(speaks_to_nobody, target)).startswith("nobody: ")
+    assert env.result(env.start(speaks_to_no_one, target)).startswith("nobody: ")
 
 
 @pytest.mark.parametrize(
     ("target", "name"), [("", "x"), ("a b", "x"), ("x" * 3000, "x"), ("fine", ""), ("fine", "n" * 300)]
 )
-def test_send__to_what_cannot_be_an_id_or_name__raises_in_the_workflow_and_harms_nobody(
+def test_send__to_what_cannot_be_an_id_or_name__raises_in_the_workflow_and_harms_no_other(
     open_env: OpenEnvironment, target: str, name: str
 ) -> None:
     env = open_env(talk)
@@ -620,7 +620,7 @@ def test_send__to_what_cannot_be_an_id_or_name__raises_in_the_workflow_and_harms
     assert env.result(env.start(speaks_to_itself)) == "me"
 
 
-def test_send__to_itself__is_heard(open_env: OpenEnvironment) -> None:
+def test_send__to_itself__is_received(open_env: OpenEnvironment) -> None:
     env = open_env(talk)
     assert env.result(env.start(speaks_to_itself)) == "me"
 

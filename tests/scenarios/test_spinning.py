@@ -1,4 +1,4 @@
-"""Workflow code that never comes to rest: it is interrupted, nothing of its turn is written, and it can be mended."""
+"""Workflow code that never comes to rest: it is interrupted, nothing of its turn is written, and it can be repaired."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def and_catches_everything() -> None:
         hg.continue_as_new()
 
 
-async def and_again_when_it_is_told_to_go() -> None:
+async def and_again_when_it_is_asked_to_go() -> None:
     async def unstoppable() -> None:
         try:
             await asyncio.Event().wait()
@@ -87,12 +87,12 @@ async def in_a_signal_handler() -> None:
         in_a_task,
         in_a_group,
         and_catches_everything,
-        and_again_when_it_is_told_to_go,
+        and_again_when_it_is_asked_to_go,
         in_a_condition,
         in_a_signal_handler,
     ],
 )
-def test_workflow__that_spins__is_stuck_with_the_line_and_goes_on_when_mended(
+def test_workflow__that_spins__is_stuck_with_the_line_and_goes_on_when_repaired(
     open_env: OpenEnvironment, code: Code
 ) -> None:
     mine = hg.App("mine")

@@ -144,7 +144,7 @@ def test_timeout__of_next_to_nothing__times_out(open_env: OpenEnvironment, limit
     assert env.result(env.start(race, limit)) == "timed out"
 
 
-def test_timeout__and_what_it_limits_in_one_turn__the_first_heard_wins(open_env: OpenEnvironment) -> None:
+def test_timeout__and_what_it_limits_in_one_turn__the_first_received_wins(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(race, 10)
     env.advance("10s")

@@ -217,7 +217,7 @@ def test_update__that_waits__is_answered_when_it_is_done(open_env: OpenEnvironme
     assert found == [2]
 
 
-def test_update__whose_handler_raises__tells_the_caller_and_not_the_workflow(open_env: OpenEnvironment) -> None:
+def test_update__whose_handler_raises__reports_the_caller_and_not_the_workflow(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(cart)
     with pytest.raises(hg.UpdateFailure, match=r"update 'breaks' failed: .*the handler broke") as caught:
@@ -258,7 +258,7 @@ def test_update__of_one_that_has_ended__is_refused(open_env: OpenEnvironment) ->
         handle.update("add", "late")
 
 
-def test_update__nobody_answers_in_time__raises_and_does_not_hang(open_env: OpenEnvironment) -> None:
+def test_update__no_one_answers_in_time__raises_and_does_not_hang(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(cart)
     with pytest.raises(TimeoutError, match="update add_later"):

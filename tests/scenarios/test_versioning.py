@@ -210,7 +210,7 @@ def test_redeploy__with_a_parameter_that_has_a_default__goes_on(open_env: OpenEn
     assert env.result(handle) == [1, 1]
 
 
-def test_redeploy__that_no_longer_takes_the_input__is_stuck_and_mended(open_env: OpenEnvironment) -> None:
+def test_redeploy__that_no_longer_takes_the_input__is_stuck_and_repaired(open_env: OpenEnvironment) -> None:
     app = hg.App("shrinks")
 
     async def takes_number(a: int) -> int:

@@ -20,7 +20,7 @@ from headgate.store.model.schema import Key
 from tests.asl_rig import beside, check_events, each, machine, task
 from tests.simulation.asl_processes import MACHINE, AslMachine, AslProcess, Outcome
 from tests.simulation.durable_processes import Crash, Fault
-from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays
+from tests.simulation.durable_rows import Checks, check_quiet, check_received_once, check_replays
 
 EXECUTION_ID = execution_id_of(MACHINE, "one")
 BEGUN_AT = 1_750_000_000.0
@@ -176,7 +176,7 @@ class Telling:
             self.machine.clock.advance(2.0)
 
     def _help(self, process: AslProcess) -> None:
-        """What people do: answer what they were asked, mend what is broken."""
+        """What people do: answer what they were asked, repair what is broken."""
         if not self.story.is_racing:
             for token in self.machine.functions.tokens:
                 process.answer(token)
@@ -202,7 +202,7 @@ class Telling:
         rows = self.machine.reader.read()
         Checks().check(rows)
         check_quiet(rows)
-        check_heard_once(rows)
+        check_received_once(rows)
         assert not rows.activities, "an activity was left behind"
         assert not rows.timers, "a timer was left behind"
         process = AslProcess(self.machine)

@@ -30,7 +30,7 @@ from tests.asl_rig import check_events
 from tests.simulation.asl_processes import MACHINE, AslMachine, AslProcess, Outcome
 from tests.simulation.asl_stories import BEGUN_AT, Story
 from tests.simulation.durable_processes import Crash
-from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays
+from tests.simulation.durable_rows import Checks, check_quiet, check_received_once, check_replays
 
 LAG_SECONDS = 2.0
 
@@ -255,7 +255,7 @@ class AslWorld:
         rows = self.machine.reader.read()
         self.checks.check(rows)
         check_quiet(rows)
-        check_heard_once(rows)
+        check_received_once(rows)
         check_replays(rows, self.outside.app.workflows)
         assert not rows.activities, "an activity was left behind"
         assert not rows.timers, "a timer was left behind"

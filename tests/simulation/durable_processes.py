@@ -201,7 +201,7 @@ class Process:
         return self._machine.clock.monotonic() < self.frozen_until
 
     def begin(self) -> None:
-        """Call the code of the next activity; what it answered is told later, by `finish`."""
+        """Call the code of the next activity; what it answered is reported later, by `finish`."""
         activity = self.worker.queue.popleft()
         if not self.worker.still_holds(activity):
             return

@@ -1,4 +1,4 @@
-"""What must hold of the rows of durable execution, whoever crashed when. Each check is a function of the rows alone."""
+"""What must hold of the rows of durable execution, whichever process crashed when. A check sees the rows alone."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _missing_children(rows: Rows, row: Execution, work: OpenWork, events: list[E
 
 
 def check_orphans(rows: Rows) -> None:
-    """No activity or timer is there that nobody waits for."""
+    """No activity or timer is there without a waiter."""
     for activity in rows.activities.values():
         if activity.subscription is None:
             _check_wanted(rows, activity.execution_id, activity.run, activity.seq, f"activity {activity.activity_id}")
@@ -217,8 +217,8 @@ def ended_activities(turns: list[Turn]) -> dict[tuple[int, int], ActivityEnded]:
     return {(t.run, e.seq): e for t in turns for e in t.events if isinstance(e, ActivityEnded)}
 
 
-def check_heard_once(rows: Rows) -> None:
-    """No ending of an activity, timer, child or signal is heard twice by the same run."""
+def check_received_once(rows: Rows) -> None:
+    """No ending of an activity, timer, child or signal is received twice by the same run."""
     for execution_id, turns in rows.turns.items():
         heard: set[tuple[int, str, int]] = set()
         for turn in turns:

@@ -26,8 +26,8 @@ from tests.simulation.durable_processes import Crash, Machine, Process
 from tests.simulation.durable_rows import (
     Checks,
     Rows,
-    check_heard_once,
     check_quiet,
+    check_received_once,
     check_replays,
     ended_activities,
 )
@@ -37,7 +37,7 @@ LAG_SECONDS = 2.0
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """What a client was promised: the call returned. What crashed in between may have happened or not."""
 
     started: dict[str, str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class World:
         self.replay_always = self.draw.random() < 0.2
         self.faults = faults
         self.jumps = jumps
-        self.told = Told()
+        self.told = Acknowledged()
         self.checks = Checks()
         self.latest = 0.0
         self.log: list[str] = []
@@ -320,20 +320,20 @@ class World:
             if name not in self.told.started:
                 self.start(self.outside, name.split("-")[0], name)
         self.settle()
-        self._break_and_mend()
+        self._break_and_repair()
         for target, workflow in self.told.started.items():
             self._say_last_words(target, workflow)
         self.settle()
         rows = self.machine.reader.read()
         self.checks.check(rows)
         check_quiet(rows)
-        check_heard_once(rows)
+        check_received_once(rows)
         check_replays(rows, self.outside.app.workflows)
         self._check_attempts(rows)
         self._check_results(rows)
 
-    def _break_and_mend(self) -> None:
-        """Deploy code that does not fit the histories of one workflow, see it stuck beside the healthy, mend it."""
+    def _break_and_repair(self) -> None:
+        """Deploy code that does not fit the histories of one workflow, see it stuck beside the healthy, repair it."""
         victims = [e for e, w in self.told.started.items() if w == "brittle"]
         open_victims = [e for e in victims if not self._row(e).status.is_closed]
         self.journal.broken = True

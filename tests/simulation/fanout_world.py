@@ -136,7 +136,7 @@ class Asked:
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """What someone was promised: the call returned. What was cut off in between may have happened or not."""
 
     split: set[str] = field(default_factory=set)
@@ -157,7 +157,7 @@ class World:
         self.clock = self.machine.clock
         self.faults = faults
         self.jumps = jumps
-        self.told = Told()
+        self.told = Acknowledged()
         self.asked: dict[str, Asked] = {}
         self.books: dict[str, Books] = {}
         self.log: list[str] = []
@@ -331,7 +331,7 @@ class World:
         return self.draw.choices(["complete", "defer", "spoil", "fail", "reject", "release"], [50, 12, 8, 16, 3, 6])[0]
 
     def end(self, process: Process, held: Held, how: str) -> None:
-        """Say how a chunk ended. Whoever gets no answer holds on to it, and says the same again later."""
+        """Say how a chunk ended. A worker that gets no answer holds on to it, and says the same again later."""
         how, result = held.said or (how, self._result(held.claim.chunk, how))
         held.said = (how, result)
         claim, tracker = held.claim, process.tracker
@@ -529,7 +529,7 @@ class World:
             assert (now.start, now.items, now.input) == (was.start, was.items, was.input), f"{name}: another input"
 
     def _check_leases(self) -> None:
-        """A chunk is its worker's until the end of the lease that the worker was told of."""
+        """A chunk is its worker's until the end of the lease that the worker was given."""
         for held in self._all_held():
             lease = held.claim.chunk.lease_expires_at
             assert lease is not None
@@ -583,7 +583,7 @@ class World:
             assert self.books[run_id].fanout.cancelled_at is not None, f"{run_id}: cancelled, and nobody knows"
 
     def _settle_course(self, asked: Asked) -> None:
-        """Whoever paused lets it go on, and whoever asked for it asks until it is split."""
+        """Paused fan-outs are resumed, and submissions are repeated until it is split."""
         process = self.processes[0]
         process.splitter.split(asked.order, asked.source, run_id=asked.run_id)
         try:

@@ -154,7 +154,7 @@ class PipelineProcess(AslProcess):
         )
 
     def route(self, limit: int) -> None:
-        """Hear of some changes, and note how far that was."""
+        """Receive some changes, and note how far that was."""
         store: Any = self.store
         batch = store.changes(PIPELINES, "router", limit=limit)
         for change in batch.changes:
@@ -163,8 +163,8 @@ class PipelineProcess(AslProcess):
 
 
 @dataclass
-class Wishes:
-    """What was acknowledged: whoever asked got an answer."""
+class StartRequests:
+    """What was acknowledged: the caller got an answer."""
 
     slots: Counter[Slot] = field(default_factory=Counter)
     reruns: set[str] = field(default_factory=set)
@@ -179,7 +179,7 @@ class PipelineWorld:
         self.machine = PipelineMachine(folder, self.draw, VirtualClock(start))
         self.clock = self.machine.clock
         self.jobs = self.machine.jobs
-        self.wishes = Wishes()
+        self.wishes = StartRequests()
         self.log: list[str] = []
         self.latest = start
         self.count = 0
@@ -368,7 +368,7 @@ class PipelineWorld:
                 return
 
     def _forget(self, process: PipelineProcess) -> None:
-        """Delete what a sensor said: the stream tells of that too, and nothing follows from it."""
+        """Delete what a sensor said: the stream delivers that too, and nothing follows from it."""
         process.pipelines.sensors.delete(self.draw.choice(["bronze", "watched", DRY]), "landed")
 
     def _live(self) -> list[Run]:
@@ -397,7 +397,7 @@ class PipelineWorld:
         process.pipelines.definitions.put(replace(definition, description=str(self.count)), "text", "ana")
 
     def _repeat(self, process: PipelineProcess) -> None:
-        """Have the stream told once more from somewhere, as at-least-once allows."""
+        """Have the stream delivered once more from somewhere, as at-least-once allows."""
         store: Any = process.store
         changes = store.changes(PIPELINES, f"again {self.draw.randint(0, 1)}", limit=60)
         for change in changes.changes:
@@ -476,7 +476,7 @@ class PipelineWorld:
         self.settle()
         self.check()
         self._check_quiet()
-        self._check_wishes()
+        self._check_requests()
 
     def settle(self) -> None:
         """Let everything happen that can, in its own time, for as long as the longest lock may last."""
@@ -519,7 +519,7 @@ class PipelineWorld:
         unended = [key for key, state in self.jobs.states.items() if state == PollResult(JobState.RUNNING)]
         assert not unended, unended
 
-    def _check_wishes(self) -> None:
+    def _check_requests(self) -> None:
         refused = {Slot(event.pipeline_id, event.schedule_id, event.date) for event in self._events(*REFUSALS)}
         for slot in self.wishes.slots:
             log = self.machine.runs.log(slot)

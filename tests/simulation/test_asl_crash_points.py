@@ -1,7 +1,7 @@
 """Small machines, and a process that dies at each of its calls to the store in turn: the outcome is always the same.
 
 The outcome is the status, the output, the error and the states that were entered, as the history of Step Functions
-has them. What it must be is told by a run in which nothing goes wrong.
+has them. What it must be is taken from a run in which nothing goes wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ every_story = pytest.mark.parametrize("name", STORIES)
 
 
 def disturb(template: Path, folder: Path, name: str, *, crash: bool, is_done: bool) -> None:
-    """Tell a story once for each call to the store, with that call going wrong."""
+    """Run a story once for each call to the store, with that call going wrong."""
     sandbox.install()
     story = STORIES[name]
     undisturbed_telling, expected, calls = undisturbed(template, folder / f"{name}-undisturbed", story)
@@ -61,5 +61,5 @@ def test_crash__at_every_call_to_the_store__the_same_outcome(
 @pytest.mark.parametrize("is_done", [False, True], ids=["refused", "unknown"])
 @every_story
 def test_store_busy__at_every_call__the_same_outcome(template: Path, tmp_path: Path, name: str, is_done: bool) -> None:
-    """The process lives on: whoever called is told that the store is busy, or never hears how the call ended."""
+    """The process lives on: the caller gets that the store is busy, or never learns how the call ended."""
     disturb(template, tmp_path, name, crash=False, is_done=is_done)

@@ -13,7 +13,7 @@ from headgate.durable.replay import sandbox
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.schema import Key
 from tests.simulation.durable_processes import Crash, Fault, Machine, Process
-from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays
+from tests.simulation.durable_rows import Checks, check_quiet, check_received_once, check_replays
 
 EXECUTION_ID = "story"
 RESULT = '[2,"woke","approved"]'
@@ -48,7 +48,7 @@ def has_ended(machine: Machine) -> bool:
 
 
 def live(machine: Machine, fault: Fault | None) -> int:
-    """Run a process that may die; return how many calls it made. Whoever got no answer asks the next process again."""
+    """Run a process that may die; return how many calls it made. Callers without an answer ask the next process."""
     process = Process(machine)
     process.store.fault = fault
     try:
@@ -79,7 +79,7 @@ def check_end(machine: Machine) -> None:
     rows = machine.reader.read()
     Checks().check(rows)
     check_quiet(rows)
-    check_heard_once(rows)
+    check_received_once(rows)
     finder = Process(machine)
     check_replays(rows, finder.app.workflows)
     finder.bury()
@@ -110,7 +110,7 @@ def test_crash__at_every_call_to_the_store__the_same_end(tmp_path: Path, is_done
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["refused", "unknown"])
 def test_store_busy__at_every_call__the_same_end(tmp_path: Path, is_done: bool) -> None:
-    """The process lives on: whoever called is told that the store is busy, or never hears how the call ended."""
+    """The process lives on: the caller gets that the store is busy, or never learns how the call ended."""
     sandbox.install()
     for number in range(1, CALLS_MAX):
         machine = new_machine(tmp_path, number)

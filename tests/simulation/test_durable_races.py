@@ -77,7 +77,7 @@ def test_time_limit__clock_set_back_between_start_and_first_signal__still_ends_i
     assert status(process, "late") is hg.Status.TIMED_OUT
 
 
-def test_cancel__accepted_under_a_clock_that_was_set_back__is_heard(machine: Machine, process: Process) -> None:
+def test_cancel__accepted_under_a_clock_that_was_set_back__is_received(machine: Machine, process: Process) -> None:
     handle = process.app.workflows["collector"].start(id="unwanted")
     machine.clock.step(-60.0)
     handle.cancel("not any more")
@@ -124,7 +124,7 @@ def _later(value: int) -> object:
     return hg.complete_later()
 
 
-def test_timers__hundreds_due_of_a_workflow_that_nobody_has__others_ring(machine: Machine, process: Process) -> None:
+def test_timers__hundreds_due_of_a_workflow_that_no_one_has__others_ring(machine: Machine, process: Process) -> None:
     for number in range(450):
         process.app.workflows["sleeper"].start(0.001, id=f"sleeper-{number}")
     work(process)
@@ -140,7 +140,7 @@ def test_timers__hundreds_due_of_a_workflow_that_nobody_has__others_ring(machine
     assert all(status(process, f"sleeper-{number}") is hg.Status.SUCCEEDED for number in range(450))
 
 
-def test_activity__ended_by_a_worker_without_the_workflow__is_heard_by_one_that_has_it(machine: Machine) -> None:
+def test_activity__ended_by_a_worker_without_the_workflow__is_received_by_one_that_has_it(machine: Machine) -> None:
     able, helper = Process(machine), Process(machine)
     able.worker.queues = ("other",)
     helper.app.workflows.clear()
@@ -199,7 +199,7 @@ def test_backing_off__with_more_mail_than_a_turn_takes__leaves_nothing_to_lead(
     assert not process.worker.engine.has_work
 
 
-def test_mail__of_a_run_that_this_worker_has_not_heard_of__is_kept(machine: Machine, process: Process) -> None:
+def test_mail__of_a_run_that_this_worker_has_not_known__is_kept(machine: Machine, process: Process) -> None:
     behind = Process(machine)
     behind.worker.join()
     handle = process.app.workflows["loop"].start(2, [], id="loop")
@@ -250,7 +250,7 @@ def test_worker_dies__no_attempt_left__the_activity_fails_and_is_not_performed_a
     Checks().check(machine.reader.read())
 
 
-def test_mail__read_by_two_and_heard_by_one__is_not_heard_again(machine: Machine, process: Process) -> None:
+def test_mail__read_by_two_and_received_by_one__is_not_received_again(machine: Machine, process: Process) -> None:
     other = Process(machine)
     other.worker.join()
     for offset in range(1, 8):
@@ -334,7 +334,9 @@ def _is_new(process: Process, execution_id: str) -> bool:
     return process.client.get(execution_id).run > 1
 
 
-def test_signal_id__used_again_with_the_execution__is_heard_by_the_new_run(machine: Machine, process: Process) -> None:
+def test_signal_id__used_again_with_the_execution__is_received_by_the_new_run(
+    machine: Machine, process: Process
+) -> None:
     for _ in range(2):
         handle = process.app.workflows["collector"].start(id="twice", reuse="closed")
         handle.signal("item", "hello", id="same")
@@ -343,10 +345,10 @@ def test_signal_id__used_again_with_the_execution__is_heard_by_the_new_run(machi
         assert process.client.get("twice").result == '["hello"]'
 
 
-def test_restart__with_mail_of_the_earlier_run_left__only_what_is_its_own_is_heard(
+def test_restart__with_mail_of_the_earlier_run_left__only_what_is_its_own_is_received(
     machine: Machine, process: Process
 ) -> None:
-    """A message can be accepted in the moment before the end: nobody of the next run must obey it."""
+    """A message can be accepted in the moment before the end: the next run must not obey it."""
     handle = process.app.workflows["serial"].start(1, id="reborn")
     other = Process(machine)
     process.worker.poll()

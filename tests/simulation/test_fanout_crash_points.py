@@ -131,7 +131,7 @@ def live(machine: Machine, run_id: str, story: Story, fault: Fault | None) -> in
 
 
 def live_patiently(machine: Machine, run_id: str, story: Story, fault: Fault) -> int:
-    """Run a process that is told that the store is busy, or never hears how a call ended, and goes on."""
+    """Run a process that gets that the store is busy, or never learns how a call ended, and goes on."""
     teller = Teller(machine, run_id)
     teller.process.store.fault = fault
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Pipelines in a world that fails: one live run a period, no lock left behind, and no wish forgotten."""
+"""Pipelines in a world that fails: one live run a period, no lock left behind, and no start request forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: how an activity ended is told once, whatever the store does while it is told. Nobody crashes here."""
+"""Reports: how an activity ended is reported once, whatever the store does meanwhile. No process crashes here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.durable.model.records import Activity, activity_id
 from headgate.durable.replay import sandbox
 from headgate.errors import NotFoundError, StaleClaimError, TransientError
 from tests.simulation.durable_processes import Machine, Process
-from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays, ended_activities
+from tests.simulation.durable_rows import Checks, check_quiet, check_received_once, check_replays, ended_activities
 
 NAME = "reported"
 # From the first report on: what comes later is the same once more.
@@ -103,7 +103,7 @@ def new_machine(tmp_path: Path) -> Iterator[Callable[[], Machine]]:
 
 
 def begun(machine: Machine, story: Story) -> Worked:
-    """Return a process that has called the code of the first activity, and not told anyone yet."""
+    """Return a process that has called the code of the first activity, and not reported it yet."""
     process = Worked(machine)
     process.worker.join()
     process.app.workflows[story.workflow].start(story.input, id=NAME)
@@ -143,7 +143,7 @@ def check(process: Worked, story: Story) -> None:
     rows = process.machine.reader.read()
     Checks().check(rows)
     check_quiet(rows)
-    check_heard_once(rows)
+    check_received_once(rows)
     check_replays(rows, process.app.workflows)
     performed = Counter((attempt.activity_id, attempt.attempt) for attempt in process.machine.journal.attempts)
     assert sum(performed.values()) == story.performed, f"performed: {performed}"
@@ -155,7 +155,7 @@ def check(process: Worked, story: Story) -> None:
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["refused", "unknown"])
 @pytest.mark.parametrize("name", STORIES)
-def test_report__store_busy_at_any_call__is_told_once_and_nothing_is_performed_again(
+def test_report__store_busy_at_any_call__is_reported_once_and_nothing_is_performed_again(
     new_machine: Callable[[], Machine], name: str, is_done: bool
 ) -> None:
     story = STORIES[name]
@@ -174,7 +174,7 @@ def test_report__store_busy_at_any_call__is_told_once_and_nothing_is_performed_a
     assert number > 10, "the report and what follows it are more calls than that"
 
 
-def test_report__store_busy_for_minutes__is_told_once_when_it_recovers(new_machine: Callable[[], Machine]) -> None:
+def test_report__store_busy_for_minutes__is_reported_once_when_it_recovers(new_machine: Callable[[], Machine]) -> None:
     """Longer than a lease: others would have taken over, but there are none."""
     story = STORIES["with a slot"]
     process = begun(new_machine(), story)
@@ -297,7 +297,7 @@ class SlowCall:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_report__store_slow_at_any_call__nobody_takes_the_claim_for_lost(
+def test_report__store_slow_at_any_call__no_one_takes_the_claim_for_lost(
     new_machine: Callable[[], Machine], name: str
 ) -> None:
     story = STORIES[name]

@@ -155,7 +155,7 @@ class World:
         self.clock.advance(self.chance.choice([0.5, 7, 45, 130]))
 
     def jump(self) -> None:
-        """Nobody is there for a while."""
+        """No process is there for a while."""
         self.clock.advance(self.chance.choice([400, 1500, 4000]))
 
     def jump_back(self) -> None:

@@ -1,4 +1,4 @@
-"""The system clock tells the machine's time; the virtual clock tells the test's."""
+"""The system clock shows the machine's time; the virtual clock shows the test's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _sleeper(clock: VirtualClock, seconds: float) -> threading.Thread:
     return thread
 
 
-def test_system_clock__seconds_and_now__tell_the_same_time() -> None:
+def test_system_clock__seconds_and_now__report_the_same_time() -> None:
     clock = SystemClock()
 
     before, now, after = clock.seconds(), clock.now(), clock.seconds()
@@ -120,7 +120,7 @@ def test_advance__in_parts__adds_up_for_a_sleeper() -> None:
     assert not sleeper.is_alive()
 
 
-def test_step__past_the_end_of_a_sleep__wakes_nobody() -> None:
+def test_step__past_the_end_of_a_sleep__wakes_no_one() -> None:
     clock = VirtualClock()
     sleeper = _sleeper(clock, 5)
     _until(lambda: clock.sleepers() == 1)

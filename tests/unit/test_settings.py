@@ -330,7 +330,7 @@ def test_load__empty_home__is_refused(empty: str) -> None:
     assert _refusal(file=_file(f'home = "{empty}"')).startswith("home (headgate.toml line 1): ")
 
 
-def test_load__home_of_nobody__is_refused() -> None:
+def test_load__home_of_no_one__is_refused() -> None:
     assert _refusal(flags={"home": "~no-such-user/home"}).startswith("home = ~no-such-user/home: ")
 
 

@@ -36,7 +36,7 @@ from tests.stores import open_sqlite
 
 
 class WatchedStore:
-    """A store that counts reads and updates, and fails when it is told to."""
+    """A store that counts reads and updates, and fails when asked to."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -279,7 +279,7 @@ def test_revoke__given_rotation_with_overlap__ends_both_secrets(rig: Rig) -> Non
     refused(rig.keys, new)
 
 
-def test_rotate__given_someone_faster__tells_and_gives_no_secret(rig: Rig) -> None:
+def test_rotate__given_someone_faster__reports_and_gives_no_secret(rig: Rig) -> None:
     key_id = rig.issue().about.key_id
 
     def rival() -> None:

@@ -75,7 +75,7 @@ def test_principal__given_key_or_token__is_whose_it_is(rig: Rig) -> None:
         (True, True, False, False, False),
     ],
 )
-def test_principal__given_no_credentials__is_local_only_where_nobody_asks_for_more(
+def test_principal__given_no_credentials__is_local_only_where_no_one_asks_for_more(
     rig: Rig, is_required: bool, is_behind_proxy: bool, is_loopback: bool, is_tls: bool, expected: bool
 ) -> None:
     server = Authenticator(rig.keys, rig.tokens, is_required=is_required, is_behind_proxy=is_behind_proxy)
@@ -147,7 +147,7 @@ def test_principal__given_credentials_that_are_not_set_up__says_so(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("value", ["Bearer", "Bearer ", "bearer"])
-def test_principal__an_empty_key__is_told_where_none_is_needed(rig: Rig, value: str) -> None:
+def test_principal__an_empty_key__is_reported_where_none_is_needed(rig: Rig, value: str) -> None:
     headers = [("authorization", value)]
 
     with pytest.raises(UnauthenticatedError, match="on this machine need no key: leave the header out"):

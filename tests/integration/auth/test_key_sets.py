@@ -314,6 +314,6 @@ def test_fetch__given_name_that_leads_inside__is_not_asked(site: Site) -> None:
     assert site.asked == []
 
 
-def test_fetch__given_nobody_there__is_a_passing_fault() -> None:
+def test_fetch__given_no_one_there__is_a_passing_fault() -> None:
     with pytest.raises(TransientError):
         JwksFetcher(SystemClock(), issuer=ISSUER, url="http://127.0.0.1:1/keys", destinations=HERE)()

@@ -163,7 +163,7 @@ def test_ping_redis__it_answers__returns(tmp_path: Path) -> None:
         ping_redis(Secret(server.url))
 
 
-def test_ping_redis__nobody_there__is_transient_and_hides_the_password() -> None:
+def test_ping_redis__no_one_there__is_transient_and_hides_the_password() -> None:
     with pytest.raises(TransientError) as caught:
         ping_redis(Secret("redis://:hunter2@127.0.0.1:9/0"))
 

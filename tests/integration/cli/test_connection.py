@@ -31,7 +31,7 @@ def test_request__query_body_and_key__arrive_as_they_were_given(peer: Peer) -> N
 
 
 @pytest.mark.parametrize("status", [302, 404, 409, 503])
-def test_request__anything_but_success__is_returned_and_nobody_is_followed(peer: Peer, status: int) -> None:
+def test_request__anything_but_success__is_returned_and_no_one_is_followed(peer: Peer, status: int) -> None:
     peer.response = responds(status, b"no", location=f"{peer.url}/elsewhere")
 
     reply = Connection(peer.url, key="hg_key").request("GET", "/x", query={})
@@ -46,7 +46,7 @@ def test_request__proxy_of_the_machine__is_not_for_what_is_near(peer: Peer, monk
     assert Connection(peer.url).request("GET", "/x", query={}).status == 200
 
 
-def test_request__nobody_there__is_told_from_what_broke_off(peer: Peer) -> None:
+def test_request__no_one_there__is_reported_from_what_broke_off(peer: Peer) -> None:
     def half(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("content-length", "100")
@@ -81,7 +81,7 @@ def test_request__refused_before_all_of_it_was_sent__is_given_the_refusal() -> N
     assert (reply.status, reply.content) == (413, b"{}")
 
 
-def test_request__cut_off_while_sending_and_no_answer__is_told_as_broken_off() -> None:
+def test_request__cut_off_while_sending_and_no_answer__is_reported_as_broken_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -137,7 +137,7 @@ def test_lines__error__is_given_whole(peer: Peer) -> None:
         assert lines == Reply(f"{peer.url}/api/v1/x", 404, b"{}")
 
 
-def test_lines__whoever_reads_them_fails__is_not_taken_for_the_connection(peer: Peer) -> None:
+def test_lines__the_caller_that_reads_them_fails__is_not_taken_for_the_connection(peer: Peer) -> None:
     peer.response = responds(200, b"one\n")
 
     with (
@@ -149,7 +149,7 @@ def test_lines__whoever_reads_them_fails__is_not_taken_for_the_connection(peer: 
             raise BrokenPipeError
 
 
-def test_request__with_tls__is_answered_and_a_refusal_heard_or_told_as_broken_off(tmp_path: Path) -> None:
+def test_request__with_tls__is_answered_and_a_refusal_received_or_reported_as_broken_off(tmp_path: Path) -> None:
     cert, key = make_files(tmp_path / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)

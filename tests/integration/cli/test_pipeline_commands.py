@@ -182,7 +182,7 @@ def test_pipeline__listed_shown_and_taken_away__is_what_was_defined(silver: Site
     assert isinstance(silver.run("pipeline", "show", "silver").exception, NotFoundError)
 
 
-def test_pause__until_a_time__is_told_in_the_zone_of_the_pipeline(silver: Site) -> None:
+def test_pause__until_a_time__is_reported_in_the_zone_of_the_pipeline(silver: Site) -> None:
     paused = silver.said("pipeline", "pause", "silver", "--reason", "storm", "--until", "2025-06-15T20:00:00Z")
     shown = silver.said("pipeline", "show", "silver")
     resumed = silver.said("pipeline", "resume", "silver", "--reason", "calm")

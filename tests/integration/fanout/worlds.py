@@ -96,7 +96,7 @@ def once(act: Callable[[], object]) -> Callable[[], None]:
 
 
 def read_in_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Have whoever goes through many rows read so many at a time."""
+    """Make every scan read so many at a time."""
     monkeypatch.setattr(queries, "PAGE_MAX", rows)
     monkeypatch.setattr(queries, "ROWS_AT_ONCE", rows)
 
@@ -179,7 +179,7 @@ class World:
     # What must hold at any time.
 
     def check(self) -> None:
-        """Assert that every counter is what its rows add up to, and that nobody overlooks an open chunk."""
+        """Assert that every counter is what its rows add up to, and that none overlooks an open chunk."""
         fanout = self.fanout()
         truth: dict[int, dict[str, int]] = {shard: {} for shard in range(fanout.shards)}
         for chunk in self.rows():
@@ -221,7 +221,7 @@ _RECOUNTED = {
 
 
 def _adds(chunk: Chunk) -> Iterator[tuple[str, int]]:
-    """Give what a row adds to which number, told apart from the code under test."""
+    """Give what a row adds to which number, computed separately from the code under test."""
     if chunk.sk.startswith("SLOW#"):
         yield "slow_total", 1
         yield f"slow_{chunk.disposition.value.lower()}", 1

@@ -52,7 +52,7 @@ def edges(rig: LoopRig, pipeline_id: str) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def told(rig: LoopRig) -> list[Event]:
-    """Return every definition that was told, in order."""
+    """Return every definition that was reported, in order."""
     found = rig.env.service.bus.tail(first_id(0), limit=1_000)
     return [each.event for each in found if each.event.type in TYPES]
 
@@ -106,7 +106,7 @@ def test_lineage__the_clock_was_set_back__the_newer_definition_counts(rig: LoopR
     assert (behind, edges(rig, "silver")) == (((), (REVENUE,)), ((), (REPORTS,)))
 
 
-def test_lineage__the_process_dies_at_any_call__is_as_the_definition_says_once_told_again(rig: LoopRig) -> None:
+def test_lineage__the_process_dies_at_any_call__is_as_the_definition_says_once_reported_again(rig: LoopRig) -> None:
     rig.app.handlers["headgate.loop.lineage"].function = str
     define(rig, *[writer(f"silver-{number}", REVENUE, reads=(ORDERS,)) for number in range(1, 9)])
     events, survived = told(rig), 0
@@ -124,7 +124,7 @@ def test_lineage__the_process_dies_at_any_call__is_as_the_definition_says_once_t
     assert 0 < survived < len(events)
 
 
-def test_lineage__a_definition_that_nobody_told_of__is_known_once_a_run_of_it_has_ended(rig: LoopRig) -> None:
+def test_lineage__a_definition_that_no_one_reported__is_known_once_a_run_of_it_has_ended(rig: LoopRig) -> None:
     rig.define(writer())
     before = edges(rig, "bronze")
     rig.jobs.succeed()

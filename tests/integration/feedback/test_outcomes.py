@@ -47,7 +47,7 @@ def told(rig: LoopRig, name: E, pipeline_id: str = "bronze") -> Event:
     return next(each.event for each in found if each.event.id == event.event_id)
 
 
-def test_circle__a_run_fails_and_is_mended__downstream_is_held_and_goes_on(rig: LoopRig) -> None:
+def test_circle__a_run_fails_and_is_repaired__downstream_is_held_and_goes_on(rig: LoopRig) -> None:
     rig.define(writer(), reader())
     rig.jobs.fail(reason="disk full")
     land(rig, "bronze")
@@ -168,7 +168,7 @@ def test_outcomes__late_and_then_done__the_breach_is_over_and_stays_so(rig: Loop
     assert rig.signal(RUN).state is SignalState.OK
 
 
-def test_outcomes__one_of_two_writers_is_well__does_not_mend_what_the_other_left(rig: LoopRig) -> None:
+def test_outcomes__one_of_two_writers_is_well__does_not_repair_what_the_other_left(rig: LoopRig) -> None:
     rig.define(writer("bronze"), writer("copper"))
     rig.jobs.fail()
     land(rig, "bronze")
@@ -210,7 +210,9 @@ def test_outcomes__one_writer_fails_while_another_is_well__neither_word_is_lost(
 
 
 @pytest.mark.parametrize("first", ["bronze", "copper"], ids=["who failed first", "who failed last"])
-def test_outcomes__both_writers_fail__the_dataset_is_unwell_until_each_has_recovered(rig: LoopRig, first: str) -> None:
+def test_outcomes__both_writers_fail__the_dataset_is_unhealthy_until_each_has_recovered(
+    rig: LoopRig, first: str
+) -> None:
     rig.define(writer("bronze"), writer("copper"), reader())
     rig.jobs.fail()
     land(rig, "bronze", "copper")

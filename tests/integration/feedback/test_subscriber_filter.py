@@ -48,7 +48,7 @@ def test_announce__a_pipeline_names_it_in_either_form__is_delivered(rig: LoopRig
     assert told(rig, "urn:dp:shop:returns:v1") == []
 
 
-def test_announce__others_want_it__are_told_whether_or_not_pipelines_are(rig: LoopRig) -> None:
+def test_announce__others_want_it__are_reported_whether_or_not_pipelines_are(rig: LoopRig) -> None:
     rig.env.service.bus.register([Subscription(name="board", types=("headgate.*",))], "board")
 
     assert told(rig, VERSIONED) == ["board"]

@@ -30,7 +30,7 @@ DAY = 86_400
 
 
 class BrokenStore:
-    """A store that fails as often as it is told to, either before a write or after it was done."""
+    """A store that fails as often as asked to, either before a write or after it was done."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

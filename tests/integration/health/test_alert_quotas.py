@@ -1,4 +1,4 @@
-"""Alert quotas: a team is sent no more than its hour allows, whoever asks and however many at once."""
+"""Alert quotas: a team is sent no more than its hour allows, whichever process asks and however many at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts: what fails too often is logged, counted and told on the bus, by the parts as wiring puts them together."""
+"""Alerts: what fails too often is logged, counted and reported on the bus, by the parts as wired together."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         made.health.close()
 
 
-def test_alerts__datasets_that_nobody_knows__are_told_once_their_threshold_is_passed(rig: Rig) -> None:
+def test_alerts__datasets_that_is_unknown__are_reported_once_their_threshold_is_passed(rig: Rig) -> None:
     for number in range(100):
         rig.say(f"urn:dp:nobody:d{number}")
     rig.health.sweep()
@@ -118,7 +118,7 @@ def test_alerts__attempts_that_the_backend_refuses__count_though_they_are_made_a
     assert rig.value("error_rate_alerts_total", error="ThrottlingException", category="TRANSIENT") == 1
 
 
-def test_alerts__the_bus_fails__are_told_the_next_time(rig: Rig) -> None:
+def test_alerts__the_bus_fails__are_reported_the_next_time(rig: Rig) -> None:
     told: list[Event] = []
     is_down = True
 

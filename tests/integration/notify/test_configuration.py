@@ -1,4 +1,4 @@
-"""What is refused before anything runs, so that no alert finds a channel that could not tell it."""
+"""What is refused before anything runs, so that no alert finds a channel that could not send it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels that fail: nobody else waits for them, others hear of it, and nothing is lost."""
+"""Channels that fail: no other channel waits for them, others are notified, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Serve = Callable[[Callable[[Request], Reply | None]], LocalService]
 BOTH: dict[str, Any] = {"channels": TWO_FILES, "defaults": {"page": ["ops", "backup"]}}
 
 
-def test_channel__fails__others_are_told_at_once_and_hear_of_the_failure(new_world: Callable[..., World]) -> None:
+def test_channel__fails__others_are_reported_at_once_and_receive_the_failure(new_world: Callable[..., World]) -> None:
     world = new_world(BOTH)
     world.break_channel("ops")
 
@@ -32,13 +32,13 @@ def test_channel__fails__others_are_told_at_once_and_hear_of_the_failure(new_wor
     assert failure["lines"][0] == "not delivered: orders daily 2026-03-03: the job failed"
 
 
-def test_channel__mended__is_told_by_a_retry_and_the_failure_is_over(new_world: Callable[..., World]) -> None:
+def test_channel__repaired__is_reported_by_a_retry_and_the_failure_is_over(new_world: Callable[..., World]) -> None:
     world = new_world(BOTH)
     world.break_channel("ops")
     world.emit(world.notice())
     world.advance(30)
 
-    world.mend_channel("ops")
+    world.repair_channel("ops")
     world.advance(600)
 
     assert world.titles("ops")[0] == "orders daily 2026-03-03: the job failed"
@@ -48,7 +48,7 @@ def test_channel__mended__is_told_by_a_retry_and_the_failure_is_over(new_world: 
     assert told.deliveries["ops#trigger"].attempts > 1
 
 
-def test_channel__the_only_one_of_an_alert_fails__another_tells_it(world: World) -> None:
+def test_channel__the_only_one_of_an_alert_fails__another_reports_it(world: World) -> None:
     world.break_channel("ops")
 
     world.emit(world.notice())
@@ -68,7 +68,7 @@ def test_channel__fails_for_good__is_a_dead_letter_that_can_be_redelivered(new_w
     letters = world.bus.dead_letters("headgate.notify.channel.ops").letters
     assert letters
 
-    world.mend_channel("ops")
+    world.repair_channel("ops")
     for letter in letters:
         world.bus.redeliver("headgate.notify.channel.ops", letter.event_id)
     world.advance(60)
@@ -76,7 +76,7 @@ def test_channel__fails_for_good__is_a_dead_letter_that_can_be_redelivered(new_w
     assert "orders daily 2026-03-03: the job failed" in world.titles("ops")
 
 
-def test_channel__fails_for_many_alerts__others_hear_of_it_once(new_world: Callable[..., World]) -> None:
+def test_channel__fails_for_many_alerts__others_receive_it_once(new_world: Callable[..., World]) -> None:
     world = new_world({**BOTH, "group_after": 0})
     world.break_channel("ops")
     for number in range(6):
@@ -89,22 +89,22 @@ def test_channel__fails_for_many_alerts__others_hear_of_it_once(new_world: Calla
     assert len(world.told("backup")) == 7
 
 
-def test_channel__all_fail__everything_waits_and_is_told_later(new_world: Callable[..., World]) -> None:
+def test_channel__all_fail__everything_waits_and_is_reported_later(new_world: Callable[..., World]) -> None:
     world = new_world(BOTH)
     world.break_channel("ops")
     world.break_channel("backup")
     world.emit(world.notice())
     world.advance(60)
 
-    world.mend_channel("ops")
-    world.mend_channel("backup")
+    world.repair_channel("ops")
+    world.repair_channel("backup")
     world.advance(2 * 3600)
 
     for channel in ("ops", "backup"):
         assert "orders daily 2026-03-03: the job failed" in world.titles(channel)
 
 
-def test_order__resolved_before_it_was_told__only_the_end_is(new_world: Callable[..., World]) -> None:
+def test_order__resolved_before_it_was_reported__only_the_end_is(new_world: Callable[..., World]) -> None:
     world = new_world(BOTH)
     world.break_channel("ops")
     world.emit(world.notice())
@@ -112,7 +112,7 @@ def test_order__resolved_before_it_was_told__only_the_end_is(new_world: Callable
     done = world.notice(event="PIPELINE_COMPLETED", alerts=False, resolves=("JOB_FAILED#orders#daily#2026-03-03",))
     world.emit(done)
 
-    world.mend_channel("ops")
+    world.repair_channel("ops")
     world.advance(600)
 
     assert world.titles("ops") == ["resolved: orders daily 2026-03-03: the job failed"]
@@ -124,7 +124,7 @@ def test_order__resolved_before_it_was_told__only_the_end_is(new_world: Callable
     assert alert.status is AlertStatus.RESOLVED
 
 
-def test_order__delivered_twice__is_told_once(world: World) -> None:
+def test_order__delivered_twice__is_reported_once(world: World) -> None:
     world.emit(world.notice())
     order = world.bus.tail(type=DELIVER)[0].event
 
@@ -173,7 +173,7 @@ def test_channel__wants_fewer_messages__gets_them_later_and_is_no_failure(
     assert sent_to(world.alerts.ls().alerts[0]) == ["slack"]
 
 
-def test_channel__revoked_token__another_tells_it_at_once(
+def test_channel__revoked_token__another_reports_it_at_once(
     new_world: Callable[..., World], serve: Serve, tmp_path: Path
 ) -> None:
     service = serve(lambda _request: (200, {}, {"ok": False, "error": "token_revoked"}))

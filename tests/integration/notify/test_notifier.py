@@ -38,7 +38,7 @@ def test_event_on_the_bus__alerts__reaches_the_channel_of_its_default_route(worl
     assert world.alerts.ls("others").alerts == []
 
 
-def test_no_configuration__everything__is_told_on_the_console(
+def test_no_configuration__everything__is_reported_on_the_console(
     new_world: Callable[..., World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = new_world({"dedup_seconds": 60})
@@ -48,7 +48,7 @@ def test_no_configuration__everything__is_told_on_the_console(
     assert "INFO orders daily 2026-03-03: the job failed" in capsys.readouterr().err
 
 
-def test_event_on_the_bus__same_delivery_twice__is_told_once(world: World) -> None:
+def test_event_on_the_bus__same_delivery_twice__is_reported_once(world: World) -> None:
     notice = world.notice()
 
     assert world.notifier.take(notice) is NoticeOutcome.SEND
@@ -70,7 +70,7 @@ def test_event_on_the_bus__not_a_notice__is_a_dead_letter(world: World) -> None:
         world.notifier.handle(Event(id="1", type="headgate.pipeline.x", source="/t", data={}))
 
 
-def test_same_trouble__within_the_window__counts_up_and_is_told_again_after_it(world: World) -> None:
+def test_same_trouble__within_the_window__counts_up_and_is_reported_again_after_it(world: World) -> None:
     for _ in range(3):
         world.emit(world.notice())
         world.clock.advance(60)
@@ -90,7 +90,7 @@ def test_not_an_alert__no_route_names_it__is_passed_over(world: World) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["JOB_TRIGGERED", "JOB_TR*"])
-def test_not_an_alert__a_route_names_it__is_told(new_world: Callable[..., World], pattern: str) -> None:
+def test_not_an_alert__a_route_names_it__is_reported(new_world: Callable[..., World], pattern: str) -> None:
     world = new_world({"channels": TWO_FILES, "routes": [{"events": [pattern], "channels": ["backup"]}]})
 
     world.emit(world.notice(event="JOB_TRIGGERED", alerts=False, is_news=False, severity=Severity.INFO))
@@ -184,7 +184,7 @@ def test_many_of_a_kind__within_a_window__become_one_message(new_world: Callable
     assert len(world.told()) == 5, "the next window begins anew"
 
 
-def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_told(world: World) -> None:
+def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_reported(world: World) -> None:
     world.emit(world.notice())
     world.clock.advance(60)
     done = world.notice(
@@ -208,7 +208,7 @@ def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_told(world: 
     assert len(world.told()) == 3, "it is a new trouble, not the old one again"
 
 
-def test_trouble__comes_after_what_ended_it__is_over_and_nobody_is_called_for_it(world: World) -> None:
+def test_trouble__comes_after_what_ended_it__is_over_and_no_one_is_called_for_it(world: World) -> None:
     late, lost = world.notice(), world.notice(dedup_key="JOB_FAILED#lost")
     # Whoever took the second died before it looked whether that is over.
     assert world.notifier.take(lost) is NoticeOutcome.SEND
@@ -234,7 +234,7 @@ def test_good_news__older_than_the_trouble__resolves_nothing(world: World) -> No
     assert world.alerts.ls().alerts[0].status is AlertStatus.OPEN
 
 
-def test_escalation__nobody_acknowledges__goes_to_the_next_and_then_to_all(new_world: Callable[..., World]) -> None:
+def test_escalation__no_one_acknowledges__goes_to_the_next_and_then_to_all(new_world: Callable[..., World]) -> None:
     world = new_world(escalating())
     world.emit(world.notice())
     assert world.notifier.tick() == 0
@@ -273,7 +273,7 @@ def test_escalation__acknowledged__ends(new_world: Callable[..., World]) -> None
     assert world.store.get(CONTROL, escalation_key(alert_id)) is None
 
 
-def test_acknowledge__nobody_or_no_alert__is_refused(world: World) -> None:
+def test_acknowledge__no_one_or_no_alert__is_refused(world: World) -> None:
     world.emit(world.notice())
     with pytest.raises(InvalidPayloadError):
         world.alerts.acknowledge(world.alerts.ls().alerts[0].alert_id, by=" ")
@@ -281,7 +281,7 @@ def test_acknowledge__nobody_or_no_alert__is_refused(world: World) -> None:
         world.alerts.acknowledge(f"alert_{world.ids.ulid()}", by="ada")
 
 
-def test_escalation__everything_stood_still__the_last_in_line_hears_at_once(new_world: Callable[..., World]) -> None:
+def test_escalation__everything_stood_still__the_last_in_line_receives_at_once(new_world: Callable[..., World]) -> None:
     world = new_world(escalating())
     world.emit(world.notice())
 
@@ -301,7 +301,9 @@ def test_escalation__not_critical__never_happens(new_world: Callable[..., World]
     assert world.notifier.tick() == 0
 
 
-def test_tick__one_row_is_broken__the_others_are_told_and_the_error_is_raised(new_world: Callable[..., World]) -> None:
+def test_tick__one_row_is_broken__the_others_are_reported_and_the_error_is_raised(
+    new_world: Callable[..., World],
+) -> None:
     # bug 65: what fails in a pass over many is raised, and keeps none of the others.
     world = new_world(escalating())
     world.emit(world.notice())

@@ -1,4 +1,4 @@
-"""Alarms that come over the bus: one that is on is told once, one that is off is not."""
+"""Alarms that come over the bus: one that is on is reported once, one that is off is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOUDWATCH: Json = {
 }
 
 
-def test_alarm__on_then_brought_again_then_off__is_told_once() -> None:
+def test_alarm__on_then_brought_again_then_off__is_reported_once() -> None:
     with Rig() as rig:
         alarms = Alarms(rig.pipelines.events)
         for event_id, data in (("1", CLOUDWATCH), ("1", CLOUDWATCH), ("2", {"alarm": "errors", "state": "OK"})):

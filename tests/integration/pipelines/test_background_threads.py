@@ -1,4 +1,4 @@
-"""Loops: what the router was told is remembered a few changes at a time, and nothing is begun twice by that."""
+"""Loops: what the router received is remembered a few changes at a time, and nothing is begun twice by that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rig() -> Iterator[Rig]:
 
 
 def unmarked(rig: Rig) -> int:
-    """Return how many changes whoever comes after a crash would be told."""
+    """Return how many changes the process after a crash would receive."""
     return len(rig.store.changes(PIPELINES, CONSUMER).changes)
 
 
@@ -34,7 +34,7 @@ def push(rig: Rig, count: int) -> None:
         rig.pipelines.sensors.push("silver", "other", {"count": number})
 
 
-def test_route__few_changes__heard_at_once_and_not_remembered_one_by_one(rig: Rig) -> None:
+def test_route__few_changes__received_at_once_and_not_remembered_one_by_one(rig: Rig) -> None:
     loops = PipelineLoops(rig.pipelines)
     rig.pipelines.sensors.push("silver", "landed", {})
 
@@ -65,7 +65,7 @@ def test_route__few_changes_and_time_passes__remembered(rig: Rig) -> None:
     assert (before, unmarked(rig)) == (2, 0)
 
 
-def test_route__changes_that_come_after_those_not_remembered__heard(rig: Rig) -> None:
+def test_route__changes_that_come_after_those_not_remembered__received(rig: Rig) -> None:
     loops = PipelineLoops(rig.pipelines)
     push(rig, 2)
     loops.route()
@@ -76,7 +76,7 @@ def test_route__changes_that_come_after_those_not_remembered__heard(rig: Rig) ->
     assert len(rig.executions()) == 1
 
 
-def test_route__next_process_hears_again_what_was_not_remembered__begins_nothing_twice(rig: Rig) -> None:
+def test_route__next_process_receives_again_what_was_not_remembered__begins_nothing_twice(rig: Rig) -> None:
     rig.pipelines.sensors.push("silver", "landed", {})
     PipelineLoops(rig.pipelines).route()
 
@@ -85,7 +85,7 @@ def test_route__next_process_hears_again_what_was_not_remembered__begins_nothing
     assert len(rig.executions()) == 1
 
 
-def test_route__config_among_the_changes__clockwork_is_told(rig: Rig) -> None:
+def test_route__config_among_the_changes__clockwork_is_reported(rig: Rig) -> None:
     loops = PipelineLoops(rig.pipelines)
     loops.tick()
     rig.pipelines.definitions.put(pipeline("gold"), "text", "ana")
@@ -97,7 +97,7 @@ def test_route__config_among_the_changes__clockwork_is_told(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("interval_seconds", "is_wakeup"), [(2, True), (300, False)])
-def test_route__someone_begins_to_wait__clockwork_is_told_if_it_would_look_too_late(
+def test_route__someone_begins_to_wait__clockwork_is_reported_if_it_would_look_too_late(
     rig: Rig, interval_seconds: int, is_wakeup: bool
 ) -> None:
     loops = PipelineLoops(rig.pipelines)
@@ -125,7 +125,7 @@ def test_tick__what_is_done_beside_the_clock__not_with_every_look(rig: Rig) -> N
     assert len(calls) == 5
 
 
-def test_tick__definition_that_another_server_heard_of__is_known_in_time(rig: Rig) -> None:
+def test_tick__definition_that_another_server_received__is_known_in_time(rig: Rig) -> None:
     loops = PipelineLoops(rig.pipelines)
     loops.tick()
     rig.pipelines.definitions.put(pipeline("gold", schedules=(Schedule(cron="5 8 * * *"),)), "text", "ana")

@@ -61,7 +61,7 @@ def begun(rig: Rig) -> list[str]:
 # Baselines.
 
 
-def test_baseline__something_it_is_taken_from_makes_no_sense__the_run_is_done_and_that_is_told(rig: Rig) -> None:
+def test_baseline__something_it_is_taken_from_makes_no_sense__the_run_is_done_and_that_is_reported(rig: Rig) -> None:
     after_bronze = Rule(upstream=Upstream(pipeline="bronze", schedule="stream"))
     rig.define(pipeline("bronze"), pipeline(post_run=PostRun(rules=(*COUNTED.rules, after_bronze))))
     rig.store.put(PIPELINES, {"PK": "PIPELINE#bronze", "SK": f"RUNLOG#{DATE}#stream", "status": 7})
@@ -78,11 +78,11 @@ def test_baseline__something_it_is_taken_from_makes_no_sense__the_run_is_done_an
 # Quarantine.
 
 
-def test_quarantine__records_are_put_aside_by_others_and_taken_back__both_are_told_once(rig: Rig) -> None:
+def test_quarantine__records_are_put_aside_by_others_and_taken_back__both_are_reported_once(rig: Rig) -> None:
     rig.define(pipeline())
     raw(rig, f"QUARANTINE#{DATE}#07", count=3, quarantinePath="s3://aside/", reasons=["no id"])
     raw(rig, f"QUARANTINE#{DATE}#07", count=0)
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
 
     told = rig.events("silver", EventName.DATA_QUARANTINED, EventName.QUARANTINE_CLEARED)
     assert [(each.name, each.date) for each in told] == [("DATA_QUARANTINED", DATE), ("QUARANTINE_CLEARED", DATE)]
@@ -262,7 +262,7 @@ def test_sensor__that_is_deleted__begins_nothing(rig: Rig) -> None:
     rig.pipelines.sensors.delete("silver", "landed")
     changes = [change for change in rig.read_stream() if change.kind is ChangeKind.REMOVE]
 
-    rig.hear_again(changes)
+    rig.receive_again(changes)
 
     assert changes
     assert rig.executions() == []
@@ -308,7 +308,7 @@ def test_rows__that_make_no_sense__do_not_stop_the_stream(rig: Rig) -> None:
         item = {"PK": partition, "SK": sort, **fields}
         key = PIPELINES.key_of(item)
         change = Change(id="1", table=PIPELINES, kind=ChangeKind.INSERT, key=key, old=None, new=item, at_seconds=0.0)
-        rig.hear_again([change])
+        rig.receive_again([change])
     rig.advance("1m")
 
     rig.push("silver", "landed", date="2026-02-02")
@@ -319,32 +319,32 @@ def test_rows__that_make_no_sense__do_not_stop_the_stream(rig: Rig) -> None:
 # Told twice.
 
 
-def test_stream__told_again_from_the_beginning__changes_nothing(rig: Rig) -> None:
+def test_stream__reported_again_from_the_beginning__changes_nothing(rig: Rig) -> None:
     # D11
     done(rig, post_run=COUNTED)
     rig.push("silver", "orders", date=DATE, count=20)
     rig.advance("2m")
     before = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.stores.reruns.ls("silver").reruns))
 
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.advance("2m")
 
     after = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.stores.reruns.ls("silver").reruns))
     assert after == before
 
 
-def test_stream__told_again_after_the_definition_has_changed__changes_nothing(rig: Rig) -> None:
+def test_stream__reported_again_after_the_definition_has_changed__changes_nothing(rig: Rig) -> None:
     done(rig)
     rig.define(waiting_pipeline())
 
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.advance("2m")
 
     assert len(rig.executions()) == 1
     assert rig.log(SLOT).attempts == 1
 
 
-def test_stream__told_again__tells_of_nothing_twice(rig: Rig) -> None:
+def test_stream__reported_again__reports_nothing_twice(rig: Rig) -> None:
     # D11, bug 69
     done(rig, post_run=COUNTED)
     rig.push("silver", "orders", date=DATE, count=20)
@@ -352,7 +352,7 @@ def test_stream__told_again__tells_of_nothing_twice(rig: Rig) -> None:
     rig.advance("2m")
     before = rig.told("silver")
 
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.advance("2m")
 
     assert rig.told("silver") == before
@@ -449,7 +449,7 @@ def test_late_data__while_the_job_runs__is_not_late(rig: Rig) -> None:
     assert rig.log(SLOT).attempts == 1
 
 
-def test_late_data__second_time__budget_is_spent_and_that_is_told(rig: Rig) -> None:
+def test_late_data__second_time__budget_is_spent_and_that_is_reported(rig: Rig) -> None:
     done(rig, budgets=Budgets(drift=1))
     for number in (2, 3):
         rig.advance("1m")
@@ -552,7 +552,7 @@ def test_drift__of_the_sensor_that_begins_runs__is_seen_too(rig: Rig) -> None:
     assert len(rig.stores.reruns.ls("silver").reruns) == 1
 
 
-def test_drift__while_a_rerun_is_under_way__is_told_and_begins_nothing(rig: Rig) -> None:
+def test_drift__while_a_rerun_is_under_way__is_reported_and_begins_nothing(rig: Rig) -> None:
     done(rig, post_run=COUNTED)
     rig.jobs.keep_running()
     rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
@@ -564,7 +564,7 @@ def test_drift__while_a_rerun_is_under_way__is_told_and_begins_nothing(rig: Rig)
     assert rig.told("silver", EventName.POST_RUN_DRIFT) == []
 
 
-def test_drift__after_a_rerun_that_failed__is_not_told_as_under_way(rig: Rig) -> None:
+def test_drift__after_a_rerun_that_failed__is_not_reported_as_under_way(rig: Rig) -> None:
     done(rig, post_run=COUNTED, retry=pipeline().retry)
     rig.jobs.fail()
     rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
@@ -614,13 +614,13 @@ def test_rerun_request__written_by_others__is_judged_by_its_budget(rig: Rig, rea
     assert rig.log(SLOT).reruns == {budget: 1}
 
 
-def test_rerun_request__told_twice__is_one(rig: Rig) -> None:
+def test_rerun_request__reported_twice__is_one(rig: Rig) -> None:
     # D11, D25
     done(rig, budgets=Budgets(manual=5))
     raw(rig, f"RERUN_REQUEST#stream#{DATE}", reason="fix", requestedAt="1")
     changes = [change for change in rig.all_changes() if str(change.key.sort).startswith("RERUN_REQUEST#")]
 
-    rig.hear_again([*changes, *changes])
+    rig.receive_again([*changes, *changes])
     rig.advance("5m")
 
     assert rig.log(SLOT).attempts == 2

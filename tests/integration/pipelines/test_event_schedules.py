@@ -68,7 +68,7 @@ def test_event_schedule__what_the_event_says__is_the_period(rig: Rig, data: Json
     assert begun(rig) == [date]
 
 
-def test_event_schedule__the_same_event_twice_and_another__two_wishes(rig: Rig) -> None:
+def test_event_schedule__the_same_event_twice_and_another__two_requests(rig: Rig) -> None:
     rig.define(begun_by_events())
     rig.pump()
     handler = rig.app.handlers[SUBSCRIPTION].function
@@ -80,7 +80,7 @@ def test_event_schedule__the_same_event_twice_and_another__two_wishes(rig: Rig) 
     assert len(rig.executions()) == 2
 
 
-def test_event_schedule__definition_is_taken_away__events_are_no_longer_heard(rig: Rig) -> None:
+def test_event_schedule__definition_is_taken_away__events_are_no_longer_received(rig: Rig) -> None:
     rig.define(begun_by_events("silver"), begun_by_events("gold"))
     rig.pump()
     bus = rig.env.service.bus

@@ -50,7 +50,7 @@ def seen(sensors: Sensors, date: str, *keys: str) -> dict[str, dict[str, Any]]:
     return {key: dict(sensor.data) for key, sensor in reading.sensors.items()}
 
 
-def test_push__again__moves_version_and_tells_change_from_repetition(sensors: Sensors, clock: VirtualClock) -> None:
+def test_push__again__moves_version_and_reports_change_from_repetition(sensors: Sensors, clock: VirtualClock) -> None:
     first = sensors.push("silver", "orders", {"count": 1}, by="anna")
     clock.advance(10)
     same = sensors.push("silver", "orders", {"count": 1})

@@ -1,4 +1,4 @@
-"""Executions that get stuck: people are told, and that it is over once it goes on or has ended."""
+"""Executions that get stuck: people are notified, also when it is over once it goes on or has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.testing import Environment
 
 
 class Site:
-    """An app that breaks when it is told to, with pipelines and their alerts around it."""
+    """An app that breaks when asked to, with pipelines and their alerts around it."""
 
     def __init__(self, home: Path) -> None:
         self.app = hg.App("shop")
@@ -71,7 +71,7 @@ def site(tmp_path: Path) -> Iterator[Open]:
         yield made
 
 
-def test_stuck__told_as_an_alert__with_the_error_and_the_remedy(site: Open) -> None:
+def test_stuck__reported_as_an_alert__with_the_error_and_the_remedy(site: Open) -> None:
     site.stuck("f")
     site.pass_time()
 
@@ -112,7 +112,7 @@ def test_stuck__again_after_a_redrive__is_another_alert(site: Open) -> None:
     assert sorted(alert.status for alert in site.alerts) == [AlertStatus.OPEN, AlertStatus.RESOLVED]
 
 
-def test_stuck__the_end_was_told_first__the_alert_is_over_all_the_same(site: Open) -> None:
+def test_stuck__the_end_was_reported_first__the_alert_is_over_all_the_same(site: Open) -> None:
     site.fragile.start(id="f")
     site.env.run()
     site.stuck("f2")

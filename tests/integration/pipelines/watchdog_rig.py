@@ -1,4 +1,4 @@
-"""Pipelines in virtual time with a watchdog beside them, which can be away, come back, and be told what is gone."""
+"""Pipelines in virtual time with a watchdog beside them, which can be away, come back, and be given what is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOT: Final = Slot("gold", "morning", DATE)
 
 
 class WatchRig(Rig):
-    """One server and one watchdog. The watchdog looks only when it is told to."""
+    """One server and one watchdog. The watchdog looks only when asked to."""
 
     def __init__(self, start: str = "2026-03-03T08:00:00+00:00") -> None:
         super().__init__(start, functions={"sla_monitor_arn": self._monitor})
@@ -70,7 +70,7 @@ class WatchRig(Rig):
             self.tick()
 
     def set_clock(self, text: str) -> None:
-        """Let time pass with nobody there: no server, no watchdog, only the clock."""
+        """Let time pass with no process there: no server, no watchdog, only the clock."""
         self.env.clock.advance(datetime.fromisoformat(text).timestamp() - self.env.clock.seconds())
 
     # Looking.

@@ -161,7 +161,7 @@ class PipelineApi:
         return f"/pipelines/{body['id']}"
 
     def settle(self) -> None:
-        """Have everything happen that can without time passing: changes heard, executions advanced."""
+        """Have everything happen that can without time passing: changes received, executions advanced."""
         store = self.service.store
         while True:
             self.env.run()

@@ -65,7 +65,7 @@ def test_document__of_every_operation__has_a_name_of_its_own_and_its_problems(do
                 assert answer["content"].keys() == {"application/problem+json"}, f"{name} {status}"
 
 
-def test_document__tells_how_to_say_who_one_is_and_what_headers_there_are(document: dict[str, Any]) -> None:
+def test_document__reports_how_to_say_who_one_is_and_what_headers_there_are(document: dict[str, Any]) -> None:
     schemes = document["components"]["securitySchemes"]
     assert any(each["type"] == "http" and each["scheme"] == "bearer" for each in schemes.values())
     update = document["paths"]["/api/v1/datasets/{dataset_urn}"]["put"]

@@ -47,7 +47,7 @@ def delete(database: Path) -> None:
 
 
 def replace(database: Path) -> None:
-    """Put another in its place, as whoever makes the home anew does."""
+    """Put another in its place, as a program that makes the home anew does."""
     copy = database.with_name("copy")
     shutil.copyfile(database, copy)
     copy.replace(database)

@@ -70,7 +70,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[Wakeups, Wakeups]]:
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_committed__by_another__wakes_all_who_wait_for_that_and_nobody_else(
+def test_committed__by_another__wakes_all_who_wait_for_that_and_no_other(
     ends: tuple[Wakeups, Wakeups], others: bool
 ) -> None:
     waiting, other = ends
@@ -99,7 +99,7 @@ def test_committed__here__counts_for_who_waits_for_that_and_not_for_who_waits_fo
     assert waiting.generation(Topic.PIPELINES) == pipelines
 
 
-def test_committed__by_another_after_more_than_the_kernel_keeps__wakes_whoever_waits(
+def test_committed__by_another_after_more_than_the_kernel_keeps__wakes_the_waiters(
     ends: tuple[Wakeups, Wakeups],
 ) -> None:
     waiting, other = ends
@@ -113,7 +113,7 @@ def test_committed__by_another_after_more_than_the_kernel_keeps__wakes_whoever_w
     assert waiting.wait(seen, 30, WORK, others=True) > seen
 
 
-def test_poke__of_a_build_that_knew_no_topics__wakes_whoever_waits(ends: tuple[Wakeups, Wakeups]) -> None:
+def test_poke__of_a_build_that_knew_no_topics__wakes_the_waiters(ends: tuple[Wakeups, Wakeups]) -> None:
     waiting, other = ends
     seen = waiting.generation(Topic.PIPELINES)
 
@@ -122,7 +122,7 @@ def test_poke__of_a_build_that_knew_no_topics__wakes_whoever_waits(ends: tuple[W
     assert waiting.wait(seen, 30, Topic.PIPELINES) > seen
 
 
-def test_store__writes_of_any_kind__others_are_told_what_they_are_about() -> None:
+def test_store__writes_of_any_kind__others_are_given_what_they_are_about() -> None:
     known, control = {"PK": "urn:dp:a", "SK": "FRESHNESS"}, {"PK": "a", "SK": "b"}
     datasets, durable = bytes((Topic.DATASETS,)), bytes((Topic.DURABLE,))
     # A path that is short enough for the address of a socket beside the database.

@@ -81,7 +81,7 @@ def test_require__given_every_role_permission_and_scope__agrees_with_the_table(s
                     require(principal, Permission(permission), urn)
 
 
-def test_require__given_nobody__asks_who_it_is() -> None:
+def test_require__given_no_one__asks_who_it_is() -> None:
     with pytest.raises(UnauthenticatedError, match=r"dataset\.read"):
         require(None, Permission.DATASET_READ)
 

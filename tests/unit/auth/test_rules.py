@@ -92,7 +92,7 @@ def test_admit__given_limited_principal__lets_it_to_its_own_datasets(
 
 
 @pytest.mark.parametrize("reach", list(Reach))
-def test_admit__given_missing_permission_or_nobody__refuses_whatever_the_reach(reach: Reach) -> None:
+def test_admit__given_missing_permission_or_no_one__refuses_whatever_the_reach(reach: Reach) -> None:
     rule = Rule(Permission.KEY_MANAGE, reach, ("dataset_urn",))
 
     with pytest.raises(ForbiddenError, match="needs one of admin"):

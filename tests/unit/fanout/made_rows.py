@@ -1,4 +1,4 @@
-"""Rows for tests of what is told of a fan-out: made by hand, and stored where they are read."""
+"""Rows for tests of what is reported of a fan-out: made by hand, and stored where they are read."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_perform__nothing_returned__no_output() -> None:
     assert done(lambda _: None, job([1])).output is None
 
 
-def test_perform__the_chunk_itself__tells_all_there_is_to_know() -> None:
+def test_perform__the_chunk_itself__reports_all_there_is_to_know() -> None:
     seen: list[Work] = []
 
     def handler(work: Work) -> None:

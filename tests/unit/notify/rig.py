@@ -1,4 +1,4 @@
-"""Alerts as wiring puts them together: a store, the bus with a worker, the notifier, and channels that really tell."""
+"""Alerts as wiring puts them together: a store, the bus with a worker, the notifier, and channels that really send."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class World:
         self.run()
 
     def told(self, channel: str = "ops") -> list[dict[str, Any]]:
-        """Return what a file channel was told, in order."""
+        """Return what a file channel received, in order."""
         path = self.folder / f"{channel}.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
@@ -107,11 +107,11 @@ class World:
         """Make a file channel fail: its path is a folder."""
         (self.folder / f"{channel}.jsonl").mkdir()
 
-    def mend_channel(self, channel: str) -> None:
+    def repair_channel(self, channel: str) -> None:
         (self.folder / f"{channel}.jsonl").rmdir()
 
     def emit(self, notice: Notice) -> None:
-        """Put a notice on the bus as its own part of the product does, and let everything be told."""
+        """Put a notice on the bus as its own part of the product does, and let everything be delivered."""
         data = msgspec.to_builtins(notice)
         self.bus.emit(Event(id=notice.event_id, type=event_type(notice.event), source="/test", data=data))
         self.run()

@@ -117,7 +117,7 @@ def test_channels__not_an_alert__only_a_route_that_names_it_is_asked() -> None:
         (["a", "b", "c"], ["a", "b", "c"], ()),
     ],
 )
-def test_remaining__a_channel_fails__only_if_nobody_else_tells_it(
+def test_remaining__a_channel_fails__only_if_no_other_reports_it(
     tried: list[str], failing: list[str], expected: tuple[str, ...]
 ) -> None:
     assert fallback_channels("a", tried, failing, KNOWN) == expected

@@ -1,4 +1,4 @@
-"""Questions for evaluators, a store with sensors and runs, and HTTP servers that answer as they are told."""
+"""Questions for evaluators, a store with sensors and runs, and HTTP servers that answer as instructed."""
 
 from __future__ import annotations
 

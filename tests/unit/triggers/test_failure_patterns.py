@@ -28,7 +28,7 @@ from headgate.triggers.failure_patterns import category_of
         ("", FailureCategory.TRANSIENT),
     ],
 )
-def test_category__of_a_message__tells_bugs_from_losses(text: str, category: FailureCategory) -> None:
+def test_category__of_a_message__reports_bugs_from_losses(text: str, category: FailureCategory) -> None:
     assert category_of(text) is category
 
 

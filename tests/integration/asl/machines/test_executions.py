@@ -162,7 +162,7 @@ def test_start__input_at_the_limit__runs_and_one_byte_more_is_refused(rig: Rig) 
         rig.start(definition, fits + "x", name="two")
 
 
-def test_start__function_that_nobody_has__is_refused_with_its_name_wherever_it_is(rig: Rig) -> None:
+def test_start__function_that_no_one_has__is_refused_with_its_name_wherever_it_is(rig: Rig) -> None:
     definition = machine(
         ("P", beside(machine(("M", each(("Deep", task("missing_one"))))), machine(("B", task("missing_two"))))),
     )
@@ -294,7 +294,7 @@ def test_stop__machine_that_waits_for_a_machine__ends_both_and_both_can_be_looke
 
 
 @pytest.mark.parametrize("how", ["stopped", "timed-out", "failed"])
-def test_child__ended_otherwise_than_well__its_parent_hears_how(rig: Rig, how: str) -> None:
+def test_child__ended_otherwise_than_well__its_parent_receives_how(rig: Rig, how: str) -> None:
     limit = {"TimeoutSeconds": 60} if how == "timed-out" else {}
     last = {"Type": "Fail", "Error": "Op", "Cause": "why"}
     inner = machine(("Long", {"Type": "Wait", "Seconds": 600}), ("Last", last), **limit)

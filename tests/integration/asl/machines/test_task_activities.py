@@ -108,7 +108,7 @@ def test_start__a_name_whose_execution_has_ended__is_taken(rig: Rig) -> None:
         ({"machine": "calls"}, "StepFunctions.ValidationException"),
     ],
 )
-def test_start_and_load__what_cannot_be_started__is_told_in_step_functions_words(
+def test_start_and_load__what_cannot_be_started__is_reported_in_step_functions_words(
     rig: Rig, activity: str, order: Any, error: str
 ) -> None:
     with pytest.raises(StateError) as failed:

@@ -220,7 +220,7 @@ def test_failure__not_tolerated__fails_the_map_run(rig: MapRig, kind: str) -> No
 
 
 @BOTH
-def test_failure__tolerated__is_told_of_in_the_result(rig: MapRig, kind: str) -> None:
+def test_failure__tolerated__is_reported_in_the_result(rig: MapRig, kind: str) -> None:
     rig.broken = {2}
     found = rig.run(each(kind, ToleratedFailurePercentage=50), [1, 2, 3])
     assert [found[0], found[2]] == [2, 6]
@@ -240,7 +240,7 @@ def test_failure__of_a_batch__counts_all_its_items(rig: MapRig, kind: str) -> No
 
 
 @BOTH
-def test_failure__that_a_retry_mends__is_none(rig: MapRig, kind: str) -> None:
+def test_failure__that_a_retry_repairs__is_none(rig: MapRig, kind: str) -> None:
     def mend(_: object) -> None:
         if rig.calls["double 1"] == 2:
             rig.broken = set()

@@ -66,7 +66,7 @@ def test_function__that_looks__is_answered_without_an_activity_and_looks_once(ri
     assert (len(clerk.looks), clerk.calls) == (2, [])
 
 
-def test_function__look_that_cannot_tell__is_called(rig: Rig) -> None:
+def test_function__look_that_cannot_determine__is_called(rig: Rig) -> None:
     clerk = employ(rig)
     assert rig.end(rig.start_internal(asks("checkTwo"))).output == {"answer0": {"by": "call"}}
     assert clerk.calls == [{"action": "checkTwo"}]

@@ -116,7 +116,7 @@ def test_answer__a_second_time__is_refused_and_changes_nothing(rig: Rig, second:
     assert rig.end(execution_id).output == "first"
 
 
-def test_answer__twice_before_the_first_is_heard__the_first_counts_and_the_second_leaves_nothing(rig: Rig) -> None:
+def test_answer__twice_before_the_first_is_received__the_first_counts_and_the_second_leaves_nothing(rig: Rig) -> None:
     definition = machine(("T", asks()), ("A", {"Type": "Pass"}), ("W", {"Type": "Wait", "Seconds": 60}))
     execution_id = rig.start(definition, limits=Limits(events_a_run=3))
     token = rig.functions.tokens[0]
@@ -133,7 +133,7 @@ def test_answer__twice_before_the_first_is_heard__the_first_counts_and_the_secon
     assert rig.env.service.client.started(row).carried == (), "the second answer goes from run to run"
 
 
-def test_answer__before_the_work_has_begun_to_wait__is_heard(rig: Rig) -> None:
+def test_answer__before_the_work_has_begun_to_wait__is_received(rig: Rig) -> None:
     def answer_at_once(event: Any) -> None:
         rig.executions.send_callback(event["token"], TaskCallback(CallbackKind.SUCCESS, "at once"))
 

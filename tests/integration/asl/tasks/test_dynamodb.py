@@ -211,7 +211,7 @@ def test_condition__that_the_item_is_not_there__lets_only_the_first_put_it(rig: 
         ("attribute_exists(:five)", "the name of an attribute"),
     ],
 )
-def test_condition__that_cannot_be_read__is_refused_and_told(rig: Rig, condition: str, told: str) -> None:
+def test_condition__that_cannot_be_read__is_refused_and_reported(rig: Rig, condition: str, told: str) -> None:
     put(rig, **ATTRIBUTES)
     refused = rig.refused(
         "deleteItem", Key=key(), ConditionExpression=condition, ExpressionAttributeValues={":five": {"N": "5"}}

@@ -77,7 +77,7 @@ CALLS: list[tuple[str, str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize("is_applied", [False, True])
 @pytest.mark.parametrize(("service", "action", "given", "count"), CALLS)
-def test_each__worker_dies_at_its_last_write__second_attempt_tells_nothing_twice(
+def test_each__worker_dies_at_its_last_write__second_attempt_reports_nothing_twice(
     rig: Rig, is_applied: bool, service: str, action: str, given: Any, count: int
 ) -> None:
     rig.crashing.crash_at, rig.crashing.is_applied = rig.crashing.writes + count, is_applied
@@ -91,7 +91,9 @@ def test_each__worker_dies_at_its_last_write__second_attempt_tells_nothing_twice
 
 
 @pytest.mark.parametrize(("service", "action", "given", "count"), CALLS)
-def test_each__called_by_two_tasks__is_told_twice(rig: Rig, service: str, action: str, given: Any, count: int) -> None:
+def test_each__called_by_two_tasks__is_reported_twice(
+    rig: Rig, service: str, action: str, given: Any, count: int
+) -> None:
     for id in ("machine:one#1#000001", "machine:one#1#000002"):
         rig.call(service, action, given, id=id)
     assert len(emitted(rig)) == 2 * count
@@ -176,7 +178,7 @@ def test_event_type__of_a_detail_type__is_one_that_the_bus_takes(given: str, typ
         ("dynamodb", "batchGetItem", {}, "States.Runtime", "dynamodb:getItem"),
     ],
 )
-def test_call__that_cannot_be_made__is_refused_and_nothing_is_told(
+def test_call__that_cannot_be_made__is_refused_and_nothing_is_reported(
     rig: Rig, service: str, action: str, given: Any, error: str, told: str
 ) -> None:
     with pytest.raises(StateError) as failed:

@@ -52,7 +52,7 @@ def written(folder: Path, definition: Any, name: str = "m.asl.json") -> str:
     ("given", "expected"),
     [("order", False), ("order.json", True), ("./order", True), ("-", True), ("a-b_c", False)],
 )
-def test_argument__file_or_name__is_told_apart(given: str, expected: bool) -> None:
+def test_argument__file_or_name__is_distinguished(given: str, expected: bool) -> None:
     assert is_file(given) is expected
 
 

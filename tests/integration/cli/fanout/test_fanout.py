@@ -177,7 +177,7 @@ def test_about__a_time__is_as_precise_as_it_is_long(seconds: float | None, text:
     assert duration_text(seconds) == text
 
 
-def test_show__running__tells_where_it_stands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show__running__reports_where_it_stands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.end("chunk-0000000", result=AttemptResult(item_errors={3: "ValueError: x"}))
     world.end("chunk-0000010", AttemptFailure("KeyError", "gone"))
 
@@ -192,7 +192,7 @@ def test_show__running__tells_where_it_stands(world: World, capsys: pytest.Captu
     assert "'headgate fanout failures r' says why" in told
 
 
-def test_show__ended__tells_how_long_it_took(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show__ended__reports_how_long_it_took(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
         world.end(chunk)
     world.fanouts.new_maintenance().run_once()
@@ -265,7 +265,7 @@ def test_watched__something_happens__begins_to_wait_anew(world: World) -> None:
     assert watched.stall() is None
 
 
-def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World) -> None:
+def test_watched__its_policy_says_stalled__is_so_unless_reported_never(world: World) -> None:
     world.clock.advance(3_000)
     by_policy, never = _WatchState(["r"], None, world.clock), _WatchState(["r"], 0.0, world.clock)
     for watched in (by_policy, never):
@@ -286,7 +286,7 @@ def test_watched__paused__has_not_stalled(world: World) -> None:
     assert watched.hint() is None
 
 
-def test_watched__nobody_works__is_hinted_at_once_and_once(world: World) -> None:
+def test_watched__no_one_works__is_hinted_at_once_and_once(world: World) -> None:
     watched = _WatchState(["r"], None, world.clock)
     watched.apply(world.shown())
     assert watched.hint() is None

@@ -197,7 +197,7 @@ def test_health_commands__no_server__say_so_with_75(tmp_path: Path, arguments: l
     assert error.exit_code == 75
 
 
-def test_gate__help__tells_the_exit_codes(tmp_path: Path) -> None:
+def test_gate__help__reports_the_exit_codes(tmp_path: Path) -> None:
     told = " ".join(run("gate", "check", "--help", home=tmp_path).output.split())
 
     assert "0 for allow, 10 warn, 20 block, 30 unknown" in told
@@ -301,7 +301,7 @@ def test_config_options__fields_of_the_server__are_not_sent_back() -> None:
 # What is printed
 
 
-def test_why__critical_incident__tells_the_whole_story(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why__critical_incident__reports_the_whole_story(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     incident_views.show_context(world.context())
     told = capsys.readouterr().out
 
@@ -330,7 +330,7 @@ def test_why__parts_that_could_not_be_had__are_named_last(world: World, capsys: 
     assert lines[-1] == "missing: blast_radius: the store is busy"
 
 
-def test_incidents__each_standing__is_told_first(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incidents__each_standing__is_reported_first(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     incidents = world.health.incidents
     incidents.change(world.incident_id, Changes(status="ACKNOWLEDGED", assignee="ann"), actor="ann")
     assert incident_views.incident_text(world.incident()).endswith(", assigned to ann")
@@ -356,7 +356,7 @@ def test_incidents__none__is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no incidents\n"
 
 
-def test_recovery__nothing_and_something__are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovery__nothing_and_something__are_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     nothing: dict[str, Any] = {
         "resolved": 0,
         "mttr_seconds": None,
@@ -449,5 +449,5 @@ def test_deliver__to_the_terminal__has_the_key_alone_on_standard_output(capsys: 
         ({"revoked_at": None, "expires_at": None}, "active"),
     ],
 )
-def test_state__of_a_key__is_told_in_a_word(key: dict[str, Any], state: str) -> None:
+def test_state__of_a_key__is_reported_in_a_word(key: dict[str, Any], state: str) -> None:
     assert api_key._state(key) == state

@@ -65,7 +65,7 @@ def keep(folder: Path, *, well: bool) -> None:
                 RegionProbe(authority, clock, name, lambda _region: well).probe(region)
 
 
-def test_show__lease_and_reports__are_told(tmp_path: Path) -> None:
+def test_show__lease_and_reports__are_reported(tmp_path: Path) -> None:
     keep(tmp_path, well=True)
 
     told = run("region", "show", "--config", config(tmp_path, EAST)).stdout
@@ -142,7 +142,7 @@ def test_compare__a_restored_home__names_what_differs(tmp_path: Path) -> None:
     assert said(*same)["is_alike"] is True
 
 
-def test_mend__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Path) -> None:
+def test_repair__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Path) -> None:
     fill(tmp_path / "used", row(1, state="CRITICAL", version=9), row(2, state="CRITICAL"))
     fill(tmp_path / "restored", row(1), row(2), row(4))
     asked = ("table", "mend", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
@@ -165,7 +165,7 @@ def test_mend__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Path
         (["--key", "[1,"], UserError, "invalid JSON"),
     ],
 )
-def test_mend__asked_wrongly__is_refused(tmp_path: Path, more: list[str], error: type[Exception], match: str) -> None:
+def test_repair__asked_wrongly__is_refused(tmp_path: Path, more: list[str], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         run("table", "mend", TABLE, "--restored", tmp_path, "--home", tmp_path / "used", *more)
 

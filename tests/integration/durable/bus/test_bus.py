@@ -1,4 +1,4 @@
-"""The bus: who is told of what, what is durable when `emit` returns, and what becomes of failures."""
+"""The bus: who receives what, what is durable when `emit` returns, and what becomes of failures."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_handler_signature__a_delivery__gives_the_whole_event_decoded() -> None:
         """Take an event."""
 
     def ring() -> None:
-        """Be told only that there was one."""
+        """Receive only that there was one."""
 
     event = Event(type="t", source="/s", id="1", data=b"\x00\xff", datacontenttype="image/png", extensions={"x": "y"})
     raw = msgspec.Raw(events.dump(event).encode())
@@ -672,7 +672,7 @@ def emit_and_die(folder: Path, event: Event, statement_count: int) -> tuple[int,
     [(8, 700_000, range(1, 1000)), (250, 10, range(1, 1000, 45))],
     ids=["large event", "many subscriptions"],
 )
-def test_emit__a_process_that_dies_at_any_statement__all_subscriptions_are_told_or_none(
+def test_emit__a_process_that_dies_at_any_statement__all_subscriptions_are_reported_or_none(
     tmp_path: Path, count: int, size: int, statements: range
 ) -> None:
     clock = VirtualClock()

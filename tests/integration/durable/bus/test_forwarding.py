@@ -281,7 +281,7 @@ def test_send__headers_for_the_receiver__arrive_with_the_event(receiver: Receive
 
 
 @pytest.mark.parametrize("kind", ["echo", "status/500", "cut", "redirect"])
-def test_send__a_receiver_that_tells_what_it_was_sent__is_not_quoted(receiver: Receiver, kind: str) -> None:
+def test_send__a_receiver_that_reports_what_it_was_sent__is_not_quoted(receiver: Receiver, kind: str) -> None:
     sender = forwarder(headers_for=lambda _: {"authorization": Secret("Bearer s3cret")})
 
     error = raised(lambda: sender.send(f"http://127.0.0.1:{receiver.port}/{kind}", EVENT, message_id="m1"))
@@ -373,7 +373,7 @@ def test_send__a_receiver_that_never_ends_its_answer__is_given_up_in_time(receiv
     assert 0.3 < time.monotonic() - began < 5
 
 
-def test_send__a_refusal_that_does_not_end__is_read_as_far_as_it_is_told(receiver: Receiver) -> None:
+def test_send__a_refusal_that_does_not_end__is_read_as_far_as_it_is_reported(receiver: Receiver) -> None:
     error = raised(lambda: forwarder().send(f"http://127.0.0.1:{receiver.port}/flood", EVENT, message_id=""))
 
     assert isinstance(error, NonRetryable)
@@ -381,7 +381,7 @@ def test_send__a_refusal_that_does_not_end__is_read_as_far_as_it_is_told(receive
     assert receiver.cut_off.wait(5)
 
 
-def test_send__a_failure_that_does_not_end__is_told_without_waiting_for_all_of_it(receiver: Receiver) -> None:
+def test_send__a_failure_that_does_not_end__is_reported_without_waiting_for_all_of_it(receiver: Receiver) -> None:
     began = time.monotonic()
 
     error = raised(lambda: forwarder().send(f"http://127.0.0.1:{receiver.port}/unended", EVENT, message_id=""))
@@ -397,14 +397,14 @@ def test_send__a_connection_that_breaks__can_be_tried_again(receiver: Receiver) 
     assert type(error) is TransientError
 
 
-def test_send__nobody_at_the_first_address__tries_the_next(receiver: Receiver) -> None:
+def test_send__no_one_at_the_first_address__tries_the_next(receiver: Receiver) -> None:
     # Nothing listens on the second loopback address.
     forwarder(Resolver(["127.0.0.2", "127.0.0.1"])).send(f"http://shop.invalid:{receiver.port}/", EVENT, message_id="")
 
     assert len(receiver.received) == 1
 
 
-def test_send__nobody_at_all__can_be_tried_again() -> None:
+def test_send__no_one_at_all__can_be_tried_again() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -610,7 +610,7 @@ def test_send__over_tls__asks_for_and_checks_the_name_though_it_connects_to_an_a
     assert len(tls_receiver.received) == 1
 
 
-def test_send__to_a_certificate_that_nobody_vouches_for__is_not_done(tls_receiver: Receiver) -> None:
+def test_send__to_a_certificate_that_no_one_vouches_for__is_not_done(tls_receiver: Receiver) -> None:
     error = raised(lambda: forwarder().send(f"https://shop.invalid:{tls_receiver.port}/in", EVENT, message_id="m1"))
 
     assert type(error) is TransientError

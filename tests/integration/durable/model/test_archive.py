@@ -240,7 +240,7 @@ def _call_of(rig: Rig, wanted: str, *, after: str) -> int:
     """Return the number of the first call of a kind that an archiver makes after one of another kind, and do none."""
     calls: list[str] = []
 
-    class Told(ProcessStore):
+    class ReportingStore(ProcessStore):
         def _call(self, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             calls.append(name)
             if name == wanted and after in calls:
@@ -248,11 +248,11 @@ def _call_of(rig: Rig, wanted: str, *, after: str) -> int:
             return None if name == "put" else method(*args, **kwargs)
 
     with pytest.raises(Crash):
-        Archiver(Told(rig.store), rig.clock, Archive(FolderBlobs(rig.folder / "tried"))).archive_due()
+        Archiver(ReportingStore(rig.store), rig.clock, Archive(FolderBlobs(rig.folder / "tried"))).archive_due()
     return len(calls)
 
 
-def test_archive_due__a_blob_that_cannot_be_deleted__is_told_and_tried_again_and_stops_nobody(
+def test_archive_due__a_blob_that_cannot_be_deleted__is_reported_and_tried_again_and_stops_no_one(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.end("e")

@@ -391,7 +391,7 @@ class TestFire:
         ("overlap", "kind"),
         [(Overlap.CANCEL_OTHER, CancelRequested), (Overlap.TERMINATE_OTHER, TerminateRequested)],
     )
-    def test_fire__cancel_and_terminate__tell_the_open_one_once_and_start_the_next(
+    def test_fire__cancel_and_terminate__report_the_open_one_once_and_start_the_next(
         self, plant: Plant, overlap: Overlap, kind: type[Event]
     ) -> None:
         plant.schedules.create("s", policy(overlap))
@@ -469,7 +469,7 @@ class TestFire:
 
 
 class TestLimits:
-    """Whoever starts an execution gives it the limits that its workflow is declared with, in whichever app."""
+    """Each way to start an execution gives it the limits that its workflow is declared with, in whichever app."""
 
     def test_fire__a_workflow_of_another_app__has_the_limits_it_is_declared_with(self, plant: Plant) -> None:
         plant.schedules.create("s", HOURLY)
@@ -524,7 +524,7 @@ class TestLimits:
         for started in (fire.execution_id, slot_id(-2)):
             assert plant.execution(started)["timeout_at_ms"] == CREATED_MS + 60_000
 
-    def test_fire__nobody_has_declared_the_workflow__is_without_limits(self, plant: Plant) -> None:
+    def test_fire__no_one_has_declared_the_workflow__is_without_limits(self, plant: Plant) -> None:
         plant.schedules.create("s", HOURLY)
 
         plant.fire(slot_ms(1))

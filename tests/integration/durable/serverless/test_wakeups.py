@@ -102,7 +102,7 @@ def service(tmp_path: Path, clock: VirtualClock) -> Iterator[Service]:
 
 
 def rows(service: Service, table: Table, *keys: Key) -> list[Due]:
-    """Return what rows ask for, as a stream would tell it."""
+    """Return what rows ask for, as a stream would deliver it."""
     found = [service.store.get(table, key, consistent=True) for key in keys]
     asked = [wake_for(table, item) for item in found if item is not None]
     return [due for due in asked if due is not None]
@@ -184,7 +184,7 @@ def test_turns__that_start_a_child__leave_it_to_a_call_of_its_own(service: Servi
     assert service.client.get("s-1").result == "3"
 
 
-def test_turns__of_one_whose_payload_is_gone__are_told_again_and_hold_up_no_other(
+def test_turns__of_one_whose_payload_is_gone__are_reported_again_and_hold_up_no_other(
     service: Service, tmp_path: Path
 ) -> None:
     carry.start("x" * 500_000, id="lost")
@@ -231,7 +231,7 @@ def test_activity__that_outlasts_its_lease__keeps_it_by_beating_unless_it_was_gi
         app.bind(None, None)
 
 
-def test_activity__cancelled_while_it_runs__is_told_when_its_lease_is_renewed(tmp_path: Path) -> None:
+def test_activity__cancelled_while_it_runs__is_reported_when_its_lease_is_renewed(tmp_path: Path) -> None:
     clock = SystemClock()
     with closing(open_sqlite(tmp_path, clock=clock)) as store:
         service = Service(app, store, clock, Keyring.generate(clock), FolderBlobs(tmp_path / "blobs"))
@@ -270,7 +270,7 @@ def test_sweep__what_is_done_by_the_clock__is_done(service: Service, clock: Virt
     assert started.status is hg.Status.RUNNING
 
 
-def test_sweep__what_was_told_of_and_forgotten__is_told_of_again_at_growing_intervals(
+def test_sweep__what_was_reported_and_forgotten__is_reported_again_at_growing_intervals(
     service: Service, clock: VirtualClock
 ) -> None:
     nap.start(id="n-2")

@@ -28,7 +28,7 @@ def frequent_switches() -> Iterator[None]:
 
 @pytest.mark.usefixtures("frequent_switches")
 @pytest.mark.parametrize("look", ["adopt_lost_claims", "poll"])
-def test_queue__taken_from_while_it_is_looked_at__harms_nobody(look: str) -> None:
+def test_queue__taken_from_while_it_is_looked_at__harms_no_other(look: str) -> None:
     with hg.testing.Environment(hg.App("busy")) as env:
         worker = env.worker
         worker.queue.extend(
@@ -106,7 +106,7 @@ async def narrow() -> int:
 @pytest.mark.parametrize(
     ("start", "claimed"), [(lambda: wide.start(100), 92), (narrow.start, 0)], ids=["wide", "limit"]
 )
-def test_turn__activities_that_nobody_has_claimed_with_it__are_looked_for_at_once(
+def test_turn__activities_that_no_one_has_claimed_with_it__are_looked_for_at_once(
     start: Callable[[], object], claimed: int
 ) -> None:
     with hg.testing.Environment(app) as env:

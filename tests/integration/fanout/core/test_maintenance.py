@@ -1,4 +1,4 @@
-"""Tending: whoever tends brings fan-outs to their end, once, whoever else is gone or at it as well."""
+"""Maintenance: any process brings fan-outs to their end, once, whichever others are gone or at it as well."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def assert_tends(maintenance: FanoutMaintenance) -> None:
     assert maintenance.run_once() >= 0
 
 
-def test_tend__someone_waits_for_the_end__is_told_once_with_the_numbers(shop: Shop) -> None:
+def test_tend__someone_waits_for_the_end__is_reported_once_with_the_numbers(shop: Shop) -> None:
     order = Order("g", 1, waiter="exec-1", waiter_signal="ended")
     shop.splitter.split(order, ListSource([1, 2]), run_id=RUN)
     complete_all(shop)
@@ -198,7 +198,7 @@ def test_tend__one_that_cannot_be_read__does_not_keep_the_others_waiting(shop: S
 # Workers that are gone.
 
 
-def test_tend__a_worker_that_is_not_heard_of__its_chunk_is_tried_again_and_then_given_up(shop: Shop) -> None:
+def test_tend__a_worker_that_is_not_known__its_chunk_is_tried_again_and_then_given_up(shop: Shop) -> None:
     shop.split([1, 2], lost_attempts_max=2, timeout_seconds=10, backoff_seconds=1)
     shop.start("chunk-0000001", worker="alive", lease_seconds=1_000)
     shop.start(FIRST, worker="gone")
@@ -400,7 +400,7 @@ def test_folded_onto__the_same_counts_again__none() -> None:
     assert with_counts(first, counts, NOW + 60_000) is None
 
 
-def test_folded_onto__progress__is_told_with_its_moment() -> None:
+def test_folded_onto__progress__is_reported_with_its_moment() -> None:
     fanout = made_fanout(version=4)
     begun = with_counts(fanout, Counts(total=3, queued=2, running=1, attempts=1), NOW)
     assert begun is not None

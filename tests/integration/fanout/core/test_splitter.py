@@ -74,7 +74,7 @@ def test_split__no_items__has_succeeded_at_once(shop: Shop, source: Source) -> N
     assert shop.maintenance.run_once() == 0
 
 
-def test_split__no_items_and_someone_waits__is_told(shop: Shop) -> None:
+def test_split__no_items_and_someone_waits__is_reported(shop: Shop) -> None:
     order = Order("g", 1, waiter="exec-1", waiter_signal="ended")
     shop.splitter.split(order, ListSource([]), run_id=RUN)
 
@@ -166,7 +166,7 @@ def test_split__a_range_of_ten_million_and_one__needs_one_digit_more(shop: Shop)
 
 
 def interrupted(items: Sequence[int], after: int) -> tuple[Source, list[bool]]:
-    """Items of which the maker breaks down after so many, until it is mended."""
+    """Items of which the maker breaks down after so many, until it is repaired."""
     mended = [False]
 
     def make() -> Iterator[int]:
@@ -179,7 +179,7 @@ def interrupted(items: Sequence[int], after: int) -> tuple[Source, list[bool]]:
 
 
 @pytest.mark.parametrize("after", [0, 5, 950, 1_999])
-def test_split__the_source_breaks__says_why_and_goes_on_when_it_is_mended(shop: Shop, after: int) -> None:
+def test_split__the_source_breaks__says_why_and_goes_on_when_it_is_repaired(shop: Shop, after: int) -> None:
     source, mended = interrupted(range(2_000), after)
     with pytest.raises(InvalidPayloadError, match="the tape is torn"):
         shop.split(source, size=10)
@@ -254,7 +254,7 @@ def test_split__two_at_once__finish_it_between_them(shop: Shop, at: int, is_done
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_split__an_answer_is_lost__goes_on_all_the_same(shop: Shop, at: int) -> None:
-    """Its own step was made, and nobody said so: that must not be taken for someone else's."""
+    """Its own step was made, and this was not reported: that must not be taken for someone else's."""
     splitter, store = faulty(shop)
     store.fault = Fault(at, crash=False, is_done=True)
     try:

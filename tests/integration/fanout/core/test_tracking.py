@@ -181,7 +181,7 @@ def test_zombie__finishes_after_someone_took_over__is_refused_and_changes_nothin
     assert [a.outcome for a in shop.queries.attempts(chunk)] == [AttemptOutcome.LOST, AttemptOutcome.COMPLETED]
 
 
-def test_zombie__finishes_after_its_lease_and_nobody_took_over__is_welcome(shop: Shop) -> None:
+def test_zombie__finishes_after_its_lease_and_no_one_took_over__is_welcome(shop: Shop) -> None:
     shop.split([1], timeout_seconds=10)
     claim = shop.start(FIRST)
     shop.clock.advance(100)
@@ -288,7 +288,7 @@ def test_start__from_many_threads_at_once__one_runs(shop: Shop) -> None:
     assert shop.counts().attempts == 5
 
 
-def test_start__another_takes_it_between_look_and_claim__is_told_busy(shop: Shop) -> None:
+def test_start__another_takes_it_between_look_and_claim__is_reported_busy(shop: Shop) -> None:
     shop.split([1])
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     tracker = Tracker(store, shop.clock, shop.ids)
@@ -303,7 +303,7 @@ def assert_runs(shop: Shop) -> None:
 
 
 def test_complete__a_worker_that_overtakes_the_splitter__is_counted(shop: Shop) -> None:
-    """Rows come before messages, so that whoever is quick finds what it needs, and nothing is reset later."""
+    """Rows come before messages, so that a quick worker finds what it needs, and nothing is reset later."""
     source = [1] * 200
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
 
@@ -338,7 +338,7 @@ def test_start__what_is_not_there__not_found(shop: Shop) -> None:
     assert set(shop.books().chunks) == {FIRST}
 
 
-def test_start__paused__is_told_and_nothing_changes(shop: Shop) -> None:
+def test_start__paused__is_reported_and_nothing_changes(shop: Shop) -> None:
     shop.split([1, 2])
     running = shop.start("chunk-0000001")
     shop.control.pause(RUN)
@@ -350,7 +350,7 @@ def test_start__paused__is_told_and_nothing_changes(shop: Shop) -> None:
     assert admission(shop, "chunk-0000001") is Admission.DUPLICATE
 
 
-def test_start__cancelled__is_told_and_the_chunk_comes_to_its_end(shop: Shop) -> None:
+def test_start__cancelled__is_reported_and_the_chunk_comes_to_its_end(shop: Shop) -> None:
     shop.split([1, 2, 3])
     done = shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
     shop.control.cancel(RUN)

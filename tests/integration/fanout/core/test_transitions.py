@@ -169,7 +169,7 @@ def test_apply__a_guard_that_does_not_hold__refuses_all_and_forgets_none(shop: S
     assert shop.counts().queued == 200
 
 
-def test_apply__a_bucket_that_is_full__what_was_not_made_is_told(tmp_path: Path) -> None:
+def test_apply__a_bucket_that_is_full__what_was_not_made_is_reported(tmp_path: Path) -> None:
     """Of several transactions some pass and some do not: the caller must learn which chunks are its own."""
     shop = Shop.open(tmp_path)
     shop.split(list(range(300)))

@@ -59,7 +59,7 @@ def test_grouped__more_groups_than_asked_for__counts_the_rest() -> None:
     assert (found.errors, found.others) == (7, 3)
 
 
-def test_grouped__more_kinds_than_can_be_told_apart__are_counted_together() -> None:
+def test_grouped__more_kinds_than_can_be_distinguished__are_counted_together() -> None:
     found = grouped((_one(f"{number}", 0) for number in range(DISTINCT_MAX + 50)), groups_max=DISTINCT_MAX * 2)
 
     assert len(found.groups) == DISTINCT_MAX
@@ -79,7 +79,7 @@ def test_of_chunk__row_without_a_fingerprint__is_given_one() -> None:
     assert list(of_chunk(made_chunk(0))) == []
 
 
-def test_error_groups__dead_quarantined_and_retrying__are_all_told(store: SqliteStore, clock: VirtualClock) -> None:
+def test_error_groups__dead_quarantined_and_retrying__are_all_reported(store: SqliteStore, clock: VirtualClock) -> None:
     stage = Stage(store, clock, chunks=8, policy=Policy(max_attempts=2, backoff_seconds=0))
     for number in range(3):
         stage.fail(number, f"key {number} is missing", error_class="KeyError")

@@ -1,4 +1,4 @@
-"""How far a fan-out is: told from facts, and by whoever looks once or follows."""
+"""How far a fan-out is: derived from facts, the same for a single read and for a watch."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_look__a_straggler__is_shown(store: SqliteStore, clock: VirtualClock) ->
     ]
 
 
-def test_look__it_has_ended__tells_how_fast_it_was(store: SqliteStore, clock: VirtualClock) -> None:
+def test_look__it_has_ended__reports_how_fast_it_was(store: SqliteStore, clock: VirtualClock) -> None:
     stage = Stage(store, clock, chunks=10)
     for number in range(10):
         stage.complete(number, seconds=4)

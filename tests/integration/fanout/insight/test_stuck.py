@@ -124,7 +124,7 @@ def test_classify__row_of_another_program_without_a_lease__has_the_time_out() ->
     assert found.reason.startswith("the lease of its worker expired")
 
 
-def test_stuck__chunks_in_every_state__are_told_by_kind(store: SqliteStore, clock: VirtualClock) -> None:
+def test_stuck__chunks_in_every_state__are_reported_by_kind(store: SqliteStore, clock: VirtualClock) -> None:
     stage = Stage(store, clock, chunks=6, policy=Policy(lost_attempts_max=2, backoff_seconds=0, heartbeat_seconds=100))
     stage.complete(0)
     stage.start(1)

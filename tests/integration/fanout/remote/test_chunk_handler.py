@@ -29,7 +29,7 @@ QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/prod-chunks"
 
 
 class Context:
-    """What Lambda tells a function of itself."""
+    """The context that Lambda gives a function."""
 
     log_stream_name = "2026/11/16/[$LATEST]ab"
 

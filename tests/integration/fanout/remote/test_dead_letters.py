@@ -230,7 +230,7 @@ def test_record__a_letter_while_the_new_message_is_still_to_be_sent__does_not_ki
     assert rig.row(FIRST).disposition is Disposition.WAITING
 
 
-def test_record__a_letter_of_which_nobody_knows_when_it_came__counts(rig: Rig) -> None:
+def test_record__a_letter_of_which_is_unknown_when_it_came__counts(rig: Rig) -> None:
     rig.split(2, max_attempts=1)
     rig.kill(FIRST)
     rig.redriver.redrive(RUN, ChunkSelection(all=True))
@@ -321,7 +321,7 @@ def test_letters__dead_chunks__are_those_with_a_message_in_pages(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "DEAD"])
-def test_record__a_crash_at_any_write__told_again_it_is_the_same(tmp_path: Path, state: str) -> None:
+def test_record__a_crash_at_any_write__reported_again_it_is_the_same(tmp_path: Path, state: str) -> None:
     def build(folder: Path) -> World:
         rig = Rig(folder)
         rig.split(2, max_attempts=1, timeout_seconds=60.0)

@@ -40,7 +40,7 @@ FIRST = "chunk-0000000"
 
 
 class BusyStore:
-    """A store that can be told to be busy for its next transactions."""
+    """A store that can be made busy for its next transactions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -188,7 +188,7 @@ def test_block__input_has_changed__chunk_is_put_aside(rig: Rig, tmp_path: Path) 
     assert rig.row("chunk-000000000000").disposition is Disposition.QUARANTINED
 
 
-def test_block__out_of_memory__is_told_as_that(rig: Rig) -> None:
+def test_block__out_of_memory__is_reported_as_that(rig: Rig) -> None:
     rig.split()
 
     with pytest.raises(MemoryError), rig.chunk():
@@ -488,7 +488,7 @@ def test_progress__lost_to_another_worker__says_so_and_nothing_is_recorded(rig: 
     assert (row.disposition, row.worker, row.error) == (Disposition.RUNNING, "other", None)
 
 
-def test_block__cancelled_while_it_runs__is_told_and_what_it_raises_is_no_failure(rig: Rig) -> None:
+def test_block__cancelled_while_it_runs__is_reported_and_what_it_raises_is_no_failure(rig: Rig) -> None:
     rig.split()
 
     with pytest.raises(RuntimeError, match="stopped"), rig.chunk() as chunk:

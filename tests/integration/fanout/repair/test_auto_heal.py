@@ -266,7 +266,9 @@ def test_heal__slow_lane_of_a_queue__is_a_retry_for_there_is_none(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("action", ["retry", "split"])
-def test_heal__a_queue_and_nobody_to_send__leaves_the_chunks_waiting_for_whoever_can(rig: Rig, action: str) -> None:
+def test_heal__a_queue_and_no_one_to_send__leaves_the_chunks_waiting_for_the_caller_that_can(
+    rig: Rig, action: str
+) -> None:
     rig.split(2, size=2, max_attempts=1, queue_url="https://sqs/q", heal_redrives_max=1, heal_action=action)
     rig.kill(FIRST)
 

@@ -122,7 +122,7 @@ def test_each__while_others_change_the_row__is_not_lost(shop: Shop, name: str) -
 # Cancelling.
 
 
-def test_cancel__returns_at_once__and_whoever_tends_ends_it(shop: Shop) -> None:
+def test_cancel__returns_at_once__and_the_caller_that_tends_ends_it(shop: Shop) -> None:
     shop.split(list(range(50)))
     running = shop.start(FIRST)
     fanout = shop.control.cancel(RUN, by="ann", reason="no longer wanted")
@@ -249,7 +249,7 @@ def test_skip__nothing__does_nothing(shop: Shop) -> None:
     assert shop.books().events == []
 
 
-def test_skip__a_message_that_comes_later__is_told_that_it_has_ended(shop: Shop) -> None:
+def test_skip__a_message_that_comes_later__is_informed_that_it_has_ended(shop: Shop) -> None:
     shop.split([1, 2])
     shop.control.skip(RUN, [FIRST])
 

@@ -40,7 +40,7 @@ class Rig(World):
         return self.reconciler.reconcile(RUN, repair=repair)
 
     def set_row(self, chunk_id: str, **values: object) -> None:
-        """Change a row by hand, as nobody should; None takes an attribute away."""
+        """Change a row by hand, which no component does; None takes an attribute away."""
         found = {name: value for name, value in values.items() if value is not None}
         gone = tuple(name for name, value in values.items() if value is None)
         self.sqlite.update(FANOUT, chunk_key(RUN, chunk_id), set=found, remove=gone)
@@ -158,7 +158,7 @@ def test_reconcile__a_counter_changed_by_hand__is_found_explained_and_repaired(r
     assert rig.reconcile(repair=True).is_clean
 
 
-def test_reconcile__what_rows_cannot_tell__is_left_alone(rig: Rig) -> None:
+def test_reconcile__what_rows_cannot_determine__is_left_alone(rig: Rig) -> None:
     rig.mixed()
     before = rig.counts()
     rig.corrupt(dead=1)
@@ -499,7 +499,7 @@ def test_reconcile__a_dead_chunk_that_is_not_listed__is_listed_since_it_died(rig
         ({"queue_pk": f"{RUN}#main", "queue_sk": "0"}, "chunk-0000000 is DONE, and it is in the queue"),
     ],
 )
-def test_reconcile__a_row_that_is_wrong_by_itself__is_mended(
+def test_reconcile__a_row_that_is_wrong_by_itself__is_repaired(
     rig: Rig, values: dict[str, object], sentence: str
 ) -> None:
     rig.split(2)
@@ -520,7 +520,7 @@ def test_reconcile__a_row_that_is_wrong_by_itself__is_mended(
         ({"shard": 7}, "chunk-0000000 is counted in shard 7, of 1"),
     ],
 )
-def test_reconcile__a_row_of_which_nobody_knows_how_it_should_be__is_only_named(
+def test_reconcile__a_row_of_which_is_unknown_how_it_should_be__is_only_named(
     rig: Rig, values: dict[str, object], sentence: str
 ) -> None:
     rig.split(2)
@@ -567,7 +567,7 @@ def test_faults__a_waiting_chunk_without_a_queue__is_one(rig: Rig) -> None:
     lost=st.sets(st.sampled_from(["attention_pk", "attention_sk", "queue_pk", "queue_sk"])),
     garbage=st.dictionaries(st.sampled_from(["attention_pk", "queue_pk", "attention_sk", "queue_sk"]), st.just("x")),
 )
-def test_mended__whatever_was_lost__has_no_fault_left(
+def test_repaired__whatever_was_lost__has_no_fault_left(
     disposition: Disposition, slow: bool, lost: set[str], garbage: dict[str, str]
 ) -> None:
     chunk = Chunk(
@@ -718,7 +718,7 @@ def test_reconcile__a_fanout_of_another_program__is_counted_and_left_alone(rig: 
 # Bounds and crashes.
 
 
-def test_reconcile__very_many_findings__tells_the_first_and_counts_all(
+def test_reconcile__very_many_findings__reports_the_first_and_counts_all(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciling, "NAMED_MAX", 3)

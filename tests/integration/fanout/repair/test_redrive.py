@@ -449,7 +449,7 @@ def test_redrive__closed_by_someone_just_before_the_write__is_open_with_the_chun
     assert (rig.fanout().status, rig.fanout().is_finished) == (FanoutStatus.RUNNING, False)
 
 
-def test_redrive__whoever_was_about_to_close__does_not(rig: Rig) -> None:
+def test_redrive__the_caller_that_was_about_to_close__does_not(rig: Rig) -> None:
     rig.split(1, max_attempts=1)
     rig.kill(name(0))
     maintenance = FanoutMaintenance(rig.store, rig.clock, rig.ids)
@@ -582,7 +582,7 @@ def test_redrive__a_fanout_with_a_queue__makes_its_chunks_wait_and_has_them_sent
     assert rig.row(name(0)).queue_pk is None
 
 
-def test_redrive__a_fanout_with_a_queue_and_nobody_to_send__is_refused(rig: Rig) -> None:
+def test_redrive__a_fanout_with_a_queue_and_no_one_to_send__is_refused(rig: Rig) -> None:
     rig.split(1, queue_url="https://sqs/q", max_attempts=1)
     rig.kill(name(0))
 

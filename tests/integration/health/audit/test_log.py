@@ -1,4 +1,4 @@
-"""The audit: committed with the change it tells of, and tampering shows."""
+"""The audit: committed with the change it records, and tampering shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive of evidence: found by id alone, whatever crashes on the way, and damage is told rather than hidden."""
+"""The archive of evidence: found by id alone, whatever crashes on the way, and damage is reported."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_archive__given_ids_whose_dates_are_not_true__then_they_are_found_alike(
     assert names(rig)[1].startswith("evidence/2024/03/01/")
 
 
-def test_archive__given_nobody_came_for_a_week__then_nothing_is_lost(rig: Rig) -> None:
+def test_archive__given_no_one_came_for_a_week__then_nothing_is_lost(rig: Rig) -> None:
     evidence = rig.put()
     # Nobody archived for a week. What is in the spool does not expire.
     rig.clock.advance(7 * DAY)
@@ -99,7 +99,7 @@ def test_archive__given_small_rounds_and_blobs__then_nothing_is_left_out(
     assert rig.cache.get_many([each.evidence_id for each in put]).missing == ()
 
 
-def test_archive__given_it_is_told_to_stop__then_the_rest_goes_next_time(
+def test_archive__given_it_is_asked_to_stop__then_the_rest_goes_next_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence_archive, "ROUND_LINES_MAX", 4)

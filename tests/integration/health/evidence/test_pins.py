@@ -1,4 +1,4 @@
-"""Pins: what an incident holds on to is there as long as it needs it, whoever else holds on or lets go meanwhile."""
+"""Pins: what an incident holds on to is there as long as it needs it, whichever others let go meanwhile."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_pin__given_two_at_once_at_the_end_of_a_row__then_the_second_conflicts_a
     assert pins_of(rig, evidence.evidence_id) == (INC, OTHER)
 
 
-def test_pin__given_it_is_pinned_already__then_whoever_lets_go_for_an_earlier_end_leaves_it(rig: Rig) -> None:
+def test_pin__given_it_is_pinned_already__then_the_caller_that_lets_go_for_an_earlier_end_leaves_it(rig: Rig) -> None:
     evidence = rig.put()
     rig.pin([evidence.evidence_id], INC)
     ended_at = instant(int(rig.clock.seconds() * 1000))

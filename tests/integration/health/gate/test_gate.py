@@ -49,7 +49,7 @@ def test_check__critical__says_why_since_when_and_who_may_say_otherwise(rig: Rig
     assert all(each.message for each in answer.reasons)
 
 
-def test_check__several_datasets__is_the_worst_and_each_is_told(rig: Rig) -> None:
+def test_check__several_datasets__is_the_worst_and_each_is_reported(rig: Rig) -> None:
     rig.say(OK)
     rig.say(CRITICAL, urn=PAYMENTS)
     answer = ask(rig, ORDERS, PAYMENTS, "urn:dp:unregistered:x")

@@ -254,7 +254,7 @@ def test_change__answer_lost__is_applied_once(rig: Rig) -> None:
     assert len(changed.steps) == 2
 
 
-def test_change__nobody_there__is_not_found(rig: Rig) -> None:
+def test_change__no_one_there__is_not_found(rig: Rig) -> None:
     with pytest.raises(NotFoundError, match="INC-none"):
         rig.incidents.change("INC-none", Changes(assignee="x"), actor="a")
     with pytest.raises(NotFoundError):
@@ -420,7 +420,7 @@ def test_merge__answer_lost__is_done(rig: Rig) -> None:
 
 
 def test_merge__again__is_not_refused_as_something_else(rig: Rig) -> None:
-    """Who never heard the answer asks again."""
+    """A caller that did not receive the answer asks again."""
     into, other = two(rig)
     rig.incidents.merge(other, into, actor="ana")
     try:
@@ -540,7 +540,7 @@ def test_race__ends_by_itself_while_a_signal_turns_critical__does_not_end(rig: R
     check_invariants(rig, [ORDERS])
 
 
-def test_race__merged_while_a_signal_joins__nobody_is_left_with_one_that_is_over(rig: Rig) -> None:
+def test_race__merged_while_a_signal_joins__no_one_is_left_with_one_that_is_over(rig: Rig) -> None:
     into, other = two(rig)
     rig.say(OK, kind="C")
     process = process_of(rig, "transact", lambda: rig.later(CRITICAL, kind="C", signature="B:y"))
@@ -558,7 +558,7 @@ def test_race__a_signal_joins_while_merged__joins_the_one_that_lives_on(rig: Rig
     check_invariants(rig, [ORDERS])
 
 
-def test_race__acknowledged_while_it_escalates__nobody_more_is_told(rig: Rig) -> None:
+def test_race__acknowledged_while_it_escalates__no_one_more_is_notified(rig: Rig) -> None:
     incident_id = rig.incidents.open(trouble(), actor="a").incident.incident_id
     rig.pass_minutes(16)
     acknowledge = Changes(status="ACKNOWLEDGED")

@@ -1,4 +1,4 @@
-"""Upkeep: more people are told in time, quiet incidents end, flapping ones wait, and each row is dealt with once."""
+"""Upkeep: more people are notified in time, quiet incidents end, flapping ones wait, and each row is handled once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sweep_all(rig: Rig) -> None:
 # Escalation.
 
 
-def test_escalation__nobody_acknowledges__more_are_told_after_15_30_and_60_minutes(rig: Rig) -> None:
+def test_escalation__no_one_acknowledges__more_are_notified_after_15_30_and_60_minutes(rig: Rig) -> None:
     incident_id = opened(rig)
     levels: list[tuple[int, int]] = []
     for minute in range(0, 121):
@@ -80,7 +80,7 @@ def test_escalation__more_are_due_than_one_sweep_takes__the_next_goes_on(rig: Ri
 
 
 @pytest.mark.parametrize("status", ["ACKNOWLEDGED", "INVESTIGATING", "RESOLVED", "CLOSED"])
-def test_escalation__someone_is_at_it__nobody_more_is_told(rig: Rig, status: str) -> None:
+def test_escalation__someone_is_at_it__no_one_more_is_notified(rig: Rig, status: str) -> None:
     incident_id = opened(rig)
     rig.incidents.change(incident_id, Changes(status=status), actor="ana")
     assert rig.due(TimerKind.ESCALATION, incident_id) is None
@@ -112,7 +112,7 @@ def test_escalation__reopened__begins_anew(rig: Rig) -> None:
     assert rig.incidents.get(incident_id).escalation_level == 1
 
 
-def test_snooze__until_then_nobody_is_told_and_then_they_are(rig: Rig) -> None:
+def test_snooze__until_then_no_one_is_notified_and_then_they_are(rig: Rig) -> None:
     incident_id = opened(rig)
     until = rig.now_ms + 3 * 3_600_000
     rig.incidents.snooze(incident_id, instant(until), actor="ana")
@@ -352,7 +352,7 @@ def test_sweep__one_row_cannot_be_dealt_with__the_others_are(rig: Rig) -> None:
 
 
 def test_recovery__reopened_by_a_report_when_all_is_well__ends(rig: Rig) -> None:
-    """An engine that lags reports a trouble of which some signals are well again, and of the others nobody spoke."""
+    """An engine that lags reports a trouble of which some signals are well again, and the others are not mentioned."""
     rig.say(CRITICAL, kind="A")
     rig.say(CRITICAL, kind="B")
     incident_id = rig.incident_of("A").incident_id
@@ -368,7 +368,7 @@ def test_recovery__reopened_by_a_report_when_all_is_well__ends(rig: Rig) -> None
     assert not rig.incidents.get(incident_id).is_open
 
 
-def test_recovery__a_report_takes_its_last_unwell_signal_to_another__ends(rig: Rig) -> None:
+def test_recovery__a_report_takes_its_last_unhealthy_signal_to_another__ends(rig: Rig) -> None:
     rig.say(CRITICAL, kind="A")
     rig.say(CRITICAL, kind="B")
     first = rig.incident_of("A").incident_id

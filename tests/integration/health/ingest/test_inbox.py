@@ -109,7 +109,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 # Accepting.
 
 
-def test_accept__events_of_a_shard_wait_for_too_long__others_are_taken_and_those_are_told_when_to_come_again(
+def test_accept__events_of_a_shard_wait_for_too_long__others_are_taken_and_those_are_reported_when_to_come_again(
     rig: Rig,
 ) -> None:
     rig.faults["job:ns.j"] = [StoreBusyError("down")] * 100
@@ -309,7 +309,9 @@ def test_drain__a_failure_that_names_no_output__is_evidence_for_those_named_befo
     assert len({proof.evidence_id for proof in proofs}) == 2
 
 
-def test_drain__more_columns_than_are_kept__tells_the_datasets_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain__more_columns_than_are_kept__reports_the_datasets_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openlineage_runs, "EDGES_MAX", 50)
     for part in range(3):
         fields: dict[str, Any] = {f"c{part}_{number}": {"inputFields": []} for number in range(20)}

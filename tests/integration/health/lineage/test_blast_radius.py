@@ -137,7 +137,7 @@ def test_downstream__as_many_as_the_bound__is_complete(rig: Rig) -> None:
 # The impact.
 
 
-def test_impact__a_dataset_that_nobody_spoke_of__is_unknown(rig: Rig) -> None:
+def test_impact__a_dataset_that_no_one_spoke_of__is_unknown(rig: Rig) -> None:
     rig.job("a", "raw", "clean")
 
     assert rig.radii.downstream(urn("elsewhere")).estimated_impact is Impact.UNKNOWN
@@ -237,7 +237,7 @@ def test_downstream__a_change_by_a_clock_that_is_behind__is_seen_too(rig: Rig) -
     assert reached(rig.radii.downstream(RAW)) == [("clean", 1), ("x", 1)]
 
 
-def test_downstream__a_producer_not_heard_of_for_ninety_days__is_not_reached(rig: Rig) -> None:
+def test_downstream__a_producer_not_known_for_ninety_days__is_not_reached(rig: Rig) -> None:
     rig.job("a", "raw", "clean")
     rig.radii.downstream(RAW)
 
@@ -260,7 +260,7 @@ def test_downstream__of_what_is_no_urn__is_refused(rig: Rig) -> None:
         rig.radii.downstream("orders")
 
 
-def test_warm__nobody_has_asked_yet__the_first_question_finds_everything_read(rig: Rig) -> None:
+def test_warm__no_one_has_asked_yet__the_first_question_finds_everything_read(rig: Rig) -> None:
     rig.job("a", "raw", "clean")
     rig.radii.warm()
     before = rig.store.stats.queries
@@ -272,7 +272,7 @@ def test_warm__nobody_has_asked_yet__the_first_question_finds_everything_read(ri
     assert rig.store.stats.queries == before
 
 
-def test_downstream__tiers_of_some__are_told_of_those_alone(rig: Rig) -> None:
+def test_downstream__tiers_of_some__are_reported_those_alone(rig: Rig) -> None:
     rig.job("a", "raw", "clean mart")
     rig.tier_of[urn("mart")] = Tier.TIER_2
 

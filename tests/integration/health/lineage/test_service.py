@@ -358,7 +358,7 @@ def test_update__three_hundred_edges__are_all_there_and_nothing_is_pending(
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("healer", ["again", "sweep", "next"])
-def test_update__a_crash_at_any_call_of_a_large_spec__is_finished_by_whoever_comes_next(
+def test_update__a_crash_at_any_call_of_a_large_spec__is_finished_by_the_caller_that_comes_next(
     kept: Lineage, store: SqliteStore, clock: VirtualClock, healer: str, is_applied: bool
 ) -> None:
     """Half of the edges go, half are new: the crash is tried at every single call of the store."""

@@ -198,7 +198,7 @@ def test_failover__crash_after_the_lease_moved__is_carried_on_by_the_next(rig: R
     assert rig.moved == [WEST]
 
 
-def test_drill__tells_what_would_happen_and_does_nothing(rig: Rig) -> None:
+def test_drill__reports_what_would_happen_and_does_nothing(rig: Rig) -> None:
     decision = rig.failover.drill(rig.reports())
 
     assert decision.move_to == WEST

@@ -79,7 +79,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def test_lease__held__is_renewed_under_the_same_epoch_and_nobody_else_s(rig: Rig) -> None:
+def test_lease__held__is_renewed_under_the_same_epoch_and_no_other_s(rig: Rig) -> None:
     first = rig.lease.hold(EAST)
     rig.clock.advance(30)
     second = rig.lease.hold(EAST)
@@ -227,7 +227,7 @@ def test_replica__row_changes_meanwhile__is_not_overwritten_by_older(rig: Rig) -
 
 
 class Region:
-    """A region: its data, its clock, its fence, and whoever keeps its lease."""
+    """A region: its data, its clock, its fence, and the keeper of its lease."""
 
     def __init__(self, name: str, folder: Path, world: World, seconds_off: float) -> None:
         folder.mkdir()

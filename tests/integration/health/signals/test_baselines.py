@@ -45,7 +45,7 @@ def test_baseline__of_another_version__is_refused(baselines: Baselines) -> None:
         put(baselines, "event_count", 1100, expected_version=0)
 
 
-def test_baseline__that_nobody_worked_out__is_not_found(baselines: Baselines) -> None:
+def test_baseline__that_no_one_worked_out__is_not_found(baselines: Baselines) -> None:
     assert baselines.of(ORDERS) == []
     with pytest.raises(NotFoundError, match="event_count"):
         baselines.get(ORDERS, "event_count")

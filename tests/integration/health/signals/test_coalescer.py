@@ -48,7 +48,7 @@ def held(rig: Rig) -> Held:
 
 
 def together(coalescer: Coalescer, held: Held, first: SignalUpdate, others: list[SignalUpdate]) -> list[Any]:
-    """Send one that is held up, have the others queue behind it, and return what all were told."""
+    """Send one that is held up, have the others queue behind it, and return what all received."""
     told: list[Any] = [None] * (len(others) + 1)
 
     def send(index: int, update: SignalUpdate) -> None:
@@ -86,7 +86,7 @@ def test_update__alone__is_taken_over_at_once(rig: Rig, held: Held) -> None:
     assert (result.verdict, rig.signal().version) == (UpdateVerdict.APPLIED, 1)
 
 
-def test_update__bad_input__is_raised_and_nobody_else_notices(rig: Rig, held: Held) -> None:
+def test_update__bad_input__is_raised_and_no_other_notices(rig: Rig, held: Held) -> None:
     with pytest.raises(InvalidPayloadError, match="score"):
         Coalescer(held).update(rig.update(OK, score=2.0))
     assert held.batches == []
@@ -101,7 +101,7 @@ def test_update__many_signals_at_once__are_one_batch_and_each_has_its_own_answer
     assert sorted(each.signal.signal_type for each in told) == sorted(["FRESHNESS", *kinds])
 
 
-def test_update__refreshes_of_one_signal__are_written_once_and_all_are_told_the_last(rig: Rig, held: Held) -> None:
+def test_update__refreshes_of_one_signal__are_written_once_and_all_are_reported_the_last(rig: Rig, held: Held) -> None:
     rig.say(OK, ago_ms=60_000)
     held.batches.clear()
     refreshes = [rig.update(OK, ago_ms=50_000 - 10_000 * number) for number in range(4)]
@@ -138,7 +138,7 @@ def test_update__transitions_among_refreshes__are_all_taken_over_in_order(rig: R
     assert [each.state for each in history if not each.late] == [OK, CRITICAL, OK]
 
 
-def test_update__store_away_for_a_moment__nobody_notices(rig: Rig, held: Held) -> None:
+def test_update__store_away_for_a_moment__no_one_notices(rig: Rig, held: Held) -> None:
     held.failures = 1
 
     told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind="OTHER")])
@@ -146,7 +146,7 @@ def test_update__store_away_for_a_moment__nobody_notices(rig: Rig, held: Held) -
     assert [each.verdict for each in told] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
-def test_update__store_away__all_who_wait_are_told_and_the_next_ones_are_served(rig: Rig, held: Held) -> None:
+def test_update__store_away__all_who_wait_are_reported_and_the_next_ones_are_served(rig: Rig, held: Held) -> None:
     held.failures = 4
     coalescer = Coalescer(held)
 
@@ -177,7 +177,7 @@ def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(m
     }
 
 
-def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_told(rig: Rig, held: Held) -> None:
+def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
     told: list[UpdateResult | BaseException | None] = []
     held.gate.clear()
@@ -222,7 +222,7 @@ def test_submit__one_that_waits_behind_it__leads_in_its_turn(rig: Rig, held: Hel
     assert [each.verdict for each in told if each is not None] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
-def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: Held) -> None:
+def test_submit__bad_or_store_away_or_closed__is_raised_or_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
     told: list[BaseException | None] = []
     with pytest.raises(InvalidPayloadError, match="score"):
@@ -238,7 +238,7 @@ def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: 
         coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
 
 
-def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_told(rig: Rig, held: Held) -> None:
+def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
     told: list[UpdateResult | None] = []
     held.gate.clear()

@@ -147,7 +147,7 @@ def test_update__answer_lost_and_sent_again__is_one_version(make_rig: MakeRig) -
     check_invariants(rig, [ORDERS])
 
 
-def test_update__unregistered_dataset__is_told_so_and_nothing_is_kept(rig: Rig) -> None:
+def test_update__unregistered_dataset__is_reported_so_and_nothing_is_kept(rig: Rig) -> None:
     result = rig.say(OK, urn="urn:dp:unregistered:x")
     assert result.verdict is UpdateVerdict.DATASET_NOT_FOUND
     assert rig.rows("urn:dp:unregistered:x") == []

@@ -174,7 +174,7 @@ def test_threads__beginning_it_failed__the_next_may_begin_it_at_once(store: Sqli
     assert threads.reply_or_start(ThreadTopic("other", "orders", "daily", "2026-03-03"), lambda _: "ts2") == "ts2"
 
 
-def test_slack__the_thread_was_deleted__is_told_in_the_channel(
+def test_slack__the_thread_was_deleted__is_reported_in_the_channel(
     store: SqliteStore, tmp_path: Path, serve: Serve
 ) -> None:
     slack = Slack()
@@ -187,7 +187,7 @@ def test_slack__the_thread_was_deleted__is_told_in_the_channel(
     assert "thread_ts" not in slack.posted[1]
 
 
-def test_slack__text_with_mark_up__pings_nobody(store: SqliteStore, tmp_path: Path, serve: Serve) -> None:
+def test_slack__text_with_mark_up__pings_no_one(store: SqliteStore, tmp_path: Path, serve: Serve) -> None:
     slack = Slack()
     channel = opened(store, tmp_path, serve(slack).url)
 

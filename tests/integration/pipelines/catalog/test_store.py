@@ -253,7 +253,7 @@ def test_ls__by_pages__has_each_once(pipelines: PipelineStore) -> None:
         _row("bad", '{"id": "bad"}', digest="d", version="one"),
     ],
 )
-def test_all__a_row_that_is_no_definition__is_told_and_leaves_the_others_alone(
+def test_all__a_row_that_is_no_definition__is_reported_and_leaves_the_others_alone(
     pipelines: PipelineStore, store: Store, row: dict[str, Any]
 ) -> None:  # D29
     pipelines.put(Pipeline(id="aa"), "", BY)
@@ -275,7 +275,7 @@ def test_get__a_row_that_is_no_definition__is_an_error_and_not_silence(
 
 
 @pytest.mark.parametrize("version", [4, None])
-def test_put__over_a_row_that_is_no_definition__mends_it(
+def test_put__over_a_row_that_is_no_definition__repairs_it(
     pipelines: PipelineStore, store: Store, version: int | None
 ) -> None:
     pipelines.put(_waiting_for("up", pipeline_id="bad"), "", BY)
@@ -392,7 +392,7 @@ def test_differences__fields_parts_and_times__are_lines_a_person_reads() -> None
         ({"a": "1"}, {"a": 1}),
     ],
 )
-def test_differences__values_that_python_takes_for_the_same__are_told_apart(
+def test_differences__values_that_python_takes_for_the_same__are_distinguished(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:
     def made(config: dict[str, Any]) -> Pipeline:

@@ -1,4 +1,4 @@
-"""The folder of a project, as a server takes it over: archetypes beside it, and every change told."""
+"""The folder of a project, as a server takes it over: archetypes beside it, and every change reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.acceptance.pipeline_world import World
 PIPELINE = "id: silver\narchetype: own-load\nschedules: [{cron: 0 6 * * *}]\ntrigger: {type: workflow, config: %s}\n"
 
 
-def test_apply_folder__archetypes_beside_it__are_known_and_what_is_wrong_with_one_is_told(tmp_path: Path) -> None:
+def test_apply_folder__archetypes_beside_it__are_known_and_what_is_wrong_with_one_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "pipelines"
     for each in (folder, tmp_path / "archetypes"):
         each.mkdir()

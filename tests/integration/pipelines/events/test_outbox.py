@@ -68,7 +68,7 @@ def names(found: list[StoredPipelineEvent]) -> list[str]:
     return [each.name for each in found]
 
 
-def test_event__told__is_kept_whole_on_the_bus_and_told_to_people(world: World, events: PipelineEvents) -> None:
+def test_event__reported__is_kept_whole_on_the_bus_and_reported_to_people(world: World, events: PipelineEvents) -> None:
     # D26: what is kept has all of the detail.
     assert events.publish(FAILED)
     world.run()
@@ -148,7 +148,7 @@ def test_event__detail_lacks_a_field__is_refused_and_not_passed_over(
         events.event_writes(event, now_ms(world))
 
 
-def test_event__the_store_is_gone__the_teller_hears_of_it(world: World, events: PipelineEvents) -> None:
+def test_event__the_store_is_gone__the_teller_receives_it(world: World, events: PipelineEvents) -> None:
     # bug 69
     world.store.close()
 
@@ -156,7 +156,7 @@ def test_event__the_store_is_gone__the_teller_hears_of_it(world: World, events: 
         events.publish(FAILED)
 
 
-def test_once__told_twice__the_second_is_not_told(world: World, events: PipelineEvents) -> None:
+def test_once__reported_twice__the_second_is_not_reported(world: World, events: PipelineEvents) -> None:
     missed = PipelineEvent(
         name=EventName.SCHEDULE_MISSED, pipeline_id="orders", date="2026-03-03", once="missed#orders#2026-03-03"
     )
@@ -259,7 +259,7 @@ def test_bounded__anything_goes__is_json_and_fits() -> None:
     assert len(json.dumps(kept)) < DETAIL_BYTES_MAX + 100
 
 
-def test_event__huge_and_odd_detail__is_told_all_the_same(world: World, events: PipelineEvents) -> None:
+def test_event__huge_and_odd_detail__receives_all_the_same(world: World, events: PipelineEvents) -> None:
     detail = {"category": "PERMANENT", "error": "e" * 500_000, "dump": "z" * 3_000_000, "ratio": math.inf}
 
     assert events.publish(PipelineEvent(name=EventName.JOB_FAILED, pipeline_id="orders", detail=detail))

@@ -77,7 +77,7 @@ def test_exclusion__paused__backfills_and_people_go_on(rig: Rig, cause: Cause, r
     assert result == "proceed" or "ana" in answer["reason"]
 
 
-def test_exclusion__breaker_has_opened__is_told_with_the_reason(rig: Rig) -> None:
+def test_exclusion__breaker_has_opened__is_reported_with_the_reason(rig: Rig) -> None:
     rig.define(pipeline(budgets=Budgets(breaker=1)))
     failed(rig, category=FailureCategory.PERMANENT)
     answer = rig.call(SLOT, action="checkExclusion", cause="sensor")

@@ -246,7 +246,7 @@ def test_cascade__a_period_is_marked_as_done__downstream_begins_once(rig: Rig) -
 
     rig.stores.directives.mark_success(Slot("silver", "stream", DATE), by="ana", reason="done elsewhere")
     rig.advance("1m")
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
 
     assert begun(rig) == [("stream", DATE)]
     assert rig.run(GOLD).cause is Cause.UPSTREAM

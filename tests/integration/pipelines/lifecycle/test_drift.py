@@ -1,4 +1,4 @@
-"""What would have followed a dry run: told as that, and nothing is done."""
+"""What would have followed a dry run: reported as that, and nothing is done."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def rig() -> Iterator[Rig]:
 
 
 def since_then(rig: Rig) -> list[str]:
-    """Return what was told of dry runs since the first was over."""
+    """Return what was reported of dry runs since the first was over."""
     told = rig.told("silver", *DRY)
     return told[told.index("DRY_RUN_COMPLETED") + 1 :]
 
 
 def test_dry_run__data_comes_after_it__is_late_once(rig: Rig) -> None:
     rig.push("silver", "landed", date=DATE, again=1)
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
 
     assert since_then(rig) == ["DRY_RUN_LATE_DATA"]
     [late] = rig.events("silver", E.DRY_RUN_LATE_DATA)
@@ -52,7 +52,7 @@ def test_dry_run__what_it_was_made_from_changes__would_have_drifted(rig: Rig) ->
     assert since_then(rig) == ["DRY_RUN_DRIFT"]
 
 
-def test_dry_run__reruns_within_and_beyond_their_budget__are_told_as_what_they_would_be(rig: Rig) -> None:
+def test_dry_run__reruns_within_and_beyond_their_budget__are_reported_as_what_they_would_be(rig: Rig) -> None:
     for _ in range(2):
         rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="again")
         rig.advance("1m")
@@ -68,6 +68,6 @@ def test_dry_run__others_report_failures__says_whether_it_would_try_again(rig: R
         key = {"PK": "PIPELINE#silver", "SK": f"JOB#stream#{DATE}#177252490000{number}"}
         rig.store.put(PIPELINES, {**key, "event": "fail"})
         rig.pump()
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
 
     assert since_then(rig) == ["DRY_RUN_WOULD_RETRY", "DRY_RUN_RETRY_EXHAUSTED"]

@@ -250,7 +250,7 @@ def test_job_poll_exhausted__asked_twice__ends_once(rig: Rig) -> None:
     assert rig.told("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
 
 
-def test_job_poll_exhausted__job_that_cannot_be_cancelled__is_told(rig: Rig) -> None:
+def test_job_poll_exhausted__job_that_cannot_be_cancelled__is_reported(rig: Rig) -> None:
     _, carried = begun(rig)
     trigger(rig, carried)
 

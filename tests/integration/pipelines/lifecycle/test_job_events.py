@@ -45,7 +45,7 @@ async def refuse(_: dict[str, Any]) -> None:
     raise ValueError("no orders")
 
 
-async def load_when_told(_: dict[str, Any]) -> None:
+async def load_when_reported(_: dict[str, Any]) -> None:
     await hg.wait_signal("go")
 
 
@@ -69,7 +69,7 @@ class OwnJobs(Jobs):
 
 
 def declare(app: App) -> None:
-    for workflow in (load, refuse, load_when_told):
+    for workflow in (load, refuse, load_when_reported):
         app.workflow(workflow)
 
 
@@ -130,7 +130,7 @@ def test_run__the_news_is_lost__asks_at_its_interval_as_before(rig: Rig) -> None
 
 
 class World:
-    """Servers on one file, one after the other, with jobs that end when they are told to."""
+    """Servers on one file, one after the other, with jobs that end when asked to."""
 
     def __init__(self, folder: Path) -> None:
         sandbox.install()
@@ -142,7 +142,7 @@ class World:
         self.outside = self._open()
         self.jobs.of = kinds(folder, client=self.outside.client)
         self.outside.pipelines.put_machine()
-        self.outside.pipelines.definitions.put(silver("workflow", workflow="load_when_told"), "text", "ana")
+        self.outside.pipelines.definitions.put(silver("workflow", workflow="load_when_reported"), "text", "ana")
         self.server = self.join()
 
     def _open(self) -> PipelineProcess:

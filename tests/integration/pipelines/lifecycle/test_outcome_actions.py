@@ -106,7 +106,7 @@ def test_log_result__paused_meanwhile__is_not_tried_again(rig: Rig) -> None:
     assert log_result(rig, carried)["retryable"] is False
 
 
-def test_log_result__what_it_tells__says_whether_a_retry_follows(rig: Rig) -> None:
+def test_log_result__what_it_reports__says_whether_a_retry_follows(rig: Rig) -> None:
     carried = started(rig, retry=RetryPolicy(attempts=2))
     log_result(rig, carried)
     first = rig.told("silver", EventName.RETRY_SCHEDULED, EventName.RETRY_EXHAUSTED, EventName.PIPELINE_FAILED)
@@ -133,7 +133,7 @@ def test_log_result__kind_of_failure__has_an_event_of_its_own(
     assert rig.told("silver", name) == [name.value]
 
 
-def test_breaker__failures_in_a_row__stops_the_pipeline_and_tells_once(rig: Rig) -> None:
+def test_breaker__failures_in_a_row__stops_the_pipeline_and_reports_once(rig: Rig) -> None:
     rig.define(pipeline(budgets=Budgets(breaker=2)))
     states = []
     for _ in range(3):
@@ -206,7 +206,7 @@ def test_completed__with_monitoring__each_event_has_its_own_duration(rig: Rig) -
         ("something new", EventName.INFRA_FAILURE),
     ],
 )
-def test_alert__of_any_kind__is_told_with_what_is_known(rig: Rig, kind: str, name: EventName) -> None:
+def test_alert__of_any_kind__is_reported_with_what_is_known(rig: Rig, kind: str, name: EventName) -> None:
     # bug 69: there is no error of which nothing is told.
     for error in ({"Error": "Down", "Cause": "no answer"}, {}, None, "text"):
         rig.call(SLOT, action="alertError", kind=kind, error=error, runId="")
@@ -228,7 +228,7 @@ def test_alert__that_is_final_for_a_run_that_is_done__leaves_it_done(rig: Rig) -
     assert rig.run(SLOT).status is RunStatus.COMPLETED
 
 
-def test_dry_run__said_twice__is_told_once(rig: Rig) -> None:
+def test_dry_run__said_twice__is_reported_once(rig: Rig) -> None:
     # bug 70
     rig.define(pipeline(dry_run=True))
     token = rig.call(SLOT, action="acquireLock", executionName="e1")["lockToken"]

@@ -1,4 +1,4 @@
-"""What is begun by the clock: each period once, also those that passed while nobody looked."""
+"""What is begun by the clock: each period once, also those that passed while no process looked."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_tick__wall_clock_set_back_and_forth__nothing_twice(rig: Rig) -> None:
         (CatchUp.NONE, ["2026-03-03"]),
     ],
 )
-def test_tick__nobody_looked_for_days__begins_what_the_policy_says(rig: Rig, policy: CatchUp, dates: list[str]) -> None:
+def test_tick__no_one_looked_for_days__begins_what_the_policy_says(rig: Rig, policy: CatchUp, dates: list[str]) -> None:
     definition = by_clock(catch_up=policy)
     rig.define(definition)
     since = rig.now

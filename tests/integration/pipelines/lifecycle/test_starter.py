@@ -61,7 +61,7 @@ def test_name__however_long_or_strange__is_a_name_of_step_functions_and_still_it
     assert len(set(names)) == len(names)
 
 
-def test_pursue__same_wish_again__is_one_execution(rig: Rig) -> None:
+def test_pursue__same_request_again__is_one_execution(rig: Rig) -> None:
     starter = rig.pipelines.starter
     assert [starter.start_run(SLOT, Cause.MARKER, by=by) for by in ("ana", "ana", "bob")] == [True, False, False]
     rig.pump()
@@ -69,7 +69,7 @@ def test_pursue__same_wish_again__is_one_execution(rig: Rig) -> None:
     assert rig.told("silver", EventName.EXECUTION_STARTED) == ["EXECUTION_STARTED"]
 
 
-def test_pursue__other_token_or_cause__is_another_wish(rig: Rig) -> None:
+def test_pursue__other_token_or_cause__is_another_request(rig: Rig) -> None:
     starter = rig.pipelines.starter
     assert starter.start_run(SLOT, Cause.MARKER)
     assert starter.start_run(SLOT, Cause.MARKER, token="2")

@@ -179,7 +179,7 @@ def test_advance__what_begins_a_batch_is_refused__notes_nothing_as_begun(rig: Ri
     assert rig.backfills.get(backfill.backfill_id) == backfill
 
 
-def test_settle__the_same_end_told_twice__is_noted_once(rig: Rig) -> None:
+def test_settle__the_same_end_reported_twice__is_noted_once(rig: Rig) -> None:
     backfill = _create(rig)
     rig.backfills.advance(backfill.backfill_id, ())
     once = _finish(rig, backfill, DAYS[0])

@@ -49,7 +49,7 @@ def land(rig: Rig) -> None:
 
 
 def push_unheard(rig: Rig, count: int = 10) -> None:
-    """Say something of a sensor that nobody is told of."""
+    """Say something of a sensor without notifying anyone."""
     rig.pipelines.sensors.push("silver", "orders", {"count": count})
     rig.read_stream()
 
@@ -159,7 +159,7 @@ def test_wait__nothing_changes__looked_at_every_interval_and_the_machine_sleeps(
     assert latest.run_id == rig.run(SLOT).run_id
 
 
-def test_wait__change_that_nobody_tells_of__starts_at_the_next_look_and_is_evaluated_once(rig: Rig) -> None:
+def test_wait__change_that_no_one_reports__starts_at_the_next_look_and_is_evaluated_once(rig: Rig) -> None:
     land(rig)
     rig.advance("90s")
     push_unheard(rig)
@@ -233,7 +233,7 @@ def test_wait__held_while_it_is_ready__looked_at_and_not_woken_until_it_is_let_g
     assert rig.status(SLOT) is RunStatus.RUNNING
 
 
-def test_wait__run_cancelled_and_nobody_woken__execution_ends_at_the_next_look(rig: Rig) -> None:
+def test_wait__run_cancelled_and_no_one_woken__execution_ends_at_the_next_look(rig: Rig) -> None:
     land(rig)
     run = rig.run(SLOT)
     rig.stores.runs.move(run, RunStatus.CANCELLED, reason="not today")
@@ -259,7 +259,7 @@ def test_wait__traits_that_have_to_be_evaluated__looked_at_by_the_machine(rig: R
     assert len(rig.evaluator_calls) == 6
 
 
-def test_wait__nobody_at_the_lookout__machine_looks_at_every_interval() -> None:
+def test_wait__no_one_at_the_lookout__machine_looks_at_every_interval() -> None:
     with Rig() as rig:
         rig.pipelines.readiness_poller._reload_at = None
         rig.define(waiting_pipeline(readiness=MINUTE))
@@ -294,7 +294,7 @@ def test_tick__server_that_has_just_started__looks_at_who_waited_before(rig: Rig
     assert rig.status(SLOT) is RunStatus.RUNNING
 
 
-def test_tick__who_waits_was_heard_of_by_another_process__found_in_time(rig: Rig) -> None:
+def test_tick__who_waits_was_seen_by_another_process__found_in_time(rig: Rig) -> None:
     other = another_server(rig)
     other.tick()
     land(rig)

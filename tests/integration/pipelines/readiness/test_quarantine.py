@@ -1,4 +1,4 @@
-"""Quarantine: what was put aside for a period, whoever wrote it, and what happens when it cannot be read."""
+"""Quarantine: what was put aside for a period, whichever program wrote it, and what happens when it cannot be read."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_put__what_cannot_be__is_refused(rig: Rig, date: str, count: int) -> Non
         rig.records.put("orders", date, count)
 
 
-def test_check__cannot_be_read__is_clean_and_told(rig: Rig) -> None:
+def test_check__cannot_be_read__is_clean_and_reported(rig: Rig) -> None:
     rig.records.put("orders", "2026-03-03", 5)
     rig.store.close()
     check = rig.records.check("orders", "2026-03-03", blocking=True)
@@ -152,7 +152,7 @@ def test_check__cannot_be_read__is_clean_and_told(rig: Rig) -> None:
     assert "could not be read" in check.reason
 
 
-def test_check__who_is_told_fails_too__is_clean_all_the_same(rig: Rig) -> None:
+def test_check__who_is_reported_fails_too__is_clean_all_the_same(rig: Rig) -> None:
     def tell(_check: QuarantineCheck) -> None:
         rig.records.put("orders", "2026-03-03", 1)
 
@@ -161,13 +161,13 @@ def test_check__who_is_told_fails_too__is_clean_all_the_same(rig: Rig) -> None:
     assert records.check("orders", "2026-03-03", blocking=True).state is CLEAN
 
 
-def test_check__read_well__tells_nobody(rig: Rig) -> None:
+def test_check__read_well__notifies_no_one(rig: Rig) -> None:
     rig.records.put("orders", "2026-03-03", 5)
     assert rig.state("2026-03-03", blocking=True) is BLOCKED
     assert rig.told == []
 
 
-def test_check__date_is_none__is_clean_and_told(rig: Rig) -> None:
+def test_check__date_is_none__is_clean_and_reported(rig: Rig) -> None:
     assert rig.state("someday", blocking=True) is CLEAN
     assert len(rig.told) == 1
 

@@ -1,4 +1,4 @@
-"""Who waits, who is woken, and that nobody sleeps through what happened while they lay down."""
+"""Who waits, who is woken, and that no waiter sleeps through what happened while they lay down."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_wait__change_between_looking_and_lying_down__is_seen_at_once() -> None:
         assert rig.status(SLOT) is RunStatus.RUNNING
 
 
-def test_wait__change_that_nobody_tells_of__is_seen_when_the_interval_is_over() -> None:
+def test_wait__change_that_no_one_reports__is_seen_when_the_interval_is_over() -> None:
     with Rig() as rig:
         quick = Readiness(rules=(ORDERS_THERE,), interval=Seconds(60))
         rig.define(waiting_pipeline(readiness=quick))

@@ -106,7 +106,7 @@ def test_pause__and_resume__are_kept_with_who_and_why(rig: Rig) -> None:
     assert (resumed.state, resumed.by, resumed.version) == (ACTIVE, "bob", 2)
 
 
-def test_pause__twice_in_the_same_words__tells_of_it_once(rig: Rig) -> None:
+def test_pause__twice_in_the_same_words__reports_it_once(rig: Rig) -> None:
     first = rig.controls.pause("orders", by="ann", reason="migration")
 
     assert rig.controls.pause("orders", by="ann", reason="migration", also=[EVENT]) == first

@@ -53,7 +53,7 @@ def test_hold__before_anything_began__keeps_it_from_beginning_until_it_is_approv
     assert rig.begin().attempt == 1
 
 
-def test_approve__what_nobody_holds__is_refused(rig: Rig) -> None:
+def test_approve__what_no_one_holds__is_refused(rig: Rig) -> None:
     with pytest.raises(IllegalTransitionError, match="it is not held"):
         rig.directives.approve(SLOT, by="bob", reason="looked at")
 

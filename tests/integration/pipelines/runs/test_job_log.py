@@ -26,7 +26,7 @@ def _note(rig: Rig, event: JobEvent, slot: Slot = SLOT, **more: Any) -> JobLogEn
     return entry
 
 
-def test_ls__some_entries__are_told_latest_first_and_page_by_page(rig: Rig) -> None:
+def test_ls__some_entries__are_reported_latest_first_and_page_by_page(rig: Rig) -> None:
     entries = [_note(rig, JobEvent.INFRA_TRIGGER_FAILURE, attempt=number) for number in range(5)]
 
     first = rig.job_log.ls(SLOT, limit=3)

@@ -76,7 +76,7 @@ def test_note__late_data__is_kept_with_an_entry_in_the_job_log(rig: Rig) -> None
     assert rig.late_data.ls(SLOT) == []
 
 
-def test_note__the_same_arrival_told_again__is_noted_once(rig: Rig) -> None:  # D11
+def test_note__the_same_arrival_reported_again__is_noted_once(rig: Rig) -> None:  # D11
     late = _late(rig)
 
     outcomes = at_once(5, lambda _: rig.late_data.note(late))

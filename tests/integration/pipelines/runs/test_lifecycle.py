@@ -75,14 +75,14 @@ def test_lifecycle__ready_at_once__job_runs_and_the_period_is_completed(rig: Rig
     assert rig.ended(the_execution(rig)) is ExecutionStatus.SUCCEEDED
 
 
-def test_lifecycle__job_done__told_once(rig: Rig) -> None:
+def test_lifecycle__job_done__reported_once(rig: Rig) -> None:
     # bug 35
     rig.define(pipeline())
     rig.jobs.succeed()
 
     land(rig)
     rig.advance("10m")
-    rig.hear_again(rig.all_changes())
+    rig.receive_again(rig.all_changes())
     rig.advance("10m")
 
     for name in (EventName.JOB_TRIGGERED, EventName.JOB_COMPLETED, EventName.PIPELINE_COMPLETED):
@@ -124,7 +124,7 @@ def test_lifecycle__job_id_of_the_other_side__is_kept_and_asked_after_with(rig: 
     assert rig.jobs.polls[:2] == [run.run_id, run.run_id]
 
 
-def test_lifecycle__nobody_writes_how_the_job_is__it_is_asked(rig: Rig) -> None:
+def test_lifecycle__no_one_writes_how_the_job_is__it_is_asked(rig: Rig) -> None:
     # bug 30
     rig.define(pipeline())
     land(rig)
@@ -138,7 +138,7 @@ def test_lifecycle__nobody_writes_how_the_job_is__it_is_asked(rig: Rig) -> None:
     assert rig.status(SLOT) is RunStatus.COMPLETED
 
 
-def test_lifecycle__job_tells_its_end_itself__is_believed_at_once(rig: Rig) -> None:
+def test_lifecycle__job_reports_its_end_itself__is_believed_at_once(rig: Rig) -> None:
     rig.define(pipeline())
     land(rig)
 
@@ -150,7 +150,7 @@ def test_lifecycle__job_tells_its_end_itself__is_believed_at_once(rig: Rig) -> N
     assert rig.told("silver", EventName.CALLBACK_RECEIVED)
 
 
-def test_lifecycle__job_tells_its_end_twice_and_otherwise__the_first_word_counts(rig: Rig) -> None:
+def test_lifecycle__job_reports_its_end_twice_and_otherwise__the_first_word_counts(rig: Rig) -> None:
     rig.define(pipeline())
     land(rig)
     run_id = rig.run(SLOT).run_id
@@ -163,7 +163,7 @@ def test_lifecycle__job_tells_its_end_twice_and_otherwise__the_first_word_counts
     assert rig.run(SLOT).reason == "disk full"
 
 
-def test_lifecycle__job_tells_its_end_before_its_start_is_answered__is_not_forgotten(rig: Rig) -> None:
+def test_lifecycle__job_reports_its_end_before_its_start_is_answered__is_not_forgotten(rig: Rig) -> None:
     rig.define(pipeline())
     rig.jobs.meanwhile = lambda order: rig.pipelines.jobs.complete(order.run_id, is_success=True)
 
@@ -225,7 +225,7 @@ def test_lifecycle__window_closes__fails_and_can_begin_again_with_news(rig: Rig)
     assert rig.log(SLOT).attempts == 2
 
 
-def test_lifecycle__window_closes__told_as_a_failure_of_the_pipeline(rig: Rig) -> None:
+def test_lifecycle__window_closes__reported_as_a_failure_of_the_pipeline(rig: Rig) -> None:
     rig.define(waiting_pipeline(readiness=Readiness(rules=(ORDERS_THERE,), window=Seconds(600))))
     land(rig)
 
@@ -247,7 +247,7 @@ def test_lifecycle__hard_limit_on_waiting__ends_the_attempt_before_the_window_do
     assert rig.told("silver", EventName.VALIDATION_TIMEOUT)
 
 
-def test_lifecycle__trait_that_cannot_be_found_out__fails_and_is_told(rig: Rig) -> None:
+def test_lifecycle__trait_that_cannot_be_found_out__fails_and_is_reported(rig: Rig) -> None:
     # An error of an evaluator is not waited on in silence.
     rig.define(pipeline(readiness=Readiness(traits={"fresh": Trait(evaluator="http://127.0.0.1/none")})))
 
@@ -462,7 +462,7 @@ def test_lifecycle__job_that_ran_and_failed_within_its_start__counts_as_a_failur
     assert rig.log(SLOT).attempts == 2
 
 
-def test_lifecycle__definition_without_a_trigger__is_told_and_closes_the_period(rig: Rig) -> None:
+def test_lifecycle__definition_without_a_trigger__is_reported_and_closes_the_period(rig: Rig) -> None:
     # bug 38
     rig.define(pipeline(trigger=None))
 
@@ -569,7 +569,7 @@ def test_lifecycle__lock__outlives_everything_that_the_definition_allows(rig: Ri
     assert rig.status(SLOT) is RunStatus.COMPLETED
 
 
-def test_lifecycle__two_wishes_for_one_period__one_run(rig: Rig) -> None:
+def test_lifecycle__two_requests_for_one_period__one_run(rig: Rig) -> None:
     rig.define(pipeline())
     land(rig)
 
@@ -581,7 +581,7 @@ def test_lifecycle__two_wishes_for_one_period__one_run(rig: Rig) -> None:
     assert len(rig.jobs.begun) == 1
 
 
-def test_lifecycle__step_of_the_lifecycle_that_fails_for_good__frees_the_period_and_is_told(rig: Rig) -> None:
+def test_lifecycle__step_of_the_lifecycle_that_fails_for_good__frees_the_period_and_is_reported(rig: Rig) -> None:
     # bug 17 and bug 76: a lock is not left behind, and the error is caught whatever it is.
     rig.define(waiting_pipeline())
     land(rig)
@@ -608,7 +608,7 @@ def test_lifecycle__step_of_the_lifecycle_that_fails_for_good__frees_the_period_
     assert rig.ended(the_execution(rig)) is ExecutionStatus.FAILED
 
 
-def test_lifecycle__lock_cannot_be_released__run_stays_what_it_is_and_it_is_told(rig: Rig) -> None:
+def test_lifecycle__lock_cannot_be_released__run_stays_what_it_is_and_it_is_reported(rig: Rig) -> None:
     # bug 29
     rig.define(pipeline())
     stand_in = rig.env.stand_in(rig.app.activities["headgate.pipelines.orchestrator"])
@@ -646,7 +646,7 @@ def test_absence__longer_than_a_lock_lasts__job_that_succeeded_meanwhile_has_suc
     assert rig.lock(SLOT) is None
 
 
-def test_absence__longer_than_the_window__run_that_waited_is_told_as_that(rig: Rig) -> None:
+def test_absence__longer_than_the_window__run_that_waited_is_reported_as_that(rig: Rig) -> None:
     rig.define(waiting_pipeline())
     land(rig)
 
@@ -657,7 +657,7 @@ def test_absence__longer_than_the_window__run_that_waited_is_told_as_that(rig: R
     assert rig.told("silver", EventName.INFRA_FAILURE) == []
 
 
-def test_absence__between_the_lock_and_the_run__wish_is_not_lost(rig: Rig) -> None:
+def test_absence__between_the_lock_and_the_run__request_is_not_lost(rig: Rig) -> None:
     rig.define(pipeline())
     stand_in = rig.env.stand_in(rig.app.activities["headgate.pipelines.orchestrator"])
     real = rig.pipelines.orchestrator
@@ -776,7 +776,7 @@ def test_lifecycle__retry__timers_are_scheduled_again(rig: Rig) -> None:
     assert modes == [("schedule", first), ("schedule", second), ("cancel", second)]
 
 
-def test_lifecycle__sla_monitor_that_fails__job_goes_on_and_it_is_told() -> None:
+def test_lifecycle__sla_monitor_that_fails__job_goes_on_and_it_is_reported() -> None:
     def down(event: dict[str, object]) -> dict[str, object]:
         raise RuntimeError(f"{event['mode']}: scheduler is down")
 
@@ -863,7 +863,7 @@ def test_rerun__of_a_done_period__does_it_again(rig: Rig) -> None:
     assert rig.told("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
 
 
-def test_rerun__beyond_its_budget__is_rejected_and_told(rig: Rig) -> None:
+def test_rerun__beyond_its_budget__is_rejected_and_reported(rig: Rig) -> None:
     completed(rig, budgets=Budgets(manual=0))
 
     rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
@@ -876,7 +876,7 @@ def test_rerun__beyond_its_budget__is_rejected_and_told(rig: Rig) -> None:
     assert rig.lock(SLOT) is None
 
 
-def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_told(rig: Rig) -> None:
+def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_reported(rig: Rig) -> None:
     completed(rig, budgets=Budgets(drift=1))
     for _ in range(2):
         rig.stores.reruns.request(SLOT, RerunReason.DATA_DRIFT)

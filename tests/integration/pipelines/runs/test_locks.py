@@ -28,7 +28,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def test_acquire__nobody_has_it__takes_it_under_the_key_of_the_catalogue(rig: Rig) -> None:
+def test_acquire__no_one_has_it__takes_it_under_the_key_of_the_catalogue(rig: Rig) -> None:
     lock = rig.lock("exec-1")
 
     assert KEY == "eval:orders:daily:2026-03-03"

@@ -30,7 +30,7 @@ def _kinds(rig: Rig) -> list[ChangeKind]:
     return [change.kind for change in changes if str(change.key.partition).startswith("MARKER#")]
 
 
-def test_put__the_first__is_a_row_of_its_own_date_that_the_stream_tells_of(rig: Rig) -> None:
+def test_put__the_first__is_a_row_of_its_own_date_that_the_stream_reports(rig: Rig) -> None:
     placed = rig.markers.put(SLOT, source="api", by="ann", data={"n": 1}, also=[EVENT])
 
     assert placed.is_new
@@ -42,7 +42,7 @@ def test_put__the_first__is_a_row_of_its_own_date_that_the_stream_tells_of(rig: 
     assert rig.is_told()
 
 
-def test_put__where_one_is__changes_nothing_and_tells_of_nothing(rig: Rig) -> None:
+def test_put__where_one_is__changes_nothing_and_reports_nothing(rig: Rig) -> None:
     first = rig.markers.put(SLOT, source="api")
     second = rig.markers.put(SLOT, source="cascade:raw", also=[EVENT])
 

@@ -265,7 +265,7 @@ def test_request__what_comes_with_it_is_refused__asks_for_nothing(rig: Rig) -> N
     assert rig.reruns.ls("orders").reruns == []
 
 
-def test_adopt__a_row_that_others_put__is_one_rerun_however_often_it_is_told_of(rig: Rig) -> None:  # D11
+def test_adopt__a_row_that_others_put__is_one_rerun_however_often_it_is_reported(rig: Rig) -> None:  # D11
     item = {
         "PK": "PIPELINE#orders",
         "SK": "RERUN_REQUEST#daily#2026-03-03",

@@ -361,7 +361,7 @@ def test_attempts__of_a_period__grow_with_each_run_and_by_nothing_else(rig: Rig)
     assert log.event is JobEvent.FAIL
 
 
-def test_attempts__more_than_are_told_one_by_one__are_all_counted(rig: Rig) -> None:
+def test_attempts__more_than_are_reported_one_by_one__are_all_counted(rig: Rig) -> None:
     for number in range(HISTORY_MAX + 3):
         rig.fail(f"exec-{number}")
 
@@ -412,7 +412,7 @@ def test_failures__before_a_success__are_forgotten(rig: Rig) -> None:
     assert log.succeeded_run_id
 
 
-def test_log__of_a_success_while_a_rerun_is_under_way__still_tells_of_it(rig: Rig) -> None:
+def test_log__of_a_success_while_a_rerun_is_under_way__still_reports_it(rig: Rig) -> None:
     done = rig.succeed("exec-1")
     rig.begin("exec-2", cause=Cause.RERUN)
 
@@ -432,7 +432,7 @@ def test_log__of_a_period_long_over__is_still_there(rig: Rig) -> None:  # bug 19
 # Closing.
 
 
-def test_close__what_nobody_began__fails_it_once(rig: Rig) -> None:  # bug 20
+def test_close__what_no_one_began__fails_it_once(rig: Rig) -> None:  # bug 20
     closed = rig.runs.close(SLOT, "its sensor did not come by 08:00", also=[EVENT])
 
     assert closed is not None

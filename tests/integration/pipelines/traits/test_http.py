@@ -186,7 +186,7 @@ def test_http__plain_where_only_tls_is_allowed__is_a_permanent_error() -> None:
     assert server.bodies == []
 
 
-def test_http__nobody_listens__is_a_passing_error() -> None:
+def test_http__no_one_listens__is_a_passing_error() -> None:
     with serving(answering(200, PASS)) as server:
         pass
     answer = ask(server)

@@ -1,4 +1,4 @@
-"""Isolation of evaluators: what hangs, raises or ends its thread keeps nobody waiting."""
+"""Isolation of evaluators: what hangs, raises or ends its thread keeps no other waiting."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def bucket() -> Iterator[Bucket]:
         ("broken", {}, TraitStatus.ERROR, FailureCategory.TRANSIENT),
     ],
 )
-def test_s3_object__answers_of_s3__tell_what_is_not_there_from_what_cannot_be_looked_at(
+def test_s3_object__answers_of_s3__report_what_is_not_there_from_what_cannot_be_looked_at(
     bucket: Bucket, key: str, config: dict[str, Any], status: TraitStatus, category: FailureCategory | None
 ) -> None:
     answer = bucket.ask(key, **config)

@@ -29,7 +29,7 @@ def run(script: str, *arguments: str, timeout: float = 20.0, environ: dict[str, 
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that is dead and not collected, by whoever inherited it, does not."""
+    """Whether a process runs. One that is dead and not collected, by the process that inherited it, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Heartbeats: a silence is told once, its end once, and who was away itself accuses nobody."""
+"""Heartbeats: a silence is reported once, its end once, and a watchdog that was away itself reports none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def heartbeat(ago_ms: int, *, silent: bool = False) -> Heartbeat:
         (heartbeat(-60_000), 5_000_000, None),
     ],
 )
-def test_decide__when_the_other_was_heard__says_what_is_new(
+def test_decide__when_the_other_was_received__says_what_is_new(
     other: Heartbeat, observed_ms_ago: int, change: HeartbeatChange | None
 ) -> None:
     assert decide(other, NOW_MS - observed_ms_ago, NOW_MS, LIMIT) is change
@@ -94,7 +94,7 @@ def told(rig: WatchRig) -> list[str]:
     return rig.told(INFRASTRUCTURE)
 
 
-def test_watch__watchdog_dies__server_tells_once_and_once_more_when_it_is_back(rig: WatchRig) -> None:
+def test_watch__watchdog_dies__server_reports_once_and_once_more_when_it_is_back(rig: WatchRig) -> None:
     pass_minutes(rig, 5, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
 
     silence = pass_minutes(rig, 60, HeartbeatSource.SERVER)
@@ -104,7 +104,7 @@ def test_watch__watchdog_dies__server_tells_once_and_once_more_when_it_is_back(r
     assert told(rig) == [EventName.WATCHDOG_SILENT, EventName.WATCHDOG_RECOVERED]
 
 
-def test_watch__server_dies_twice__each_silence_is_told_once(rig: WatchRig) -> None:
+def test_watch__server_dies_twice__each_silence_is_reported_once(rig: WatchRig) -> None:
     pass_minutes(rig, 5, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
     for _ in range(2):
         pass_minutes(rig, 30, HeartbeatSource.WATCHDOG)
@@ -117,7 +117,7 @@ def test_watch__a_watchdog_that_never_came__is_missed_too(rig: WatchRig) -> None
     assert pass_minutes(rig, 20, HeartbeatSource.SERVER) == [HeartbeatChange.FELL_SILENT]
 
 
-def test_watch__both_slept_with_the_machine__nobody_is_accused(rig: WatchRig) -> None:
+def test_watch__both_slept_with_the_machine__no_one_is_accused(rig: WatchRig) -> None:
     pass_minutes(rig, 5, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
     rig.env.clock.advance(8 * 3_600)
 
@@ -133,7 +133,7 @@ def test_watch__an_observer_that_is_started_anew_for_every_look__still_sees_the_
     assert pass_minutes(rig, 16, HeartbeatSource.WATCHDOG) == [HeartbeatChange.FELL_SILENT]
 
 
-def test_watch__two_servers_see_it_at_once__one_tells(rig: WatchRig) -> None:
+def test_watch__two_servers_see_it_at_once__one_reports(rig: WatchRig) -> None:
     beats = heartbeats(rig)
     beats.beat(HeartbeatSource.WATCHDOG)
     own = beats.beat(HeartbeatSource.SERVER)
@@ -148,7 +148,7 @@ def test_watch__two_servers_see_it_at_once__one_tells(rig: WatchRig) -> None:
     assert told(rig) == [EventName.WATCHDOG_SILENT]
 
 
-def test_degrade__the_same_checks_fail_for_an_hour__told_once_then_recovered(rig: WatchRig) -> None:
+def test_degrade__the_same_checks_fail_for_an_hour__reported_once_then_recovered(rig: WatchRig) -> None:
     beats = heartbeats(rig)
     outcomes = []
     failures = [{"b": "x", "a": "y"}] * 3 + [{"a": "y"}, {"a": "y", "c": "z"}, {}, {}]

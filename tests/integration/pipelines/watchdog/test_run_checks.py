@@ -252,7 +252,7 @@ def arrival(**changes: Any) -> ArrivalFacts:
         (arrival(log=a_log(a_run(RunStatus.FAILED, 5_000))), RecoveryStep.DROP),
     ],
 )
-def test_decide_arrival__how_the_period_stands__is_begun_only_if_nobody_has(
+def test_decide_arrival__how_the_period_stands__is_begun_only_if_no_one_has(
     facts: ArrivalFacts, step: RecoveryStep
 ) -> None:
     assert decide_arrival(facts, NOW_MS, NOW_MS).step is step
@@ -261,7 +261,7 @@ def test_decide_arrival__how_the_period_stands__is_begun_only_if_nobody_has(
 # Stuck runs and executions that are gone.
 
 
-def test_pursuits__a_run_makes_no_progress__is_told_once_and_again_for_another_state(rig: WatchRig) -> None:
+def test_pursuits__a_run_makes_no_progress__is_reported_once_and_again_for_another_state(rig: WatchRig) -> None:
     rig.define(gold())
     rig.set_clock("2026-03-03T09:00:00+00:00")
     run = rig.begin_alone()
@@ -401,7 +401,7 @@ def test_pursuits__a_run_that_goes_well__is_looked_after_and_forgotten(rig: Watc
 # Failed runs.
 
 
-def test_failures__its_own_retry_never_began__is_begun_again_and_told_once(rig: WatchRig) -> None:
+def test_failures__its_own_retry_never_began__is_begun_again_and_reported_once(rig: WatchRig) -> None:
     rig.define(gold())
     rig.set_clock("2026-03-03T09:00:00+00:00")
     run = rig.begin_alone(execution="gone")
@@ -425,7 +425,7 @@ def test_failures__attempts_are_used_up__stays_failed(rig: WatchRig) -> None:
     assert rig.count(EventName.WATCHDOG_RETRIGGER) == 0
 
 
-def test_failures__watchdog_dies_between_telling_and_beginning__begins_and_does_not_tell_twice(
+def test_failures__watchdog_dies_between_telling_and_beginning__begins_and_does_not_report_twice(
     rig: WatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.define(gold())
@@ -472,12 +472,12 @@ def test_failures__years_after_they_were_done__nothing_is_begun_again(rig: Watch
 
 
 def lose_the_stream(rig: WatchRig) -> None:
-    """Have the router never hear of what has changed."""
+    """Keep from the router what has changed."""
     while rig.read_stream():
         pass
 
 
-def test_arrivals__nobody_heard_of_the_sensor__the_period_is_begun_once(rig: WatchRig) -> None:
+def test_arrivals__is_unknown_the_sensor__the_period_is_begun_once(rig: WatchRig) -> None:
     rig.define(pipeline())
     rig.jobs.is_sync = True
     for date in ("2026-03-02", DATE):
@@ -494,7 +494,7 @@ def test_arrivals__nobody_heard_of_the_sensor__the_period_is_begun_once(rig: Wat
     assert rig.run(STREAM).sensor_arrival_at_ms is not None
 
 
-def test_arrivals__heard_of_in_time__nothing_is_recovered(rig: WatchRig) -> None:
+def test_arrivals__seen_in_time__nothing_is_recovered(rig: WatchRig) -> None:
     rig.define(pipeline())
     rig.jobs.is_sync = True
     rig.push("silver", "landed", date=DATE)
@@ -726,7 +726,7 @@ def test_post_run_sensor__came_in_time_and_again_while_the_watchdog_was_away__is
     assert rig.verdict(STREAM, POST_RUN) == "MET"
 
 
-def test_feed__told_of_everything_twice__nothing_is_told_or_begun_twice(rig: WatchRig) -> None:
+def test_feed__reported_everything_twice__nothing_is_reported_or_begun_twice(rig: WatchRig) -> None:
     rig.define(pipeline(sla=Sla(max_duration=Seconds(3_600)), post_run=POST), gold())
     rig.jobs.is_sync = True
     rig.pipelines.sensors.push("silver", "landed", {"date": DATE})

@@ -1,4 +1,4 @@
-"""SLA timers: the moments of the expectations, whoever asks, and a verdict that only a success can make good."""
+"""SLA timers: moments that are the same for every reader, and a verdict that only a success can make good."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_cancel__never_ran__is_not_met(rig: WatchRig) -> None:
     assert rig.count(EventName.SLA_MET) == 0
 
 
-def test_cancel__late_after_the_watchdog_told_of_it__the_verdict_stays(rig: WatchRig) -> None:
+def test_cancel__late_after_the_watchdog_reported_it__the_verdict_stays(rig: WatchRig) -> None:
     # A late completion was told as met after it had been told as breached, because the deadline was rolled on.
     rig.define(gold(sla=BY_TEN, trigger=replace(COMMAND, poll_window=Seconds(14_400))))
     rig.watch(until="2026-03-03T10:10:00+00:00")
@@ -223,7 +223,7 @@ def test_cancel__dry_run__is_waived(rig: WatchRig) -> None:
 # Timers that fire.
 
 
-def test_fire_alert__warning_after_the_breach__nobody_is_warned(rig: WatchRig) -> None:
+def test_fire_alert__warning_after_the_breach__no_one_is_warned(rig: WatchRig) -> None:
     # bug 4: warning and breach both came when one was late.
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T10:01:00+00:00")
@@ -243,7 +243,7 @@ def test_fire_alert__in_time_and_again__warns_once(rig: WatchRig) -> None:
     assert rig.told("gold") == [EventName.SLA_WARNING]
 
 
-def test_fire_alert__the_period_is_done__tells_nothing(rig: WatchRig) -> None:
+def test_fire_alert__the_period_is_done__reports_nothing(rig: WatchRig) -> None:
     # bug 5: timers that were left, or made anew, told of what had long been done. bug 6: by its log, not by its lock.
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T09:00:00+00:00")
@@ -257,7 +257,7 @@ def test_fire_alert__the_period_is_done__tells_nothing(rig: WatchRig) -> None:
     assert rig.told("gold") == before
 
 
-def test_fire_alert__a_lookup_fails__nothing_is_told_and_it_can_be_asked_again(
+def test_fire_alert__a_lookup_fails__nothing_is_reported_and_it_can_be_asked_again(
     rig: WatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # bug 15: an error fell through, and was told as a breach.

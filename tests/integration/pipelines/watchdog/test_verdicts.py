@@ -1,4 +1,4 @@
-"""Verdicts: one for each expectation, once, whoever asks how often, and told with it."""
+"""Verdicts: one for each expectation, once, however often it is read, and reported with it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def judged(verdict: ExpectationVerdict = MISSED, reason: str = "too late") -> Ex
         (ExpectationKind.COMPLETION_SLA, WAIVED, None),
     ],
 )
-def test_judge_once__each_kind_and_verdict__tells_what_the_catalogue_has_for_it(
+def test_judge_once__each_kind_and_verdict__reports_what_the_catalogue_has_for_it(
     rig: WatchRig, kind: ExpectationKind, verdict: ExpectationVerdict, told: EventName | None
 ) -> None:
     is_first = rig.verdicts.judge_once("gold", expected(kind), judged(verdict))
@@ -65,7 +65,9 @@ def test_judge_once__each_kind_and_verdict__tells_what_the_catalogue_has_for_it(
     assert {event.detail["verdict"] for event in rig.events("gold")} == {verdict.value}
 
 
-def test_judge_once__asked_again_with_another_outcome__the_first_verdict_stays_and_is_told_once(rig: WatchRig) -> None:
+def test_judge_once__asked_again_with_another_outcome__the_first_verdict_stays_and_is_reported_once(
+    rig: WatchRig,
+) -> None:
     outcomes = [rig.verdicts.judge_once("gold", expected(), judged(verdict)) for verdict in (MISSED, MET, MISSED)]
 
     stored = rig.verdicts.find(SLOT, ExpectationKind.COMPLETION_SLA)
@@ -116,7 +118,7 @@ def test_judge_once__still_open__is_a_mistake_of_the_caller(rig: WatchRig) -> No
         (ExpectationKind.RELATIVE_SLA, EventName.RELATIVE_SLA_WARNING),
     ],
 )
-def test_warn_once__asked_three_times__is_told_once(rig: WatchRig, kind: ExpectationKind, told: EventName) -> None:
+def test_warn_once__asked_three_times__is_reported_once(rig: WatchRig, kind: ExpectationKind, told: EventName) -> None:
     outcomes = [rig.verdicts.warn_once("gold", expected(kind), status="RUNNING") for _ in range(3)]
 
     assert outcomes == [True, False, False]
@@ -124,7 +126,7 @@ def test_warn_once__asked_three_times__is_told_once(rig: WatchRig, kind: Expecta
     assert rig.events("gold")[0].detail["deadline"] == "2026-03-03T10:00:00.000Z"
 
 
-def test_warn_once__a_kind_that_nobody_is_warned_of__nothing_is_told(rig: WatchRig) -> None:
+def test_warn_once__a_kind_that_no_one_is_warned_of__nothing_is_reported(rig: WatchRig) -> None:
     assert not rig.verdicts.warn_once("gold", expected(ExpectationKind.SCHEDULE))
     assert rig.told("gold") == []
 

@@ -43,7 +43,7 @@ def day(number: int, schedule_id: str = "morning") -> Slot:
 # Verdicts after any absence.
 
 
-def test_tick__server_away_for_three_days__each_missed_day_is_told_once(rig: WatchRig) -> None:
+def test_tick__server_away_for_three_days__each_missed_day_is_reported_once(rig: WatchRig) -> None:
     # D17: every five minutes anew, and lost if the watchdog came up after the time.
     rig.define(gold())
     rig.jobs.is_sync = True
@@ -135,7 +135,7 @@ def test_tick__excluded_day_looked_at_on_another_day__goes_by_the_date_of_the_pe
     assert [each.date for each in rig.all_verdicts(ExpectationVerdict.WAIVED)] == ["2026-03-07", "2026-03-08"]
 
 
-def test_tick__dates_of_its_own__each_that_passed_is_told_once(rig: WatchRig) -> None:
+def test_tick__dates_of_its_own__each_that_passed_is_reported_once(rig: WatchRig) -> None:
     irregular = Schedule(name="closing", after="09:00", include=Inclusions(dates=("2026-03-04", "2026-03-06")))
     rig.define(gold(irregular))
     rig.watchdog.tick()
@@ -162,7 +162,7 @@ def test_tick__data_never_came__its_sla_is_warned_of_and_breached(rig: WatchRig)
     assert rig.told("silver") == [EventName.SLA_WARNING, EventName.EXPECTATION_JUDGED, EventName.SLA_BREACH]
 
 
-def test_tick__both_moments_passed_while_away__only_the_breach_is_told(rig: WatchRig) -> None:
+def test_tick__both_moments_passed_while_away__only_the_breach_is_reported(rig: WatchRig) -> None:
     # bug 4.
     rig.define(gold(sla=Sla(deadline="10:00", at_risk=Seconds(1_800))))
     rig.watchdog.tick()
@@ -234,7 +234,7 @@ def test_tick__dry_run__nothing_is_missed_and_nothing_begun(rig: WatchRig) -> No
 # What nobody is accused of.
 
 
-def test_tick__first_deployment__nothing_from_before_is_told(rig: WatchRig) -> None:
+def test_tick__first_deployment__nothing_from_before_is_reported(rig: WatchRig) -> None:
     # bug 62.
     rig.define(*(pipeline(f"p{number}", schedules=(CRON, HOURLY), sla=Sla(deadline="07:00")) for number in range(5)))
 
@@ -365,7 +365,7 @@ def test_tick__a_check_hangs__it_is_left_behind_and_not_begun_twice(rig: WatchRi
     assert "earlier tick" in second.failed["hangs"]
 
 
-def test_tick__all_is_well_again__that_is_told_once(rig: WatchRig) -> None:
+def test_tick__all_is_well_again__that_is_reported_once(rig: WatchRig) -> None:
     watchdog_of(rig, failing("broken", TransientError("away"))).tick()
     for _ in range(2):
         watchdog_of(rig).tick()

@@ -504,7 +504,7 @@ def test_secret_fields__by_role__are_masked_or_shown(board: Board, role: Role, o
     assert found == {"oncallUser": oncall, "notificationState": {"jiraTicket": ticket, "slackThreadTs": None}}
 
 
-def test_principal__nobody_known__401_as_everywhere(board: Board) -> None:
+def test_principal__no_one_known__401_as_everywhere(board: Board) -> None:
     board.principal = None
 
     answer = board.http("POST", json={"query": "{ __typename }"})
@@ -534,7 +534,7 @@ def test_store__cannot_be_asked__datasets_are_remembered_and_the_rest_is_worth_a
     assert known == {"dataset": {"urn": ORDERS}}
 
 
-def test_errors__a_bug__tells_nothing_of_itself(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors__a_bug__reports_nothing_of_itself(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_given: Any, **_more: Any) -> Any:
         raise RuntimeError("the password is hunter2")
 
@@ -547,7 +547,7 @@ def test_errors__a_bug__tells_nothing_of_itself(board: Board, monkeypatch: pytes
     assert "hunter2" not in str(error)
 
 
-def test_compliance__of_a_critical_signal_that_nobody_counted_for__is_what_was_measured(board: Board) -> None:
+def test_compliance__of_a_critical_signal_that_no_one_counted_for__is_what_was_measured(board: Board) -> None:
     board.register(STOCK)
     now_ms = int(board.clock.seconds() * 1000)
     value = SignalValue(

@@ -375,7 +375,7 @@ def test_stream__a_query__one_answer_and_complete(board: Board) -> None:
         (f'subscription {{ incidentChanged(datasetUrn: "{STOCK}") {{ title }} }}', "forbidden"),
     ],
 )
-def test_stream__refused__is_told_within_the_stream(board: Board, query: str, code: str) -> None:
+def test_stream__refused__is_reported_within_the_stream(board: Board, query: str, code: str) -> None:
     board.principal = Principal("vera", frozenset({Role.VIEWER}), ("urn:dp:orders:*", "what"))
 
     async def talk() -> list[Any]:
@@ -388,7 +388,7 @@ def test_stream__refused__is_told_within_the_stream(board: Board, query: str, co
     assert second in (("complete", None), None)
 
 
-def test_signal_changed__transitions__are_told_as_they_stand_of_what_was_asked(board: Board) -> None:
+def test_signal_changed__transitions__are_reported_as_they_stand_of_what_was_asked(board: Board) -> None:
     board.register(ORDERS)
     board.register(STOCK, Tier.TIER_2)
 
@@ -411,7 +411,7 @@ def test_signal_changed__transitions__are_told_as_they_stand_of_what_was_asked(b
     assert board.store.on_the_loop == 0
 
 
-def test_incident_changed__out_of_scope__is_not_told_and_secrets_are_masked(board: Board) -> None:
+def test_incident_changed__out_of_scope__is_not_reported_and_secrets_are_masked(board: Board) -> None:
     board.register(ORDERS)
     board.register(STOCK)
     board.principal = Principal("vera", frozenset({Role.VIEWER}), ("urn:dp:stock:*",))

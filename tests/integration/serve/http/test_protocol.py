@@ -241,7 +241,7 @@ def test_later__caller_has_left__the_answer_is_dropped() -> None:
     talk(ask)
 
 
-def test_later__server_drains__is_answered_and_told_that_it_was_the_last() -> None:
+def test_later__server_drains__is_answered_and_informed_that_it_was_the_last() -> None:
     async def ask(app: App, talk: Talk) -> None:
         talk.writer.write(request(b"late", "later"))
         await app.came.wait()

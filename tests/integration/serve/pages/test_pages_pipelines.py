@@ -1,4 +1,4 @@
-"""Pages of pipelines and runs: trouble first, in few calls of the store, to whom may see it, and told of changes."""
+"""Pages of pipelines and runs: trouble first, in few calls of the store, to whom may see it, and updated on changes."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_list__due_before_it_was_defined__is_nobodys_fault(site: PipelineSite) -
     assert "is the engine running" not in said
 
 
-def test_list__breaker_opens__is_stopped_and_told_on_the_board(site: PipelineSite) -> None:
+def test_list__breaker_opens__is_stopped_and_reported_on_the_board(site: PipelineSite) -> None:
     site.define("broken", budgets={"breaker": 1})
     site.clock.advance(86_400)
     site.fail("broken")
@@ -324,7 +324,7 @@ def test_list__many_pipelines_of_many_periods__asks_the_store_as_often_as_for_on
 # One pipeline.
 
 
-def test_pipeline__that_waits__is_told_whole(troubled: PipelineSite) -> None:
+def test_pipeline__that_waits__is_reported_whole(troubled: PipelineSite) -> None:
     page = troubled.page("/ui/pipelines/p-waiting")
     said = text_of(page)
 
@@ -506,7 +506,7 @@ def test_fragment__asked_for__is_the_inside_of_the_page_alone(troubled: Pipeline
 # Staying up to date.
 
 
-def test_changes__of_one_pipeline__are_told_to_its_page_and_not_those_of_others(site: PipelineSite) -> None:
+def test_changes__of_one_pipeline__are_reported_to_its_page_and_not_those_of_others(site: PipelineSite) -> None:
     site.define("loads")
     site.define("other")
     site.clock.advance(86_400)
@@ -525,7 +525,7 @@ def test_changes__of_one_pipeline__are_told_to_its_page_and_not_those_of_others(
     following(site, talk, query="pipeline_id=loads")
 
 
-def test_changes__of_all_pipelines_or_of_everything__tell_of_runs_to_whom_may_see_them(site: PipelineSite) -> None:
+def test_changes__of_all_pipelines_or_of_everything__report_runs_to_whom_may_see_them(site: PipelineSite) -> None:
     site.define("loads")
     site.clock.advance(86_400)
 
@@ -550,7 +550,7 @@ def _log(date: str, status: RunStatus, **more: Any) -> RunLog:
     return RunLog(pipeline_id="p", schedule_id="daily", date=date, status=status, **given)
 
 
-def test_cells__periods_of_all_kinds__are_in_order_and_told_apart_without_colour() -> None:
+def test_cells__periods_of_all_kinds__are_in_order_and_distinguished_without_colour() -> None:
     logs = [
         _log("2026-01-04", RunStatus.RUNNING),
         _log("2026-01-03", RunStatus.FAILED, ended_at_ms=5_000),
@@ -600,7 +600,7 @@ def test_phases__of_a_run_that_goes_on__reach_until_now() -> None:
         (10, 9, ("breached", "1 h late")),
     ],
 )
-def test_sla__of_a_period__is_told_as_it_stands(now_hour: int, succeeded_hour: int | None, said: Any) -> None:
+def test_sla__of_a_period__is_reported_as_it_stands(now_hour: int, succeeded_hour: int | None, said: Any) -> None:
     day = datetime(2026, 1, 16, tzinfo=UTC)
     moments = SlaMoments(day.replace(hour=8), day.replace(hour=7))
     done_ms = None if succeeded_hour is None else int(day.replace(hour=succeeded_hour).timestamp() * 1000)
@@ -610,7 +610,7 @@ def test_sla__of_a_period__is_told_as_it_stands(now_hour: int, succeeded_hour: i
     assert (found.state, sla_text(found)) == said
 
 
-def test_definition__of_every_kind_of_rule_and_schedule__is_told_in_words() -> None:
+def test_definition__of_every_kind_of_rule_and_schedule__is_reported_in_words() -> None:
     body = {
         "id": "p",
         "period": "daily",

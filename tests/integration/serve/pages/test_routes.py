@@ -1,4 +1,4 @@
-"""Pages: what they show to whom, that nothing that users wrote runs in a browser, and that they are told of changes."""
+"""Pages: what they show to whom, that nothing that users wrote runs in a browser, and updates on changes."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_index__a_browser__is_led_to_the_pages(empty: Site) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-def test_index__a_program__is_told_what_there_is(empty: Site, accept: str) -> None:
+def test_index__a_program__is_given_what_there_is(empty: Site, accept: str) -> None:
     found = done(empty.get(f"{ORIGIN}/", headers={"accept": accept}), 200)
 
     assert found["links"]["pages"] == "/ui"
@@ -266,7 +266,7 @@ def test_page__of_a_name_that_is_none__says_what_is_wrong(empty: Site) -> None:
 # The board.
 
 
-def test_board__nothing_registered__tells_the_command_that_begins(empty: Site) -> None:
+def test_board__nothing_registered__reports_the_command_that_begins(empty: Site) -> None:
     said = text_of(empty.page("/ui"))
 
     assert "No datasets yet" in said
@@ -308,7 +308,7 @@ def test_board__a_signal_that_recovers__is_no_longer_on_it(site: Site) -> None:
 # Datasets.
 
 
-def test_dataset__with_trouble__is_told_whole(troubled: Site) -> None:
+def test_dataset__with_trouble__is_reported_whole(troubled: Site) -> None:
     incident = troubled.incidents[ORDERS]
     page = troubled.dataset_page()
     said = text_of(page)
@@ -370,7 +370,7 @@ def test_datasets__filters__narrow_the_list_and_go_on_to_its_next_page(site: Sit
 # Incidents.
 
 
-def test_incident__with_evidence__tells_why(troubled: Site) -> None:
+def test_incident__with_evidence__reports_why(troubled: Site) -> None:
     incident = troubled.incidents[ORDERS]
     page = troubled.incident_page(incident)
     said = text_of(page)
@@ -474,7 +474,7 @@ def test_scope__a_viewer__sees_secret_fields_masked(troubled: Site) -> None:
     assert "OPS-7" not in page
 
 
-def test_scope__a_role_that_may_read_only_some_parts__is_told_what_is_not_shown(troubled: Site) -> None:
+def test_scope__a_role_that_may_read_only_some_parts__is_given_what_is_not_shown(troubled: Site) -> None:
     incident = troubled.incidents[ORDERS]
     key = troubled.key("gate", Role.ENFORCER)
     said = text_of(troubled.dataset_page(key=key))
@@ -496,7 +496,7 @@ def test_pipelines__a_server_without__has_no_link_to_them_and_says_how_to_get_so
     assert "/ui/pipelines" not in empty.page("/ui")
 
 
-def test_scope__nobody_known__sees_no_page_but_how_to_say_who_they_are(guarded: Site) -> None:
+def test_scope__no_one_known__sees_no_page_but_how_to_say_who_they_are(guarded: Site) -> None:
     for path in (*PAGES, "/ui/datasets/urn%3Adp%3Ax", "/ui/incidents/INC-1"):
         answer = guarded.get(ORIGIN + path)
         assert answer.status_code == 401
@@ -556,7 +556,7 @@ def _break(site: Site, urn: str, state: str = "CRITICAL") -> None:
     assert site.health.signals.update(update).is_success
 
 
-def test_changes__a_signal_breaks__the_page_is_told_of_it_and_its_incident(site: Site) -> None:
+def test_changes__a_signal_breaks__the_page_is_reported_it_and_its_incident(site: Site) -> None:
     site.dataset()
     site.clock.advance(60)
 
@@ -568,7 +568,7 @@ def test_changes__a_signal_breaks__the_page_is_told_of_it_and_its_incident(site:
     following(site, talk)
 
 
-def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_told(site: Site) -> None:
+def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_reported(site: Site) -> None:
     site.dataset(ORDERS)
     site.dataset(PAYMENTS)
     key = site.key("limited", Role.VIEWER, scopes=("urn:dp:orders:*",))
@@ -607,7 +607,7 @@ def test_changes__server_stops__the_stream_ends(site: Site) -> None:
     ("seconds", "said"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (4000, "1 h 6 min"), (90_000, "1 d 1 h"), (1e6, "11 d")],
 )
-def test_span__of_seconds__is_told_in_two_units_at_most(seconds: float, said: str) -> None:
+def test_span__of_seconds__is_reported_in_two_units_at_most(seconds: float, said: str) -> None:
     assert labels.span(seconds) == said
 
 

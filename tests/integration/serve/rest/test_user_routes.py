@@ -160,7 +160,7 @@ def test_request__head__is_that_of_get_without_the_body(ask: Ask, router: Router
     assert (broken.status_code, broken.content) == (409, b"")
 
 
-def test_request__options__tells_the_methods_unless_the_app_answers(ask: Ask, router: Router) -> None:
+def test_request__options__reports_the_methods_unless_the_app_answers(ask: Ask, router: Router) -> None:
     router.get("/orders/{id}")(echo)
     router.delete("/orders/{id}")(echo)
     router.get("/own")(echo)
@@ -177,7 +177,7 @@ def test_request__options__tells_the_methods_unless_the_app_answers(ask: Ask, ro
 
 
 @pytest.mark.parametrize("path", ["/orders/7", "/plain", "/orders/a%2Fb"])
-def test_request__another_method__is_405_and_tells_the_right_ones(ask: Ask, router: Router, path: str) -> None:
+def test_request__another_method__is_405_and_reports_the_right_ones(ask: Ask, router: Router, path: str) -> None:
     router.get("/orders/{id}")(echo)
     router.get("/plain")(echo)
 
@@ -492,7 +492,7 @@ def test_cors__off__nothing_is_said(ask: Ask, router: Router) -> None:
     assert ask("GET", "/a", headers={"Origin": PAGE}).status_code == 403
 
 
-def test_cors__preflight_and_answers__tell_the_page_that_is_allowed(
+def test_cors__preflight_and_answers__report_the_page_that_is_allowed(
     application: Application, ask: Ask, router: Router
 ) -> None:
     application.allowed_hosts = ["shop.example", "other.example"]

@@ -175,7 +175,7 @@ def test_error__with_a_very_long_message__still_arrives() -> None:
 
 
 @pytest.mark.parametrize("name", ["GetSignalState", "GetSignalState_inline"])
-def test_error__nobody_foresaw__is_internal_without_a_word_of_it(name: str) -> None:
+def test_error__no_one_foresaw__is_internal_without_a_word_of_it(name: str) -> None:
     async def scenario(ports: Ports) -> tuple[grpc.aio.AioRpcError, Any]:
         return await refused(ports), await ports.post(GET, REQUEST)
 
@@ -214,7 +214,7 @@ def test_deadline__passed_before_the_start__does_no_work() -> None:
     assert (answer.status_code, answer.json()["code"], called) == (504, "deadline_exceeded", [])
 
 
-def test_deadline__passes_during_the_work__is_told_at_once_and_known_to_the_handler() -> None:
+def test_deadline__passes_during_the_work__is_reported_at_once_and_known_to_the_handler() -> None:
     release = threading.Event()
     remaining: list[float | None] = []
     known_to_the_store: list[float | None] = []
@@ -342,7 +342,7 @@ def test_caller__without_the_right__is_refused_on_both() -> None:
     assert unauthenticated.status_code == 401
 
 
-def test_caller__is_told_by_its_headers__on_both() -> None:
+def test_caller__is_reported_by_its_headers__on_both() -> None:
     seen: list[tuple[str | None, str]] = []
 
     def identify(call: RpcCall) -> Principal:
@@ -513,7 +513,7 @@ def test_bulk__takes_long__what_carries_one_value_is_not_in_line_behind_it() -> 
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection__asked__tells_services_and_their_messages(version: str) -> None:
+def test_reflection__asked__reports_services_and_their_messages(version: str) -> None:
     async def ask(ports: Ports, **question: str) -> Any:
         method: Any = ports.channel.stream_stream(
             f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
@@ -588,7 +588,7 @@ def test_large_message__caller_without_credentials__is_refused_before_it_is_read
     assert answer.startswith(b"HTTP/1.1 401 ")
 
 
-def test_health__asked_for_a_service__tells_that_it_serves() -> None:
+def test_health__asked_for_a_service__reports_that_it_serves() -> None:
     async def scenario(ports: Ports) -> tuple[list[int], grpc.StatusCode]:
         method: Any = ports.channel.unary_unary(
             "/grpc.health.v1.Health/Check",

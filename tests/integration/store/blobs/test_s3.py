@@ -24,7 +24,7 @@ CALLS: list[Callable[[S3Blobs], object]] = [
 
 
 def _blobs(answer: Callable[[], AWSResponse] | None = None) -> S3Blobs:
-    """Blobs behind a port that nobody listens on; with `answer`, it is given instead of sending anything."""
+    """Blobs behind a port without a listener; with `answer`, it is given instead of sending anything."""
     client = boto3.session.Session("a", "b", region_name="eu-west-1").client(
         "s3",
         endpoint_url="http://127.0.0.1:9",
@@ -37,7 +37,7 @@ def _blobs(answer: Callable[[], AWSResponse] | None = None) -> S3Blobs:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=["get", "put", "delete", "list"])
-def test_call__nobody_listens__is_busy(call: Callable[[S3Blobs], object]) -> None:
+def test_call__no_one_listens__is_busy(call: Callable[[S3Blobs], object]) -> None:
     with pytest.raises(StoreBusyError, match=EndpointConnectionError.__name__):
         call(_blobs())
 

@@ -1,4 +1,4 @@
-"""Items that their makers answer for, and writes under a version: what is looked at, and what is told."""
+"""Items that their makers answer for, and writes under a version: what is looked at, and what is reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_put__vouched__is_read_as_a_plain_one_is(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"secret": b"\x00"}, {"$odd": 1}, {"breach_pk": "B", "breach_sk": "1"}])
-def test_put__under_a_version__passes_once_and_is_then_told_of_the_whole_item(
+def test_put__under_a_version__passes_once_and_is_then_reported_the_whole_item(
     store: SqliteStore, more: dict[str, object]
 ) -> None:
     store.put(SIGNAL_STATE, item(1, **more))

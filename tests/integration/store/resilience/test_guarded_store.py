@@ -150,7 +150,7 @@ def test_guarded__is_a_store(rig: Rig) -> None:
         store.get(CONTROL, KEY)
 
 
-def test_guarded__submit__tells_the_outcome(rig: Rig) -> None:
+def test_guarded__submit__reports_the_outcome(rig: Rig) -> None:
     told: list[BaseException | None] = []
     ended = threading.Event()
 
@@ -171,7 +171,7 @@ def test_guarded__submit__tells_the_outcome(rig: Rig) -> None:
     assert len(told) == 2
 
 
-def test_guarded__submit_to_a_table_that_is_ill__is_told_and_not_raised(rig: Rig) -> None:
+def test_guarded__submit_to_a_table_that_is_ill__is_reported_and_not_raised(rig: Rig) -> None:
     told: list[BaseException | None] = []
     rig.fail_with(StoreBusyError("x"))
     for _ in range(12):
@@ -311,7 +311,7 @@ def test_guarded__interrupted_probe__frees_its_place(rig: Rig) -> None:
     assert [rig.get() for _ in range(3)] == [None] * 3
 
 
-def test_guarded__watcher__is_told_of_each_call(rig: Rig) -> None:
+def test_guarded__watcher__is_reported_each_call(rig: Rig) -> None:
     rig.store.get(CONTROL, KEY)
     rig.store.put(CONTROL, ROW)
     rig.fail_with(StoreBusyError("x"))

@@ -90,7 +90,7 @@ def test_check__again_and_again__is_asked_of_what_is_there_now(
         store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(3))])
 
 
-def test_change__row_was_swept_since__is_told_as_a_new_one(store: SqliteStore, clock: VirtualClock) -> None:
+def test_change__row_was_swept_since__is_reported_as_a_new_one(store: SqliteStore, clock: VirtualClock) -> None:
     store.put(SIGNAL_STATE, item(1, ttl=int(clock.seconds()) + 10))
     clock.advance(11)
     assert store.sweep() == 1

@@ -21,7 +21,7 @@ def answering(*statuses: int) -> Callable[[Asked], Reply]:
     return lambda _: (left.pop(0) if len(left) > 1 else left[0], b"because of the moon")
 
 
-def test_start__receiver_that_accepts__is_completed_and_was_told_what_for(tmp_path: Path) -> None:
+def test_start__receiver_that_accepts__is_completed_and_was_given_what_for(tmp_path: Path) -> None:
     # bug 32: a kind that is over at once has an id too.
     with serving(answering(200)) as api:
         started = kinds(tmp_path).start(order("http", {"url": f"{api.url}/load/${{date}}"}))
@@ -98,7 +98,7 @@ def test_start__no_answer_in_time__is_a_time_out_and_not_sent_twice(tmp_path: Pa
     assert len(api.asked) == 1
 
 
-def test_start__nobody_listens__is_transient(tmp_path: Path) -> None:
+def test_start__no_one_listens__is_transient(tmp_path: Path) -> None:
     with serving(answering(200)) as api:
         url = api.url
     with pytest.raises(TriggerFailedError, match="cannot be reached") as caught:

@@ -263,7 +263,7 @@ def test_start__server_killed_meanwhile__waits_for_the_command_that_still_runs(t
     assert registry.poll(order("command", config), {}).state is JobState.SUCCEEDED
 
 
-def test_poll__command_whose_end_nobody_saw__has_failed(tmp_path: Path) -> None:
+def test_poll__command_whose_end_no_one_saw__has_failed(tmp_path: Path) -> None:
     # bug 42: what is not there is an answer and no crash.
     registry = kinds(tmp_path)
 

@@ -96,7 +96,7 @@ def test_budget__ways_of_unlike_cost__the_costliest() -> None:
     assert event_budget(machine).events_per_pass == 2 + 2 + 5 + 5
 
 
-def test_budget__inline_map_of_unknown_length__cost_per_item_is_told_apart() -> None:
+def test_budget__inline_map_of_unknown_length__cost_per_item_is_distinguished() -> None:
     machine = _machine({"All": {"Type": "Map", "ItemProcessor": _machine({"A": _task(End=True)}), "End": True}})
 
     found = event_budget(machine)

@@ -74,7 +74,7 @@ def test_template__evaluated_twice__shares_no_object_that_it_made() -> None:
         (None, False),
     ],
 )
-def test_is_dynamic__value__tells_whether_anything_is_evaluated(value: Any, dynamic: bool) -> None:
+def test_is_dynamic__value__reports_whether_anything_is_evaluated(value: Any, dynamic: bool) -> None:
     assert is_dynamic(value) is dynamic
 
 

@@ -36,7 +36,7 @@ def test_pause__given_a_retrier__then_backs_off_to_its_bounds(retrier: Retrier, 
     assert pauses(retrier) == expected
 
 
-def test_pause__given_an_error_nobody_names__then_gives_up() -> None:
+def test_pause__given_an_error_no_one_names__then_gives_up() -> None:
     attempts = RetryCounter((Retrier(("Other",)),))
     assert attempts.next_delay("E", draw()) is None
     assert attempts.counts == [0]

@@ -1,4 +1,4 @@
-"""Secret headers come from files, are read anew each time, and are told to nobody but their receiver."""
+"""Secret headers come from files, are read anew each time, and are sent to their receiver alone."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_files__for_what_is_not_a_receiver__are_refused(tmp_path: Path, named: s
         HeaderFiles({named: str(tmp_path / "shop")})
 
 
-def test_files__shown__tell_no_header(tmp_path: Path) -> None:
+def test_files__shown__report_no_header(tmp_path: Path) -> None:
     files = headers_of(tmp_path / "shop", "x-key: s3cret")
 
     assert "s3cret" not in f"{files!r} {files.headers('shop.example:443')!r} {files.headers('shop.example:443')}"

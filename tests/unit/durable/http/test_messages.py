@@ -47,7 +47,7 @@ def test_headers__any_case_and_repeated__read_and_changed_by_name() -> None:
         del headers["set-cookie"]
 
 
-def test_headers__shown__do_not_tell_their_values() -> None:
+def test_headers__shown__do_not_report_their_values() -> None:
     request = Request(headers=Headers({"Authorization": "Bearer hunter2"}))
 
     assert "hunter2" not in repr(request)

@@ -71,7 +71,7 @@ def test_openapi__of_a_router__every_reference_leads_somewhere_and_ids_are_uniqu
     assert msgspec.json.decode(msgspec.json.encode(document)) == document
 
 
-def test_openapi__of_routes_and_commands__tells_what_they_take_and_give() -> None:
+def test_openapi__of_routes_and_commands__reports_what_they_take_and_give() -> None:
     paths = openapi(_documented(), "Orders", "1")["paths"]
 
     show = paths["/orders/{id}"]["get"]

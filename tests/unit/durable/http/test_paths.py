@@ -102,7 +102,7 @@ def test_match__head__is_that_of_get_unless_there_is_one() -> None:
     assert method("/b") == "HEAD"
 
 
-def test_match__method_is_not_there__tells_those_that_are() -> None:
+def test_match__method_is_not_there__reports_those_that_are() -> None:
     router = declared(("DELETE", "/a/{id}"), ("GET", "/a/{id}"), ("PUT", "/a/new"))
 
     match = router.match("PATCH", "/a/new")

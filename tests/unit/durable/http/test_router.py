@@ -139,7 +139,7 @@ def test_response__cannot_be_sent__is_bad_output(value: object) -> None:
         call(router, "GET", "/a").to_wire()
 
 
-def test_async_handler__with_and_without_middleware__is_awaited_by_whoever_serves() -> None:
+def test_async_handler__with_and_without_middleware__is_awaited_by_the_caller_that_serves() -> None:
     router = Router()
 
     async def show(request: Request) -> str:
@@ -291,7 +291,7 @@ def test_cors__contradictions__refused() -> None:
             bad()
 
 
-def test_cors__one_origin__only_it_is_told() -> None:
+def test_cors__one_origin__only_it_is_reported() -> None:
     cors = Cors(origins=["https://Shop.example:8443"], methods=["post"], exposed_headers=["X-A"], credentials=True)
 
     assert cors.answer_headers("https://evil.example") == {"vary": "origin"}

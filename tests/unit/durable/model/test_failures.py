@@ -105,7 +105,7 @@ def _back(error: BaseException) -> BaseException:
     return revive(_sent(describe(error)), otherwise=ActivityFailure, **FACTS)
 
 
-def test_describe__ordinary_error__tells_all() -> None:
+def test_describe__ordinary_error__reports_all() -> None:
     info = describe(_raised(CardDeclined(51, object())))
     assert (info.type, info.message) == ("CardDeclined", "declined with code 51")
     assert (info.module, info.qualname) == (__name__, "CardDeclined")
@@ -124,7 +124,7 @@ def test_describe__class_tree__is_named_without_the_roots() -> None:
     assert describe(CardDeclined.Stolen()).class_names() == (f"{__name__}.CardDeclined.Stolen",)
 
 
-def test_describe__nothing_to_tell__is_small() -> None:
+def test_describe__nothing_to_report__is_small() -> None:
     assert msgspec.json.encode(describe(ValueError())) == (
         b'{"type":"ValueError","message":"","module":"builtins","qualname":"ValueError"}'
     )
@@ -315,7 +315,7 @@ def test_describe__hostile_error__never_raises_and_can_be_sent(make: Callable[[]
     assert isinstance(revive(info, otherwise=ActivityFailure, **FACTS), Exception)
 
 
-def test_describe__hostile_error__tells_what_it_can() -> None:
+def test_describe__hostile_error__reports_what_it_can() -> None:
     assert describe(Hostile("x")).message == "<Hostile cannot be shown as text>"
     assert bytes(describe(Hostile("x")).args) == b'["x"]'
     assert describe(OddText()).message == "half a pair: \\ud800"

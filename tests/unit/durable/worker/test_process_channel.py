@@ -1,4 +1,4 @@
-"""Channels of processes: messages arrive whole and in order, and nonsense is the end of what is heard."""
+"""Channels of processes: messages arrive whole and in order, and nonsense is the end of what is received."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_send__from_several_threads_at_once__no_message_is_cut_by_another(ends: 
     ]
 
 
-def test_channel__the_other_end_is_gone__what_it_had_said_is_heard_first(ends: Ends) -> None:
+def test_channel__the_other_end_is_gone__what_it_had_said_is_received_first(ends: Ends) -> None:
     worker, child, wire = ends
     child.send(Done(1, 2, 3))
     wire.close()
@@ -153,7 +153,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
-def test_heard__nonsense__is_the_end_of_what_is_heard(ends: Ends, nonsense: bytes) -> None:
+def test_received__nonsense__is_the_end_of_what_is_received(ends: Ends, nonsense: bytes) -> None:
     worker, child, wire = ends
     wire.sendall(nonsense)
 
@@ -167,7 +167,9 @@ def test_heard__nonsense__is_the_end_of_what_is_heard(ends: Ends, nonsense: byte
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
-def test_heard__nonsense_behind_messages_that_came_with_it__those_are_heard_first(ends: Ends, nonsense: bytes) -> None:
+def test_received__nonsense_behind_messages_that_came_with_it__those_are_received_first(
+    ends: Ends, nonsense: bytes
+) -> None:
     worker, _, wire = ends
     wire.sendall(pack(Ready()) + pack(Done(1, 2, 3)) + nonsense)
 
@@ -176,7 +178,7 @@ def test_heard__nonsense_behind_messages_that_came_with_it__those_are_heard_firs
         worker.receive()
 
 
-def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None:
+def test_received__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None:
     worker, child, _ = ends
     worker.send(JOB)
     worker._end.sendall(b"\xff" * 64)

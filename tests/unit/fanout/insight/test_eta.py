@@ -130,7 +130,7 @@ def test_durations__chunks_of_all_kinds__are_those_of_completed_ones() -> None:
     assert durations_of(chunks) == [100, 300]
 
 
-def test_history__a_tenth_of_the_rows__tells_the_whole_curve() -> None:
+def test_history__a_tenth_of_the_rows__reports_the_whole_curve() -> None:
     # 1,000 chunks, one a second, of which every tenth was read.
     chunks = [made_chunk(number, begin_ms=T0 + 1000 * number) for number in range(0, 1000, 10)]
     counts = Counts(total=2000, done=1000, queued=1000)

@@ -23,7 +23,7 @@ def test_shares__any_wants__give_all_the_room_and_no_more_than_is_wanted(room: i
 
 
 @given(st.integers(1, 100), WANTS)
-def test_shares__any_wants__nobody_has_a_place_that_another_had_the_better_claim_to(
+def test_shares__any_wants__no_one_has_a_place_that_another_had_the_better_claim_to(
     room: int, wants: list[Want]
 ) -> None:
     given_out = shares(room, wants)
@@ -56,7 +56,7 @@ def test_shares__one_place_and_equals__goes_to_the_one_named_first() -> None:
     assert shares(1, [Want("b", 5), Want("a", 5)]) == {"b": 1}
 
 
-def test_shares__one_place_again_and_again__nobody_starves() -> None:
+def test_shares__one_place_again_and_again__no_one_starves() -> None:
     running = dict.fromkeys("abc", 0)
     for _ in range(30):
         wants = [Want(name, 1, running[name], priority) for name, priority in zip("abc", (9, 5, 1), strict=True)]

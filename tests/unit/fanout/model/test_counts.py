@@ -70,7 +70,7 @@ def test_by_status__any_counts__adds_up_to_the_total(numbers: dict[str, int]) ->
     assert made.open + made.completed + made.failed + made.cancelled + made.skipped == made.total
 
 
-def test_drift__a_number_that_someone_has_changed__is_told() -> None:
+def test_drift__a_number_that_someone_has_changed__is_reported() -> None:
     assert Counts(total=5, done=7).drift() == 2
     assert Counts(total=5, done=3).drift() == -2
 

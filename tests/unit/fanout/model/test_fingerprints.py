@@ -50,7 +50,7 @@ def test_fingerprint__of_any_text__is_twelve_hexadecimal_digits_and_stable(messa
     assert found == fingerprint(error_class, message)
 
 
-def test_fingerprint__of_text_that_is_half_a_character__is_told_all_the_same() -> None:
+def test_fingerprint__of_text_that_is_half_a_character__receives_all_the_same() -> None:
     assert re.fullmatch(r"[0-9a-f]{12}", fingerprint("OSError", "no such file: caf\udce9"))
 
 

@@ -34,7 +34,7 @@ def test_message__without_parameters__does_not_speak_of_them() -> None:
     assert "params" not in json.loads(message_about(fanout_of(RUN), chunk_of(CHUNK)))
 
 
-def test_message__without_a_chunk_id__is_told_by_the_name_of_the_input() -> None:
+def test_message__without_a_chunk_id__is_reported_by_the_name_of_the_input() -> None:
     assert message_of({"chunk_key": "chunks/run/chunk-0000500.npz", "run_id": "run"}).chunk_id == "chunk-0000500"
 
 

@@ -100,7 +100,7 @@ def test_any_source__an_item_that_is_too_large__is_refused_by_its_place() -> Non
     assert piece.items == 1
 
 
-def test_describe__other_items_or_bounds__are_told_apart() -> None:
+def test_describe__other_items_or_bounds__are_distinguished() -> None:
     described = [
         ListSource([1, 2]).describe(), ListSource([2, 1]).describe(), ListSource([1, "2"]).describe(),
         ListSource([12]).describe(), ListSource([[1, 2]]).describe(), RangeSource(0, 2).describe(),
@@ -246,7 +246,7 @@ def test_file__that_cannot_be_read__is_refused_when_it_is_named(
 
 
 @pytest.mark.timeout(20)
-def test_file_mark__a_pipe_that_nobody_writes_to__is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_file_mark__a_pipe_that_no_one_writes_to__is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(NotFoundError, match="pipe"):

@@ -160,7 +160,7 @@ def test_last_good__given_it_is_of_the_same_batch__then_the_failure_gets_what_pa
     assert sampler.admit("evd-3", "FAIL", URN, 2).last_good == "packed evd-d"
 
 
-def test_batch__given_one_says_what_nobody_knows__then_the_others_are_decided_on_all_the_same() -> None:
+def test_batch__given_one_says_what_is_unknown__then_the_others_are_decided_on_all_the_same() -> None:
     sampler = Sampler(QUIET, Limits(), Stats())
 
     found = sampler.admit_many(_passed([URN] * 3, "a")._replace(results=["FAIL", "MAYBE", "FAIL"]), 0)

@@ -306,7 +306,7 @@ def test_changed__everything_at_once__is_one_version() -> None:
     assert changed.notification_state == Notification(slack_thread_ts="1.2", jira_ticket="OPS-1")
 
 
-def test_changed__ticket__keeps_where_else_people_were_told() -> None:
+def test_changed__ticket__keeps_where_else_people_were_reported() -> None:
     told = decisions.changed(opened(), Changes(notification_state=Notification(slack_thread_ts="1.2")), "a", NOW_MS)
     changed = decisions.changed(told, Changes(ticket="OPS-1"), "a", NOW_MS)
     assert changed.notification_state == Notification(slack_thread_ts="1.2", jira_ticket="OPS-1")
@@ -343,7 +343,7 @@ def test_changed__text_that_is_too_long__is_refused(field: str) -> None:
 
 @pytest.mark.parametrize("field", ["root_cause", "mitigation", "reason"])
 def test_changed__resolution_that_is_too_long__is_refused(field: str) -> None:
-    """A row of more than 400 KB could not be stored, and the caller would be told of a store."""
+    """A row of more than 400 KB could not be stored, and the caller would get an error of the store."""
     changes = Changes(status="RESOLVED", resolution=replace(Resolution(), **{field: "x" * 500_000}))
     with pytest.raises(InvalidPayloadError):
         decisions.changed(opened(), changes, "ana", NOW_MS)

@@ -193,7 +193,7 @@ def test_made_urn__names_that_look_alike__never_become_one() -> None:
         assert urns.version_of(urn) is None
 
 
-def test_made_urn__a_name_made_to_look_like_that_of_another__is_told_apart() -> None:
+def test_made_urn__a_name_made_to_look_like_that_of_another__is_distinguished() -> None:
     other = made_urn("pg", "a b")
     forged = other.rpartition(":")[2].replace("~", "/")
 
@@ -227,7 +227,7 @@ def test_made_column__odd_names__are_legal_and_differ() -> None:
     assert made_column(TABLE, "") is None
 
 
-def test_producer_id__namespaces_with_dots__are_told_apart() -> None:
+def test_producer_id__namespaces_with_dots__are_distinguished() -> None:
     ids = [producer_id("a.b", "c"), producer_id("a", "b.c"), producer_id("a.b.c", "d"), producer_id("a", "b c")]
 
     assert len(set(ids)) == 4

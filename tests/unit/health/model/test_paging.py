@@ -25,7 +25,7 @@ KEYRING = Keyring.generate(CLOCK)
 
 
 class AnIndex:
-    """An index as DynamoDB has it: in the order of its sort key, and equals of that in an order nobody knows."""
+    """An index as DynamoDB has it: in the order of its sort key, and equals of that in an unknown order."""
 
     def __init__(self, rows: Sequence[Item], salt: int = 0) -> None:
         self.rows = list(rows)

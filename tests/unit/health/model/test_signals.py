@@ -84,7 +84,7 @@ def test_checked__window_that_ends_before_it_starts__is_refused() -> None:
 
 
 def test_checked__window_of_no_length__is_taken() -> None:
-    """Drift is told of by an event, not by a window."""
+    """Drift is reported by an event, not by a window."""
     checked(with_value(value(OK, NOW_MS), window_start=instant(NOW_MS)), NOW_MS)
 
 
@@ -166,7 +166,7 @@ def test_checked__what_is_no_signal_type__is_refused(kind: str) -> None:
         checked(update(signal_type=kind), NOW_MS)
 
 
-def test_checked__much_that_is_wrong__is_told_at_once() -> None:
+def test_checked__much_that_is_wrong__is_reported_at_once() -> None:
     told = refusal(with_value(value(CRITICAL, NOW_MS), score=2.0, failure_signature=None, slo_threshold=-1.0))
     assert "score" in told
     assert "failure_signature" in told

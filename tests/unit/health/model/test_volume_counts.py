@@ -1,4 +1,4 @@
-"""Volumes by the hour: each window counts once, as it was said last, in any order; what nobody counted is a gap."""
+"""Volumes by the hour: each window counts once, as it was said last, in any order; what was not counted is a gap."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_window__that_ended_with_the_hour__is_of_that_hour() -> None:
     assert window_of("2026-01-15T11:00:00.001Z", 7) == VolumeHour("2026-01-15T11", ((1, 7),))
 
 
-def test_points__hours_nobody_counted__are_gaps_and_nothing_counted_is_zero() -> None:
+def test_points__hours_no_one_counted__are_gaps_and_nothing_counted_is_zero() -> None:
     kept = Kept()
     kept.take(update(5, 12), update(10, 0, WARNING), update(125, 0))
 
@@ -137,7 +137,7 @@ def test_hours__older_than_can_be_asked_for__are_dropped(days: int) -> None:
     assert all(each.event_count is None for each in kept.points(DAYS_MAX))
 
 
-def test_hour__more_windows_than_are_told_apart__counts_them_all_and_none_twice() -> None:
+def test_hour__more_windows_than_are_distinguished__counts_them_all_and_none_twice() -> None:
     kept = Kept()
     seconds = [update(number / 10, 1) for number in range(1, 601)]
     kept.take(*seconds, seconds[3], seconds[-2])

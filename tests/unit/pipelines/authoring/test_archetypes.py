@@ -68,7 +68,7 @@ def test_load_archetypes__a_folder__adds_to_those_that_come_and_replaces_by_name
     assert len(shipped_archetypes()["batch-ingestion"].required_traits) == 3
 
 
-def test_load_archetypes__bad_files__are_all_told(tmp_path: Path) -> None:
+def test_load_archetypes__bad_files__are_all_reported(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: a\nrequired_traits: []\n")
     (tmp_path / "b.yaml").write_text("name: [\n")
     (tmp_path / "c.yaml").write_text("name: same\nrequired_traits: [{type: x}]\n")
@@ -118,7 +118,7 @@ readinessRule: {type: majority-pass, parameters: {threshold: 1}}
         ("name: a\nrequired_traits: [{type: a}]\nthreshold: 2\n", "threshold", "can never be"),
     ],
 )
-def test_read_archetypes__what_is_wrong__is_told_with_its_field(text: str, field: str, fact: str) -> None:
+def test_read_archetypes__what_is_wrong__is_reported_with_its_field(text: str, field: str, fact: str) -> None:
     found, (problem,) = read_archetypes(text, "a.yaml")
     assert found == []
     assert problem.field == field
@@ -158,7 +158,7 @@ def test_resolve__the_result_is_changed__the_archetype_and_the_next_result_are_n
     assert second.readiness.traits["fresh"].config == {"maxAge": "1h", "deep": {"a": [1]}}
 
 
-def test_resolve__a_required_trait_that_nobody_evaluates__is_refused() -> None:  # bug 38
+def test_resolve__a_required_trait_that_no_one_evaluates__is_refused() -> None:  # bug 38
     with pytest.raises(DefinitionError, match=r"orders: archetype load requires trait room; give it an evaluator"):
         resolve(_pipeline(), KNOWN)
 
@@ -207,7 +207,7 @@ def test_load_pipeline__with_an_archetype__what_the_file_leaves_out_is_the_arche
     assert resolve(pipeline, {"load": load}) == pipeline
 
 
-def test_load_pipeline__a_required_trait_that_nobody_evaluates__is_told_with_its_place() -> None:
+def test_load_pipeline__a_required_trait_that_no_one_evaluates__is_reported_with_its_place() -> None:
     (problem,) = errors("id: orders\narchetype: load\nreadiness:\n  traits: {}\n", Known(archetypes=KNOWN))
     assert (problem.field, problem.line) == ("readiness.traits.room", 4)
     assert "archetype load requires trait room" in problem.fact

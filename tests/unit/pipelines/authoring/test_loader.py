@@ -187,7 +187,7 @@ dry_run: yes
     }
 
 
-def test_load_pipeline__an_alias__is_told_where_it_is_used_and_where_it_is_written() -> None:
+def test_load_pipeline__an_alias__is_reported_where_it_is_used_and_where_it_is_written() -> None:
     (problem,) = errors("id: orders\nlabels: &l {a: 1}\n")
     assert (problem.field, problem.line, problem.column) == ("labels.a", 2, 16)
     found = errors("id: orders\nreadiness:\n  rules:\n    - &r {key: a, chek: b}\n    - *r\n")
@@ -355,7 +355,7 @@ def test_load_text__two_schedules_of_one_name__the_second_is_refused() -> None:
     assert [(each.field, each.line) for each in errors(text)] == [("schedules[1].name", 4)]
 
 
-def test_load_text__a_config_that_its_trigger_refuses__is_told_at_the_config(tmp_path: Path) -> None:
+def test_load_text__a_config_that_its_trigger_refuses__is_reported_at_the_config(tmp_path: Path) -> None:
     text = "id: orders\ntrigger:\n  type: glue\n  config: {job: x}\n"
     (problem,) = errors(text, real_triggers(tmp_path))
     assert (problem.field, problem.line) == ("trigger.config", 4)
@@ -411,7 +411,7 @@ def test_load_text__aliases_of_aliases__are_refused_before_they_fill_the_memory(
 # What is hardly meant.
 
 
-def test_load_text__nothing_that_could_start_it__is_told_and_loads() -> None:  # D23
+def test_load_text__nothing_that_could_start_it__is_reported_and_loads() -> None:  # D23
     loaded = load_text("id: orders\ntrigger: {type: http, config: {url: 'https://x.example'}}\n", SOURCE)
     assert [each.pipeline.id for each in loaded.pipelines] == ["orders"]
     (warning,) = loaded.problems
@@ -424,7 +424,7 @@ def test_load_text__cron_given_as_a_trigger__is_an_error_and_not_silence() -> No
     assert {problem.field for problem in found} == {"trigger.type", "trigger.expression"}
 
 
-def test_load_text__no_trigger__is_told_and_loads() -> None:
+def test_load_text__no_trigger__is_reported_and_loads() -> None:
     loaded = load_text('id: orders\nschedules: [{cron: "@daily"}]\n', SOURCE)
     assert len(loaded.checked()) == 1
     assert [problem.field for problem in loaded.problems] == ["trigger"]
@@ -502,7 +502,7 @@ def test_load_folder__the_medallion__is_right_in_every_file() -> None:
     assert unknown_upstreams([each.pipeline for each in loaded.pipelines], ()) == []
 
 
-def test_unknown_upstreams__one_that_nobody_defines__is_told_with_the_nearest() -> None:
+def test_unknown_upstreams__one_that_no_one_defines__is_reported_with_the_nearest() -> None:
     pipelines = [load_pipeline(text, SOURCE) for text in (_waits("aa", "brnze"), "id: bronze\n")]
     (problem,) = unknown_upstreams(pipelines, ["silver"])
     assert problem.is_warning
@@ -548,7 +548,7 @@ def _spoilt(document: Any, random: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_load_text__documents_spoilt_at_random__load_or_are_told_and_never_raise(seed: int) -> None:
+def test_load_text__documents_spoilt_at_random__load_or_are_reported_and_never_raise(seed: int) -> None:
     random = Random(seed)
     texts = [OLDER, NEWER, RIGHT, *(path.read_text() for path in sorted(MEDALLION.glob("*.yaml")))]
     for text in texts:

@@ -64,7 +64,7 @@ def test_write_project__one_of_the_files_is_there__nothing_is_written(tmp_path: 
     assert [path.read_text() for path in folder.rglob("*") if path.is_file()] == ["mine"]
 
 
-def test_write_project__where_nobody_can_write__says_so(tmp_path: Path) -> None:
+def test_write_project__where_no_one_can_write__says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreIOError, match="cannot be written"):
         write_project(tmp_path / "file" / "shop", "shop")

@@ -61,7 +61,7 @@ def test_catalogue__both_generations__have_all_their_names_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TOLD_BEFORE))
-def test_catalogue__people_were_told_of_it_before__still_alerts(name: str) -> None:
+def test_catalogue__people_were_reported_it_before__still_alerts(name: str) -> None:
     assert find(name).alerts
 
 
@@ -87,7 +87,7 @@ def test_catalogue__entries__are_each_made_once() -> None:
     assert len(texts) == len(set(texts)), "two names must not mean the same"
 
 
-def test_catalogue__every_name__is_told_by_some_code() -> None:
+def test_catalogue__every_name__is_reported_by_some_code() -> None:
     # Where they are declared, and where they are only heard of, nothing is told.
     elsewhere = {"event_names.py", "run_event_types.py", "watch_event_types.py", "outcome_signals.py"}
     files = (path for path in (ROOT / "src" / "headgate").rglob("*.py") if path.name not in elsewhere)
@@ -133,7 +133,7 @@ class _Bus:
 
 
 @pytest.mark.parametrize("name", list(EventName))
-def test_catalogue__any_event__is_brought_to_alerts_if_it_tells_or_ends_something(name: EventName) -> None:
+def test_catalogue__any_event__is_brought_to_alerts_if_it_reports_or_ends_something(name: EventName) -> None:
     kind = CATALOGUE[name]
     wanted = Subscription(name="n", types=(f"{TYPE_PREFIX}*",), filter=Filter(data={NEWS_FIELD: True}))
 
@@ -152,7 +152,7 @@ def test_catalogue__watchdog_is_degraded_or_silent__someone_is_woken() -> None:
         assert CATALOGUE[name].scope is Scope.INSTALLATION
 
 
-def test_catalogue__what_alerts_tell_of_themselves__is_in_it() -> None:
+def test_catalogue__what_alerts_report_themselves__is_in_it() -> None:
     assert CATALOGUE[EventName(CHANNEL_FAILED)].alerts
     assert not CATALOGUE[EventName(CHANNEL_RECOVERED)].alerts
 

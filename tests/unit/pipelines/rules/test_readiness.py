@@ -142,19 +142,19 @@ def test_error__its_category__says_whether_trying_again_helps(
     assert readiness_of(evaluation, results, pipeline).category is expected
 
 
-def test_blocking__nested_rules__named_down_to_what_can_be_mended() -> None:
+def test_blocking__nested_rules__named_down_to_what_can_be_repaired() -> None:
     tree = Rule(all=(THERE, Rule(all=(ABSENT, Rule(key="late"))), Rule(any=(ABSENT, Rule(key="late")), name="either")))
     assert [each.name for each in judged(tree).blocking] == ["refunds", "late", "either"]
 
 
-def test_warning_rule__does_not_hold__is_told_and_lets_pass() -> None:
+def test_warning_rule__does_not_hold__is_reported_and_lets_pass() -> None:
     verdict = judged(THERE, Rule(all=(THERE, replace(ABSENT, severity=Severity.WARN))))
     assert verdict.result is PROCEED
     assert [(each.name, each.status) for each in verdict.warnings] == [("refunds", "FAIL")]
 
 
 @pytest.mark.parametrize(("status", "would_be"), [(F, NOT_READY), (E, ERROR)])
-def test_shadow__not_ready__goes_on_and_tells(status: TraitStatus, would_be: ReadinessResult) -> None:
+def test_shadow__not_ready__goes_on_and_reports(status: TraitStatus, would_be: ReadinessResult) -> None:
     verdict = judged(ABSENT, traits={"a": status}, shadow=True)
     assert (verdict.result, verdict.shadowed, verdict.blocking) == (PROCEED, would_be, ())
     assert {each.name for each in verdict.warnings} == {"refunds", "a"}

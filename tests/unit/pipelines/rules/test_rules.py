@@ -167,7 +167,7 @@ def test_missing__sensor_or_field__is_unknown_and_never_zero() -> None:
     assert judged(replace(rule, check="not_equals"), Facts())[0] is UNKNOWN
 
 
-def test_exists__is_told_for_certain() -> None:
+def test_exists__is_reported_for_certain() -> None:
     assert judged(THERE) == (PASS, "orders is there")
     assert judged(ABSENT) == (FAIL, "refunds is missing")
     assert judged(Rule(key="orders", field="count")) == (PASS, "orders.count is there")
@@ -460,7 +460,7 @@ def test_trigger__a_sensor_of_a_period__judged_by_its_bare_key() -> None:
         (None, {"sensor_count": 10}, PostRun(), None),  # bug 60: no baseline yet
     ],
 )
-def test_drift__against_baseline__told_or_not(
+def test_drift__against_baseline__reported_or_not(
     baseline: dict[str, Any] | None, current: dict[str, Any], post_run: PostRun, delta: int | None
 ) -> None:
     drift = drift_of(None if baseline is None else {"orders": baseline}, "orders", current, post_run)

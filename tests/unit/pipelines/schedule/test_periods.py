@@ -181,7 +181,7 @@ def test_periods_inside__the_hour_that_comes_twice__has_both_with_the_second_by_
     assert hours.start("2026-11-01T01-0500") == at("2026-11-01T06:00:00Z")
 
 
-def test_at__hour_that_comes_twice_on_the_wall_of_its_own_zone__is_told_apart() -> None:
+def test_at__hour_that_comes_twice_on_the_wall_of_its_own_zone__is_distinguished() -> None:
     # Equal, as Python compares moments of one zone.
     first, second = (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=fold) for fold in (0, 1))
     hours = Periods(Period.HOURLY, "Europe/Berlin")
@@ -205,7 +205,7 @@ def test_periods_inside__other_granularities__are_those_that_begin_in_it_or_the_
     assert len(periods_inside(Periods(outer), date, Periods(inner))) == count
 
 
-def test_span__an_hour_that_the_clock_leaves_out__is_empty_and_nobody_s_neighbour() -> None:
+def test_span__an_hour_that_the_clock_leaves_out__is_empty_and_no_one_s_neighbour() -> None:
     hours = Periods(Period.HOURLY, "Europe/Berlin")
 
     assert not hours.exists("2026-03-29T02")

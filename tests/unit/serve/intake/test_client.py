@@ -1,4 +1,4 @@
-"""The intake in one process: its frames, when it is wanted, what it is told, and what is counted in two places."""
+"""The intake in one process: its frames, when it is wanted, what it receives, and what is counted in two places."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_pressure__few_large_calls__is_high() -> None:
     assert pressure.is_high(10.5, 1)
 
 
-def test_told__what_is_written_or_invalidated_here__and_not_what_was_heard() -> None:
+def test_reported__what_is_written_or_invalidated_here__and_not_what_was_received() -> None:
     told: list[Invalidation] = []
     cache = Cache(clock=VirtualClock())
     with cache.forwarding(told.extend):

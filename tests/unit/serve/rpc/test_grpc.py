@@ -1,4 +1,4 @@
-"""The gRPC server drains: calls under way are answered, streams are told and ended, and the port is one server's."""
+"""The gRPC server drains: calls under way are answered, streams are notified and ended, the port is one server's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 
 
 class _SlowService:
-    """Answers a call when it is told to, and streams until it is cut off."""
+    """Answers a call when asked to, and streams until it is cut off."""
 
     def __init__(self) -> None:
         self.called = asyncio.Event()

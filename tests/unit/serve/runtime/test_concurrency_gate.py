@@ -42,7 +42,7 @@ def test_run__more_than_may_be_inside__wait_for_those_who_are(pool: WorkPool) ->
     assert most == 2
 
 
-def test_run__nobody_leaves_in_time__is_busy_and_the_place_is_kept_for_the_next(pool: WorkPool) -> None:
+def test_run__no_one_leaves_in_time__is_busy_and_the_place_is_kept_for_the_next(pool: WorkPool) -> None:
     gate = ConcurrencyGate(pool, "queries", calls_max=1, wait_seconds=0.05)
     release = threading.Event()
 

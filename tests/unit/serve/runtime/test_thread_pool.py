@@ -87,7 +87,7 @@ def test_close__work_waits__what_runs_ends_and_what_waits_is_dropped() -> None:
     assert done == [True]
 
 
-def test_told__something_that_needs_no_thread__gives_what_it_is_told_and_counts_as_long_as_it_lasts() -> None:
+def test_reported__something_that_needs_no_thread__gives_what_it_is_reported_and_counts_as_long_as_it_lasts() -> None:
     pool = WorkPool(threads_max=1, waiting_max=1)
 
     async def everyone() -> tuple[list[object], int]:
@@ -113,7 +113,7 @@ def test_told__something_that_needs_no_thread__gives_what_it_is_told_and_counts_
     assert pool.accepted == 0
 
 
-def test_told__cannot_be_begun__raises_that_and_counts_no_longer() -> None:
+def test_reported__cannot_be_begun__raises_that_and_counts_no_longer() -> None:
     pool = WorkPool(threads_max=1, waiting_max=0)
 
     def begin(_done: Completion[str]) -> None:

@@ -379,7 +379,7 @@ def test_get__there_is_none_and_l2_is_down__is_still_the_answer() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"\xc1garbage", msgspec.msgpack.encode({"value": 7}), b"\x91" * 100_000, b"\x80"], ids=repr
 )
-def test_get__l2_holds_garbage__answers_from_the_store_and_mends_it(body: bytes) -> None:
+def test_get__l2_holds_garbage__answers_from_the_store_and_repairs_it(body: bytes) -> None:
     site = Site()
     site.layers[0].put(KEY, SharedEntry(body=body, version=99, age_seconds=0.0, fresh_seconds=300.0))
 
@@ -454,7 +454,7 @@ def test_breaker__faults_between_successes__stays_closed() -> None:
 # Debts to L2
 
 
-def test_wrote__l2_was_down__other_processes_are_told_once_it_is_back() -> None:
+def test_wrote__l2_was_down__other_processes_are_reported_once_it_is_back() -> None:
     site = Site()
     site.get(1)
     site.layers[0].down = True

@@ -129,7 +129,7 @@ def has_redundant_parentheses(expression: str) -> bool:
 
 
 @pytest.mark.parametrize(("expression", "redundant"), [("((a))", True), ("((a) AND b)", False), ("f(a) OR (b)", False)])
-def test_has_redundant_parentheses__example__is_told(expression: str, redundant: bool) -> None:
+def test_has_redundant_parentheses__example__is_reported(expression: str, redundant: bool) -> None:
     assert has_redundant_parentheses(expression) is redundant
 
 

@@ -1,4 +1,4 @@
-"""Failures: every error has the policy it should have, retries follow it, and too many a minute are told once."""
+"""Failures: every error has the policy it should have, retries follow it, and too many a minute are reported once."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_pause__grows_with_full_jitter__up_to_the_cap() -> None:
 
 
 class Wire:
-    """An operation that fails as it is told, and calls that are made on it."""
+    """An operation that fails as instructed, and calls that are made on it."""
 
     def __init__(self, deadline_seconds: float = 1000.0) -> None:
         self.clock = PassingClock()
@@ -260,7 +260,7 @@ def watch() -> Watch:
     return Watch()
 
 
-def test_rates__at_the_threshold__nothing_is_said_and_one_more_is_told(watch: Watch) -> None:
+def test_rates__at_the_threshold__nothing_is_said_and_one_more_is_reported(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 100, seconds=30)
     assert watch.told == []
 
@@ -269,7 +269,7 @@ def test_rates__at_the_threshold__nothing_is_said_and_one_more_is_told(watch: Wa
     assert watch.told == [ErrorRateExceeded("throttled", ErrorCategory.TRANSIENT, 100)]
 
 
-def test_rates__goes_on__is_told_once_and_again_after_a_calm_minute(watch: Watch) -> None:
+def test_rates__goes_on__is_reported_once_and_again_after_a_calm_minute(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 500, seconds=30)
     assert len(watch.told) == 1
 
@@ -305,7 +305,7 @@ def test_rates__kinds__do_not_add_up(watch: Watch) -> None:
     assert watch.rates.per_minute() == {"throttled": 90, "conflict": 900}
 
 
-def test_rates__fatal__is_told_at_the_first(watch: Watch) -> None:
+def test_rates__fatal__is_reported_at_the_first(watch: Watch) -> None:
     watch.rates.record(StoreIOError("x"))
 
     assert watch.told == [ErrorRateExceeded("store_io", ErrorCategory.SYSTEM, 0)]

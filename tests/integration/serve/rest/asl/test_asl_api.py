@@ -1,4 +1,4 @@
-"""Machines over HTTP: kept, checked, drawn, run, shown in the words of Step Functions, and told of their Tasks."""
+"""Machines over HTTP: kept, checked, drawn, run, shown in the words of Step Functions, and given results of Tasks."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_history__in_pages_and_from_the_end__has_each_event_once(api: Machines) 
     problem(api.get(f"/machine-executions/{execution_id}/history?cursor=x"), 400, "bad_cursor")
 
 
-def test_redrive__after_it_was_mended__goes_on_from_where_it_failed(api: Machines) -> None:
+def test_redrive__after_it_was_repaired__goes_on_from_where_it_failed(api: Machines) -> None:
     api.keep("flaky", FLAKY)
     api.shop.is_broken = True
     execution_id = api.begun("flaky", {"a": 1})

@@ -86,7 +86,7 @@ def test_fail__too_large__is_413(api: Api, token: str, error: dict[str, Any]) ->
     problem(api.post("/activities/fail", {"token": token, "error": error}), 413, "payload_too_large")
 
 
-def test_heartbeat__alive_then_cancelled__is_told(api: Api, token: str) -> None:
+def test_heartbeat__alive_then_cancelled__is_reported(api: Api, token: str) -> None:
     alive = api.post("/activities/heartbeat", {"token": token, "details": {"done": 5}})
     without = api.post("/activities/heartbeat", {"token": token})
     (wait,) = api.get("/executions/b").json()["waits_for"]

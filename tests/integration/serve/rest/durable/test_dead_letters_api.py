@@ -165,7 +165,7 @@ def test_dry_run__whichever_are_chosen__counts_them_and_changes_nothing(api: Api
     assert api.shop.heard == []
 
 
-def test_redeliver__by_age__is_heard_and_the_others_stay(api: Api, dead: list[str]) -> None:
+def test_redeliver__by_age__is_received_and_the_others_stay(api: Api, dead: list[str]) -> None:
     answer = api.post("/dead-letters/redeliver", {"subscription": "hear", "older_than": "12h"})
     api.env.run()
 

@@ -151,7 +151,7 @@ def test_list__large_events__a_page_ends_early(api: Api, monkeypatch: pytest.Mon
     assert page["next_after"] == ids[2]
 
 
-def test_tail__events_come__are_told_from_then_on(api: Api) -> None:
+def test_tail__events_come__are_reported_from_then_on(api: Api) -> None:
     emit(api, {"type": "order.old"})
     api.env.clock.advance(1)
 
@@ -187,7 +187,7 @@ def test_subscriptions__asked__are_listed(api: Api) -> None:
     assert (found["name"], found["types"], found["app"]) == ("hear", ["order.created"], "shop")
 
 
-def test_dead_letters__listed_and_redelivered__are_heard(api: Api) -> None:
+def test_dead_letters__listed_and_redelivered__are_received(api: Api) -> None:
     api.shop.is_broken = True
     ids = [emit(api, {"type": "order.created", "data": number}).json()["ids"][0] for number in range(3)]
     api.env.run()
@@ -230,7 +230,7 @@ def test_replay__range__is_delivered_again_once(api: Api) -> None:
     problem(api.post("/subscriptions/hear/replay", {**body, "types": ["a"]}), 409, "token_reused")
 
 
-def test_document__of_emitting__has_data_as_it_may_be_left_out_and_tells_of_binary_mode(api: Api) -> None:
+def test_document__of_emitting__has_data_as_it_may_be_left_out_and_reports_binary_mode(api: Api) -> None:
     document = api.get("http://127.0.0.1:8400/api/openapi.json").json()
     emitting = document["paths"]["/api/v1/events"]["post"]
 

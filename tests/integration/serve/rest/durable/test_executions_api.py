@@ -119,7 +119,7 @@ def test_start__too_large__is_413(api: Api) -> None:
     problem(api.ask("POST", "/executions", content=larger), 413, "content_too_large")
 
 
-def test_signal_with_start__twice_with_one_key__starts_once_and_is_heard_once(api: Api) -> None:
+def test_signal_with_start__twice_with_one_key__starts_once_and_is_received_once(api: Api) -> None:
     body = {"workflow": "order", "input": "book", "id": "o/1", "name": "add", "payload": 7}
 
     first = api.post("/executions/signal-with-start", body, headers={"Idempotency-Key": "k"})
@@ -134,7 +134,7 @@ def test_signal_with_start__twice_with_one_key__starts_once_and_is_heard_once(ap
 
 
 @pytest.mark.parametrize(("reuse", "starts"), [("never", False), ("failed", False), ("closed", True), (None, True)])
-def test_signal_with_start__ended_well__begins_again_or_says_that_nobody_hears_it(
+def test_signal_with_start__ended_well__begins_again_or_says_that_no_one_receives_it(
     api: Api, reuse: str | None, starts: bool
 ) -> None:
     body = {"workflow": "order", "id": "o", "name": "add", "input": "book", "payload": "stop"}
@@ -290,7 +290,7 @@ def test_show__unchanged__is_304_for_its_etag(api: Api) -> None:
     assert api.get("/executions/o", headers={"If-None-Match": tag}).headers["etag"] != tag
 
 
-def test_show__activity_failed__tells_attempt_error_and_next_try(api: Api) -> None:
+def test_show__activity_failed__reports_attempt_error_and_next_try(api: Api) -> None:
     api.started("pay", -1, id="p")
 
     (wait,) = api.get("/executions/p").json()["waits_for"]
@@ -305,7 +305,7 @@ def test_show__activity_failed__tells_attempt_error_and_next_try(api: Api) -> No
     assert shown.get("waits_for") is None
 
 
-def test_show__timers_children_and_external__are_told(api: Api) -> None:
+def test_show__timers_children_and_external__are_reported(api: Api) -> None:
     api.started("nap", 60.0, id="n")
     api.started("family", 1, id="f")
     api.started("bank", 1, id="b")
@@ -331,7 +331,7 @@ def test_show__no_worker_is_alive__says_so(api: Api) -> None:
     assert waits[0]["fact"].startswith("no live worker serves workflow nap")
 
 
-def test_show__stuck__tells_why_and_a_redrive_heals_it(api: Api) -> None:
+def test_show__stuck__reports_why_and_a_redrive_heals_it(api: Api) -> None:
     api.shop.is_broken = True
     api.started("fragile", id="f")
     (wait,) = api.get("/executions/f").json()["waits_for"]
@@ -391,7 +391,7 @@ def test_logs__after_it_ran__are_in_order(api: Api) -> None:
 # Telling
 
 
-def test_signal__same_id_again__is_heard_once(api: Api) -> None:
+def test_signal__same_id_again__is_received_once(api: Api) -> None:
     api.started("order", "book", id="o")
 
     for identifier, value in (("s1", 1), ("s1", 1), ("s2", 2)):
@@ -471,7 +471,7 @@ def drive(api: Api, request: Any) -> Any:
     return api.session(talk)
 
 
-def test_update__answered_rejected_or_unknown__is_told(api: Api) -> None:
+def test_update__answered_rejected_or_unknown__is_reported(api: Api) -> None:
     api.started("order", "book", id="o")
 
     def update(name: str, input: Any) -> httpx.Response:
@@ -580,7 +580,7 @@ def sent(response: httpx.Response) -> list[tuple[str, Any]]:
     return found
 
 
-def test_watch__changes__are_told_until_the_end(api: Api) -> None:
+def test_watch__changes__are_reported_until_the_end(api: Api) -> None:
     api.started("order", "book", id="o")
 
     async def talk(client: httpx.AsyncClient) -> httpx.Response:
@@ -690,14 +690,14 @@ def test_openapi__asked__describes_every_operation_with_schemas_that_are_there(a
     assert len(set(identifiers)) == len(identifiers)
 
 
-def test_workflows__asked__tells_which_are_here_and_how_many_serve_them(api: Api) -> None:
+def test_workflows__asked__reports_which_are_here_and_how_many_serve_them(api: Api) -> None:
     found = {each["name"]: each for each in api.get("/workflows").json()["workflows"]}
 
     assert found["pay"] == {"name": "pay", "loaded": True, "live_workers": 1, "description": "Charge once."}
     assert found["order"]["timeout_seconds"] == 86_400
 
 
-def test_workers__one_alive_and_one_not__tells_which(api: Api) -> None:
+def test_workers__one_alive_and_one_not__reports_which(api: Api) -> None:
     (alive,) = api.get("/workers").json()["workers"]
     api.env.clock.advance(60)
     (dead,) = api.get("/workers").json()["workers"]

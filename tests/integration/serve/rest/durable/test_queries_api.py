@@ -1,4 +1,4 @@
-"""Queries over HTTP: few at a time, each for a bounded time, and nobody else waits for them. And logs by pages."""
+"""Queries over HTTP: few at a time, each for a bounded time, and no other call waits for them. And logs by pages."""
 
 from __future__ import annotations
 

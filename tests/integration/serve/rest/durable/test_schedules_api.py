@@ -146,7 +146,7 @@ def test_preview__n__gives_the_next_slots(api: Api) -> None:
     problem(api.get("/schedules/none/preview"), 404, "not_found")
 
 
-def test_preview__another_zone__tells_what_time_it_is_there(api: Api) -> None:
+def test_preview__another_zone__reports_what_time_it_is_there(api: Api) -> None:
     api.post("/schedules", {**HOURLY, "id": "berlin", "cron": "0 6 * * *", "zone": "Europe/Berlin"})
 
     shown = api.get("/schedules/berlin/preview?n=1").json()

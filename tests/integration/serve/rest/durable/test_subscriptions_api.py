@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: listed, retired, and told of past events again for as long as is wished."""
+"""Subscriptions over HTTP: listed, retired, and sent past events again for as long as requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield made
 
 
-def test_retire__a_subscription__is_told_nothing_more_and_says_so(api: Api) -> None:
+def test_retire__a_subscription__is_reported_nothing_more_and_says_so(api: Api) -> None:
     answer = api.post("/subscriptions/hear/retire")
     api.post("/events", {"type": "order.created", "data": 1})
     api.env.run()

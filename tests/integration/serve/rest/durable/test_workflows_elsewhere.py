@@ -78,7 +78,7 @@ def test_query__workflow_of_a_live_worker__is_refused_and_names_who_has_it(bare:
         assert words in refused["detail"]
 
 
-def test_query__workflow_that_nobody_has__says_so(bare: Api) -> None:
+def test_query__workflow_that_no_one_has__says_so(bare: Api) -> None:
     bare.started("order", "book", id="o")
     bare.env.clock.advance(60)
 

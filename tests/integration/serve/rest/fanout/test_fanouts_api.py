@@ -1,4 +1,4 @@
-"""Fan-outs over HTTP: made, looked at, worked on from elsewhere, steered and mended."""
+"""Fan-outs over HTTP: made, looked at, worked on from elsewhere, steered and repaired."""
 
 from __future__ import annotations
 
@@ -494,7 +494,7 @@ def test_campaign__several_members__is_their_sum(api: Api) -> None:
     problem(api.ask("GET", "/campaigns/none"), 404, "not_found")
 
 
-def test_compare__two_runs__tells_the_difference(api: Api) -> None:
+def test_compare__two_runs__reports_the_difference(api: Api) -> None:
     api.made("a")
     api.made("b", range=[0, 20])
     api.fail("chunk-0000000", "b")
@@ -519,7 +519,7 @@ def test_plot__each__is_svg(api: Api, name: str) -> None:
     problem(api.ask("GET", "/fanouts/r/plots/pie.svg"), 404, "not_found")
 
 
-def test_events__what_was_done__is_told_in_order(api: Api) -> None:
+def test_events__what_was_done__is_reported_in_order(api: Api) -> None:
     api.made()
     api.done("/fanouts/r/pause", {"by": "ann", "reason": "lunch"})
     api.done("/fanouts/r/resume")
@@ -564,7 +564,7 @@ def sent(response: httpx.Response) -> list[tuple[str, Any]]:
     return found
 
 
-def test_watch__chunks_end__are_told_until_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch__chunks_end__are_reported_until_the_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout_watch, "PAUSE_SECONDS", 0.01)
     api.made()
 
@@ -655,7 +655,7 @@ def test_chunk__tried_twice__has_its_attempts(api: Api) -> None:
     problem(api.ask("GET", "/fanouts/r/chunks/7"), 400, "bad_id")
 
 
-def test_stuck__lease_over__is_told_and_filtered_by_age(api: Api) -> None:
+def test_stuck__lease_over__is_reported_and_filtered_by_age(api: Api) -> None:
     api.made(timeout_seconds=60)
     api.start("chunk-0000000")
     assert api.get("/fanouts/r/stuck")["stuck"] == []
@@ -736,7 +736,7 @@ def test_start__not_to_be_run__says_why_and_gives_no_token(api: Api) -> None:
     assert api.start("chunk-0000020")["admission"] == "CANCELLED"
 
 
-def test_heartbeat__holder__keeps_the_chunk_and_hears_of_the_cancellation(api: Api) -> None:
+def test_heartbeat__holder__keeps_the_chunk_and_receives_the_cancellation(api: Api) -> None:
     api.made(timeout_seconds=60)
     token = api.start("chunk-0000000")["token"]
     api.clock.advance(50)
@@ -783,7 +783,7 @@ def test_end__by_one_who_has_lost_the_chunk__is_409_and_changes_nothing(api: Api
     assert api.get("/fanouts/r/chunks/chunk-0000000")["status"] == "IN_PROGRESS"
 
 
-def test_end__of_a_chunk_that_nobody_holds__is_409(api: Api) -> None:
+def test_end__of_a_chunk_that_no_one_holds__is_409(api: Api) -> None:
     api.made()
 
     problem(api.post("/fanouts/r/chunks/chunk-0000000/complete", {"token": "-"}), 409, "stale_claim")

@@ -1,4 +1,4 @@
-"""The audit and the API keys over HTTP: what was changed by whom, that nobody tampered with it, and who may call."""
+"""The audit and the API keys over HTTP: what was changed by whom, that it was not tampered with, and who may call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _walk(api: HealthApi, **query: Any) -> list[dict[str, Any]]:
             return found
 
 
-def test_audit__of_changes__tells_who_what_and_which_version(alone: HealthApi) -> None:
+def test_audit__of_changes__reports_who_what_and_which_version(alone: HealthApi) -> None:
     ann = alone.key("ann", Role.ADMIN)
     urn = "urn:dp:audit:one:v1"
     done(alone.post("/datasets", {"dataset_urn": urn, "reason": "new", "approval_ticket": "T-1"}, key=ann), 201)

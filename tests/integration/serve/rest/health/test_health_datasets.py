@@ -187,7 +187,7 @@ def test_idempotency__another_body__is_422_and_changes_nothing(api: HealthApi) -
     problem(api.get(of("urn:dp:idem:two")), 404, "dataset_not_found")
 
 
-def test_idempotency__after_an_error__the_request_may_be_mended_under_its_key(api: HealthApi) -> None:
+def test_idempotency__after_an_error__the_request_may_be_repaired_under_its_key(api: HealthApi) -> None:
     again = {"idempotency-key": "k-error"}
     problem(
         api.post("/datasets", {"dataset_urn": "urn:dp:idem:error", "tier": "nine"}, headers=again), 400, "bad_payload"
@@ -196,7 +196,7 @@ def test_idempotency__after_an_error__the_request_may_be_mended_under_its_key(ap
     done(api.post("/datasets", {"dataset_urn": "urn:dp:idem:error"}, headers=again), 201)
 
 
-def test_idempotency__at_the_same_time__is_done_once_and_the_others_are_told_to_come_back(api: HealthApi) -> None:
+def test_idempotency__at_the_same_time__is_done_once_and_the_others_are_asked_to_come_back(api: HealthApi) -> None:
     asked = ("POST", "/datasets", {"dataset_urn": "urn:dp:idem:race"}, {"idempotency-key": "k-race"})
 
     answers = api.at_once(*[asked] * 8)
@@ -279,7 +279,7 @@ def test_update__if_match_that_has_the_tag__changes_it(api: HealthApi, tag: str)
     assert done(api.put(of(urn), {"owner_team": "b"}, headers={"if-match": tag}), 200)["owner_team"] == "b"
 
 
-def test_update__whoever_is_second__loses(api: HealthApi) -> None:
+def test_update__the_caller_that_is_second__loses(api: HealthApi) -> None:
     urn = api.fresh()
     asked = [("PUT", of(urn), {"owner_team": f"team-{n}"}, {"if-match": '"1"'}) for n in range(6)]
 
@@ -407,7 +407,7 @@ def test_names__of_producers__find_the_dataset(api: HealthApi) -> None:
     problem(api.get("/dataset-names", params={"namespace": "", "name": "x"}), 400, "bad_payload")
 
 
-def test_fallback__of_what_is_not_there__is_told_as_such(api: HealthApi) -> None:
+def test_fallback__of_what_is_not_there__is_reported_as_such(api: HealthApi) -> None:
     path = of("urn:dp:nobody:knows:v1")
 
     warned = api.get(path, params={"fallback_on_miss": "WARN"})
@@ -478,7 +478,7 @@ def test_list__a_query_that_is_wrong__is_refused(api: HealthApi, query: str) -> 
     problem(api.get(f"/datasets?{query}"), 400, "bad_payload")
 
 
-def test_feed__from_a_checkpoint__tells_what_came_after(alone: HealthApi) -> None:
+def test_feed__from_a_checkpoint__reports_what_came_after(alone: HealthApi) -> None:
     alone.dataset("urn:dp:feed:one")
     first = done(alone.get("/dataset-changes"), 200)
     alone.dataset("urn:dp:feed:two")

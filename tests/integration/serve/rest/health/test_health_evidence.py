@@ -139,7 +139,7 @@ def test_put__what_is_no_object_of_json__is_refused(api: HealthApi, content: byt
     problem(api.post("/evidence/batch", content=content), 400, "bad_payload")
 
 
-def test_batch__of_all_kinds__tells_what_became_of_each(api: HealthApi) -> None:
+def test_batch__of_all_kinds__reports_what_became_of_each(api: HealthApi) -> None:
     urn = api.fresh()
     given = [api.evidence(10, urn), {"dataset_urn": urn}, api.evidence(10, urn), api.evidence(11, urn)]
 

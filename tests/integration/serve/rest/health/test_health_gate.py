@@ -1,4 +1,4 @@
-"""The gate over HTTP: what it says of well, unwell and unknown datasets, and the word of those who open it."""
+"""The gate over HTTP: what it says of healthy, unhealthy and unknown datasets, and the word of those who open it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_check__of_several__says_the_worst(api: HealthApi) -> None:
 
 
 @pytest.mark.parametrize(("on_unknown", "decision"), [("warn", "warn"), ("block", "block"), ("allow", "allow")])
-def test_check__of_what_nobody_knows__is_as_the_caller_says(api: HealthApi, on_unknown: str, decision: str) -> None:
+def test_check__of_what_is_unknown__is_as_the_caller_says(api: HealthApi, on_unknown: str, decision: str) -> None:
     assert _asked(api, "urn:dp:nobody:knows:v1", on_unknown=on_unknown)["decision"] == decision
     assert _asked(api, api.fresh(), on_unknown=on_unknown)["decision"] == decision
 
@@ -129,7 +129,7 @@ def test_override__for_a_while__opens_the_gate_and_then_no_more(api: HealthApi) 
     assert done(api.get(f"/gate/overrides/{urn}"), 200)["overrides"] == []
 
 
-def test_override__of_one_principal__is_for_nobody_else(api: HealthApi) -> None:
+def test_override__of_one_principal__is_for_no_other(api: HealthApi) -> None:
     urn = api.fresh()
     api.signal("CRITICAL", urn)
     done(api.post(f"/gate/overrides/{urn}", {"duration": "1h", "reason": "r", "principal": "etl"}), 201)

@@ -1,4 +1,4 @@
-"""Incidents over HTTP: opened or joined, changed under their version, listed, merged, and told as a whole."""
+"""Incidents over HTTP: opened or joined, changed under their version, listed, merged, and shown as a whole."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_merge__into_another__closes_the_one_and_keeps_the_other(api: HealthApi)
     assert done(api.get(one), 200)["status"] == "RESOLVED"
 
 
-def test_context__of_an_incident__tells_all_that_is_known(api: HealthApi) -> None:
+def test_context__of_an_incident__reports_all_that_is_known(api: HealthApi) -> None:
     urn, reader = api.fresh(owner_team="orders"), api.fresh()
     spec = {"producer_id": "job:c", "updated_at": api.at(), "dataset_reads": [urn], "dataset_writes": [reader]}
     done(api.put("/lineage/specs/lspec:c:git:1", spec), 200)

@@ -294,7 +294,7 @@ def test_event__with_a_wrong_field__is_refused(api: HealthApi, wrong: dict[str, 
     problem(api.post("/lineage", api.run_event(**wrong)), 400, "bad_payload")
 
 
-def test_event__with_facets_that_nobody_knows__is_accepted(api: HealthApi) -> None:
+def test_event__with_facets_that_is_unknown__is_accepted(api: HealthApi) -> None:
     event = api.run_event("unknown", facets={"x": 1}, bogus={"deep": [[[[]]]]})
     event["outputs"][0]["facets"] = {"mine": _facet(a=1), "columnLineage": None, "broken": 7}
 

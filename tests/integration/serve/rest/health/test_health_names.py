@@ -226,7 +226,7 @@ def test_unversioned__read_over_rest__is_what_is_kept_under_the_registered_name(
     assert done(api.get("/incidents/stats", params={"dataset_urn": name}), 200)["resolved"] == 1
 
 
-def test_audit__of_a_deleted_dataset_by_its_unversioned_name__is_told(full: Names) -> None:
+def test_audit__of_a_deleted_dataset_by_its_unversioned_name__is_reported(full: Names) -> None:
     done(full.api.delete(of(URN)), 200)
 
     actions = [each["action"] for each in done(full.api.get("/audit", params={"entity": SHORT}), 200)["items"]]
@@ -235,7 +235,7 @@ def test_audit__of_a_deleted_dataset_by_its_unversioned_name__is_told(full: Name
 
 
 @NAMES
-def test_unversioned__watched__tells_of_the_registered_one(names: Names, name: str) -> None:
+def test_unversioned__watched__reports_the_registered_one(names: Names, name: str) -> None:
     async def scenario(ports: Ports) -> pb.SignalChange:
         request = pb.WatchSignalsRequest(dataset_urns=[name], cursor="evt_00000000000000000000000000")
         watch: Any = ports.channel.unary_stream(f"/{PACKAGE}.SignalStateService/Watch")

@@ -77,7 +77,7 @@ def test_resolve__of_several_kinds__the_more_particular_wins_and_says_why(api: H
     assert any(each["outcome"] == "MATCHED" for each in told["steps"])
 
 
-def test_resolve__a_topic_that_nobody_mapped__is_unknown_with_a_warning(api: HealthApi) -> None:
+def test_resolve__a_topic_that_no_one_mapped__is_unknown_with_a_warning(api: HealthApi) -> None:
     told = done(api.post("/resolve", {"topic": "nobody.mapped"}), 200)["resolution"]
 
     assert told["dataset_urn"] == "urn:dp:unknown:nobody.mapped"

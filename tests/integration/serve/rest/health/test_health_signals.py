@@ -75,7 +75,7 @@ def test_update__the_same_twice__is_one_version(api: HealthApi) -> None:
     assert (again["success"], again["duplicate"], again["new_version"]) == (True, True, 1)
 
 
-def test_update__a_late_window__is_told_as_a_problem_with_what_stands(api: HealthApi) -> None:
+def test_update__a_late_window__is_reported_as_a_problem_with_what_stands(api: HealthApi) -> None:
     urn = api.fresh()
     done(api.put(_path(urn), api.value("WARNING")), 200)
 
@@ -350,6 +350,6 @@ def test_reset__signals_and_incidents__are_gone_and_what_comes_next_is_the_first
 
 
 @pytest.mark.parametrize("path", ["/signals", "/signals/FRESHNESS"])
-def test_read__of_what_nobody_has_registered__is_404(api: HealthApi, path: str) -> None:
+def test_read__of_what_no_one_has_registered__is_404(api: HealthApi, path: str) -> None:
     problem(api.get(f"{of('urn:dp:nobody:knows')}{path}"), 404, "dataset_not_found")
     problem(api.post(f"{of('urn:dp:nobody:knows')}/signals/reset", {"reason": "x"}), 404, "dataset_not_found")

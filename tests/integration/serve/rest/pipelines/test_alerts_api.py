@@ -97,7 +97,7 @@ def test_alerts__of_two_pipelines__are_listed_latest_first_and_narrowed(api: Ale
     ]
 
 
-def test_ack__by_one_with_a_name__tells_the_channel_and_who_it_was(api: AlertApi) -> None:
+def test_ack__by_one_with_a_name__reports_the_channel_and_who_it_was(api: AlertApi) -> None:
     api.world.emit(api.world.notice())
     (alert,) = listed(api)
 

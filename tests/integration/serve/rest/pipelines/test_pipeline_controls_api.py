@@ -175,7 +175,7 @@ def test_orders__what_cannot_be__names_the_field(api: PipelineApi, word: str) ->
     problem(api.post(f"/pipelines/none/periods/{TODAY}/{word}", {"reason": "x"}), 404, "not_found")
 
 
-def test_approve__nobody_holds_it__is_a_conflict(api: PipelineApi) -> None:
+def test_approve__no_one_holds_it__is_a_conflict(api: PipelineApi) -> None:
     problem(api.post(f"{PERIOD}/approve", {"reason": "x"}), 409, "illegal_transition")
 
 

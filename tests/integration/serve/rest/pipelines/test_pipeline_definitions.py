@@ -68,7 +68,7 @@ def test_put__with_an_archetype_of_the_project__has_its_traits(api: PipelineApi,
     assert kept["definition"]["readiness"]["traits"]["landed"]["evaluator"] == "push"
 
 
-def test_delete__of_a_pipeline__is_told_with_who_did_it(api: PipelineApi) -> None:
+def test_delete__of_a_pipeline__is_reported_with_who_did_it(api: PipelineApi) -> None:
     api.put("/pipelines/silver", SILVER)
     api.delete("/pipelines/silver", key=api.key("ada", Role.ADMIN))
 
@@ -225,7 +225,7 @@ def test_delete__one_that_is_there__leaves_its_versions(api: PipelineApi) -> Non
     assert done(api.put("/pipelines/silver", SILVER), 201)["version"] == 3
 
 
-def test_list__a_row_that_is_no_definition__is_told_and_hides_no_other(api: PipelineApi) -> None:
+def test_list__a_row_that_is_no_definition__is_reported_and_hides_no_other(api: PipelineApi) -> None:
     api.defined()
     bad = {"PK": "PIPELINE#bad", "SK": "CONFIG", "GSI1PK": "PIPELINES", "GSI1SK": "bad", "config": "{", "version": 1}
     api.service.store.put(PIPELINES, bad)

@@ -172,7 +172,7 @@ def test_trait__what_cannot_be__names_the_field(api: PipelineApi, path: str, bod
     assert word in answer.json()["detail"]
 
 
-def test_trait__never_heard_of__is_not_found(api: PipelineApi) -> None:
+def test_trait__unknown__is_not_found(api: PipelineApi) -> None:
     problem(api.get("/pipelines/silver/traits/volume"), 404, "not_found")
     problem(api.get("/pipelines/silver/traits/volume/history"), 404, "not_found")
     problem(api.get("/pipelines/none/traits"), 404, "not_found")

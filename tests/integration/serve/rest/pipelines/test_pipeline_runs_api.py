@@ -1,4 +1,4 @@
-"""Runs over HTTP: begun by hand, told how they ended, cancelled, done again, explained and tried out."""
+"""Runs over HTTP: begun by hand, completed from outside, cancelled, done again, explained and tried out."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_runs__of_none__are_not_found(api: PipelineApi) -> None:
 # Ending.
 
 
-def test_complete__told_twice_and_otherwise__counts_once(api: PipelineApi) -> None:
+def test_complete__reported_twice_and_otherwise__counts_once(api: PipelineApi) -> None:
     run_id = _running(api)
 
     first = done(api.post(f"/runs/{run_id}/complete", {"status": "success"}))

@@ -93,7 +93,7 @@ def test_signal__set_and_read__is_what_was_said(rpcs: HealthRpcs, protocol: str)
     assert value == said
 
 
-def test_signal__expected_at_another_version__tells_the_present_one(rpcs: HealthRpcs) -> None:
+def test_signal__expected_at_another_version__reports_the_present_one(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> list[pb.UpdateSignalStateResponse]:
         asked = [update(expected=0, minutes=-9), update("WARNING", expected=0, minutes=-4)]
         path = f"{SIGNALS}/UpdateSignalState"
@@ -107,7 +107,7 @@ def test_signal__expected_at_another_version__tells_the_present_one(rpcs: Health
     assert "version" in second.error_message
 
 
-def test_signal__late_and_repeated__is_told_so(rpcs: HealthRpcs) -> None:
+def test_signal__late_and_repeated__is_reported_so(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> list[pb.UpdateSignalStateResponse]:
         path = f"{SIGNALS}/UpdateSignalState"
         asked = [update(minutes=-1), update(minutes=-1, expected=0), update("WARNING", minutes=-6)]
@@ -211,7 +211,7 @@ def test_request__that_cannot_be_met__says_why(rpcs: HealthRpcs, path: str, requ
 
 
 @PROTOCOLS
-def test_incident__through_its_life__is_told_at_each_step(rpcs: HealthRpcs, protocol: str) -> None:
+def test_incident__through_its_life__is_reported_at_each_step(rpcs: HealthRpcs, protocol: str) -> None:
     async def scenario(ports: Ports) -> list[pb.Incident]:
         create = pb.CreateIncidentRequest(
             dataset_urn=URN,
@@ -442,7 +442,7 @@ def test_evidence__too_much_at_once__is_refused(rpcs: HealthRpcs) -> None:
 # Lineage, registry and gate.
 
 
-def test_lineage__told_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) -> None:
+def test_lineage__reported_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> tuple[Any, ...]:
         column = f"urn:col:{URN}:customer_id"
         told = pb.UpdateLineageRequest(
@@ -482,7 +482,7 @@ def test_lineage__told_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) -> N
     assert (spec.producer_name, list(spec.dataset_writes)) == ("Orders", [URN])
 
 
-def test_config__of_a_dataset_nobody_registered__is_as_the_caller_wants_it(rpcs: HealthRpcs) -> None:
+def test_config__of_a_dataset_no_one_registered__is_as_the_caller_wants_it(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> tuple[Any, ...]:
         path = "RegistryService/GetConfig"
         known = await ports.call("json", path, pb.GetConfigRequest(dataset_urn=URN), pb.GetConfigResponse)
@@ -521,7 +521,7 @@ def test_resolution__of_a_topic__follows_the_rules_and_explains_itself(rpcs: Hea
     assert bad == "INVALID_ARGUMENT"
 
 
-def test_config__changed__is_told_to_those_who_watch(rpcs: HealthRpcs) -> None:
+def test_config__changed__is_reported_to_those_who_watch(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> list[pb.ConfigChange]:
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = ports.channel.unary_stream(
             f"/{PACKAGE}.RegistryService/WatchChanges"
@@ -568,7 +568,7 @@ def test_gate__while_a_signal_is_critical__blocks_and_says_why(rpcs: HealthRpcs)
 # Watching.
 
 
-def test_watch__of_signals__tells_of_changes_and_goes_on_from_a_cursor(rpcs: HealthRpcs) -> None:
+def test_watch__of_signals__reports_changes_and_goes_on_from_a_cursor(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> tuple[list[str], list[str], str]:
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = ports.channel.unary_stream(
             f"/{PACKAGE}.{SIGNALS}/Watch"

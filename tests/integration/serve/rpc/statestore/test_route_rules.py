@@ -1,4 +1,4 @@
-"""Who may ask what: every route has a rule, every role may do what it is for and no more, nobody leaves their scope."""
+"""Who may ask what: every route has a rule, every role may do what it is for, and no caller leaves its scope."""
 
 from __future__ import annotations
 
@@ -418,7 +418,7 @@ def test_methods__a_request_that_names_a_foreign_dataset__is_refused_before_anyt
     assert not any(each.rule.reach is Reach.NAMED for each in by_name.values()), "a rule knows no registered names"
 
 
-def test_methods__resolve_of_a_foreign_topic__does_not_tell_where_it_leads(both: HealthApi) -> None:
+def test_methods__resolve_of_a_foreign_topic__does_not_report_where_it_leads(both: HealthApi) -> None:
     one = Principal("scoped", frozenset({Role.ENFORCER}), ("urn:dp:orders:*",))
     (method,) = [each for each in _methods(both) if each.name == "ResolveDataset"]
     call = RpcCall(headers={}, peer="ipv4:127.0.0.1:1", clock=both.clock, principal=one)
@@ -440,7 +440,7 @@ def test_methods__resolve_of_a_foreign_topic__does_not_tell_where_it_leads(both:
 
 
 def _furnish(api: HealthApi) -> HealthApi:
-    """Have two datasets with a bit of everything, one of which is in nobody's scope."""
+    """Have two datasets with a bit of everything, one of which is in no scope."""
     for number, urn in enumerate((ORDERS, PAYMENTS), 1):
         api.dataset(urn, display_name=f"name of {urn}")
         api.signal("CRITICAL", urn)
@@ -642,7 +642,7 @@ def test_scope__rules_of_all__are_for_those_who_reach_all(shared: HealthApi) -> 
     problem(shared.delete("/resolution-rules/raw.2/default", key=key), 403, "forbidden")
 
 
-def test_scope__resolve__does_not_tell_what_is_known_of_a_foreign_dataset(shared: HealthApi) -> None:
+def test_scope__resolve__does_not_report_what_is_known_of_a_foreign_dataset(shared: HealthApi) -> None:
     key = _everything(shared)
 
     told = shared.post("/resolve", {"topic": "raw.2", "fallback_on_miss": "WARN"}, key=key)

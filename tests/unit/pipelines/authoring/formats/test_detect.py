@@ -293,7 +293,7 @@ def test_older__each_typed_block__is_a_config_that_our_trigger_takes(
         ({"archetype": "batch-ingestion"}, "traits.source-freshness", "requires trait source-freshness"),
     ],
 )
-def test_older__what_is_wrong__is_told_by_the_name_and_line_it_has_there(
+def test_older__what_is_wrong__is_reported_by_the_name_and_line_it_has_there(
     parts: dict[str, str], field: str, fact: str
 ) -> None:
     found = errors(_older(tier="2", **parts))
@@ -349,7 +349,7 @@ def test_newer__every_field__has_its_place() -> None:
     assert trigger.config["job_name"] == "revenue"
 
 
-def test_newer__glue_and_http__are_told_the_date_as_that_generation_does() -> None:
+def test_newer__glue_and_http__are_reported_the_date_as_that_generation_does() -> None:
     assert _trigger(load_pipeline(NEWER, SOURCE)).config["arguments"] == {
         "--day": "${date}",
         "--par_day": "${day_compact}",
@@ -398,7 +398,7 @@ def test_newer__dates_alone_with_a_time__begin_then() -> None:
     assert schedule.include == Inclusions(dates=("2026-03-31",))
 
 
-def test_newer__nothing_that_begins_a_run__is_told() -> None:  # D23
+def test_newer__nothing_that_begins_a_run__is_reported() -> None:  # D23
     loaded = load_text(_newer(schedule="{timezone: Europe/Berlin, evaluation: {window: 2h}}"), SOURCE)
     assert loaded.checked()[0].pipeline.schedules == ()
     assert any("nothing ever starts it" in problem.fact for problem in loaded.problems)
@@ -474,7 +474,7 @@ def test_newer__other_jobs__have_their_config_in_our_words(job: str, config: dic
         ({"dryRun": "true"}, "dryRun", "there is no trigger"),
     ],
 )
-def test_newer__what_is_wrong__is_told_by_the_name_and_line_it_has_there(
+def test_newer__what_is_wrong__is_reported_by_the_name_and_line_it_has_there(
     parts: dict[str, str], field: str, fact: str
 ) -> None:
     found = errors(_newer(**parts))

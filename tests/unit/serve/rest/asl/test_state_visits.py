@@ -1,4 +1,4 @@
-"""How far an execution has come, told from its events: which state each belongs to, and how the visits ended."""
+"""How far an execution has come, derived from its events: which state each belongs to, and how the visits ended."""
 
 from __future__ import annotations
 
