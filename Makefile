@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-# Twice the cores of a small machine: two fifths of a worker's time is spent waiting for subprocesses and timers.
+# Twice the cores of a small machine: in acceptance and contract tests a worker waits for two fifths of its time.
 JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
