@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.auth.audit_entry import Outcome
 from headgate.auth.roles import Role
+from headgate.bootstrap.pipelines import apply_folder, project_archetypes
 from headgate.errors import NotFoundError, StoreBusyError
 from headgate.health.audit.actions import INTERRUPTED_SECONDS, Action
 from headgate.serve.http.operations import OperationHandler
@@ -184,6 +186,33 @@ def test_operations__each_that_is_not_a_get__declares_how_it_is_audited(api: Hea
     declared = {(each.method, each.path) for handler in handlers for each in handler.operations if each.method != "GET"}
 
     assert declared == set(AUDITED)
+
+
+def test_folder__definition_that_is_new_or_changed__is_audited_and_an_unchanged_one_is_not(
+    api: HealthApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "pipelines" / "bronze.yaml"
+    file.parent.mkdir()
+    definition = "id: bronze\nschedules: [{cron: '0 6 * * *'}]\ntrigger: {type: command, config: {command: [%s]}}\n"
+    for program in ("a", "a", "b"):
+        file.write_text(definition % program)
+        apply_folder(api.pipelines, file.parent, project_archetypes(file.parent), actions=api.health.actions)
+
+    first, second = _entries(api, "pipeline/bronze")
+
+    assert (first["actor"], first["action"], first["after_version"]) == ("folder", "pipeline.put", 1)
+    assert "bronze.yaml" in first["reason"]
+    assert (second["before_version"], second["after_version"]) == (1, 2)
+    assert "source_digest" in second["changed"]
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.SERVICE])
+@pytest.mark.parametrize("type", ["headgate.pipeline.completed", "Headgate.x"])
+def test_event__of_a_type_of_headgate_itself__needs_an_administrator(api: HealthApi, role: Role, type: str) -> None:
+    key = api.key(f"{role}-events", role)
+
+    assert api.post("/events", {"type": type, "data": {}}, key=key).status_code == 403
+    assert api.post("/events", {"type": "order.created", "data": {}}, key=key).status_code == 202
 
 
 def _raises(error: Exception) -> Callable[[], None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +23,7 @@ from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
+from headgate.health.audit.actions import Action, ActionLog
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
@@ -32,8 +35,9 @@ from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
 from headgate.pipelines.authoring.archetypes import Archetype, load_archetypes
-from headgate.pipelines.authoring.loader import Known, load_folder
+from headgate.pipelines.authoring.loader import Known, LoadedPipeline, load_folder
 from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.catalog.store import PipelineChange
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.events.catalogue import CATALOGUE
 from headgate.pipelines.events.names import EventName
@@ -67,6 +71,8 @@ from headgate.triggers.secret_sources import SecretSources
 
 NOTIFY_FILE: Final = "notify.toml"
 ARCHETYPES: Final = "archetypes"
+# The author of definitions that the project folder holds.
+_FOLDER: Final = "folder"
 # Feedback to health is retried for about twelve hours, which covers an outage of one night.
 _FEEDBACK_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
 _log = structlog.get_logger(__name__)
@@ -395,10 +401,29 @@ def project_archetypes(folder: Path) -> ProjectArchetypes:
         return ProjectArchetypes(None, exc.problems)
 
 
-def apply_folder(pipelines: OpenPipelines, folder: Path, project: ProjectArchetypes) -> None:
+def _is_stored(service: PipelineService, loaded: LoadedPipeline) -> bool:
+    """Whether the stored definition has this text, so that applying it changes nothing."""
+    stored = service.definitions.find(loaded.pipeline.id)
+    return stored is not None and stored.source_digest == hashlib.sha256(loaded.text.encode()).hexdigest()
+
+
+def _definition_state(
+    service: PipelineService, pipeline_id: str, _change: PipelineChange | None
+) -> dict[str, Any] | None:
+    """Return what the audit log compares of a definition."""
+    stored = service.definitions.find(pipeline_id)
+    if stored is None:
+        return None
+    names = ("version", "digest", "source", "source_digest")
+    return {name: getattr(stored, name) for name in names}
+
+
+def apply_folder(
+    pipelines: OpenPipelines, folder: Path, project: ProjectArchetypes, *, actions: ActionLog | None = None
+) -> None:
     """Apply the pipeline definitions in a folder. An invalid definition is logged, emits an event and stops no other.
 
-    Raises `SettingsError` if the folder does not exist.
+    With `actions`, changes are audited. Raises `SettingsError` if the folder does not exist.
     """
     if not folder.is_dir():
         raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
@@ -411,14 +436,25 @@ def apply_folder(pipelines: OpenPipelines, folder: Path, project: ProjectArchety
     )
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:
-        service.definitions.put(
+        put = partial(
+            service.definitions.put,
             each.pipeline,
             each.text,
-            "folder",
+            _FOLDER,
             source=each.source,
             also=service.definition_events,
             is_from_folder=True,
         )
+        if actions is None or _is_stored(service, each):
+            put()
+        else:
+            about = Action(
+                actor=_FOLDER,
+                action="pipeline.put",
+                entity=f"pipeline/{each.pipeline.id}",
+                reason=f"loaded from {each.source}",
+            )
+            actions.run(about, put, state=partial(_definition_state, service, each.pipeline.id))
     for problem in (*project.problems, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})

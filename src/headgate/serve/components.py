@@ -110,7 +110,7 @@ def open_components(
         # Before the first event is emitted, so that no subscriber misses it.
         service.bus.register(list(service.app.subscriptions.values()), service.app.name)
         if folder is not None and project is not None:
-            apply_folder(pipelines, folder, project)
+            apply_folder(pipelines, folder, project, actions=health.actions)
         yield Components(
             store=opened,
             cache=cache,

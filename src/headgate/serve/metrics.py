@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from headgate.latency_histograms import LatencyHistogram, LatencyHistograms
-from headgate.serve.http.load_shedder import LoadShedder, Priority
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.store.cache.stats import COUNTERS, CacheStats
@@ -49,23 +48,16 @@ class ApiMeters(Collector):
 
 
 class ServerCollector(Collector):
-    """Queued work of the thread pool, refused requests, and results of the sweepers."""
+    """Queued work of the thread pool, and results of the sweepers."""
 
-    def __init__(self, pool: WorkPool, shedder: LoadShedder, sweepers: Sequence[Sweeper]) -> None:
+    def __init__(self, pool: WorkPool, sweepers: Sequence[Sweeper]) -> None:
         self._pool = pool
-        self._shedder = shedder
         self._sweepers = sweepers
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "headgate_work_accepted", "Blocking calls running or queued.", value=self._pool.accepted
         )
-        shed = CounterMetricFamily(
-            "headgate_http_requests_shed", "Requests refused under overload.", labels=["priority"]
-        )
-        for priority in Priority:
-            shed.add_metric([priority.name.lower()], self._shedder.shed_counts[priority])
-        yield shed
         deleted = CounterMetricFamily("headgate_swept", "Expired rows and blobs deleted.", labels=["what"])
         failures = CounterMetricFamily("headgate_sweep_failures", "Sweeps that failed.", labels=["what"])
         for sweeper in self._sweepers:

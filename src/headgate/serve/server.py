@@ -137,7 +137,8 @@ class Server:
             worker_status=components.service.worker_status,
         )
         components.metrics.watch_store(components.store.store.stats.snapshot)
-        components.metrics.registry.register(ServerCollector(self._pool, http.shedder, self._sweepers))
+        components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))
+        components.metrics.registry.register(http.shedder)
         components.metrics.registry.register(CacheCollector(components.cache.stats))
         self._limits = CallerLimits(
             settings.limits,

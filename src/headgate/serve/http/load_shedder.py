@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from headgate.serve.http.fast_path import FullResponse, head_of
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
@@ -57,7 +60,7 @@ def priority_of(url: bytes) -> Priority:
     return Priority.HIGH if url.startswith(b"/api/v1/fanouts/") and url.endswith(_REPORTS) else Priority.NORMAL
 
 
-class LoadShedder:
+class LoadShedder(Collector):
     """Decides which requests are accepted. Used from the event loop only."""
 
     def __init__(self, *, in_flight_max: int, pass_seconds: float = PASS_SECONDS) -> None:
@@ -121,6 +124,15 @@ class LoadShedder:
                 end()
 
         return run
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric of refused requests."""
+        shed = CounterMetricFamily(
+            "headgate_http_requests_shed", "Requests refused under overload.", labels=["priority"]
+        )
+        for priority in Priority:
+            shed.add_metric([priority.name.lower()], self.shed_counts[priority])
+        yield shed
 
     def log(self) -> None:
         """Log the refused requests since the last call, if there are any. Called once a second."""

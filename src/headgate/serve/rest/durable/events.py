@@ -15,11 +15,13 @@ from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from headgate import typed_decode
+from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
 from headgate.durable.bus import events
 from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.durable.bus.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, InvalidPayloadError
@@ -157,6 +159,10 @@ class _Events:
 
     def emit(self, call: Call[None, NoQuery]) -> Answer:
         parsed = _parse_events(call)
+        for event in parsed:
+            if is_built_in(event.type):
+                # They change dataset health and lineage. A server that forwards its events here has such a key.
+                require(call.principal, Permission.PIPELINE_DEFINE)
         if len(parsed) == 1:
             return Answer(Emitted([self._bus.emit(parsed[0])]), 202)
         return Answer(Emitted(self._bus.emit_many(parsed)), 202)
