@@ -44,12 +44,19 @@ class Action(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ActionRefused(Exception):
+    """Raised by an effect that refused the action and changed nothing."""
+
+
 class _Intent(Struct, frozen=True, kw_only=True):
     """A stored intent."""
 
     id: str
     at_ms: int
     about: Action
+
+
+_REFUSALS: Final = (UserError, ConflictError, ActionRefused)
 
 
 class ActionLog:
@@ -85,7 +92,7 @@ class ActionLog:
         try:
             result = effect()
         except Exception as exc:
-            if isinstance(exc, (UserError, ConflictError)) and not isinstance(exc, OutcomeUnknownError):
+            if isinstance(exc, _REFUSALS) and not isinstance(exc, OutcomeUnknownError):
                 self._store.delete(AUDIT, _key(intent))
             else:
                 self._finish(intent, _entry(action, before, before, Outcome.FAILED))

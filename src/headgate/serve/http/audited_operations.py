@@ -14,8 +14,8 @@ import msgspec
 from litestar import Response
 from msgspec import Struct
 
-from headgate.errors import HeadgateError, UserError
-from headgate.health.audit.actions import Action, ActionLog, State
+from headgate.errors import HeadgateError
+from headgate.health.audit.actions import Action, ActionLog, ActionRefused, State
 from headgate.serve.http.operations import Answer, Call, Operation, Result
 
 _NAMED: Final = ("reason", "note")
@@ -86,23 +86,23 @@ class OperationAudit:
                     state=state,
                     entity_of=lambda answer: _entity(action.entity, call, _content(answer)),
                 )
-            except _RefusedError as exc:
+            except _Refused as exc:
                 return exc.answer
 
         return replace(operation, run=handle)
 
 
-class _RefusedError(UserError):
+class _Refused(ActionRefused):
     """The handler refused the request with a response instead of an error."""
 
     def __init__(self, answer: Response[Any]) -> None:
-        super().__init__("refused")
+        super().__init__()
         self.answer = answer
 
 
 def _accepted(answer: Result) -> Result:
     if isinstance(answer, Response) and answer.status_code is not None and answer.status_code >= HTTPStatus.BAD_REQUEST:
-        raise _RefusedError(answer)
+        raise _Refused(answer)
     return answer
 
 
