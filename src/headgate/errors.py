@@ -44,13 +44,17 @@ HeadgateError
 │   ├── StillRunningError       the first request with this Idempotency-Key is still running   409
 │   ├── DeadlineExceededError   the caller's deadline passed before an answer   504  DEADLINE_EXCEEDED
 │   ├── StoreBusyError          the store stayed locked or overloaded until the deadline
-│   └── ThrottledError          the backend throttles                 429  RESOURCE_EXHAUSTED
+│   ├── ThrottledError          the backend throttles                 429  RESOURCE_EXHAUSTED
+│   └── StoreUnavailableError   the store's disk refuses; an operator removes the cause        exit 70
+│       ├── StoreFullError          the disk or the table space is full   507  RESOURCE_EXHAUSTED
+│       ├── ReadOnlyStoreError      the store can be read but not written
+│       ├── StoreMovedError         the database file was moved, deleted or replaced
+│       └── StoreDamagedError       the database file is damaged; it is read-only until it is restored
 └── FatalError              stop, page a human           500  INTERNAL             exit 70
     ├── CorruptionError         stored bytes are corrupt                  DATA_LOSS
-    ├── StoreFullError          the disk or the table space is full
-    ├── ReadOnlyStoreError      the store is read-only
     ├── StoreIOError            the operating system or the backend refused an operation
     ├── NewerStoreError         the store was written by a newer Headgate
+    ├── KeysLostError           the store holds data of keys that the keyring does not hold
     ├── StoreClosedError        the store was closed, or used after a fork
     ├── StreamTrimmedError      a consumer's checkpoint is older than the stream's retention
     ├── DeterminismError        workflow code does not match its recorded history
@@ -398,6 +402,43 @@ class ThrottledError(TransientError):
     grpc_status = "RESOURCE_EXHAUSTED"
 
 
+class StoreUnavailableError(TransientError):
+    """The store refuses for a cause that an operator has to remove: the disk, its mount or the file.
+
+    A process goes on and tries again: the store recovers by itself when the cause is gone.
+    """
+
+    code = "store_unavailable"
+    exit_code = 70
+    retry_after_seconds = 5.0
+
+
+class StoreFullError(StoreUnavailableError):
+    """The disk or the table space is full. All acknowledged writes are safe."""
+
+    code = "store_full"
+    http_status = 507
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class ReadOnlyStoreError(StoreUnavailableError):
+    """The store can be read but not written."""
+
+    code = "store_read_only"
+
+
+class StoreMovedError(StoreUnavailableError):
+    """The database file was moved, deleted or replaced while it was open. It can still be read."""
+
+    code = "store_moved"
+
+
+class StoreDamagedError(StoreUnavailableError):
+    """The database file is damaged. It is read-only until a backup is restored."""
+
+    code = "store_damaged"
+
+
 class FatalError(HeadgateError):
     """Continuing could lose or corrupt data: stop, and page a human."""
 
@@ -411,20 +452,6 @@ class CorruptionError(FatalError):
     grpc_status = "DATA_LOSS"
 
 
-class StoreFullError(FatalError):
-    """The disk or the table space is full. All acknowledged writes are safe."""
-
-    code = "store_full"
-    http_status = 507
-    grpc_status = "RESOURCE_EXHAUSTED"
-
-
-class ReadOnlyStoreError(FatalError):
-    """The store can be read but not written."""
-
-    code = "store_read_only"
-
-
 class StoreIOError(FatalError):
     """The operating system or the backend refused an operation, and a retry would not help."""
 
@@ -435,6 +462,12 @@ class NewerStoreError(FatalError):
     """The store was written by a newer Headgate. It was not changed."""
 
     code = "newer_store"
+
+
+class KeysLostError(FatalError):
+    """The store holds data that was signed or encrypted with keys that the keyring does not hold."""
+
+    code = "keys_lost"
 
 
 class StoreClosedError(FatalError):

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import (
-    CorruptionError,
     ForeignFileError,
     NewerStoreError,
     StoreClosedError,
+    StoreDamagedError,
+    StoreMovedError,
 )
 from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, FANOUT, SIGNAL_STATE
 from headgate.store.model.requests import Query
@@ -113,7 +114,7 @@ def test_read__damaged_page__says_corrupt_and_what_to_do(tmp_path: Path) -> None
 
     store = create_sqlite(tmp_path)
 
-    with pytest.raises(CorruptionError, match="headgate doctor"):
+    with pytest.raises(StoreDamagedError, match="headgate doctor"):
         for number in range(300):
             store.get(CONTROL, Key(f"DEDUP#{number:04d}", "DEDUP"))
     store.close()
@@ -147,7 +148,8 @@ def test_write__file_may_not_grow__store_full_and_everything_before_is_there(tmp
     done = run_python(script, str(tmp_path))
 
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+    began, first, second = done.stdout.splitlines()
+    assert "store condition began" in began
     assert "free some and try again" in first
     assert second == "still full"
     acknowledged = int(first.split()[0])
@@ -335,10 +337,11 @@ def test_write__file_deleted_or_replaced_under_us__refused_with_the_remedy(tmp_p
     if replaced:
         path.write_bytes(content)
 
-    with pytest.raises(StoreClosedError, match="restart this process"):
+    with pytest.raises(StoreMovedError, match="restart this process"):
         store.put(CONTROL, ROW)
-    with pytest.raises(StoreClosedError, match="restart this process"):
+    with pytest.raises(StoreMovedError, match="restart this process"):
         store.check_health()
+    assert store.get(CONTROL, ROW_KEY) == ROW
 
     store.close()
 

@@ -22,6 +22,7 @@ from headgate.durable.worker.async_executor import AsyncExecutor
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
 from headgate.errors import NotFoundError, OutcomeUnknownError, TransientError
+from headgate.outage_log import OutageLog
 from headgate.store.port import Store
 from headgate.store.topics import WORK
 
@@ -70,6 +71,8 @@ class WorkerThreads:
         self._poll_thread = threading.Thread(target=self._guarded(self._run_poller), name="headgate-pump", daemon=True)
         listen = self._guarded(self._run_listener)
         self._listener = threading.Thread(target=listen, name="headgate-listener", daemon=True)
+        self._poll_outage = OutageLog(_log, "store unavailable to the poll", pause_seconds=_PAUSE_SECONDS)
+        self._cycle_outage = OutageLog(_log, "store unavailable to a cycle", pause_seconds=_PAUSE_SECONDS)
         self._async = AsyncExecutor(worker, on_ended=self._wakeup.set, on_failed=self._fail)
 
     def start(self) -> None:
@@ -132,8 +135,16 @@ class WorkerThreads:
                 # The store may be the cause; the lease expires by itself.
                 self._worker.abandon_all()
             else:
-                self._worker.leave()
+                self._leave()
             self._async.stop()
+
+    def _leave(self) -> None:
+        try:
+            self._worker.leave()
+        except (TransientError, OutcomeUnknownError) as exc:
+            # Its claims are reclaimed when its lease expires, or as soon as this process is gone.
+            _log.warning("store unavailable; claims not released", error=str(exc))
+            self._worker.abandon_all()
 
     # The polling thread.
 
@@ -147,20 +158,29 @@ class WorkerThreads:
                 self.run_cycles(take_one=False)
                 # Only now: the cycles may have scheduled earlier timers.
                 wait_seconds = self._worker.schedule.plan_wait()
+                self._poll_outage.succeeded()
             except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("store unavailable; poll retried", error=str(exc))
-                wait_seconds = _PAUSE_SECONDS
+                self._pause_poller(self._poll_outage.failed(exc))
+                continue
             if self._worker.queue and self._grow():
                 wait_seconds = min(wait_seconds, GROW_SECONDS)
             self._wakes_at = monotonic() + wait_seconds
             if self._wakeup.wait(max(wait_seconds, 0.001)):
                 self._wakeup.clear()
 
+    def _pause_poller(self, seconds: float) -> None:
+        """Pause after a failed poll. Wake-ups do not end the pause, or a busy process would poll without one."""
+        until = monotonic() + seconds
+        while not self._stopping and monotonic() < until:
+            threading.Event().wait(min(_PAUSE_SECONDS, seconds))
+
     def _run_listener(self) -> None:
         """Wake the polling thread when another process has committed something."""
-        seen = self._store.generation(WORK, others=True)
+        seen: int | None = None
         while not self._stopping:
             try:
+                if seen is None:
+                    seen = self._store.generation(WORK, others=True)
                 now = self._store.wait(seen, LISTEN_SECONDS, WORK, others=True)
             except TransientError:
                 threading.Event().wait(_PAUSE_SECONDS)
@@ -224,8 +244,9 @@ class WorkerThreads:
                 self._ended += 1
                 activity = self.run_cycles(take_one=True) if not self._stopping else None
                 self._wake_poller_in_time()
+                self._cycle_outage.succeeded()
             except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("store unavailable; cycle retried", error=str(exc))
+                self._cycle_outage.failed(exc)
                 self._wakeup.set()
                 activity = None
             if activity is None and not self._stopping:

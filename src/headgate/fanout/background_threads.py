@@ -14,6 +14,7 @@ from headgate.fanout.local.worker import Options
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.repair.retention import Purge
 from headgate.fanout.service import FanoutService
+from headgate.outage_log import OutageLog
 
 PURGE_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 5.0
@@ -65,19 +66,20 @@ class Background:
 
     def _maintain(self) -> None:
         maintenance = self._service.new_maintenance()
-        while not self._stopping.wait(MAINTENANCE_SECONDS):
-            try:
-                maintenance.run_once()
-            except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("store unavailable", error=str(exc))
+        self._repeat(maintenance.run_once, MAINTENANCE_SECONDS, "fan-out maintenance failed")
 
     def _purge(self) -> None:
         purge = Purge(self._service.store, self._service.clock)
-        while not self._stopping.wait(PURGE_SECONDS):
+        self._repeat(purge.purge, PURGE_SECONDS, "purge of fan-outs failed")
+
+    def _repeat(self, work: Callable[[], object], interval_seconds: float, failed: str) -> None:
+        outage = OutageLog(_log, failed, pause_seconds=0.0)
+        while not self._stopping.wait(interval_seconds):
             try:
-                purge.purge()
+                work()
+                outage.succeeded()
             except (TransientError, OutcomeUnknownError) as exc:
-                _log.warning("store unavailable", error=str(exc))
+                outage.failed(exc)
 
     def _thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         def guarded() -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from headgate.errors import HeadgateError, StreamTrimmedError, TransientError
+from headgate.outage_log import OutageLog
 from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
 from headgate.pipelines.readiness.poller import is_waiter_row
 from headgate.pipelines.schedule.timetables import timetables
@@ -165,16 +166,15 @@ class PipelineLoops:
         self._service.event_schedules.follow(each.event for each in schedules if each.event is not None)
 
     def _run(self, work: Callable[[], float]) -> None:
+        outage = OutageLog(_log, "pipeline background thread failed", pause_seconds=_PAUSE_SECONDS)
         while not self._stopping.is_set():
             try:
                 wait_seconds = work()
-            except TransientError as exc:
-                _log.warning("the store is busy", error=str(exc))
-                wait_seconds = _PAUSE_SECONDS
+                outage.succeeded()
             except HeadgateError as exc:
-                # Keep going: one error a second in the log is better than pipelines that no longer start.
-                _log.critical("pipeline background thread failed; retrying", action="pipelines.loop", error=str(exc))
-                wait_seconds = _PAUSE_SECONDS
+                # Keep going: pipelines must start again when the cause is gone.
+                self._stopping.wait(outage.failed(exc, action="pipelines.loop", code=exc.code))
+                continue
             if self._stopping.is_set():
                 return
             if wait_seconds and work == self.tick:

@@ -13,9 +13,10 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.durable.worker.status import WorkerStatus
-from headgate.errors import CorruptionError, HeadgateError, NotReadyError
+from headgate.errors import CorruptionError, HeadgateError, NotReadyError, StoreMovedError, StoreUnavailableError
 from headgate.serve.sweeper import Sweeper
 from headgate.store.catalogue.tables import HEALTH_CHECK
+from headgate.store.faults import StoreFault, StoreFaults
 from headgate.store.port import Store
 
 DISK_FREE_BYTES_MIN: Final = 256 * 1024 * 1024
@@ -65,8 +66,12 @@ class ServerProbes:
         clock: Clock,
         disk: Path | None,
         worker_status: Callable[[], WorkerStatus | None] = lambda: None,
+        faults: StoreFaults | None = None,
     ) -> None:
-        """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any."""
+        """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any.
+
+        `faults` are the conditions that calls of the store have met.
+        """
         self.phase = Phase.STARTING
         self._version = version
         self._store = store
@@ -74,6 +79,7 @@ class ServerProbes:
         self._clock = clock
         self._disk = disk
         self._worker_status = worker_status
+        self._faults = StoreFaults() if faults is None else faults
 
     def check_ready(self) -> None:
         """Raise `NotReadyError` unless the server serves."""
@@ -90,16 +96,18 @@ class ServerProbes:
         return self._report([Check("phase", status, f"the server is {self.phase}")])
 
     def summary(self) -> Report:
-        """Phase, sweepers and worker, without I/O."""
+        """Phase, sweepers, worker and the conditions that calls of the store have met, without I/O."""
         status = self._worker_status()
         worker = [] if status is None else [_check_worker(status)]
-        return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker])
+        store = map(_check_fault, self._faults.current())
+        return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker, *store])
 
     def probe(self) -> Report:
         """Deep check: also read, write and read back from the store. Blocks."""
         checks = [
-            self._try("store read", self._store.check_health),
-            self._try("store write", self._write_and_read_back),
+            # A file that was moved can still be read.
+            self._try("store read", self._store.check_health, StoreMovedError),
+            self._try("store write", self.write_and_read_back, StoreUnavailableError),
         ]
         if self._disk is not None:
             checks.append(_check_disk(self._disk))
@@ -110,16 +118,19 @@ class ServerProbes:
         worst = Status.FAILED if Status.FAILED in seen else Status.DEGRADED if Status.DEGRADED in seen else Status.OK
         return Report(worst, self._version, checks)
 
-    def _try(self, name: str, action: Callable[[], None]) -> Check:
+    def _try(self, name: str, action: Callable[[], None], degrading: type[HeadgateError]) -> Check:
+        """Return the result of a check. An error of the class `degrading` leaves a server that still serves reads."""
         started_at = self._clock.monotonic()
         try:
             action()
         except HeadgateError as exc:
-            return Check(name, Status.FAILED, f"{exc.code}: {exc.message}")
+            status = Status.DEGRADED if isinstance(exc, degrading) else Status.FAILED
+            return Check(name, status, f"{exc.code}: {exc.message}")
         milliseconds = (self._clock.monotonic() - started_at) * 1000
         return Check(name, Status.OK, f"took {milliseconds:.1f} ms")
 
-    def _write_and_read_back(self) -> None:
+    def write_and_read_back(self) -> None:
+        """Write the row of the health check and read it. Raises the errors of the store. Blocks."""
         key = HEALTH_CHECK.entities[0].key()
         before = self._store.get(HEALTH_CHECK, key, consistent=True) or {}
         nonce = secrets.token_hex(8)
@@ -148,10 +159,16 @@ def _check_worker(status: WorkerStatus) -> Check:
     return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(status)]))
 
 
+def _check_fault(fault: StoreFault) -> Check:
+    # At most degraded: what can be read is still served, and a restart does not remove the cause.
+    return Check(fault.name, Status.DEGRADED, f"{fault.fact}; {fault.failures} calls failed")
+
+
 def _check_disk(folder: Path) -> Check:
     try:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as exc:
-        return Check("disk", Status.FAILED, f"{folder} cannot be read: {exc.strerror}")
+        # The checks of the store say whether it can be used.
+        return Check("disk", Status.DEGRADED, f"{folder} cannot be read: {exc.strerror}")
     status = Status.OK if free_bytes >= DISK_FREE_BYTES_MIN else Status.DEGRADED
     return Check("disk", status, f"{free_bytes // 2**20} MiB free at {folder}")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import asyncio
 
 DEADLINE_EXIT_CODE: Final = 75
+# A process that ends although no signal has asked for it: a service manager restarts it.
+FAILED_EXIT_CODE: Final = 70
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -29,6 +31,7 @@ class Stop:
 
     def __init__(self, *, deadline_seconds: float) -> None:
         self.requested = False
+        self.exit_code = 0
         self._deadline_seconds = deadline_seconds
         self._callback: Callable[[], None] | None = None
 
@@ -42,9 +45,10 @@ class Stop:
         if self.requested:
             callback()
 
-    def request(self) -> None:
-        """Request the drain from within the process."""
+    def fail(self) -> None:
+        """Request the drain from within the process, because it cannot continue: the exit code is not 0."""
         if not self.requested:
+            self.exit_code = FAILED_EXIT_CODE
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

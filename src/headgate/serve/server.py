@@ -41,6 +41,7 @@ from headgate.serve.rpc.methods import services
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
+from headgate.serve.store_recovery import StoreRecovery
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.settings import Settings
 from headgate.telemetry import Tracing
@@ -62,8 +63,10 @@ def run(
     announce: Callable[[str], None],
     app: App | None = None,
     environ: Mapping[str, str] | None = None,
-) -> None:
-    """Serve until a signal requests the stop, and return once the server is drained and closed.
+) -> int:
+    """Serve until a signal requests the stop, and return the exit code once the server is drained and closed.
+
+    The exit code is 0 after a signal, and not 0 if the server could not continue.
 
     `announce` gets one line when both ports accept requests. With an `app` the server serves its routes and runs its
     workflows and activities; without one it only shows executions. Raises `SettingsError` if a port is in use, and
@@ -89,7 +92,8 @@ def run(
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(server.serve(stop, announce))
-    _log.info("stopped", action="server.stop")
+    _log.info("stopped", action="server.stop", exit_code=stop.exit_code)
+    return stop.exit_code
 
 
 def _load_tls(settings: Settings) -> Tls | None:
@@ -135,7 +139,9 @@ class Server:
             clock=clock,
             disk=settings.home if settings.store.backend == "sqlite" else None,
             worker_status=components.service.worker_status,
+            faults=components.store.store.stats.faults,
         )
+        self._recovery = StoreRecovery(components.store.store.stats.faults, self._probes.write_and_read_back)
         components.metrics.watch_store(components.store.store.stats.snapshot)
         components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))
         components.metrics.registry.register(http.shedder)
@@ -168,7 +174,8 @@ class Server:
         await grpc.start()
         for sweeper in self._sweepers:
             sweeper.start()
-        await asyncio.to_thread(self._workers.start, stop.request)
+        self._recovery.start()
+        await asyncio.to_thread(self._workers.start, stop.fail)
         self._components.intake.start()
         self._probes.phase = Phase.SERVING
         await grpc.set_serving()
@@ -193,6 +200,9 @@ class Server:
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        if not stopping.is_set():
+            # The HTTP port has ended by itself.
+            stop.fail()
 
     async def _drain(self, grpc: GrpcServer, grace_seconds: float) -> None:
         for sweeper in self._sweepers:
@@ -215,6 +225,7 @@ class Server:
             sweeper.request_stop()
         for sweeper in self._sweepers:
             sweeper.stop(min(STOP_SECONDS_MAX, self._settings.drain_seconds * _SWEEP_SHARE))
+        self._recovery.stop()
         self._pool.close()
 
     def _build_dispatcher(self, watches: WatchHub, clock: Clock, tracing: Tracing) -> Dispatcher:

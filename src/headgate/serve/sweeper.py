@@ -8,6 +8,8 @@ from typing import Final
 
 import structlog
 
+from headgate.errors import StoreUnavailableError, TransientError
+
 BATCH_MAX: Final = 1000
 STOP_SECONDS_MAX: Final = 2.0
 _log = structlog.get_logger(__name__)
@@ -16,7 +18,8 @@ _log = structlog.get_logger(__name__)
 class Sweeper:
     """Calls `sweep` with a batch size, pauses, and repeats; without a pause after a full batch.
 
-    An error is logged, counted and stored in `last_error` until a sweep succeeds. It never ends the thread.
+    An error is counted and stored in `last_error` until a sweep succeeds; the first of several is logged. It never ends
+    the thread.
     """
 
     def __init__(self, what: str, sweep: Callable[[int], int], *, interval_seconds: float) -> None:
@@ -26,6 +29,7 @@ class Sweeper:
         self.last_error: str | None = None
         self.has_run = False
         self._sweep = sweep
+        self._consecutive_failures = 0
         self._interval_seconds = interval_seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headgate-sweep-{what}", daemon=True)
@@ -55,6 +59,15 @@ class Sweeper:
             if self._sweep_once() < BATCH_MAX:
                 self._stopping.wait(self._interval_seconds)
 
+    def _on_failed(self, error: Exception) -> None:
+        """Count a failure, and log the first of an outage. A condition of the store is logged by the store."""
+        self.failures += 1
+        self._consecutive_failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if self._consecutive_failures == 1 and not isinstance(error, StoreUnavailableError):
+            cause = None if isinstance(error, TransientError) else error
+            _log.error("sweep failed", action="sweep", what=self.what, error=self.last_error, exc_info=cause)
+
     def _sweep_once(self) -> int:
         try:
             deleted = self._sweep(BATCH_MAX)
@@ -62,10 +75,11 @@ class Sweeper:
             if self.is_stopping:
                 # The store was closed during an abandoned sweep.
                 return 0
-            self.failures += 1
-            self.last_error = f"{type(exc).__name__}: {exc}"
-            _log.error("sweep failed", action="sweep", what=self.what, exc_info=exc)
+            self._on_failed(exc)
             return 0
+        if self.last_error is not None:
+            _log.info("sweep recovered", action="sweep", what=self.what, failures=self._consecutive_failures)
+        self._consecutive_failures = 0
         self.deleted += deleted
         self.last_error = None
         self.has_run = True

@@ -18,8 +18,11 @@ _GRACE_SHARE = 0.7
 _log = structlog.get_logger(__name__)
 
 
-def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], announce: Callable[[str], None]) -> None:
-    """Work until a signal requests the stop, and return once all work is finished or released."""
+def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], announce: Callable[[str], None]) -> int:
+    """Work until a signal requests the stop, and return the exit code once all work is finished or released.
+
+    The exit code is not 0 if the worker has stopped because of an error.
+    """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     stopping = threading.Event()
@@ -33,7 +36,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
             threads_max=settings.worker.threads_max,
             lease_seconds=settings.worker.lease_seconds,
             turn_seconds=settings.worker.turn_seconds,
-            on_fatal=lambda _error: stop.request(),
+            on_fatal=lambda _error: stop.fail(),
         )
         freeze_heap()
         try:
@@ -43,4 +46,5 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
                 continue
         finally:
             service.stop(settings.drain_seconds * _GRACE_SHARE)
-    _log.info("stopped", action="worker.stop")
+    _log.info("stopped", action="worker.stop", exit_code=stop.exit_code)
+    return stop.exit_code

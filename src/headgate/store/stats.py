@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from headgate.store.faults import StoreFaults
+
 COUNTERS: Final = (
     "reads", "queries", "writes", "transactions", "batches", "commits", "conflicts", "retries", "throttles",
 )  # fmt: skip
@@ -19,9 +21,11 @@ class AttemptObserver(Protocol):
 class StoreStats:
     """Plain integers, incremented without a lock: exact with one thread, approximate with many."""
 
-    __slots__ = (*COUNTERS, "consumed", "throttled")
+    __slots__ = (*COUNTERS, "consumed", "faults", "throttled")
 
     def __init__(self) -> None:
+        # The conditions that keep the store from being used now.
+        self.faults = StoreFaults()
         self.reads = 0
         self.queries = 0
         self.writes = 0

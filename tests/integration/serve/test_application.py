@@ -82,12 +82,17 @@ def test_health_deep__store_is_closed__is_503_and_says_which_checks_failed(
     assert failed["store read"].startswith("store_closed: ")
 
 
-def test_health_deep__home_was_removed__is_503_and_names_the_folder(application: Application, tmp_path: Path) -> None:
+def test_health_deep__home_was_removed__is_degraded_and_names_the_folder(
+    application: Application, tmp_path: Path
+) -> None:
     shutil.rmtree(tmp_path / "home")
 
-    body = _problem(application.ask("GET", "/health/deep"), 503, "unhealthy")
+    report = application.ask("GET", "/health/deep").json()
 
-    assert f"disk: {tmp_path / 'home'} cannot be read" in body["detail"]
+    assert report["status"] == "degraded", "reads are still served"
+    checks = {each["name"]: each for each in report["checks"]}
+    assert {checks[name]["status"] for name in ("store read", "store write", "disk")} == {"degraded"}
+    assert f"{tmp_path / 'home'} cannot be read" in checks["disk"]["fact"]
 
 
 def test_metrics__after_requests__counts_them_by_route_and_shows_the_store(application: Application) -> None:
@@ -158,7 +163,7 @@ def test_problem__a_bug__is_500_without_its_details(application: Application) ->
         (NotFoundError("run 7: there is none"), 404, "not_found", None),
         (ConflictError("run 7: it has changed"), 409, "conflict", None),
         (ThrottledError("table t: too much"), 429, "throttled", "1"),
-        (StoreFullError("disk: full; free some"), 507, "store_full", None),
+        (StoreFullError("disk: full; free some"), 507, "store_full", "5"),
     ],
 )
 def test_problem__an_error_of_ours__keeps_its_status_code_and_message(

@@ -60,7 +60,7 @@ def up(  # noqa: PLR0913 - each is an option
         else Tracing()
     )
     try:
-        server.run(
+        exit_code = server.run(
             settings,
             version=__version__,
             clock=SystemClock(),
@@ -71,3 +71,5 @@ def up(  # noqa: PLR0913 - each is an option
         )
     finally:
         tracing.close()
+    if exit_code:
+        raise typer.Exit(exit_code)

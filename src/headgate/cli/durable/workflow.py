@@ -72,4 +72,6 @@ def worker(
 
     settings = session_of(context).settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)
-    run(settings, load_app(app), clock=SystemClock(), queues=queue or ["default"], announce=typer.echo)
+    exit_code = run(settings, load_app(app), clock=SystemClock(), queues=queue or ["default"], announce=typer.echo)
+    if exit_code:
+        raise typer.Exit(exit_code)

@@ -11,6 +11,7 @@ from headgate.durable.model.records import Activity
 from headgate.durable.worker.claims import HeldClaims
 from headgate.durable.worker.poll_schedule import PollSchedule
 from headgate.errors import OutcomeUnknownError, StaleClaimError, TransientError
+from headgate.outage_log import OutageLog
 
 _log = structlog.get_logger(__name__)
 
@@ -26,6 +27,7 @@ class ResultRecorder:
         self._engine = engine
         self._unrecorded = claims.unrecorded
         self._schedule = schedule
+        self._outage = OutageLog(_log, "store unavailable; result buffered", pause_seconds=0.0)
 
     def record_or_buffer(self, activity: Activity, result: AttemptResult | None) -> None:
         """Store a result; buffer it if the store is unavailable, drop it if the claim is lost.
@@ -34,11 +36,12 @@ class ResultRecorder:
         """
         try:
             self.record(activity, result)
+            self._outage.succeeded()
         except StaleClaimError as exc:
             _log.info("claim lost; result dropped", activity_id=activity.activity_id, fact=str(exc))
         except (TransientError, OutcomeUnknownError) as exc:
             # Recording it twice is safe: the second write is refused.
-            _log.warning("store unavailable; result buffered", activity_id=activity.activity_id, error=str(exc))
+            self._outage.failed(exc, activity_id=activity.activity_id)
             self._unrecorded.append((activity, result))
 
     def retry_buffered(self) -> None:

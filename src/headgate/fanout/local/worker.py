@@ -30,6 +30,7 @@ from headgate.fanout.model.local_access import ANY, LocalAccess
 from headgate.fanout.model.rows import MAIN_LANE, Fanout, Policy, slow_timeout, timestamp
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.ids import IdMaker
+from headgate.outage_log import OutageLog
 from headgate.store.port import Store
 from headgate.store.topics import Topic
 
@@ -103,6 +104,8 @@ class LocalWorker:
         self._stopping = threading.Event()
         self._maintain_at = 0.0
         self._grace_seconds = GRACE_SECONDS
+        self._claim_outage = OutageLog(_log, "store unavailable; chunks not claimed", pause_seconds=PAUSE_SECONDS)
+        self._record_outage = OutageLog(_log, "store unavailable; chunk results buffered", pause_seconds=PAUSE_SECONDS)
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -150,12 +153,16 @@ class LocalWorker:
             self._maintain()
             self._take()
             self._renew()
+            self._claim_outage.succeeded()
         except (TransientError, OutcomeUnknownError) as exc:
-            _log.warning("store unavailable", error=str(exc))
-            self._clock.sleep(PAUSE_SECONDS)
+            self._pause(self._claim_outage.failed(exc))
         until = min(self._clock.monotonic() + IDLE_SECONDS, self._maintain_at, self._due_at)
         self._receive(0.0 if self._ends else self._pool.wait_seconds(until))
         self._record()
+
+    def _pause(self, seconds: float) -> None:
+        """Pause after a failure; `stop` ends the pause."""
+        self._stopping.wait(seconds)
 
     def _maintain(self) -> None:
         now = self._clock.monotonic()
@@ -236,9 +243,9 @@ class LocalWorker:
             refused = apply(self._store, self._ends)
         except (TransientError, OutcomeUnknownError) as exc:
             # Buffered for the next cycle; changes that were committed count as committed.
-            _log.warning("store unavailable", error=str(exc))
-            self._clock.sleep(PAUSE_SECONDS)
+            self._pause(self._record_outage.failed(exc))
             return
+        self._record_outage.succeeded()
         ends, self._ends = self._ends, []
         late = {id(one.change) for one in refused}
         for change in ends:
@@ -252,7 +259,7 @@ class LocalWorker:
                 self._maintenance.chunk_ended(run_id)
         except (TransientError, OutcomeUnknownError) as exc:
             # The next maintenance pass folds the counts.
-            _log.warning("store unavailable", error=str(exc))
+            self._record_outage.failed(exc)
 
     def _renew(self) -> None:
         """Renew leases that are due, and stop chunks that were cancelled or whose claim was lost."""
@@ -316,9 +323,11 @@ class LocalWorker:
 
     def _listen(self) -> None:
         """Wake the pool when another process has committed chunks."""
-        seen = self._store.generation(Topic.CHUNKS, others=True)
+        seen: int | None = None
         while not self._stopping.is_set():
             try:
+                if seen is None:
+                    seen = self._store.generation(Topic.CHUNKS, others=True)
                 now = self._store.wait(seen, IDLE_SECONDS, Topic.CHUNKS, others=True)
             except TransientError:
                 self._clock.sleep(PAUSE_SECONDS)

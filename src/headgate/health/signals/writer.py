@@ -13,7 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, TransientError, UserError
+from headgate.errors import (
+    ConflictError,
+    HeadgateError,
+    InvalidPayloadError,
+    StoreUnavailableError,
+    TransientError,
+    UserError,
+)
 from headgate.health.incidents.decisions import QUIET_MS, dedup_key_for
 from headgate.health.incidents.rows import TimerKind, due_put
 from headgate.health.incidents.service import Incidents
@@ -264,6 +271,8 @@ class Signals(SignalLookups):
                 if writes:
                     # Idempotent: a caller without an answer sends the window again.
                     self._store.batch_write(writes)
+            except StoreUnavailableError:
+                raise
             except TransientError as exc:
                 batch.results[index] = UpdateResult(UpdateVerdict.UNAVAILABLE, batch.results[index].signal, exc.message)
 
@@ -370,7 +379,7 @@ class Signals(SignalLookups):
                 row = error.failures[0]
                 each.current, each.is_cached = None if row is None else signal_of(row), False
             return False
-        if isinstance(error, TransientError | UserError):
+        if isinstance(error, TransientError | UserError) and not isinstance(error, StoreUnavailableError):
             verdict = UpdateVerdict.INVALID if isinstance(error, UserError) else UpdateVerdict.UNAVAILABLE
             batch.results[each.index] = UpdateResult(verdict, each.current, error.message)
             return True

@@ -16,7 +16,14 @@ import structlog
 from msgspec import Struct
 
 from headgate.clock import Clock, epoch_ms
-from headgate.errors import ConflictError, CorruptionError, HeadgateError, TransientError, UserError
+from headgate.errors import (
+    ConflictError,
+    CorruptionError,
+    HeadgateError,
+    StoreUnavailableError,
+    TransientError,
+    UserError,
+)
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.readiness.evaluator import ReadinessEvaluator, ReadinessSnapshot, wake_reason
@@ -196,7 +203,8 @@ class ReadinessPoller:
             self._reschedule(waiter.slot, exc)
 
     def _reschedule(self, slot: Slot, error: HeadgateError) -> None:
-        _log.info("readiness evaluation rescheduled", slot=str(slot), error=str(error))
+        if not isinstance(error, StoreUnavailableError):
+            _log.info("readiness evaluation rescheduled", slot=str(slot), error=str(error))
         self._queue.plan(slot, epoch_ms(self._clock) + _RETRY_MS)
 
 

@@ -13,7 +13,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap, Send
 
-from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
+from headgate.errors import CorruptionError, HeadgateError, TransientError, UnauthenticatedError
 from headgate.telemetry import correlation_id
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -67,7 +67,9 @@ def retry_after(seconds: float) -> dict[str, str]:
 
 def _from_headgate(_request: Request[Any, Any, Any], error: HeadgateError) -> Response[bytes]:
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, TransientError):
-        _log.error("request failed", action="http.request", code=error.code, exc_info=error)
+        # The store logs corruption once, where it is met.
+        cause = None if isinstance(error, CorruptionError) else error
+        _log.error("request failed", action="http.request", code=error.code, error=error.message, exc_info=cause)
     return response(Problem.of(error.http_status, error.code, error.message), _headers(error))
 
 

@@ -11,7 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from headgate.errors import NotFoundError, StoreFullError, StoreIOError, UserError
+from headgate.errors import (
+    NotFoundError,
+    ReadOnlyStoreError,
+    StoreFullError,
+    StoreIOError,
+    StoreMovedError,
+    UserError,
+)
 from headgate.store.durable_files import sync_folder, write_private
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)*")
@@ -42,6 +49,9 @@ class FolderBlobs:
     def put(self, name: str, content: bytes) -> None:
         path = self._path(name)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        if not self._folder.parent.is_dir():
+            # Creating it would keep a home that was moved away from being moved back.
+            raise StoreMovedError(f"blob {name}: {self._folder.parent} was moved or deleted; move it back")
         try:
             _make_folder(path.parent)
             write_private(draft, content)
@@ -51,14 +61,18 @@ class FolderBlobs:
         except OSError as exc:
             with suppress(OSError):
                 draft.unlink()
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise StoreFullError(f"blob {name}: no space left in {self._folder}; free space and try again") from exc
+            if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise ReadOnlyStoreError(f"blob {name}: {self._folder} cannot be written; make it writable") from exc
             raise StoreIOError(f"blob {name}: cannot be written to {self._folder}: {exc.strerror}") from exc
 
     def get(self, name: str) -> bytes:
         try:
             return self._path(name).read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
+            if not self._folder.parent.is_dir():
+                raise StoreMovedError(f"blob {name}: {self._folder.parent} was moved or deleted; move it back") from exc
             raise NotFoundError(f"blob {name}: not in {self._folder}") from exc
         except OSError as exc:
             raise StoreIOError(f"blob {name}: cannot be read from {self._folder}: {exc.strerror}") from exc

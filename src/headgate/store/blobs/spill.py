@@ -21,6 +21,7 @@ from headgate.clock import Clock
 from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
 from headgate.store.blobs.folder import Blobs
 from headgate.store.catalogue.tables import named
+from headgate.store.faults import StoreFaults
 from headgate.store.model.requests import Change
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.validation import ITEM_BYTES_MAX
@@ -59,6 +60,8 @@ class Spill:
     def __init__(self, blobs: Blobs, clock: Clock) -> None:
         self._blobs = blobs
         self._clock = clock
+        # The store records here the corruption that its reads meet.
+        self.faults = StoreFaults()
 
     def fit(self, table: Table, item: Item) -> Item:
         """Spill the largest attributes of `item` until it fits or none is left."""
@@ -151,10 +154,14 @@ class Spill:
 
     def _read(self, name: str) -> Any:  # noqa: ANN401
         try:
-            content = self._blobs.get(name)
+            return load(_split(name, self._blobs.get(name))[1].decode())["value"]
         except NotFoundError as exc:
-            raise CorruptionError(f"blob {name} is missing, but a row references it; restore it from a backup") from exc
-        return load(_split(name, content)[1].decode())["value"]
+            missing = CorruptionError(f"blob {name} is missing, but a row references it; restore it from a backup")
+            self.faults.record(missing)
+            raise missing from exc
+        except CorruptionError as exc:
+            self.faults.record(exc)
+            raise
 
 
 def _condemned_blob(name: str) -> str:

@@ -89,6 +89,7 @@ class DynamoStore:
         self._clock = clock
         self._cursors = cursors
         self._spill = spill
+        spill.faults = self.stats.faults
         self._calls = Calls(clock, self.stats, deadline_seconds, observer)
         self._reads = ItemReads(client, self._calls, names=names, clock=clock)
         self._requests = WriteRequests(names, spill)

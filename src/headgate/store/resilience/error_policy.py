@@ -33,6 +33,7 @@ from headgate.errors import (
     ServerBusyError,
     StoreBusyError,
     StoreClosedError,
+    StoreUnavailableError,
     StreamTrimmedError,
     ThrottledError,
     TransientError,
@@ -161,6 +162,8 @@ BY_CLASS: Final[Mapping[type[HeadgateError], FailurePolicy]] = {
     StoreBusyError: DISCONNECTED,
     BreakerOpenError: REFUSED,
     ServerBusyError: REFUSED,
+    # An operator has to remove the cause.
+    StoreUnavailableError: FailurePolicy(ErrorCategory.TRANSIENT, 0, 0, 0),
     NotAdmittedError: REFUSED,
     DeadlineExceededError: FailurePolicy(ErrorCategory.TRANSIENT, 0, 0, 100),
     FatalError: FATAL,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, FatalError, HeadgateError, ThrottledError
+from headgate.errors import ConflictError, FatalError, HeadgateError, StoreUnavailableError, ThrottledError
 from headgate.store.blobs.spill import RawItems
 from headgate.store.model.conditions import Condition
 from headgate.store.model.requests import ChangeBatch, Delete, Page, Put, Query, StreamStart, Write
@@ -157,10 +157,13 @@ class _Guard:
 
 
 def _is_backend_failure(error: BaseException) -> bool:
-    """Whether a pause may help the backend. Fatal errors are excluded: they must surface unchanged."""
-    return (
-        isinstance(error, HeadgateError) and not isinstance(error, FatalError) and policy_of(error).is_backend_failure
-    )
+    """Whether a pause may help the backend.
+
+    Fatal errors and conditions of the store's disk are excluded: they must surface unchanged.
+    """
+    if not isinstance(error, HeadgateError) or isinstance(error, (FatalError, StoreUnavailableError)):
+        return False
+    return policy_of(error).is_backend_failure
 
 
 class GuardedStore(StoreWrapper):

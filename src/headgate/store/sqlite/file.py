@@ -11,9 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreClosedError, StoreIOError
+from headgate.errors import (
+    ForeignFileError,
+    HeadgateError,
+    NewerStoreError,
+    ReadOnlyStoreError,
+    StoreDamagedError,
+    StoreMovedError,
+)
 from headgate.store.catalogue.tables import ALL_TABLES
-from headgate.store.sqlite.errors import translate
+from headgate.store.faults import StoreFaults
+from headgate.store.sqlite.errors import refusal, translate
 from headgate.store.sqlite.file_lock import FileLock
 from headgate.store.sqlite.rows import TableRows
 from headgate.store.table_names import TableNames
@@ -23,6 +31,8 @@ FORMAT: Final = 1
 META: Final = '"headgate:meta"'
 CHANGES: Final = '"headgate:changes"'
 _BUSY_SECONDS: Final = 5.0
+_WRITE_BITS: Final = 0o222
+_Identity = tuple[int, int]
 
 
 class Synchronous(enum.StrEnum):
@@ -42,10 +52,13 @@ class DatabaseFile:
     def __init__(self, path: Path, tables: Sequence[TableRows], synchronous: Synchronous) -> None:
         """Open the file, creating or migrating it as needed.
 
-        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError` without changing the
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `StoreDamagedError` without changing the
         file.
         """
         self.path = path
+        self.faults = StoreFaults()
+        self._uri = f"{path.absolute().as_uri()}?mode=rw"
+        self._identity: _Identity | None = None
         self._path_text = str(path)
         self._synchronous = synchronous
         _check_owner(path)
@@ -55,37 +68,64 @@ class DatabaseFile:
             with suppress(FileExistsError):
                 # SQLite would create a file that others can read; -wal and -shm inherit the mode of this one.
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except PermissionError as exc:
-            raise ReadOnlyStoreError(
-                f"{path}: the folder cannot be written; make it writable or name another home"
-            ) from exc
         except OSError as exc:
-            raise StoreIOError(f"{path}: cannot be opened: {exc.strerror}; name another home") from exc
+            raise refusal(exc, path) from exc
         try:
             self._migrate(tables)
-            self._identity = _identity(self._path_text)
+            self._identity = _identity_of(os.stat(self._path_text))  # noqa: PTH116 - as `check_writable` does
         except BaseException:
             self.lock.close()
             raise
 
     def connect(self) -> sqlite3.Connection:
-        """Return a new connection, usable by one thread at a time."""
+        """Return a new connection, usable by one thread at a time. Raises `StoreMovedError` if the file is gone."""
+        if self._identity is not None:
+            self.check_in_place()
         try:
+            # With a URI, because SQLite would create a file that was moved away.
             connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
+                self._uri,
+                uri=True,
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=512,
             )
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
         except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
+            raise self.error_of(exc) from exc
         return connection
 
-    def check_in_place(self) -> None:
-        """Refuse to write to a file that was deleted or replaced. Raises `StoreClosedError`."""
-        if _identity(self._path_text) != self._identity:
-            raise StoreClosedError(
-                f"{self.path}: the database was moved, deleted or replaced while it was open; restart this process"
+    def error_of(self, exc: sqlite3.Error) -> HeadgateError:
+        """Return the Headgate error to raise from a SQLite error of this file."""
+        return translate(exc, self.path, is_opened=self._identity is not None)
+
+    def check_in_place(self) -> os.stat_result:
+        """Return the status of the file. Raises `StoreMovedError` if it was moved, deleted or replaced."""
+        try:
+            status = os.stat(self._path_text)  # noqa: PTH116 - on the path of every commit
+        except OSError as exc:
+            raise StoreMovedError(
+                f"{self.path}: the database was moved or deleted while it was open; move it back, or restore a backup "
+                "and restart this process"
+            ) from exc
+        if _identity_of(status) != self._identity:
+            raise StoreMovedError(
+                f"{self.path}: the database was moved, and another file is in its place; move it back, or restart this "
+                "process to use the new file"
             )
+        return status
+
+    def check_writable(self) -> None:
+        """Refuse to write to a file that was moved, that is marked read-only or that is damaged."""
+        status = self.check_in_place()
+        if not status.st_mode & _WRITE_BITS:
+            # The open descriptors could still write, but an operator has forbidden it.
+            raise ReadOnlyStoreError(f"{self.path}: the file is marked read-only; make it writable with chmod u+w")
+        damage = self.faults.damage
+        if damage is not None:
+            raise StoreDamagedError(damage.fact)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -140,11 +180,7 @@ def current_catalogue(names: TableNames) -> str:
     return _digest([TableRows(table, names.physical(table)) for table in ALL_TABLES])
 
 
-def _identity(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - on the path of every commit
-    except OSError:
-        return (0, 0)
+def _identity_of(status: os.stat_result) -> _Identity:
     return (status.st_dev, status.st_ino)
 
 

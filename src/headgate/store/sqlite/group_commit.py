@@ -24,7 +24,6 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from headgate.errors import HeadgateError, StoreBusyError, StoreClosedError
-from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file import DatabaseFile
 from headgate.store.sqlite.row_cache import RecentRows
 from headgate.store.sqlite.wakeups import Wakeups
@@ -241,6 +240,7 @@ class GroupCommitter:
         except Exception as exc:  # noqa: BLE001 - re-raised in every waiting thread
             # No transaction could be started, so every queued request fails with the same error.
             self._fail_queue(group, exc)
+            self._file.faults.record(exc, len(group))
         finally:
             self._pass_lead(group)
 
@@ -300,7 +300,7 @@ class GroupCommitter:
             self._commit_queue(group)
         except Exception as exc:
             if not group and isinstance(exc, sqlite3.Error):
-                raise translate(exc, self._file.path) from exc
+                raise self._file.error_of(exc) from exc
             if not group:
                 raise
             # An unexpected error must fail its own transaction only.
@@ -316,6 +316,7 @@ class GroupCommitter:
             self._wakeups.on_committed(topics)
 
     def _commit_queue(self, group: list[CommitRequest[Any]]) -> None:
+        rows = self._connection.total_changes
         try:
             self._begin()
             self._apply_queue(group)
@@ -326,6 +327,8 @@ class GroupCommitter:
             self._roll_back()
             raise
         self._mark_done(group)
+        if self._file.faults.is_active and self._connection.total_changes > rows:
+            self._file.faults.on_written()
 
     def _mark_done(self, group: list[CommitRequest[Any]]) -> None:
         for request in group:
@@ -361,15 +364,16 @@ class GroupCommitter:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as exc:
                 self._roll_back()
-                request.error = translate(exc, self._file.path)
+                request.error = self._file.error_of(exc)
                 request.error.__cause__ = exc
+                self._file.faults.record(request.error)
             except Exception as exc:  # noqa: BLE001 - re-raised in the requesting thread
                 self._roll_back()
                 request.error = exc
             self._mark_done([request])
 
     def _begin(self) -> None:
-        self._file.check_in_place()
+        self._file.check_writable()
         self._cursor.execute("BEGIN IMMEDIATE")
         # data_version changes when another connection commits, in any process. While it is unchanged, neither rows nor
         # the schema have changed.

@@ -309,7 +309,9 @@ def decoded(rows: TableRows, body: str) -> Item:
     try:
         return load(body)
     except msgspec.DecodeError as exc:
-        raise CorruptionError(f"table {rows.table.name}: a row is corrupt ({exc}); stop and restore a backup") from exc
+        error = CorruptionError(f"table {rows.table.name}: a row is corrupt ({exc}); stop and restore a backup")
+        rows.faults.record(error)
+        raise error from exc
 
 
 def _version_of(condition: Condition | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from headgate import typed_decode
+from headgate.store.faults import StoreFaults
 from headgate.store.model.conditions import VERSION
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.schema import Key, Table
@@ -52,6 +53,8 @@ class TableRows:
         self._row_attributes = (*table.key_names, *self._copied)
         self._partial = _partial_decoder(tuple(dict.fromkeys((*self._copied, VERSION))))
         self.recent = RecentRows(self.select)
+        # Replaced by those of the store that uses the rows.
+        self.faults = StoreFaults()
 
     def key_of(self, item: Item) -> Parameters:
         """Return the key of an item as statement parameters."""

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, HeadgateError, StoreClosedError
+from headgate.errors import ConflictError, HeadgateError, StoreClosedError, StoreUnavailableError
 from headgate.store.blobs.spill import REFERENCE, Spill
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.conditions import Condition
@@ -36,7 +36,6 @@ from headgate.store.model.validation import (
 )
 from headgate.store.model.values import Item, dump
 from headgate.store.sqlite.change_log import ChangeLog
-from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file import DatabaseFile, Synchronous
 from headgate.store.sqlite.group_commit import GroupCommitter
 from headgate.store.sqlite.operations import (
@@ -65,6 +64,9 @@ BATCH_ROWS_MAX: Final = 500
 # Text of this length is within the item limit, whatever its characters are.
 _CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
 _KEYS_PER_SELECT: Final = 100
+# How long a read waits for a connection of another thread, while none can be opened.
+_READER_SECONDS_MAX: Final = 2.0
+_READER_POLL_SECONDS: Final = 0.005
 
 
 class SqliteStore:
@@ -81,6 +83,9 @@ class SqliteStore:
         index_lag_seconds: float,
     ) -> None:
         self.stats = StoreStats()
+        self.stats.faults = spill.faults = file.faults
+        for each in rows.values():
+            each.faults = file.faults
         self._file = file
         self._rows = rows
         self._clock = clock
@@ -92,6 +97,8 @@ class SqliteStore:
         self._commits = GroupCommitter(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
         self._changes = ChangeLog(rows, clock)
         self._closed: str | None = None
+        # A first reader, with its files open: reads go on if the file is moved later.
+        self.check_health()
         _OPEN_STORES.add(self)
 
     @classmethod
@@ -111,7 +118,7 @@ class SqliteStore:
         `index_lag_seconds` makes index queries read a snapshot up to that old, as DynamoDB's may: tests use it to find
         code that trusts an index.
 
-        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError` without changing the
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `StoreDamagedError` without changing the
         file.
         """
         rows = {table.name: TableRows(table, names.physical(table)) for table in ALL_TABLES}
@@ -372,16 +379,32 @@ class SqliteStore:
         try:
             connection = self._readers.pop()
         except IndexError:
-            connection = self._file.connect()
+            connection = self._new_reader()
         try:
             return connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as exc:
-            raise translate(exc, self._file.path) from exc
+            error = self._file.error_of(exc)
+            self._file.faults.record(error)
+            raise error from exc
         finally:
             if self._closed is None:
                 self._readers.append(connection)
             else:
                 connection.close()
+
+    def _new_reader(self) -> sqlite3.Connection:
+        """Return a new connection; if the file was moved, one that another thread has opened before and returns."""
+        try:
+            return self._file.connect()
+        except StoreUnavailableError as exc:
+            self._file.faults.record(exc)
+            until = monotonic() + _READER_SECONDS_MAX
+            while monotonic() < until:
+                try:
+                    return self._readers.pop()
+                except IndexError:
+                    threading.Event().wait(_READER_POLL_SECONDS)
+            raise
 
     def _refuse_if_closed(self) -> None:
         if self._closed is not None:

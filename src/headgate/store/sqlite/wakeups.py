@@ -199,7 +199,7 @@ class Wakeups:
         inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         address = str(self._folder / f"{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             inbox.bind(address)
         except OSError:
             inbox.close()

@@ -207,5 +207,5 @@ except HeadgateError as exc:
 
     done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == "StoreIOError"
+    assert done.stdout.strip() == "StoreFullError"
     assert _files(folder) == []

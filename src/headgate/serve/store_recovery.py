@@ -1,0 +1,40 @@
+"""Store recovery: a thread that writes to the store while a condition lasts, to notice its end without a request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from headgate.errors import HeadgateError
+from headgate.store.faults import StoreFaults
+
+INTERVAL_SECONDS: Final = 1.0
+_STOP_SECONDS_MAX: Final = 2.0
+
+
+class StoreRecovery:
+    """Tries a write every second while `faults` has a condition that a successful write ends."""
+
+    def __init__(self, faults: StoreFaults, write: Callable[[], None]) -> None:
+        self._faults = faults
+        self._write = write
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headgate-store-recovery", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for a write in progress for a short time."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS_MAX)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(INTERVAL_SECONDS):
+            if self._faults.is_active:
+                # The store records the failure.
+                with suppress(HeadgateError):
+                    self._write()
