@@ -128,12 +128,13 @@ class Server:
 
 def watchdogs_of(home: Path) -> list[int]:
     """Return the processes that are the watchdog of a home."""
-    wanted = [b"headgate", b"watchdog", b"--home", os.fsencode(home)]
+    wanted = [b"--home", os.fsencode(home)]
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         # It may end while it is looked at.
         with suppress(FileNotFoundError, ProcessLookupError):
-            if (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")[-4:] == wanted:
+            arguments = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            if b"watchdog" in arguments and arguments[-2:] == wanted:
                 found.append(int(process.name))
     return found
 

@@ -27,7 +27,7 @@ from headgate.durable.bus.forward_headers import HeaderFiles
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
-from headgate.errors import HeadgateError, SettingsError, TransientError
+from headgate.errors import HeadgateError, SettingsError, StoreMovedError, TransientError
 from headgate.fanout import hg_map as mapping
 from headgate.fanout.background_threads import Background
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
@@ -82,14 +82,18 @@ class OpenedStore(NamedTuple):
     settings: Settings
 
 
-def open_store(settings: Settings, clock: Clock, *, observer: AttemptObserver | None = None) -> OpenedStore:
+def open_store(
+    settings: Settings, clock: Clock, *, observer: AttemptObserver | None = None, create: bool = True
+) -> OpenedStore:
     """Open the store that the settings name, creating the home folder and its keys if they are missing.
 
-    `observer` receives the failed attempts of a remote backend, which retries them.
-
-    Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the backend's
-    own errors if the store cannot be used.
+    `observer` receives the failed attempts of a remote backend, which retries them. Without `create`, as child
+    processes of a server open it, a missing home raises `StoreMovedError`: a home that was moved away must not be
+    created anew. Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the
+    backend's own errors if the store cannot be used.
     """
+    if not create:
+        _check_present(settings)
     try:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
@@ -107,6 +111,13 @@ def open_store(settings: Settings, clock: Clock, *, observer: AttemptObserver | 
     else:
         store = _open_dynamodb(settings, names, clock, cursors, spill, observer)
     return OpenedStore(store, keyring, spill, blobs, settings)
+
+
+def _check_present(settings: Settings) -> None:
+    needed = [keys_path(settings), *([database_path(settings)] if settings.store.backend == "sqlite" else [])]
+    for path in needed:
+        if not path.exists():
+            raise StoreMovedError(f"{path}: it was moved or deleted; move it back, or restore a backup")
 
 
 def load_app(reference: str) -> App:

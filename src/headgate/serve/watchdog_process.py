@@ -1,16 +1,19 @@
 """Watchdog process: runs the pipeline watchdog on its own, so that it detects a stopped server.
 
-It outlives the server and exits when the database file is deleted or replaced.
+It outlives the server. It exits when a newer watchdog of the same home takes over, and when the home or the database
+file is moved, deleted or replaced.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -21,12 +24,16 @@ from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.process import Stop
+from headgate.serve.watchdog_lock import WatchdogLock, has_watchdog
 from headgate.settings import Settings
 
-RESTART_SECONDS: Final = 5.0
+RESTART_SECONDS: Final = 2.0
 # Minimum pause after a tick that could not evaluate everything.
 DEGRADED_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 3.0
+# How soon a watchdog notices a newer one, or that its home is gone.
+_LOOK_SECONDS: Final = 1.0
+_RESTART_SECONDS_MAX: Final = 60.0
 _log = structlog.get_logger(__name__)
 
 
@@ -37,28 +44,57 @@ def run(
     environ: Mapping[str, str],
     announce: Callable[[str], None],
     once: bool = False,
+    create: bool = True,
 ) -> bool:
-    """Run ticks until a signal requests the stop or the database is gone; with `once`, run one tick.
+    """Run ticks until a signal requests the stop, a newer watchdog takes over or the home is gone.
 
+    With `once`, run one tick, beside a running watchdog. Without `create`, a missing home raises `StoreMovedError`.
     Returns whether the last tick could evaluate everything.
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     stopping = threading.Event()
     stop.on_request(stopping.set)
-    opened = open_store(settings, clock)
-    with closing(opened.store):
+    opened = open_store(settings, clock, create=create)
+    with ExitStack() as stack:
+        stack.enter_context(closing(opened.store))
         opened.store.check_health()
         database = _Database(settings)
+        lock = None if once else stack.enter_context(closing(WatchdogLock(settings.home)))
         service = AppService(App("headgate"), opened, clock)
         engine = open_engine(settings, clock, service.ids)
         watchdog = open_pipelines(service, opened, clock, environ=environ, engine=engine).watchdog
         announce(f"headgate watchdog ready  home={settings.home}")
-        while not database.is_gone():
+        while lock is None or _is_wanted(database, lock):
             report = watchdog.tick()
-            if once or stopping.wait(pause_seconds(report, watchdog.seconds_until_next())):
+            until = clock.monotonic() + pause_seconds(report, watchdog.seconds_until_next())
+            while not once and clock.monotonic() < until and lock is not None and _is_in_place(database, lock):
+                if stopping.wait(min(_LOOK_SECONDS, max(0.0, until - clock.monotonic()))):
+                    return not report.is_degraded
+            if once:
                 return not report.is_degraded
     return True
+
+
+def _is_in_place(database: _Database, lock: WatchdogLock) -> bool:
+    return lock.is_held() and database.is_in_place()
+
+
+def _is_wanted(database: _Database, lock: WatchdogLock) -> bool:
+    """Whether to go on. Logs why not."""
+    if database.is_gone():
+        return False
+    if not lock.is_held():
+        _log.info("a newer watchdog has taken over", action="watchdog.end")
+        return False
+    return True
+
+
+def read_settings() -> Settings:
+    """Return the settings that a server has written to the standard input of its watchdog."""
+    # Trusted: written by the parent server over a private pipe.
+    settings: Settings = pickle.load(sys.stdin.buffer)
+    return settings
 
 
 def pause_seconds(report: TickReport, until_next_seconds: float) -> float:
@@ -77,26 +113,31 @@ class _Database:
             with suppress(OSError):
                 self._initial = self._path.stat()
 
-    def is_gone(self) -> bool:
-        """Whether the file was deleted or replaced. Logs it."""
+    def is_in_place(self) -> bool:
+        """Whether the file is the one of the start, as far as can be seen."""
         if self._path is None:
-            return False
+            return True
         try:
-            is_same = self._initial is not None and os.path.samestat(self._path.stat(), self._initial)
+            return self._initial is not None and os.path.samestat(self._path.stat(), self._initial)
         except (FileNotFoundError, NotADirectoryError):
-            is_same = False
+            return False
         except OSError:
             # Temporarily unreachable: the health checks report it.
-            return False
-        if not is_same:
+            return True
+
+    def is_gone(self) -> bool:
+        """Whether the file was deleted or replaced. Logs it."""
+        is_gone = not self.is_in_place()
+        if is_gone:
             _log.warning("database deleted or replaced", action="watchdog.end", database=str(self._path))
-        return not is_same
+        return is_gone
 
 
 class WatchdogChild:
     """Runs the watchdog as a child process of the server, and restarts it when it exits.
 
-    It is not restarted on a deleted database, which it would create anew. Construct it while the store is open.
+    It is not restarted while the database is gone or another process is the watchdog of the home. Construct it while
+    the store is open.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -124,10 +165,36 @@ class WatchdogChild:
                 process.kill()
 
     def _supervise(self) -> None:
-        command = [sys.executable, "-m", "headgate", "watchdog", "--home", str(self._settings.home)]
-        while not self._stopping.is_set() and not self._database.is_gone():
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            status = self._process.wait()
-            if self._stopping.wait(RESTART_SECONDS):
+        pause_seconds = RESTART_SECONDS
+        while self._wait_for_database():
+            started_at = monotonic()
+            status = self._run()
+            if monotonic() - started_at > _RESTART_SECONDS_MAX:
+                pause_seconds = RESTART_SECONDS
+            if self._stopping.wait(pause_seconds):
                 return
-            _log.warning("watchdog exited; restarting", action="watchdog.restart", status=status)
+            while has_watchdog(self._settings.home):
+                # Started by another server or by an operator, after this one.
+                if self._stopping.wait(_RESTART_SECONDS_MAX / 10):
+                    return
+            if pause_seconds == RESTART_SECONDS:
+                _log.warning("watchdog exited; restarting", action="watchdog.restart", status=status)
+            pause_seconds = min(2 * pause_seconds, _RESTART_SECONDS_MAX)
+
+    def _wait_for_database(self) -> bool:
+        """Wait while the database is gone, and return whether to go on."""
+        if not self._stopping.is_set() and self._database.is_gone():
+            while not self._database.is_in_place():
+                if self._stopping.wait(_LOOK_SECONDS):
+                    break
+        return not self._stopping.is_set()
+
+    def _run(self) -> int:
+        """Start the process with the settings of this server, wait for its end, and return its status."""
+        options = ["--settings-from-stdin", "--home", str(self._settings.home)]
+        command = [sys.executable, "-m", "headgate", "watchdog", *options]
+        self._process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert process.stdin is not None, "a pipe was requested"
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(pickle.dumps(self._settings))
+        return process.wait()

@@ -88,6 +88,8 @@ def test_child__database_deleted__is_not_started(settings: Settings) -> None:
     try:
         with capture_logs() as logs:
             child.start()
+            until(lambda: bool(logs), "its warning", 5)
+            child.stop()
             until(lambda: "headgate-watchdog-child" not in map(attrgetter("name"), threading.enumerate()), "its end", 5)
     finally:
         child.stop()

@@ -67,6 +67,8 @@ class Watchdog:
         self._followups = followups
         # Threads of checks that did not stop within their limit.
         self._hanging: dict[str, threading.Thread] = {}
+        # The ticks in a row in which each check failed.
+        self._failures: dict[str, int] = {}
 
     def tick(self, now: datetime | None = None) -> TickReport:
         """Run every check once, and report the failed ones. Errors of checks are not raised."""
@@ -77,15 +79,23 @@ class Watchdog:
             total.findings.update(tally.findings)
             total.problems.update(tally.problems)
         failed = {name: "; ".join(problems) for name, problems in total.problems.items()}
-        for name, error in failed.items():
-            _log.error("watchdog check failed", action="watchdog", check=name, error=error)
         try:
             self._heartbeats.degrade(HeartbeatSource.WATCHDOG, failed)
         except HeadgateError as exc:
             # The store is unavailable: the missing heartbeat alerts the server.
-            _log.error("watchdog cannot report", action="watchdog", error=str(exc))
             failed[REPORTING] = f"{type(exc).__name__}: {exc}"
+        self._log_changes(failed)
         return TickReport(at=at, findings=dict(total.findings), failed=failed)
+
+    def _log_changes(self, failed: Mapping[str, str]) -> None:
+        """Log each check that begins to fail, and each that succeeds again."""
+        for name, error in failed.items():
+            if name not in self._failures:
+                _log.error("watchdog check failed", action="watchdog", check=name, error=error)
+        for name, failures in self._failures.items():
+            if name not in failed:
+                _log.info("watchdog check recovered", action="watchdog", check=name, failures=failures)
+        self._failures = {name: self._failures.get(name, 0) + 1 for name in failed}
 
     def seconds_until_next(self) -> float:
         """Return the seconds until the next due check, at most one tick."""

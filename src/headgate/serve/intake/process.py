@@ -70,7 +70,7 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
     registry = CollectorRegistry()
     meters = HealthMeters(registry)
     alerts = ErrorAlerts(clock, meters)
-    opened = open_store(settings, clock, observer=alerts)
+    opened = open_store(settings, clock, observer=alerts, create=False)
     with closing(opened.store), closing(open_cache(settings, clock, answered=meters.cache_answered)) as cache:
         service = AppService(App("headgate"), opened, clock)
         meters.watch_cache(cache.stats)
