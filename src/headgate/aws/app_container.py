@@ -11,6 +11,7 @@ from typing import Any, Final
 from headgate.aws.function_home import prepare_home
 from headgate.aws.function_settings import read_app_settings, read_settings
 from headgate.aws.stream_records import stream_change
+from headgate.bootstrap.key_check import check_function_keys
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -124,6 +125,8 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn)
     opened = open_store(settings, clock)
+    if functions.keys_secret_arn:
+        check_function_keys(opened)
     service = AppService(app, opened, clock)
     schedules = OneShotSchedules(
         clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name

@@ -17,6 +17,7 @@ from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.aws.worker_invocation import run_worker
 from headgate.bootstrap.health import open_health
+from headgate.bootstrap.key_check import check_function_keys
 from headgate.bootstrap.pipelines import (
     NOTIFY_FILE,
     OpenPipelines,
@@ -126,6 +127,8 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
     prepare_home(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
     alerts = ErrorAlerts(clock)
     opened = open_store(settings, clock, observer=alerts)
+    if functions.keys_secret_arn:
+        check_function_keys(opened)
     service = AppService(App("headgate"), opened, clock)
     cache = open_cache(settings, clock)
     health = open_health(opened, cache, clock, service, alerts=alerts)

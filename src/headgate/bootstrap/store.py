@@ -80,17 +80,27 @@ class OpenedStore(NamedTuple):
     spill: Spill
     blobs: Blobs
     settings: Settings
+    # Whether the keyring was created when the store was opened.
+    has_new_keys: bool = False
 
 
 def open_store(
-    settings: Settings, clock: Clock, *, observer: AttemptObserver | None = None, create: bool = True
+    settings: Settings,
+    clock: Clock,
+    *,
+    observer: AttemptObserver | None = None,
+    create: bool = True,
+    accept_new_keys: bool = False,
 ) -> OpenedStore:
     """Open the store that the settings name, creating the home folder and its keys if they are missing.
 
     `observer` receives the failed attempts of a remote backend, which retries them. Without `create`, as child
     processes of a server open it, a missing home raises `StoreMovedError`: a home that was moved away must not be
-    created anew. Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the
-    backend's own errors if the store cannot be used.
+    created anew. New keys are refused with `KeysLostError` if the database holds data of others, unless
+    `accept_new_keys`; `check_keys` checks the keys that are present.
+
+    Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the backend's own
+    errors if the store cannot be used.
     """
     if not create:
         _check_present(settings)
@@ -100,7 +110,10 @@ def open_store(
         raise SettingsError(
             f"home {settings.home}: cannot be created: {exc.strerror}; name another with --home"
         ) from exc
-    keyring = Keyring.open(settings.home / KEYS, clock)
+    has_new_keys = not keys_path(settings).exists()
+    database = database_path(settings)
+    is_used = settings.store.backend == "sqlite" and database.exists() and database.stat().st_size > 0
+    keyring = Keyring.open(keys_path(settings), clock)
     blobs = _open_blobs(settings)
     spill = Spill(blobs, clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
@@ -110,7 +123,20 @@ def open_store(
         store = _open_sqlite(settings, names, clock, cursors, spill)
     else:
         store = _open_dynamodb(settings, names, clock, cursors, spill, observer)
-    return OpenedStore(store, keyring, spill, blobs, settings)
+    opened = OpenedStore(store, keyring, spill, blobs, settings, has_new_keys)
+    if has_new_keys and is_used and not accept_new_keys:
+        _check_new_keys(opened)
+    return opened
+
+
+def _check_new_keys(opened: OpenedStore) -> None:
+    from headgate.bootstrap.key_check import refuse_lost_keys
+
+    try:
+        refuse_lost_keys(opened)
+    except BaseException:
+        opened.store.close()
+        raise
 
 
 def _check_present(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 import structlog
 from msgspec import Struct
 
+from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
@@ -49,6 +50,7 @@ def run(
     opened = open_store(settings, clock)
     with closing(opened.store):
         opened.store.check_health()
+        check_keys(opened)
         # Publishes the events of fan-outs that end here; it runs no workflow.
         fanouts = AppService(App("headgate"), opened, clock).fanouts
         if options.run_id is not None:

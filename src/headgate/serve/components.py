@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
+from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.pipelines import (
     OpenPipelines,
     apply_folder,
@@ -76,6 +77,7 @@ def open_components(
         meters.watch_cache(cache.stats)
         # Some backends open without a request; an unreachable store must fail the start.
         opened.store.check_health()
+        check_keys(opened)
         service = AppService(app, opened, clock)
         region = open_region(opened, clock, service, meters)
         if region is not None:

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.pipelines import open_engine, open_pipelines
 from headgate.bootstrap.store import AppService, database_path, open_store
 from headgate.clock import Clock
@@ -59,6 +60,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(closing(opened.store))
         opened.store.check_health()
+        check_keys(opened)
         database = _Database(settings)
         lock = None if once else stack.enter_context(closing(WatchdogLock(settings.home)))
         service = AppService(App("headgate"), opened, clock)

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import structlog
 
+from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.store import AppService, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
@@ -30,6 +31,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
     opened = open_store(settings, clock)
     with closing(opened.store):
         opened.store.check_health()
+        check_keys(opened)
         service = AppService(app, opened, clock)
         service.start(
             queues=queues,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any, Final
 
@@ -37,10 +37,10 @@ class StoreFault(Struct, frozen=True):
 class StoreFaults:
     """The current conditions of one store in this process, by error code. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Iterable[StoreFault] = ()) -> None:
         self._lock = threading.Lock()
         # Replaced, never mutated: readers take no lock.
-        self._faults: dict[str, StoreFault] = {}
+        self._faults = {fault.code: fault for fault in faults}
 
     @property
     def is_active(self) -> bool:

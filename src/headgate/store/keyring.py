@@ -28,6 +28,7 @@ _FORMAT: Final = 1
 _SECRET_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
+_CHECK_BYTES: Final = 8
 RETIRED_KEPT_MAX: Final = 5
 
 
@@ -130,6 +131,13 @@ class Keyring:
     def keys(self, purpose: Purpose) -> list[SecretKey]:
         """Return the keys of a purpose, oldest first; the last is active."""
         return list(self._keys[purpose])
+
+    def check_value(self, purpose: Purpose, key_id: str) -> str | None:
+        """Return a value by which a key is recognised and that does not reveal it, or None if it is not held."""
+        secret = self._secret(purpose, key_id)
+        if secret is None:
+            return None
+        return hmac.digest(secret, b"key check\0" + purpose.encode(), hashlib.sha256)[:_CHECK_BYTES].hex()
 
     def sign(self, purpose: Purpose, payload: bytes) -> str:
         """Return `payload` with its signature as URL-safe text. The payload is readable but cannot be altered."""

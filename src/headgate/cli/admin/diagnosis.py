@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from headgate.bootstrap import store as bootstrap
+from headgate.bootstrap.key_check import lost_keys_in_file
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
@@ -71,7 +72,7 @@ def _checks_of(settings: Settings) -> Iterator[CheckResult]:
     yield from _guarded("free space", lambda: [_check_space(_existing(home))])
     yield from _guarded("filesystem", lambda: [_check_filesystem(_existing(home))])
     yield from _guarded("file locks", lambda: [_check_locks(_existing(home))])
-    yield from _guarded("keys", lambda: [_check_keys(bootstrap.keys_path(settings))])
+    yield from _guarded("keys", lambda: [_check_keys(settings)])
     if settings.store.backend == "sqlite":
         yield from _guarded("database", lambda: _check_database(bootstrap.database_path(settings)))
     else:
@@ -190,17 +191,23 @@ def _check_locks(folder: Path) -> CheckResult:
     return CheckResult("file locks", CheckStatus.OK, "work")
 
 
-def _check_keys(path: Path) -> CheckResult:
-    if not path.exists():
-        return CheckResult("keys", CheckStatus.OK, f"{path.name} does not exist yet; 'headgate up' creates it")
+def _check_keys(settings: Settings) -> CheckResult:
+    path = bootstrap.keys_path(settings)
     try:
-        keyring = Keyring.open(path, SystemClock())
+        keyring = Keyring.open(path, SystemClock()) if path.exists() else None
+        lost = lost_keys_in_file(settings, keyring) if settings.store.backend == "sqlite" else []
     except HeadgateError as exc:
         return _failed("keys", exc.message)
     except OSError as exc:
         return CheckResult(
             "keys", CheckStatus.FAIL, f"{path}: cannot be read: {exc.strerror}", "make it readable for this user"
         )
+    if lost:
+        fact = "does not exist" if keyring is None else "lacks keys"
+        remedy = "restore it from a backup, or accept the loss with 'headgate key accept-loss'"
+        return CheckResult("keys", CheckStatus.FAIL, f"{path.name} {fact}: {', '.join(lost)}", remedy)
+    if keyring is None:
+        return CheckResult("keys", CheckStatus.OK, f"{path.name} does not exist yet; 'headgate up' creates it")
     held = ", ".join(f"{len(keyring.keys(purpose))} {purpose}" for purpose in Purpose)
     return CheckResult("keys", CheckStatus.OK, f"{path.name} is private; keys: {held}")
 

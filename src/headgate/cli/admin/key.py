@@ -62,6 +62,37 @@ def rotate(
         typer.echo(f"{purpose}: key {active} active, key {retired} retired; restart running servers to use it")
 
 
+@app.command("accept-loss")
+def accept_loss(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option("--reason", help="Recorded in the audit log.")],
+    home: Home = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Accept that keys are lost, and use the present ones from now on.
+
+    Prefer to restore keys.json from a backup. Encrypted fields that cannot be read are removed, tokens that were issued
+    are void, and the audit log is sealed again. Stop all servers of the home first.
+    """
+    from contextlib import closing
+
+    from headgate.bootstrap.key_check import accept_lost_keys
+    from headgate.bootstrap.store import open_store
+    from headgate.clock import SystemClock
+
+    clock = SystemClock()
+    opened = open_store(session_of(context).settings(config, home=home), clock, accept_new_keys=True)
+    with closing(opened.store):
+        lost = accept_lost_keys(opened, clock, reason=reason)
+    if as_json:
+        echo_json({"lost": lost})
+    elif lost:
+        typer.echo(f"keys {', '.join(lost)} are given up; the server can be started")
+    else:
+        typer.echo("no key is lost; nothing was changed")
+
+
 def _path(context: typer.Context, config: Path | None, home: str | None) -> Path:
     from headgate.bootstrap.store import keys_path
     from headgate.errors import NotFoundError

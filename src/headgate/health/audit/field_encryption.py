@@ -71,6 +71,28 @@ class FieldSealer:
             changed += 1
         return changed
 
+    def remove_unreadable(self, store: Store) -> int:
+        """Remove the secret fields that no key of the keyring decrypts, and return how many. Idempotent."""
+        removed = 0
+        for row in _incidents(store):
+            unreadable = [name for name in _given(row) if not self._is_readable(row, name)]
+            if unreadable:
+                store.update(
+                    INCIDENT_INDEX,
+                    INCIDENT_INDEX.key_of(row),
+                    remove=unreadable,
+                    condition=version_is(row.get("version", 0)),
+                )
+                removed += len(unreadable)
+        return removed
+
+    def _is_readable(self, row: Mapping[str, Any], name: str) -> bool:
+        try:
+            self._opened(row, name)
+        except CorruptionError:
+            return False
+        return True
+
     def _sealed(self, row: Mapping[str, Any], name: str) -> str:
         value = row[name]
         if isinstance(value, str) and value.startswith(_SEALED):

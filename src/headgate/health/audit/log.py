@@ -133,6 +133,14 @@ class Audit:
         heads = [head_of(row, chain, self._keyring) for chain, row in enumerate(rows)]
         return [head for head in heads if head.sequence]
 
+    def has_valid_head(self, chain: int) -> bool:
+        """Whether the head of a chain has a valid seal, so that the chain accepts entries."""
+        try:
+            head_of(self._store.get(AUDIT, head_key(chain), consistent=True), chain, self._keyring)
+        except CorruptionError:
+            return False
+        return True
+
     def reopen(self, chain: int, *, actor: str, reason: str) -> Head:
         """Let a tampered chain accept entries again, after an investigation.
 

@@ -295,6 +295,7 @@ DEFINITIONS: Final = Table(
     stream=True,
     entities=(DEFINITION, DEFINITION_VERSION),
 )
+KEY_CHECK: Final = Entity("key check", "KEYRING", "CHECK")
 CONTROL: Final = Table(
     "headgate-control",
     "Small shared state: dedup keys, escalations, quotas, lineage specs, baselines, contexts",
@@ -333,6 +334,7 @@ CONTROL: Final = Table(
         Entity("failover", "REGION#FAILOVER", "STATE"),
         Entity("region report", "REGION#REPORTS", "{region}#{observer}"),
         Entity("alert quota", "QUOTA#ALERTS#{team}", "{hour}"),
+        KEY_CHECK,
     ),
 )
 STREAM_CHECKPOINTS: Final = Table(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from headgate.errors import ForeignFileError, NewerStoreError, StoreIOError
+from headgate.store.model.schema import Key
 from headgate.store.sqlite.errors import translate
 from headgate.store.sqlite.file import APPLICATION_ID, FORMAT
 
@@ -59,6 +61,23 @@ def inspect(path: Path) -> FileFacts:
         raise translate(exc, path) from exc
     except OSError as exc:
         raise StoreIOError(f"{path}: cannot be read: {exc.strerror}; correct its permissions") from exc
+
+
+def read_bodies(path: Path, table: str, keys: Sequence[Key]) -> list[str | None]:
+    """Return the stored bodies of rows without changing the file, None for each missing row. Raises as `inspect`."""
+    quoted = table.replace('"', '""')
+    options = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
+    try:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, timeout=_BUSY_SECONDS)
+        ) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+                return [None] * len(keys)
+            statement = f'SELECT body FROM "{quoted}" WHERE pk = ? AND sk = ?'
+            found = [connection.execute(statement, tuple(key)).fetchone() for key in keys]
+    except sqlite3.Error as exc:
+        raise translate(exc, path) from exc
+    return [None if row is None else row[0] for row in found]
 
 
 def _read(path: Path, options: str) -> FileFacts:
