@@ -7,10 +7,10 @@ key. A store without the row is of an older build: it adopts the present keys if
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
-from headgate.bootstrap.store import OpenedStore, database_path, keys_path
+from headgate.bootstrap.store import OpenedStore, database_path, dynamodb_for_tables, keys_path
 from headgate.clock import Clock
 from headgate.errors import ConflictError, KeysLostError, TransientError
 from headgate.health.audit.hash_chain import CHAINS, head_key
@@ -90,6 +90,12 @@ def lost_keys_in_file(settings: Settings, keyring: Keyring | None) -> list[str]:
         return [None if body is None else load(body) for body in bodies]
 
     return lost_keys(rows, keyring) if path.exists() and path.stat().st_size else []
+
+
+def lost_keys_in_tables(settings: Settings, clock: Clock, keyring: Keyring | None) -> list[str]:
+    """Return the lost keys of a DynamoDB store without changing anything. Raises the errors of the store."""
+    with closing(dynamodb_for_tables(settings, clock)) as store:
+        return lost_keys(_rows_of(store), keyring)
 
 
 def accept_lost_keys(opened: OpenedStore, clock: Clock, *, reason: str) -> list[str]:

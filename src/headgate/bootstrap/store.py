@@ -356,17 +356,18 @@ def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environme
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
     """Return one sentence for each difference between the tables and the catalogue. Changes nothing."""
-    with closing(_dynamodb_for_tables(settings, clock)) as store:
+    with closing(dynamodb_for_tables(settings, clock)) as store:
         return store.check_tables()
 
 
 def create_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
     """Create the missing tables, wait until they are active, and return their names."""
-    with closing(_dynamodb_for_tables(settings, clock)) as store:
+    with closing(dynamodb_for_tables(settings, clock)) as store:
         return store.create_tables()
 
 
-def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
+def dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
+    """Return the DynamoDB store without a home and its keys."""
     # Throw-away keys: describing tables signs nothing and must not create a home folder.
     keyring = Keyring.generate(clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)

@@ -38,7 +38,12 @@ class Application:
         self.clock = SystemClock()
         self.sweeper = Sweeper("expired rows", lambda limit: opened.store.sweep(limit=limit), interval_seconds=60)
         self.health = ServerProbes(
-            version="1.2.3", store=opened.store, sweepers=[self.sweeper], clock=self.clock, disk=home
+            version="1.2.3",
+            store=opened.store,
+            sweepers=[self.sweeper],
+            clock=self.clock,
+            disk=home,
+            faults=opened.store.stats.faults,
         )
         self.health.phase = Phase.SERVING
         self.pool = WorkPool(threads_max=2, waiting_max=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,9 +19,11 @@ from litestar.params import FromQuery
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headgate.bootstrap.store import OpenedStore
-from headgate.errors import ConflictError, NotFoundError, StoreFullError, ThrottledError
+from headgate.errors import ConflictError, CorruptionError, NotFoundError, StoreFullError, ThrottledError
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.probes import Phase
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.schema import Key
 from headgate.telemetry import Tracing
 from tests.integration.serve.conftest import Application
 
@@ -93,6 +96,26 @@ def test_health_deep__home_was_removed__is_degraded_and_names_the_folder(
     checks = {each["name"]: each for each in report["checks"]}
     assert {checks[name]["status"] for name in ("store read", "store write", "disk")} == {"degraded"}
     assert f"{tmp_path / 'home'} cannot be read" in checks["disk"]["fact"]
+
+
+def test_health__a_read_has_met_a_corrupt_row__is_degraded_and_names_it(
+    application: Application, opened: OpenedStore, tmp_path: Path
+) -> None:
+    opened.store.put(CONTROL, {"PK": "DEDUP#a", "SK": "DEDUP"})
+    raw = sqlite3.connect(tmp_path / "home" / "headgate.db")
+    raw.execute("UPDATE \"headgate-control\" SET body = '{\"PK\": broken' WHERE pk = 'DEDUP#a'")
+    raw.commit()
+    raw.close()
+    assert application.ask("GET", "/health").json()["status"] == "ok"
+
+    with pytest.raises(CorruptionError):
+        opened.store.get(CONTROL, Key("DEDUP#a", "DEDUP"))
+
+    for path in ("/health", "/health/deep"):
+        answer = application.ask("GET", path)
+        assert answer.status_code == 200
+        checks = {each["name"]: each["status"] for each in answer.json()["checks"]}
+        assert checks["store corrupt row"] == "degraded", path
 
 
 def test_metrics__after_requests__counts_them_by_route_and_shows_the_store(application: Application) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from headgate.bootstrap import store as bootstrap
-from headgate.bootstrap.key_check import lost_keys_in_file
+from headgate.bootstrap.key_check import lost_keys_in_file, lost_keys_in_tables
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
@@ -191,11 +191,21 @@ def _check_locks(folder: Path) -> CheckResult:
     return CheckResult("file locks", CheckStatus.OK, "work")
 
 
+def _lost_keys(settings: Settings, keyring: Keyring | None) -> list[str]:
+    if settings.store.backend == "sqlite":
+        return lost_keys_in_file(settings, keyring)
+    try:
+        return lost_keys_in_tables(settings, SystemClock(), keyring)
+    except HeadgateError:
+        # The check of the tables reports it.
+        return []
+
+
 def _check_keys(settings: Settings) -> CheckResult:
     path = bootstrap.keys_path(settings)
     try:
         keyring = Keyring.open(path, SystemClock()) if path.exists() else None
-        lost = lost_keys_in_file(settings, keyring) if settings.store.backend == "sqlite" else []
+        lost = _lost_keys(settings, keyring)
     except HeadgateError as exc:
         return _failed("keys", exc.message)
     except OSError as exc:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 
 from headgate.clock import Clock
 from headgate.durable.model.duration import Seconds
+from headgate.errors import StoreMovedError
 from headgate.triggers.config import Config, between
 from headgate.triggers.contract import (
     FailureCategory,
@@ -97,7 +98,10 @@ class CommandKind:
         self._swept_at: float | None = None
 
     def start(self, job: Job[CommandConfig]) -> Started:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._folder.parent.is_dir():
+            # Creating it would keep a home that was moved away from being moved back.
+            raise StoreMovedError(f"{self._folder.parent}: it was moved or deleted; move it back")
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         self._sweep()
         record = CommandRecord(self._folder, job.key)
         ended = record.ended()
