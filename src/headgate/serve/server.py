@@ -172,10 +172,11 @@ class Server:
             self._app, grace_seconds=grace_seconds, every_second=self._limits.failed_logins.flush
         )
         await grpc.start()
+        await asyncio.to_thread(self._workers.start, stop.fail)
+        # After the workers have joined: a sweep may find damage, which makes the store read-only.
         for sweeper in self._sweepers:
             sweeper.start()
         self._recovery.start()
-        await asyncio.to_thread(self._workers.start, stop.fail)
         self._components.intake.start()
         self._probes.phase = Phase.SERVING
         await grpc.set_serving()

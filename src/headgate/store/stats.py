@@ -23,9 +23,9 @@ class StoreStats:
 
     __slots__ = (*COUNTERS, "consumed", "faults", "throttled")
 
-    def __init__(self) -> None:
+    def __init__(self, faults: StoreFaults | None = None) -> None:
         # The conditions that keep the store from being used now.
-        self.faults = StoreFaults()
+        self.faults = StoreFaults() if faults is None else faults
         self.reads = 0
         self.queries = 0
         self.writes = 0

@@ -60,7 +60,7 @@ class Spill:
     def __init__(self, blobs: Blobs, clock: Clock) -> None:
         self._blobs = blobs
         self._clock = clock
-        # The store records here the corruption that its reads meet.
+        # The conditions of the store that uses the blobs: the store and this record them in one place.
         self.faults = StoreFaults()
 
     def fit(self, table: Table, item: Item) -> Item:

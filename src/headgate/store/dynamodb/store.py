@@ -82,14 +82,13 @@ class DynamoStore:
     ) -> None:
         require_whole_answers(client)
         require_whole_answers(streams)
-        self.stats = StoreStats()
+        self.stats = StoreStats(spill.faults)
         self._client = client
         self._streams_client = streams
         self._names = names
         self._clock = clock
         self._cursors = cursors
         self._spill = spill
-        spill.faults = self.stats.faults
         self._calls = Calls(clock, self.stats, deadline_seconds, observer)
         self._reads = ItemReads(client, self._calls, names=names, clock=clock)
         self._requests = WriteRequests(names, spill)

@@ -49,14 +49,20 @@ class Synchronous(enum.StrEnum):
 class DatabaseFile:
     """One SQLite file, and the lock file beside it that orders the commits of all processes."""
 
-    def __init__(self, path: Path, tables: Sequence[TableRows], synchronous: Synchronous) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tables: Sequence[TableRows],
+        synchronous: Synchronous,
+        faults: StoreFaults | None = None,
+    ) -> None:
         """Open the file, creating or migrating it as needed.
 
         Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `StoreDamagedError` without changing the
         file.
         """
         self.path = path
-        self.faults = StoreFaults()
+        self.faults = StoreFaults() if faults is None else faults
         self._uri = f"{path.absolute().as_uri()}?mode=rw"
         self._identity: _Identity | None = None
         self._path_text = str(path)

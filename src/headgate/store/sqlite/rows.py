@@ -33,7 +33,7 @@ class TableRows:
     read is one B-tree descent.
     """
 
-    def __init__(self, table: Table, physical: str) -> None:
+    def __init__(self, table: Table, physical: str, faults: StoreFaults | None = None) -> None:
         self.table = table
         self.name = _quoted(physical)
         self._physical = physical
@@ -53,8 +53,8 @@ class TableRows:
         self._row_attributes = (*table.key_names, *self._copied)
         self._partial = _partial_decoder(tuple(dict.fromkeys((*self._copied, VERSION))))
         self.recent = RecentRows(self.select)
-        # Replaced by those of the store that uses the rows.
-        self.faults = StoreFaults()
+        # The conditions of the store, which reads record.
+        self.faults = StoreFaults() if faults is None else faults
 
     def key_of(self, item: Item) -> Parameters:
         """Return the key of an item as statement parameters."""

@@ -82,10 +82,7 @@ class SqliteStore:
         spill: Spill,
         index_lag_seconds: float,
     ) -> None:
-        self.stats = StoreStats()
-        self.stats.faults = spill.faults = file.faults
-        for each in rows.values():
-            each.faults = file.faults
+        self.stats = StoreStats(file.faults)
         self._file = file
         self._rows = rows
         self._clock = clock
@@ -121,8 +118,9 @@ class SqliteStore:
         Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `StoreDamagedError` without changing the
         file.
         """
-        rows = {table.name: TableRows(table, names.physical(table)) for table in ALL_TABLES}
-        file = DatabaseFile(path, list(rows.values()), synchronous)
+        faults = spill.faults
+        rows = {table.name: TableRows(table, names.physical(table), faults) for table in ALL_TABLES}
+        file = DatabaseFile(path, list(rows.values()), synchronous, faults)
         return cls(file, rows, clock=clock, cursors=cursors, spill=spill, index_lag_seconds=index_lag_seconds)
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
