@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import ResponseHeader
+from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi import ResponseSpec
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.response import Redirect
 from litestar.types import ASGIApp, ControllerRouterHandler, Scope
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from headgate.auth.authenticator import Authenticator
@@ -22,11 +25,13 @@ from headgate.clock import Clock
 from headgate.serve.http.access_log import AccessLog
 from headgate.serve.http.authentication import Authentication
 from headgate.serve.http.caller_limits import CallerLimits
+from headgate.serve.http.framework import DescribedHandler
 from headgate.serve.http.openapi import PATH as DOCUMENT_PATH
 from headgate.serve.http.openapi import document_route
+from headgate.serve.http.openapi_operations import describe_get
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX, OriginGuard
-from headgate.serve.http.problem import EXCEPTION_HANDLERS, MEDIA_TYPE, Problem, response, retry_after
+from headgate.serve.http.problem import EXCEPTION_HANDLERS, Problem, response, retry_after
 from headgate.serve.http.readiness_gate import ReadinessGate
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.probes import Phase, Report, ServerProbes, Status
@@ -36,9 +41,9 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
 
 _RETRY_SECONDS: Final = 1.0
-_REPORT: Final = ResponseSpec(Report, description="Checks and their results")
-_PROBLEM: Final = ResponseSpec(Problem, media_type=MEDIA_TYPE, description="Not available")
-_RESPONSES: Final[Mapping[int, ResponseSpec]] = {200: _REPORT, 503: _PROBLEM}
+_REPORTS: Final[Mapping[int, Any]] = {200: Report, 503: Problem}
+# Prefix of schema names in the OpenAPI document: an execution has a Status too.
+_NAMESPACE: Final = "server."
 _PAGES: Final = "/ui"
 _NOT_CACHED: Final = [ResponseHeader(name="cache-control", value="no-store")]
 
@@ -107,13 +112,26 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     return logged if rpcs is None else Connect(logged, rpcs, refusal=guarded.refusal, shared=guarded.shared)
 
 
+class Index(Struct, frozen=True):
+    """The server and its links."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+def _route(path: str, summary: str, answers: Mapping[int, Any], **more: Any) -> DescribedHandler:  # noqa: ANN401 - the framework's
+    describe = partial(describe_get, path, summary, answers, _NAMESPACE)
+    return DescribedHandler(path, describe=describe, http_method=[HttpMethod.GET], status_code=HTTPStatus.OK, **more)
+
+
 def _index(version: str, *, has_pages: bool) -> ControllerRouterHandler:
     links = {"health": "/health", "metrics": "/metrics", "openapi": DOCUMENT_PATH}
     if has_pages:
         links["pages"] = _PAGES
-    content = {"name": "headgate", "version": version, "links": links}
+    content = Index("headgate", version, links)
 
-    @get("/", summary="Name, version and links of the server")
+    @_route("/", "Name, version and links of the server", {200: Index, 303: None})
     async def index(request: Request[Any, Any, Any]) -> Response[Any]:
         # Browsers accept HTML; API clients do not ask for it.
         if has_pages and "text/html" in request.headers.get("accept", ""):
@@ -128,22 +146,24 @@ def _has_pages(routes: Sequence[ControllerRouterHandler]) -> bool:
 
 
 def _probe_routes(probes: ServerProbes, pool: WorkPool) -> list[ControllerRouterHandler]:
-    def route(path: str, summary: str) -> Callable[[Callable[..., Awaitable[Response[Any]]]], HTTPRouteHandler]:
-        return get(path, summary=summary, responses=_RESPONSES, response_headers=_NOT_CACHED)
-
-    @route("/health", "Server health")
+    @_route("/health", "Server health", _REPORTS, response_headers=_NOT_CACHED)
     async def summary() -> Response[Any]:
         return _answer(probes.phase, probes.summary())
 
-    @route("/health/live", "Liveness")
+    @_route("/health/live", "Liveness", _REPORTS, response_headers=_NOT_CACHED)
     async def live() -> Response[Any]:
         return Response(probes.alive())
 
-    @route("/health/ready", "Readiness")
+    @_route("/health/ready", "Readiness", _REPORTS, response_headers=_NOT_CACHED)
     async def ready() -> Response[Any]:
         return _answer(probes.phase, probes.ready())
 
-    @route("/health/deep", "Deep health check: reads and writes the store")
+    @_route(
+        "/health/deep",
+        "Deep health check: reads and writes the store",
+        {**_REPORTS, 401: Problem, 403: Problem},
+        response_headers=_NOT_CACHED,
+    )
     async def deep(request: Request[Any, Any, Any]) -> Response[Any]:
         require(principal_of(request.scope), Permission.SERVER_READ)
         return _answer(probes.phase, await pool.run(probes.probe))

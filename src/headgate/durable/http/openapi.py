@@ -14,6 +14,7 @@ from headgate.durable.http.inputs import RestInput, annotations_of
 from headgate.durable.http.messages import InputProblem
 from headgate.durable.http.paths import SegmentKind
 from headgate.durable.http.routes import Route
+from headgate.errors import DefinitionError
 
 if TYPE_CHECKING:
     from headgate.durable.http.router import Router
@@ -46,25 +47,29 @@ PROBLEM_SCHEMA: Final[Document] = {
 
 
 class Description(NamedTuple):
-    """The OpenAPI part of routes: an operation for each, and their schemas."""
+    """The OpenAPI part of some routes: their operations by path and method, and the schemas these refer to."""
 
-    operations: list[Document]
+    paths: dict[str, dict[str, Document]]
     schemas: dict[str, Document]
 
 
 def openapi(router: Router, title: str, version: str) -> Document:
     """Return the OpenAPI document of all routes and commands of a router."""
-    routes = list(router.table)
-    described = describe(routes)
-    paths: dict[str, Document] = {}
-    for route, operation in zip(routes, described.operations, strict=True):
-        paths.setdefault(route.template.documented, {})[route.method.lower()] = operation
-    return {
-        "openapi": VERSION,
-        "info": {"title": title, "version": version},
-        "paths": paths,
-        "components": {"schemas": described.schemas},
-    }
+    return document([describe(router.table)], title, version)
+
+
+def document(parts: Iterable[Description], title: str, version: str) -> Document:
+    """Return the OpenAPI document of several parts. Raises `DefinitionError` if two schemas have the same name."""
+    paths: dict[str, dict[str, Document]] = {}
+    schemas: dict[str, Document] = {}
+    for part in parts:
+        for path, operations in part.paths.items():
+            paths.setdefault(path, {}).update(operations)
+        for name, schema in part.schemas.items():
+            if schemas.setdefault(name, schema) != schema:
+                raise DefinitionError(f"OpenAPI schema {name!r}: two types have this name; rename one of them")
+    info = {"title": title, "version": version}
+    return {"openapi": VERSION, "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
 def describe(routes: Iterable[Route], *, prefix: str = "") -> Description:
@@ -81,9 +86,11 @@ def describe(routes: Iterable[Route], *, prefix: str = "") -> Description:
         pass
     schemas, components = msgspec.json.schema_components(types, ref_template=f"{_COMPONENTS}{prefix}{{name}}")
     in_order = iter(schemas)
-    operations = list(_operations(all_routes, prefix, lambda _: next(in_order)))
+    paths: dict[str, dict[str, Document]] = {}
+    for route, operation in zip(all_routes, _operations(all_routes, prefix, lambda _: next(in_order)), strict=True):
+        paths.setdefault(route.template.documented, {})[route.method.lower()] = operation
     named = {f"{prefix}{name}": schema for name, schema in components.items()}
-    return Description(operations, {**named, f"{prefix}{_PROBLEM}": PROBLEM_SCHEMA})
+    return Description(paths, {**named, f"{prefix}{_PROBLEM}": PROBLEM_SCHEMA})
 
 
 def _operations(routes: Iterable[Route], prefix: str, schema_of: SchemaOf) -> Iterator[Document]:

@@ -2,69 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from litestar import Litestar, Response, get
-from litestar.handlers import HTTPRouteHandler
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar import Response, get
 from litestar.types import ControllerRouterHandler
 
-from headgate.serve.http.operations import OperationHandler
+from headgate.durable.http.openapi import document
+from headgate.serve.http.framework import DescribedHandler
 from headgate.serve.runtime.thread_pool import WorkPool
 
 PATH: Final = "/api/openapi.json"
 MEDIA_TYPE: Final = "application/vnd.oai.openapi+json"
-_BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An API key, or an OIDC token.")
+_BEARER: Final = {"type": "http", "scheme": "bearer", "description": "An API key, or an OIDC token."}
 
 
 def document_route(
     described: Sequence[ControllerRouterHandler], pool: WorkPool, *, version: str
 ) -> ControllerRouterHandler:
     """Return the route of the document that describes `described`."""
-    document = _Document(described, version)
+    building = threading.Lock()
+
+    @functools.cache
+    def content() -> bytes:
+        return msgspec.json.encode(server_document(described, version))
+
+    def built_once() -> bytes:
+        with building:
+            return content()
 
     @get(["/api", PATH], include_in_schema=False)
     async def openapi() -> Response[bytes]:
-        return Response(await pool.run(document.content), media_type=MEDIA_TYPE)
+        return Response(await pool.run(built_once), media_type=MEDIA_TYPE)
 
     return openapi
 
 
-class _Document:
-    """Lazily built document. Thread-safe."""
-
-    def __init__(self, described: Sequence[ControllerRouterHandler], version: str) -> None:
-        self._described = described
-        self._version = version
-        self._lock = threading.Lock()
-        self._content: bytes | None = None
-
-    def content(self) -> bytes:
-        with self._lock:
-            if self._content is None:
-                self._content = msgspec.json.encode(self._application().openapi_schema.to_schema())
-            return self._content
-
-    def _application(self) -> Litestar:
-        """Return an application that is never served: the framework only generates the document from its routes."""
-        declared: list[ControllerRouterHandler] = []
-        for each in self._described:
-            if isinstance(each, OperationHandler):
-                declared += each.documented()
-            elif not isinstance(each, HTTPRouteHandler) or each.include_in_schema is not False:
-                declared.append(each)
-        return Litestar(
-            declared,
-            openapi_config=OpenAPIConfig(
-                title="Headgate",
-                version=self._version,
-                components=Components(security_schemes={"bearer": _BEARER}),
-                # Bearer, or none for local programs.
-                security=[{"bearer": []}, {}],
-            ),
-            logging_config=None,
-        )
+def server_document(described: Sequence[ControllerRouterHandler], version: str) -> dict[str, Any]:
+    """Return the document of all handlers that describe themselves."""
+    parts = [each.describe() for each in described if isinstance(each, DescribedHandler)]
+    made = document(parts, "Headgate", version)
+    made["components"]["securitySchemes"] = {"bearer": _BEARER}
+    # Bearer, or none for local programs.
+    return {**made, "security": [{"bearer": []}, {}]}

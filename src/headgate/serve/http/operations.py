@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -16,9 +17,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 from litestar import Request, Response
 from litestar.enums import HttpMethod
-from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
 from headgate import typed_decode
@@ -26,10 +27,11 @@ from headgate.auth.principals import LOCAL, Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.http.messages import HttpError
+from headgate.durable.http.openapi import Description
 from headgate.durable.http.paths import PathTemplate, PathTree, split_path
 from headgate.errors import InvalidPayloadError, NotFoundError
-from headgate.serve.http.framework import CATCH_ALL, framework_path, raw_path
-from headgate.serve.http.openapi_operations import OperationDocuments
+from headgate.serve.http.framework import CATCH_ALL, DescribedHandler, raw_path
+from headgate.serve.http.openapi_operations import describe_operations
 from headgate.serve.http.origin_guard import is_browser
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -38,13 +40,14 @@ PREFIX: Final = "/api/v1"
 JSON: Final = "application/json"
 _ANY_MEDIA: Final = "*/*"
 QUERY_ARGUMENTS_MAX: Final = 100
-_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # The parameter of a path that names a dataset.
 _DATASET: Final = "dataset_urn"
+_DATE: Final = re.compile(r"[0-9]{4}-")
 _JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 B = TypeVar("B")
-Q = TypeVar("Q")
+Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,7 +87,7 @@ Result = Answer | Response[Any]
 class Operation:
     """One API operation. `async def` handlers run on the event loop, others in the thread pool.
 
-    `answers` are the response structs by status; None is a response without a body.
+    `answers` are the response structs by status; None is a response without a body, and a tuple one of several.
     """
 
     method: str
@@ -99,16 +102,26 @@ class Operation:
     # For the document: a longer description, and request headers with their meaning.
     description: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    answer_media: str = JSON
+    # The media type of answers, or several of which the request selects one.
+    answer_media: str | tuple[str, ...] = JSON
+    # With `body_forms`: whether the body may be empty.
+    is_body_optional: bool = False
     # Authorization rule; by default the one of the access policy for reads or writes.
     rule: Rule | None = None
     # Whether it supports Idempotency-Key.
     repeatable: bool = False
 
+    prefix: str = PREFIX
+
     @functools.cached_property
     def template(self) -> PathTemplate:
         """The path with prefix."""
-        return PathTemplate.parse(PREFIX + self.path)
+        return PathTemplate.parse(self.prefix + self.path)
+
+    @property
+    def words(self) -> list[str]:
+        """The segments of the path that are text."""
+        return [each for each in self.path.split("/")[1:] if not each.startswith("{")]
 
 
 class IdempotencyRecords(Protocol):
@@ -149,12 +162,13 @@ def operation_routes(
     auditing: Auditing | None = None,
     idempotency: IdempotencyRecords | None = None,
     resolve_dataset: Callable[[str], str] | None = None,
+    path_types: Mapping[str, Any] | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the route handler of these operations. No other handler may use their first path segments.
 
-    `namespace` prefixes their schema names in the OpenAPI document. `idempotency` stores responses of repeatable
-    operations. `resolve_dataset` maps a dataset name in a path to the registered one, before authorization. `auditing`
-    adds audit entries.
+    `namespace` prefixes their schema names in the OpenAPI document, where path parameters have `path_types` by name.
+    `auditing` adds audit entries. `idempotency` stores responses of repeatable operations. `resolve_dataset` maps a
+    dataset name in a path to the registered one, before authorization.
     """
     if auditing is not None:
         operations = auditing.audited(operations)
@@ -165,22 +179,19 @@ def operation_routes(
         return await dispatcher.answer(request)
 
     paths = [f"{PREFIX}/{word}{rest}" for word in _first_segments(operations) for rest in ("", f"/{CATCH_ALL}")]
-    return [OperationHandler(paths, operations, namespace)(dispatch)]
+    handler = OperationHandler(paths, operations, lambda: describe_operations(operations, namespace, path_types or {}))
+    return [handler(dispatch)]
 
 
-class OperationHandler(HTTPRouteHandler):
+class OperationHandler(DescribedHandler):
     """Serves all requests below the first path segments; the dispatcher matches the rest."""
 
-    def __init__(self, paths: Sequence[str], operations: Sequence[Operation], namespace: str) -> None:
+    def __init__(
+        self, paths: Sequence[str], operations: Sequence[Operation], describe: Callable[[], Description]
+    ) -> None:
         methods = [HttpMethod(method) for method in _METHODS]
-        super().__init__(paths, http_method=methods, status_code=HTTPStatus.OK, include_in_schema=False)
+        super().__init__(paths, describe=describe, http_method=methods, status_code=HTTPStatus.OK)
         self.operations = operations
-        self._namespace = namespace
-
-    def documented(self) -> list[HTTPRouteHandler]:
-        """Return one handler per operation at its declared path, for the OpenAPI document only."""
-        documents = OperationDocuments(self.operations, self._namespace)
-        return [documents.handler(framework_path(each.template), each)(self.fn) for each in self.operations]
 
 
 class _Dispatcher:
@@ -209,6 +220,8 @@ class _Dispatcher:
         request.scope["path_template"] = ""
         found = self._find(path_sent)
         if request.method not in found:
+            if request.method == "OPTIONS":
+                return _options(found)
             methods = ", ".join(sorted(found))
             detail = f"{path_sent}: {request.method} is not supported; use {methods}"
             return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
@@ -274,6 +287,13 @@ def _authorized(call: Call[Any, Any], rule: Rule, principal: Principal | None) -
     return replace(call, principal=rule.admit(principal, request))
 
 
+def _options(found: Mapping[str, tuple[Operation, Any]]) -> Response[bytes]:
+    """Return the methods of the most specific path, as the OpenAPI document has them."""
+    best = next(iter(found.values()))[0].path
+    methods = sorted(["OPTIONS", *(method for method, (operation, _) in found.items() if operation.path == best)])
+    return Response(b"", status_code=HTTPStatus.NO_CONTENT, media_type=JSON, headers={"allow": ", ".join(methods)})
+
+
 def principal_of(scope: Any) -> Principal | None:  # noqa: ANN401 - of any kind of connection
     """Return the authenticated caller; without authentication middleware, a local program."""
     principal: Principal | None = scope.get("principal", LOCAL)
@@ -308,13 +328,19 @@ def _query(raw: bytes, kind: type[Q]) -> Q:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=QUERY_ARGUMENTS_MAX)
     except ValueError as exc:
         raise InvalidPayloadError(f"query: not UTF-8, or more than {QUERY_ARGUMENTS_MAX} arguments") from exc
-    lists = {each.name for each in msgspec.structs.fields(kind) if _is_list(each.type)}  # type: ignore[arg-type]
+    types = _field_types(kind)
     values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in lists:
+        types_sent = types.get(name, ())
+        if msgspec.inspect.ListType in types_sent:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise InvalidPayloadError(f"query: {name} is given twice")
+        elif msgspec.inspect.DateTimeType in types_sent and not _DATE.match(value):
+            # Lax conversion would read a number as seconds since 1970, and "null" as None.
+            raise InvalidPayloadError(f"query: {name} {value[:40]!r}: write a time such as 2026-01-15T10:00:00Z")
+        elif msgspec.inspect.StrType not in types_sent and value.lower() == "null":
+            raise InvalidPayloadError(f"query: {name} is null; omit it")
         else:
             values[name] = value
     try:
@@ -323,8 +349,19 @@ def _query(raw: bytes, kind: type[Q]) -> Q:
         raise InvalidPayloadError(f"query: {exc}") from exc
 
 
-def _is_list(kind: object) -> bool:
-    return getattr(kind, "__origin__", None) is list
+@functools.cache
+def _field_types(kind: type[msgspec.Struct]) -> dict[str, frozenset[type[msgspec.inspect.Type]]]:
+    """Return the types of each parameter, by its name in the query."""
+    found = {}
+    for each in msgspec.structs.fields(kind):
+        info = _unwrapped(msgspec.inspect.type_info(each.type))
+        members = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+        found[each.encode_name] = frozenset(type(_unwrapped(member)) for member in members)
+    return found
+
+
+def _unwrapped(info: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    return info.type if isinstance(info, msgspec.inspect.Metadata) else info
 
 
 def _body(content: bytes, kind: type[B]) -> B:

@@ -1,15 +1,15 @@
 """User routes: serves the routes and commands of a user's app beside the server's own.
 
-As for API operations, requests are matched on the undecoded path, and the framework sees the declared paths only for
-the OpenAPI document. Every error is a problem response: an `HttpError` as its handler raised it, a Headgate error with
-its status and code, and any other error without details, which are in the log.
+As for API operations, requests are matched on the undecoded path. Every error is a problem response: an `HttpError` as
+its handler raised it, a Headgate error with its status and code, and any other error without details, which are in the
+log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -19,17 +19,16 @@ import structlog
 from litestar import Request as ServerRequest
 from litestar import Response as ServerResponse
 from litestar.enums import HttpMethod
-from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, ControllerRouterHandler, Message, Receive, Scope, Send
 
 from headgate.durable.http.messages import WireResponse, to_json
-from headgate.durable.http.openapi import Document, describe
+from headgate.durable.http.openapi import describe
 from headgate.durable.http.paths import SegmentKind
 from headgate.durable.http.router import BadInputError, Headers, HttpError, Match, Request, Route, Router
 from headgate.durable.http.routes import METHODS
 from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
 from headgate.serve.http.access_log import CORRELATION_HEADER
-from headgate.serve.http.framework import CATCH_ALL, DocumentedHandler, DocumentSchemas, framework_path, raw_path
+from headgate.serve.http.framework import CATCH_ALL, DescribedHandler, raw_path
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.http.problem import Problem, response
@@ -50,23 +49,25 @@ _ServerRequest = ServerRequest[Any, Any, Any]
 
 
 def user_routes(router: Router, pool: WorkPool) -> list[ControllerRouterHandler]:
-    """Return handlers of the routes and commands that `router` has now. Sync handlers run in `pool`."""
+    """Return the handler of the routes and commands that `router` has now. Sync handlers run in `pool`."""
     routes = list(router.table)
-    described = describe(routes, prefix=_PREFIX)
-    make = _HandlerMaker(router, pool, described.schemas)
-    by_path: dict[str, list[HTTPRouteHandler]] = {}
-    for route, operation in zip(routes, described.operations, strict=True):
-        path = framework_path(route.template)
-        by_path.setdefault(path, []).append(make.documented(path, route.method, operation))
-    handlers: list[ControllerRouterHandler] = []
-    for path, documented in by_path.items():
-        declared = {method for handler in documented for method in handler.http_methods}
-        others = [method for method in METHODS if method not in declared]
-        group = [*documented, make.hidden(path, others)] if others else documented
-        # The framework adds its own OPTIONS handler to a path whose first handler has none.
-        group.sort(key=lambda handler: "OPTIONS" not in handler.http_methods)
-        handlers += group
-    return [*handlers, *(make.hidden(path, METHODS) for path in _catch_alls(routes) if path not in by_path)]
+    if not routes:
+        return []
+    dispatcher = _Dispatcher(router, pool)
+
+    async def dispatch(request: _ServerRequest) -> ASGIApp:
+        return await dispatcher.answer(request)
+
+    handler = DescribedHandler(
+        _catch_alls(routes),
+        describe=lambda: describe(routes, prefix=_PREFIX),
+        http_method=[HttpMethod(method) for method in METHODS],
+        status_code=HTTPStatus.OK,
+        exception_handlers={HttpError: _from_http_error, FatalError: _from_fatal},
+        middleware=[lambda app: _Finish(app, router)],
+        request_max_body_size=BODY_BYTES_MAX,
+    )
+    return [handler(dispatch)]
 
 
 def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
@@ -81,44 +82,6 @@ def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
             return False
 
     return admits
-
-
-class _HandlerMaker:
-    """Creates the framework's handlers. All call the dispatcher; some are documented."""
-
-    def __init__(self, router: Router, pool: WorkPool, schemas: dict[str, Document]) -> None:
-        self._router = router
-        self._schemas = DocumentSchemas(schemas)
-        dispatcher = _Dispatcher(router, pool)
-
-        # One annotated function for all routes: the framework reads its annotations.
-        async def dispatch(request: _ServerRequest) -> ASGIApp:
-            return await dispatcher.answer(request)
-
-        self._dispatch = dispatch
-
-    def documented(self, path: str, method: str, document: Document) -> HTTPRouteHandler:
-        described = self._schemas.operation_class(document)
-        return self._handler(path, [method], operation_class=described, operation_id=document["operationId"])
-
-    def hidden(self, path: str, methods: Sequence[str]) -> HTTPRouteHandler:
-        return self._handler(path, methods, include_in_schema=False)
-
-    def _handler(self, path: str, methods: Sequence[str], **more: Any) -> HTTPRouteHandler:  # noqa: ANN401
-        make = DocumentedHandler(
-            path,
-            http_method=[HttpMethod(method) for method in methods],
-            status_code=HTTPStatus.OK,
-            exception_handlers={HttpError: _from_http_error, FatalError: _from_fatal},
-            middleware=[self._finish],
-            request_max_body_size=BODY_BYTES_MAX,
-            schemas=self._schemas,
-            **more,
-        )
-        return make(self._dispatch)
-
-    def _finish(self, app: ASGIApp) -> ASGIApp:
-        return _Finish(app, self._router)
 
 
 class _Dispatcher:

@@ -76,3 +76,12 @@ def test_routes_of_others__same_prefix__are_left_alone(application: Application)
     problem(application.ask("GET", "/api/v1/nothing"), 404, "not_found")
     assert application.ask("GET", "/api/openapi.json").status_code == 200
     assert application.ask("GET", "/health").status_code == 200
+
+
+def test_options__path_with_operations__allows_the_methods_of_the_most_specific_path(application: Application) -> None:
+    _serve(application)
+
+    answer = application.ask("OPTIONS", "/api/v1/things/special")
+
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "GET, OPTIONS", b"")
+    assert application.ask("OPTIONS", "/api/v1/things/special/none/such").status_code == 404

@@ -583,7 +583,7 @@ def test_openapi__of_the_server__has_the_apps_routes_beside_its_own(ask: Ask, ro
     reported = paths["/orders/{id}"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert reported == {"$ref": "#/components/schemas/app.Report"}
     assert list(schemas["app.Report"]["properties"]) == ["lines"]
-    assert "checks" in schemas["Report"]["properties"]
+    assert "checks" in schemas["server.Report"]["properties"]
     assert {reference.removeprefix("#/components/schemas/") for reference in references(document)} <= set(schemas)
     ids = [operation["operationId"] for item in paths.values() for operation in item.values()]
     assert len(set(ids)) == len(ids)

@@ -33,6 +33,7 @@ from headgate.serve.rest.asl.events import event_view
 from headgate.serve.rest.asl.executions import machine_execution_operations
 from headgate.serve.rest.asl.models import (
     AnyDefinition,
+    Anything,
     GivenDefinition,
     GraphQuery,
     MachinePage,
@@ -43,6 +44,7 @@ from headgate.serve.rest.asl.models import (
     machine_view,
 )
 from headgate.serve.rest.asl.state_visits import statuses
+from headgate.serve.rest.parameters import ExecutionId, MachineName
 from headgate.serve.runtime.thread_pool import WorkPool
 
 SVG: Final = "image/svg+xml"
@@ -70,7 +72,8 @@ class _Machines:
                 "Validate a definition",
                 self.validate,
                 {200: Checked},
-                body_forms=forms,
+                body_forms={JSON: Anything},
+                is_body_optional=True,
                 rule=Rule(Permission.EXECUTION_READ),
             ),
             Operation("PUT", one, "Store a definition as the newest version", self.put, stored, body_forms=forms),
@@ -90,7 +93,7 @@ class _Machines:
                 self.graph,
                 {200: str},
                 query=GraphQuery,
-                answer_media=SVG,
+                answer_media=tuple(_MEDIA.values()),
             ),
         ]
 
@@ -175,4 +178,6 @@ def machine_routes(
     """Return the routes of machines."""
     executions = service.asl.executions
     operations = [*machine_operations(executions), *machine_execution_operations(executions, service.client)]
-    return operation_routes(operations, pool, _POLICY, namespace="machines.", auditing=auditing)
+    return operation_routes(
+        operations, pool, _POLICY, namespace="machines.", auditing=auditing, path_types={"name": MachineName, "id": ExecutionId}
+    )

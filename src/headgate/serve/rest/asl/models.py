@@ -20,7 +20,7 @@ from headgate.errors import DefinitionError, InvalidPayloadError
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import missing
 from headgate.serve.rest.asl.events import error_text
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit
 
 # An object, or text: a template with variables outside of strings is not JSON before substitution.
 Definition = Annotated[Raw, Meta(description="The definition as an object, or as text.")]
@@ -33,6 +33,9 @@ AnyDefinition = Annotated[
     dict[str, Any],
     Meta(description="A definition in Amazon States Language; or an object with `definition`, `variables` and so on."),
 ]
+
+# Validation answers for any body.
+Anything = Annotated[Any, Meta(description="A definition as for PUT; anything else is reported as a problem.")]
 
 # Requests.
 
@@ -112,7 +115,7 @@ class MachinesQuery(Struct, forbid_unknown_fields=True):
     """Paging."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class MachineQuery(Struct, forbid_unknown_fields=True):
@@ -126,7 +129,7 @@ class GraphQuery(Struct, forbid_unknown_fields=True):
 
     format: Form | None = None
     version: Version | None = None
-    execution: str | None = None
+    execution: ExecutionId | None = None
 
 
 class ExecutionsQuery(Struct, forbid_unknown_fields=True):
@@ -134,14 +137,14 @@ class ExecutionsQuery(Struct, forbid_unknown_fields=True):
 
     status: ExecutionStatus | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
     """Up to `limit` events after the cursor, or before it with `reverse`."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
     reverse: bool = False
 
 

@@ -19,8 +19,8 @@ from headgate.durable.service import Service
 from headgate.errors import ConflictError, NotFoundError, UserError
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import ErrorView, error_view
-from headgate.serve.rest.durable.models import Duration, Limit, Name
 from headgate.serve.rest.durable.stuck import StuckExecutions, StuckPage, StuckView
+from headgate.serve.rest.parameters import Cursor, Duration, EventPattern, Limit, Name
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Events of every dataset are included.
@@ -41,12 +41,12 @@ class DeadLetterQuery(Struct, forbid_unknown_fields=True):
     """
 
     kind: DeadLetterKind | None = None
-    subscription: str | None = None
-    type: str | None = None
+    subscription: Name | None = None
+    type: EventPattern | None = None
     older_than: Duration | None = None
     newer_than: Duration | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class DeadLetterView(Struct, frozen=True):
@@ -80,12 +80,12 @@ class Redeliver(Struct, forbid_unknown_fields=True, kw_only=True):
 
     subscription: Name
     event_ids: list[str] = []
-    type: str | None = None
+    type: EventPattern | None = None
     older_than: Duration | None = None
     newer_than: Duration | None = None
     dry_run: bool = False
     limit: Limit = 1000
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
     @property
     def has_filter(self) -> bool:

@@ -28,7 +28,7 @@ from headgate.errors import HeadgateError, InvalidPayloadError
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import DurationText, EventId, EventPattern, EventType, Limit
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -46,7 +46,7 @@ _PAUSE_SECONDS: Final = 0.1
 class EmitEvent(Struct, forbid_unknown_fields=True):
     """An event to emit. Omitted fields get defaults; with an id the request is idempotent."""
 
-    type: str
+    type: EventType
     data: Raw = msgspec.field(default_factory=missing)
     source: str = ""
     id: str = ""
@@ -114,17 +114,17 @@ class EventPage(Struct, frozen=True):
 class EventQuery(Struct, forbid_unknown_fields=True):
     """Up to `limit` events after an id, or the latest. The type may be a pattern such as `order.*`."""
 
-    after: str | None = None
-    type: str | None = None
+    after: EventId | None = None
+    type: EventPattern | None = None
     limit: Limit = 100
 
 
 class TailQuery(Struct, forbid_unknown_fields=True):
     """Events to follow: after an id, or from now on."""
 
-    after: str | None = None
-    type: str | None = None
-    seconds: str = msgspec.field(default="1h", name="for")
+    after: EventId | None = None
+    type: EventPattern | None = None
+    seconds: DurationText = msgspec.field(default="1h", name="for")
 
 
 def event_routes(

@@ -13,7 +13,7 @@ from headgate.durable.model.records import Execution
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, CursorError, UserError
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
-from headgate.serve.rest.durable.models import Reason
+from headgate.serve.rest.parameters import Cursor, NonEmpty, Reason
 
 PAGE_MAX: Final = 1000
 
@@ -40,7 +40,7 @@ class Where(Struct, forbid_unknown_fields=True):
     """Filter of executions; all conditions must match, and the action must apply."""
 
     status: Status | None = None
-    workflow: str | None = None
+    workflow: NonEmpty | None = None
     tag: dict[str, str] = {}
 
 
@@ -52,7 +52,7 @@ class Bulk(Struct, forbid_unknown_fields=True):
     reason: Reason = ""
     dry_run: bool = False
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_MAX
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class Refusal(Struct, frozen=True):

@@ -86,7 +86,7 @@ def wait_operations(service: Service, pool: WorkPool, watches: WatchHub) -> list
             f"{one}/watch",
             "Stream changes as server-sent events",
             waits.watch,
-            {200: ExecutionSummary},
+            {200: (ExecutionSummary, ResultView)},
             query=StreamQuery,
             answer_media=MEDIA_TYPE,
         ),

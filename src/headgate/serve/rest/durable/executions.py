@@ -44,6 +44,7 @@ from headgate.serve.rest.durable.models import (
     turn_view,
     view,
 )
+from headgate.serve.rest.parameters import ExecutionId
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -81,7 +82,7 @@ def execution_routes(
         *bulk_operations(service),
         *wait_operations(service, pool, watches),
     ]
-    return operation_routes(operations, pool, _POLICY, auditing=auditing)
+    return operation_routes(operations, pool, _POLICY, auditing=auditing, path_types={"id": ExecutionId})
 
 
 class Executions:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from headgate.durable.client.blocked_on import Wait, error_line
-from headgate.durable.model.duration import SECONDS_MAX
 from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.model.starts import Reuse
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import ErrorView, error_view, missing, optional_raw
-
-LIMIT_MAX: Final = 1000
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Reason = Annotated[str, Meta(max_length=1000)]
-Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
-# Text such as 5m, or seconds.
-Duration = str | Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+from headgate.serve.rest.parameters import (
+    Cursor,
+    Duration,
+    DurationText,
+    ExecutionId,
+    Limit,
+    Name,
+    NonEmpty,
+    Reason,
+    Tag,
+)
 
 # Requests.
 
@@ -47,7 +50,7 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
     name: Name
     input: Raw = msgspec.field(default_factory=missing)
     payload: Raw = msgspec.field(default_factory=missing)
-    signal_id: str | None = None
+    signal_id: Name | None = None
     tags: dict[str, str] = {}
     reuse: Reuse = Reuse.CLOSED
 
@@ -57,7 +60,7 @@ class SendSignal(Struct, forbid_unknown_fields=True):
 
     name: Name
     payload: Raw = msgspec.field(default_factory=missing)
-    id: str | None = None
+    id: Name | None = None
 
 
 class Ask(Struct, forbid_unknown_fields=True):
@@ -85,11 +88,11 @@ class ListQuery(Struct, forbid_unknown_fields=True):
     """Filter of executions. A tag is `name:value`."""
 
     status: Status | None = None
-    workflow: str | None = None
-    parent: str | None = None
-    tag: list[str] = []
+    workflow: NonEmpty | None = None
+    parent: ExecutionId | None = None
+    tag: list[Tag] = []
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
@@ -104,19 +107,19 @@ class LogQuery(Struct, forbid_unknown_fields=True):
     """Up to `limit` lines after a cursor."""
 
     limit: Limit = 200
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class ResultQuery(Struct, forbid_unknown_fields=True):
     """How long to wait for the result."""
 
-    wait: str = "0s"
+    wait: DurationText = "0s"
 
 
 class StreamQuery(Struct, forbid_unknown_fields=True):
     """Maximum duration of the stream."""
 
-    seconds: str = msgspec.field(default="1h", name="for")
+    seconds: DurationText = msgspec.field(default="1h", name="for")
 
 
 # Responses.

@@ -34,7 +34,7 @@ from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.rest.durable.executions import require_workflow
-from headgate.serve.rest.durable.models import Duration, Limit, Reason
+from headgate.serve.rest.parameters import Cursor, Duration, Limit, Reason, ScheduleId
 from headgate.serve.runtime.thread_pool import WorkPool
 
 _POLICY: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
@@ -63,7 +63,7 @@ class ScheduleSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class NewSchedule(ScheduleSpec, forbid_unknown_fields=True, kw_only=True):
     """A schedule to create, optionally paused."""
 
-    id: str
+    id: ScheduleId
     paused: bool = False
     reason: Reason = ""
 
@@ -93,7 +93,7 @@ class PageQuery(Struct, forbid_unknown_fields=True):
     """Paging."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class PreviewQuery(Struct, forbid_unknown_fields=True):
@@ -114,7 +114,7 @@ class BackfillView(Struct, frozen=True):
 class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A schedule. `revision` is its ETag; `fires` are the latest slots."""
 
-    id: str
+    id: ScheduleId
     revision: int
     workflow: str
     cron: str
@@ -177,7 +177,7 @@ def schedule_routes(
     service: Service, pool: WorkPool, *, auditing: Auditing | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of schedules."""
-    return operation_routes(_Schedules(service).operations(), pool, _POLICY, auditing=auditing)
+    return operation_routes(_Schedules(service).operations(), pool, _POLICY, auditing=auditing, path_types={"id": ScheduleId})
 
 
 class _Schedules:

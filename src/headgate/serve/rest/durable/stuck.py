@@ -13,7 +13,7 @@ from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.serve.http.raw_json import ErrorView, error_view
-from headgate.serve.rest.durable.models import Duration
+from headgate.serve.rest.parameters import Duration
 
 # Maximum stuck events searched for the time an execution got stuck.
 _EVENTS_MAX: Final = 1000

@@ -16,6 +16,7 @@ from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import idempotency_key
+from headgate.serve.rest.parameters import Cursor, EventPattern, ReplayId
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Events of every dataset are included.
@@ -55,8 +56,8 @@ class Replay(Struct, forbid_unknown_fields=True):
 
     since: Annotated[datetime, Meta(tz=True)]
     until: Annotated[datetime, Meta(tz=True)]
-    types: list[str] = []
-    id: str | None = None
+    types: list[EventPattern] = []
+    id: ReplayId | None = None
 
 
 class Replayed(Struct, frozen=True):
@@ -86,7 +87,7 @@ class StopReplay(Struct, forbid_unknown_fields=True):
     """Maximum pending deliveries to drop per request, and where to continue."""
 
     limit: Annotated[int, Meta(ge=1, le=DROPPED_MAX)] = DROPPED_MAX
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class ReplayStopped(Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,6 @@ from headgate.fanout.model.states import Admission, ChunkStatus, Disposition
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.raw_json import checked, missing
-from headgate.serve.rest.durable.models import Limit, Name
 from headgate.serve.rest.fanout.models import (
     ChunkDetail,
     ChunkPage,
@@ -31,12 +30,15 @@ from headgate.serve.rest.fanout.models import (
     chunk_view,
     stuck_view,
 )
+from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name
 from headgate.serve.runtime.chained_pages import Fetch, chained_page
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
 LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 Token = Annotated[str, Meta(min_length=1, max_length=200)]
+# Errors by index of the item within the fan-out.
+ItemErrors = Annotated[dict[int, str], Meta(extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}})]
 
 
 class ChunkQuery(Struct, forbid_unknown_fields=True):
@@ -45,7 +47,7 @@ class ChunkQuery(Struct, forbid_unknown_fields=True):
     status: ChunkStatus | None = None
     lane: Literal["main", "slow"] = "main"
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class FailureQuery(Struct, forbid_unknown_fields=True):
@@ -53,13 +55,13 @@ class FailureQuery(Struct, forbid_unknown_fields=True):
 
     items: bool = False
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class StuckQuery(Struct, forbid_unknown_fields=True):
     """Minimum time without progress; the default is the fan-out's timeout."""
 
-    older_than: str | None = None
+    older_than: DurationText | None = None
     limit: Limit = 100
 
 
@@ -67,7 +69,7 @@ class LetterQuery(Struct, forbid_unknown_fields=True):
     """Page of dead letters."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class LetterView(Struct, frozen=True):
@@ -143,7 +145,7 @@ class CompleteChunk(Struct, forbid_unknown_fields=True):
     token: Token
     output: Raw = msgspec.field(default_factory=missing)
     output_key: str | None = None
-    item_errors: dict[int, str] = {}
+    item_errors: ItemErrors = {}
     deferred: list[int] = []
     memory_mb: Annotated[int, Meta(ge=0)] | None = None
     duration_ms: Annotated[int, Meta(ge=0)] | None = None
@@ -156,7 +158,7 @@ class FailChunk(Struct, forbid_unknown_fields=True):
     error_class: Name
     message: str = ""
     is_final: bool = False
-    item_errors: dict[int, str] = {}
+    item_errors: ItemErrors = {}
 
 
 class ReleaseChunk(Struct, forbid_unknown_fields=True):

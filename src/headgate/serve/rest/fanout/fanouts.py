@@ -36,7 +36,6 @@ from headgate.serve.http.operations import (
     operation_routes,
 )
 from headgate.serve.http.raw_json import idempotency_key
-from headgate.serve.rest.durable.models import Limit
 from headgate.serve.rest.fanout.chunks import FanoutChunks
 from headgate.serve.rest.fanout.models import (
     CreatedView,
@@ -53,6 +52,7 @@ from headgate.serve.rest.fanout.operations import FanoutOperations
 from headgate.serve.rest.fanout.plots import draw
 from headgate.serve.rest.fanout.submissions import Asked, NewFanout, read_order
 from headgate.serve.rest.fanout.watch import FanoutWatching
+from headgate.serve.rest.parameters import ChunkId, Cursor, Limit, NonEmpty
 from headgate.serve.runtime.chained_pages import Fetch, chained_page
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -74,14 +74,14 @@ class FanoutQuery(Struct, forbid_unknown_fields=True):
     `latest` returns only the newest of a group.
     """
 
-    group: str | None = None
-    campaign: str | None = None
+    group: NonEmpty | None = None
+    campaign: NonEmpty | None = None
     status: FanoutStatus | None = None
     since: Moment | None = None
     until: Moment | None = None
     latest: bool = False
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class ErrorQuery(Struct, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ class FanoutEventQuery(Struct, forbid_unknown_fields=True):
     """Page of events."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class CampaignView(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ def fanout_routes(
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]
-    return operation_routes(operations, pool, _POLICY, namespace="fanout.", auditing=auditing)
+    return operation_routes(operations, pool, _POLICY, namespace="fanout.", auditing=auditing, path_types={"chunk_id": ChunkId})
 
 
 class _Fanouts:

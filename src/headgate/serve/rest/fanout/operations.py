@@ -17,8 +17,8 @@ from headgate.fanout.repair.reconcile import ReconcileFinding, ReconcileReport
 from headgate.fanout.repair.redrive import ChunkSelection, RedriveReport
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
-from headgate.serve.rest.durable.models import Duration, Name, Reason
 from headgate.serve.rest.fanout.models import ChunkView, FanoutSummary, chunk_view, summary
+from headgate.serve.rest.parameters import ChunkId, Duration, Name, Reason
 
 
 class Steer(Struct, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class Tune(Struct, forbid_unknown_fields=True):
 class Skip(Steer, forbid_unknown_fields=True, kw_only=True):
     """Chunks to skip: by id, or with `failed` all failed ones."""
 
-    chunk_ids: list[str] = []
+    chunk_ids: list[ChunkId] = []
     failed: bool = False
 
 
@@ -73,7 +73,7 @@ class Redrive(Steer, forbid_unknown_fields=True, kw_only=True):
     Ages count from the failure. With a rate, chunks start one after the other.
     """
 
-    chunk_ids: list[str] = []
+    chunk_ids: list[ChunkId] = []
     dispositions: list[Disposition] = []
     fingerprint: str | None = None
     error_class: str | None = None
@@ -93,7 +93,7 @@ class Heal(Struct, forbid_unknown_fields=True):
 class Bisect(Struct, forbid_unknown_fields=True):
     """The chunk to bisect."""
 
-    chunk_id: str
+    chunk_id: ChunkId
 
 
 class CutView(Struct, frozen=True):

@@ -17,7 +17,7 @@ from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source, open_input
 from headgate.file_roots import FileRoots
-from headgate.serve.rest.durable.models import Name
+from headgate.serve.rest.parameters import Name
 
 # Target number of chunks: enough to keep workers busy, few enough to inspect.
 CHUNKS_USUAL: Final = 1000

@@ -43,7 +43,7 @@ class FanoutWatching:
                 "/fanouts/{id}/watch",
                 "Stream progress as server-sent events",
                 self.watch,
-                {200: ProgressView},
+                {200: (ProgressView, Summary)},
                 query=StreamQuery,
                 answer_media=MEDIA_TYPE,
             )

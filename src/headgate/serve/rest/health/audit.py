@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headgate.auth.api_keys import ApiKey, ApiKeys
-from headgate.auth.roles import Permission, role
+from headgate.auth.roles import Permission, Role, role
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
@@ -18,13 +18,14 @@ from headgate.health.model import timestamps, urns
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.problem import Problem
-from headgate.serve.rest.durable.models import Duration
-from headgate.serve.rest.health.models import Name, PageSize, Text
+from headgate.serve.rest.health.models import FullName, Name, PageSize
+from headgate.serve.rest.parameters import Duration, PageToken, Timestamp
 
 _AUDIT: Final = Rule(Permission.AUDIT_READ, Reach.ALL)
 # Reopening a tampered chain is for administrators.
 _MENDS: Final = Rule(Permission.KEY_MANAGE, Reach.ALL)
 _KEYS: Final = Rule(Permission.KEY_MANAGE, Reach.NONE)
+RoleName = Annotated[str, Meta(extra_json_schema={"enum": [each.value for each in Role]})]
 
 
 class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
@@ -32,9 +33,9 @@ class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"sinc
 
     entity: Name | None = None
     actor: Name | None = None
-    since: str | None = None
-    until: str | None = None
-    page_token: str | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
 
@@ -53,25 +54,25 @@ class Reopen(Struct, forbid_unknown_fields=True, kw_only=True):
 class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
     """Owner, roles and scope of a new key."""
 
-    principal: Name
-    roles: Annotated[list[str], Meta(min_length=1)]
+    principal: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 200})]
+    roles: Annotated[list[RoleName], Meta(min_length=1)]
     scopes: list[str] = msgspec.field(default_factory=lambda: ["*"])
     expires_in: Duration | None = None
-    note: Text = ""
+    note: Annotated[str, Meta(extra_json_schema={"maxLength": 1000})] = ""
 
 
 class RotateKey(Struct, forbid_unknown_fields=True, kw_only=True):
     """Overlap during which the old key stays valid, and the reason."""
 
     overlap: Duration = 0.0
-    reason: Text = ""
+    reason: Annotated[str, Meta(extra_json_schema={"maxLength": 2000})] = ""
 
 
 class KeyQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Filter and page of keys."""
 
-    principal: Name | None = None
-    page_token: str | None = None
+    principal: FullName | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 100
 
 

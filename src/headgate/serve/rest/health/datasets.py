@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headgate.auth import rules
 from headgate.auth.principals import require
@@ -27,7 +27,8 @@ from headgate.health.service import HealthService
 from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
-from headgate.serve.rest.health.models import Name, PageQuery, PageSize, Text, complete
+from headgate.serve.rest.health.models import FullName, Name, PageQuery, PageSize, Text, complete
+from headgate.serve.rest.parameters import Cursor, PageToken
 
 _ONE: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.DATASET_READ, "path.dataset_urn")
@@ -57,7 +58,7 @@ class DatasetBody(Struct, kw_only=True):
     contract_binding: dict[str, Any] | None = None
     slos: dict[str, Any] | None = None
     pii_policy: dict[str, Any] | None = None
-    retention_days: int | None = None
+    retention_days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET
     tags: dict[str, str] = {}
     # Read-only: a change of status has its own operation.
     status: str | None = None
@@ -80,8 +81,8 @@ class Rollback(Grounds, forbid_unknown_fields=True, kw_only=True):
 class AliasBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """An alias of a dataset, as a producer names it."""
 
-    namespace: Name
-    name: Name
+    namespace: FullName
+    name: FullName
     why: Text = "set by hand"
 
 
@@ -93,7 +94,7 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     status: DatasetStatus | None = None
     source_type: str | None = None
     search: str | None = None
-    page_token: str | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
 
@@ -114,15 +115,15 @@ class DiffQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"from_
 class FeedQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Checkpoint to continue after; by default from the start."""
 
-    after: str | None = None
+    after: Cursor | None = None
     limit: PageSize = 100
 
 
 class NameQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """A producer's name."""
 
-    namespace: Name
-    name: Name
+    namespace: FullName
+    name: FullName
 
 
 class UnnameQuery(NameQuery, forbid_unknown_fields=True, kw_only=True):

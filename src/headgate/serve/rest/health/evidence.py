@@ -20,6 +20,7 @@ from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.models import PageSize, complete
+from headgate.serve.rest.parameters import PageToken, Timestamp
 
 BATCH_MAX: Final = 1000
 _OF_DATASET: Final = "/datasets/{dataset_urn}/evidence"
@@ -40,10 +41,10 @@ class EvidenceQuery(Struct, forbid_unknown_fields=True):
 class OfDatasetQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
     """Filter by time and result, and page."""
 
-    since: str | None = None
-    until: str | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
     result: str | None = None
-    page_token: str | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
 

@@ -14,7 +14,7 @@ from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
-from headgate.serve.rest.health.models import Text
+from headgate.serve.rest.health.models import FullReason
 
 _READ: Final = Rule(Permission.DATASET_READ)
 # Like a gate override: for accountable operators.
@@ -25,7 +25,7 @@ class FlagBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Value of a flag, and the reason."""
 
     is_on: bool
-    reason: Text
+    reason: FullReason
     expected_version: Annotated[int, Meta(ge=ANY_VERSION)] | None = None
 
 

@@ -15,9 +15,9 @@ from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnkn
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
-from headgate.serve.rest.durable.models import Duration
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rest.health.models import Name, Text
+from headgate.serve.rest.health.models import FullReason, Name
+from headgate.serve.rest.parameters import DatasetUrn, Duration
 
 _OVERRIDES: Final = "/gate/overrides/{dataset_urn}"
 
@@ -25,8 +25,8 @@ _OVERRIDES: Final = "/gate/overrides/{dataset_urn}"
 class GateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Datasets and intended use. `principal` is the consumer; by default the caller."""
 
-    datasets: Annotated[list[Name], Meta(max_length=DATASETS_MAX)] = []
-    dataset: Name | None = None
+    datasets: Annotated[list[DatasetUrn], Meta(max_length=DATASETS_MAX)] = []
+    dataset: DatasetUrn | None = None
     verb: Verb = Verb.READ
     principal: Name | None = None
     on_unknown: OnUnknown = OnUnknown.WARN
@@ -37,7 +37,7 @@ class OverrideBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Consumer, duration and reason of an override."""
 
     duration: Duration
-    reason: Text
+    reason: FullReason
     verb: Verb = Verb.READ
     principal: Name | None = None
     ticket: Name | None = None

@@ -31,7 +31,6 @@ from headgate.health.service import HealthService
 from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
-from headgate.serve.rest.durable.models import Duration
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.models import (
     Name,
@@ -43,6 +42,7 @@ from headgate.serve.rest.health.models import (
     incident_view,
     signal_view,
 )
+from headgate.serve.rest.parameters import DatasetUrn, Duration, OptionalUrn, PageToken, SignalType, Timestamp
 
 _ONE: Final = "/incidents/{incident_id}"
 _READ: Final = Rule(Permission.INCIDENT_READ, Reach.FOUND)
@@ -68,9 +68,9 @@ class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
 class NewIncident(Struct, forbid_unknown_fields=True, kw_only=True):
     """An incident report. It joins an open incident with the same signature."""
 
-    dataset_urn: Name = ""
+    dataset_urn: OptionalUrn = ""
     # Alias of `dataset_urn`, the name used in incidents.
-    primary_dataset_urn: Name = ""
+    primary_dataset_urn: OptionalUrn = ""
     signal_type: str = ""
     signal_types: list[str] = []
     failure_signatures: Annotated[list[Name], Meta(max_length=50)] = []
@@ -122,7 +122,7 @@ class IncidentPatch(Struct, forbid_unknown_fields=True, kw_only=True, omit_defau
 class Snooze(Struct, forbid_unknown_fields=True, kw_only=True):
     """End of the snooze: a time or a duration."""
 
-    until: str | None = None
+    until: Timestamp | None = None
     duration: Duration | None = None
     reason: Text = ""
 
@@ -139,13 +139,13 @@ class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"s
 
     status: list[str] = []
     severity: list[str] = []
-    dataset_urn: Name | None = None
+    dataset_urn: DatasetUrn | None = None
     owner_team: Name | None = None
     failure_signature: Name | None = None
-    signal_type: str | None = None
-    since: str | None = None
-    until: str | None = None
-    page_token: str | None = None
+    signal_type: SignalType | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
     def wanted(self) -> IncidentFilter:

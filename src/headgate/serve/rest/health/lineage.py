@@ -26,7 +26,7 @@ from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rest.health.lineage_specs import read_spec, registered_spec
+from headgate.serve.rest.health.lineage_specs import SpecIn, read_spec, registered_spec
 from headgate.serve.rest.health.models import Name, PageQuery, complete
 
 # Manifests of large projects are this large, and compress to a tenth.
@@ -172,7 +172,7 @@ class _Lineage:
                 "Update lineage of a producer",
                 self.update,
                 {200: Applied},
-                body_forms={"application/json": LineageSpec},
+                body_forms={"application/json": SpecIn},
                 rule=_SPEC,
             ),
             Operation(
@@ -258,7 +258,7 @@ class _Events:
                 "Accept a batch of OpenLineage events",
                 self.accept_batch,
                 {200: BatchReceipt},
-                body_forms={"application/json": list[dict[str, Any]]},
+                body_forms={"application/json": list[Any]},
                 rule=_INGEST,
             ),
             Operation(

@@ -14,9 +14,13 @@ from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Incident, Notification
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.serve.rest.parameters import PageToken, Timestamp
 
 PageSize = Annotated[int, Meta(ge=1, le=100)]
 Name = Annotated[str, Meta(max_length=512)]
+FullName = Annotated[str, Meta(max_length=512, extra_json_schema={"minLength": 1})]
+# Required, and recorded in the audit log.
+FullReason = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 1024})]
 Text = Annotated[str, Meta(max_length=16_384)]
 
 
@@ -34,7 +38,7 @@ def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
 class PageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Paging."""
 
-    page_token: str | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
 
@@ -44,7 +48,7 @@ class ProducerIn(Struct, forbid_unknown_fields=True, kw_only=True):
     producer_id: Name
     version: Name = ""
     confidence: str | None = None
-    deployed_at: str | None = None
+    deployed_at: Timestamp | None = None
 
     def read(self) -> Producer:
         return Producer(
@@ -74,12 +78,12 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
     state: str
     score: float
-    window_start: str
-    window_end: str
+    window_start: Timestamp
+    window_end: Timestamp
     slo_threshold: float = 0.0
     window_type: str = ""
     metrics: MetricsIn | None = None
-    breach_start: str | None = None
+    breach_start: Timestamp | None = None
     failure_signature: str | None = None
     top_producer: ProducerIn | None = None
     evidence_sample: list[str] = []

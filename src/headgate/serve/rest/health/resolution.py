@@ -20,7 +20,8 @@ from headgate.health.resolution.rules import Rule, RuleSpec
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.http.preconditions import etag, matching
-from headgate.serve.rest.health.models import Name, PageSize, complete
+from headgate.serve.rest.health.models import FullName, Name, PageSize, complete
+from headgate.serve.rest.parameters import PageToken, TopicPattern
 
 _OF_DATASET: Final = "/datasets/{dataset_urn}/resolution-rules"
 _ONE: Final = "/resolution-rules/{topic_pattern}/{name}"
@@ -31,7 +32,7 @@ _WRITE_ALL: Final = rules.Rule(Permission.RULE_WRITE, Reach.ALL)
 class Message(Struct, forbid_unknown_fields=True, kw_only=True):
     """A message to resolve."""
 
-    topic: Name
+    topic: FullName
     payload: Any = None
     headers: dict[str, str] = {}
     schema_id: Name | None = None
@@ -41,9 +42,9 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True):
 class RulesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Filter and page of rules."""
 
-    topic_pattern: str | None = None
+    topic_pattern: TopicPattern | None = None
     enabled: bool | None = None
-    page_token: str | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 100
 
 

@@ -32,6 +32,7 @@ from headgate.serve.http.preconditions import etag, if_match
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.models import PageSize, SignalUpdateIn, SignalView, Text, signal_view
+from headgate.serve.rest.parameters import PageToken, Timestamp
 
 _ALL: Final = "/datasets/{dataset_urn}/signals"
 _ONE: Final = f"{_ALL}/{{signal_type}}"
@@ -66,15 +67,15 @@ class BreachQuery(Struct, forbid_unknown_fields=True):
 
     state: list[str] = []
     tier: str | None = None
-    page_token: str | None = None
+    page_token: PageToken | None = None
     page_size: PageSize = 50
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}):
     """Time range; the last thirty days by default."""
 
-    since: str | None = None
-    until: str | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
 class VolumeQuery(Struct, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from headgate.health.resolution.topic_producers import Source, TopicProducer
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.rest.health.models import PageQuery
+from headgate.serve.rest.parameters import Timestamp
 
 _ALL: Final = "/topics/{topic}/producers"
 _READ: Final = Rule(Permission.RULE_READ, Reach.ALL)
@@ -24,7 +25,7 @@ class Sighting(Struct, forbid_unknown_fields=True, kw_only=True):
 
     source: Source
     confidence: str = "HIGH"
-    seen_at: str | None = None
+    seen_at: Timestamp | None = None
 
 
 class ProducerPage(Struct, frozen=True):

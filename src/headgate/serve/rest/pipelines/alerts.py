@@ -30,7 +30,7 @@ from headgate.serve.http.operations import (
     Operation,
     operation_routes,
 )
-from headgate.serve.rest.durable.models import Duration, Limit, Name, Reason
+from headgate.serve.rest.parameters import Cursor, Duration, Limit, Name, Reason, UlidId
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Alerts are notifications of events: the permissions of events apply.
@@ -46,7 +46,7 @@ class AlertsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     status: AlertStatus | None = None
     since: Moment | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class AckBody(Struct, forbid_unknown_fields=True):
@@ -175,7 +175,7 @@ def alert_routes(
 ) -> list[ControllerRouterHandler]:
     """Return the routes of alerts. `channels` are the names of the deliverer's channels."""
     served = _Alerts(alerts, mutes, deliverer, clock, channels)
-    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing)
+    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing, path_types={"alert_id": UlidId})
 
 
 class _Alerts:

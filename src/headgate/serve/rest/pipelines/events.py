@@ -21,7 +21,7 @@ from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.serve.http.operations import Answer, Call, Operation
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import Cursor, Limit
 from headgate.serve.rest.pipelines.models import ScheduleName, shown
 from headgate.serve.rest.pipelines.permissions import READ
 
@@ -38,7 +38,7 @@ class EventsQuery(Struct, forbid_unknown_fields=True):
     until: Moment | None = None
     name: list[Name] = []
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
     oldest_first: bool = False
 
 
@@ -48,7 +48,7 @@ class AllEventsQuery(Struct, forbid_unknown_fields=True):
     since: Moment | None = None
     name: Name | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class ExpectationsQuery(Struct, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class ExpectationsQuery(Struct, forbid_unknown_fields=True):
     schedule: ScheduleName | None = None
     since: Moment | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class PipelineEventView(Struct, frozen=True, kw_only=True):

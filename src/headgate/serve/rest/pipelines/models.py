@@ -26,7 +26,7 @@ from headgate.pipelines.runs.controls import Control
 from headgate.pipelines.runs.job_log import JobLogPage
 from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import Cursor, Limit
 
 V = TypeVar("V", bound=Struct)
 
@@ -59,7 +59,7 @@ class PageQuery(Struct, forbid_unknown_fields=True):
     """Which page."""
 
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 def shown(kind: type[V], source: Struct, **more: Any) -> V:  # noqa: ANN401 - fields of the view

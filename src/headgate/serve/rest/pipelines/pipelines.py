@@ -40,6 +40,7 @@ from headgate.serve.http.operations import (
 )
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem, response
+from headgate.serve.rest.parameters import TraitType
 from headgate.serve.rest.pipelines.calendars import calendar_operations
 from headgate.serve.rest.pipelines.controls import control_operations
 from headgate.serve.rest.pipelines.events import event_operations
@@ -66,14 +67,12 @@ _EXAMPLE: Final = {
 DefinitionObject = Annotated[
     dict[str, Any], Meta(description="A pipeline definition, also in an older format.", examples=[_EXAMPLE])
 ]
-DefinitionText = Annotated[
-    str,
-    Meta(
-        description="The definition as YAML.",
-        examples=["id: silver-orders\nschedules:\n  - cron: 0 6 * * *\ntrigger:\n  type: http\n"],
-    ),
+_FORMS: Final = {JSON: DefinitionObject, YAML: DefinitionObject}
+# Validation answers for any body.
+AnyDefinitions = Annotated[
+    Any, Meta(description="Definitions; anything else is reported as a problem.", examples=[_EXAMPLE])
 ]
-_FORMS: Final = {JSON: DefinitionObject, YAML: DefinitionText}
+_ANY_FORMS: Final = {JSON: AnyDefinitions, YAML: AnyDefinitions}
 Why = Annotated[str, Meta(max_length=1024, examples=["the job is called otherwise now"])]
 
 
@@ -176,7 +175,13 @@ def pipeline_routes(
     ]
     idempotency = IdempotencyStore(pipelines.store, pipelines.clock)
     return operation_routes(
-        operations, pool, _POLICY, namespace="pipelines.", auditing=auditing, idempotency=idempotency
+        operations,
+        pool,
+        _POLICY,
+        namespace="pipelines.",
+        auditing=auditing,
+        idempotency=idempotency,
+        path_types={"type": TraitType},
     )
 
 
@@ -219,7 +224,8 @@ class _Pipelines:
                 "Validate definitions",
                 self.validate,
                 {200: Checked},
-                body_forms=_FORMS,
+                body_forms=_ANY_FORMS,
+                is_body_optional=True,
                 rule=READ,
             ),
             Operation(
@@ -228,7 +234,8 @@ class _Pipelines:
                 "Plan the changes of definitions",
                 self.plan,
                 {200: Planned},
-                body_forms=_FORMS,
+                body_forms=_ANY_FORMS,
+                is_body_optional=True,
                 rule=READ,
             ),
             Operation(

@@ -14,7 +14,7 @@ from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.due_checks import due_of, slot_named, timetable_named
 from headgate.pipelines.service import PipelineService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import Cursor, Limit
 from headgate.serve.rest.pipelines.models import (
     BlockerView,
     Date,
@@ -43,7 +43,7 @@ class EvaluationsQuery(Struct, forbid_unknown_fields=True):
     schedule: ScheduleName | None = None
     purpose: Purpose = Purpose.READINESS
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class TryPeriod(Struct, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operat
 from headgate.serve.http.preconditions import etag
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import idempotency_key
-from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.parameters import Cursor, Limit
 from headgate.serve.rest.pipelines.models import (
     Date,
     JobPage,
@@ -82,7 +82,7 @@ class RunLogsQuery(Struct, forbid_unknown_fields=True):
 
     dates: Annotated[str, Meta(max_length=40, examples=["2026-03"])] = ""
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class LogQuery(Struct, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class JobQuery(Struct, forbid_unknown_fields=True):
 
     schedule: ScheduleName | None = None
     limit: Limit = 100
-    cursor: str | None = None
+    cursor: Cursor | None = None
 
 
 class StartedView(Struct, frozen=True, kw_only=True):
