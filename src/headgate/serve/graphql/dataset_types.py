@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import strawberry
 from strawberry.scalars import JSON
 
 from headgate.health.model.datasets import ContractBinding, SchemaBinding, Slos, Source
 from headgate.health.model.enums import Tier
 from headgate.serve.graphql.enums import Moment
+from headgate.serve.http.views import shown
 
 
 @strawberry.type(name="DatasetSource")
@@ -23,7 +23,7 @@ class DatasetSourceType:
 
     @classmethod
     def of(cls, source: Source | None) -> DatasetSourceType | None:
-        return None if source is None else cls(**msgspec.structs.asdict(source))
+        return None if source is None else shown(cls, source)
 
 
 @strawberry.type(name="SchemaBinding")
@@ -38,7 +38,7 @@ class SchemaBindingType:
 
     @classmethod
     def of(cls, binding: SchemaBinding | None) -> SchemaBindingType | None:
-        return None if binding is None else cls(**msgspec.structs.asdict(binding))
+        return None if binding is None else shown(cls, binding)
 
 
 @strawberry.type(name="ContractBinding")
@@ -51,13 +51,7 @@ class ContractBindingType:
 
     @classmethod
     def of(cls, binding: ContractBinding | None) -> ContractBindingType | None:
-        if binding is None:
-            return None
-        return cls(
-            contract_id=binding.contract_id,
-            required_fields=list(binding.required_fields),
-            field_constraints=JSON(binding.field_constraints),
-        )
+        return None if binding is None else shown(cls, binding)
 
 
 @strawberry.type(name="Slos")
@@ -77,17 +71,9 @@ class SlosType:
     def of(cls, slos: Slos | None) -> SlosType | None:
         if slos is None:
             return None
-        freshness, volume, compliance = slos.freshness, slos.volume, slos.contract_compliance
-        return cls(
-            max_delay_seconds=None if freshness is None else freshness.max_delay_seconds,
-            warning_delay_seconds=None if freshness is None else freshness.warning_delay_seconds,
-            freshness_window=None if freshness is None else freshness.evaluation_window,
-            min_events_per_window=None if volume is None else volume.min_events_per_window,
-            max_deviation_percent=None if volume is None else volume.max_deviation_percent,
-            baseline_window_days=None if volume is None else volume.baseline_window_days,
-            min_compliance_rate=None if compliance is None else compliance.min_compliance_rate,
-            warning_compliance_rate=None if compliance is None else compliance.warning_compliance_rate,
-        )
+        freshness = slos.freshness
+        window = None if freshness is None else freshness.evaluation_window
+        return shown(cls, freshness, slos.volume, slos.contract_compliance, freshness_window=window)
 
 
 @strawberry.type(name="Tag")

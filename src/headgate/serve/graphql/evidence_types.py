@@ -8,6 +8,7 @@ from headgate.health.evidence import rows as evidence_rows
 from headgate.health.evidence.rows import Evidence, Result
 from headgate.health.model.enums import Confidence
 from headgate.serve.graphql.enums import Moment
+from headgate.serve.http.views import shown
 
 
 @strawberry.type(name="EvidenceProducer")
@@ -30,11 +31,11 @@ class EvidenceSourceType:
 
     @classmethod
     def of(cls, source: evidence_rows.Source) -> EvidenceSourceType:
-        return cls(
-            topic=source.topic,
+        return shown(
+            cls,
+            source,
             partition=None if source.partition is None else str(source.partition),
             offset=None if source.offset is None else str(source.offset),
-            timestamp_type=source.timestamp_type,
         )
 
 
@@ -75,38 +76,16 @@ class EvidenceType:
 
     @classmethod
     def of(cls, evidence: Evidence) -> EvidenceType:
-        said, producer = evidence.validation, evidence.producer
-        prints, otel, run = evidence.fingerprints, evidence.otel, evidence.correlation
-        size = evidence.payload_size_bytes
-        return cls(
-            evidence_id=strawberry.ID(evidence.evidence_id),
-            dataset_urn=evidence.dataset_urn,
-            created_at=Moment(evidence.created_at),
-            result=said.result,
-            failed_gates=list(said.failed_gates),
-            reason_codes=list(said.reason_codes),
-            gates=[_gate(each) for each in said.gates],
-            producer=None if producer is None else _producer(producer),
-            source=None if evidence.source is None else EvidenceSourceType.of(evidence.source),
-            schema_fingerprint=None if prints is None else prints.schema_fingerprint,
-            payload_hash=None if prints is None else prints.payload_hash,
-            trace_id=None if otel is None else otel.trace_id,
-            span_id=None if otel is None else otel.span_id,
-            run_id=None if run is None else run.run_id,
-            dag_id=None if run is None else run.dag_id,
-            job_id=None if run is None else run.job_id,
-            payload_ref=evidence.payload_ref,
+        producer, source, size = evidence.producer, evidence.source, evidence.payload_size_bytes
+        return shown(
+            cls,
+            evidence,
+            evidence.validation,
+            evidence.fingerprints,
+            evidence.otel,
+            evidence.correlation,
+            gates=[shown(EvidenceGateType, each) for each in evidence.validation.gates],
+            producer=None if producer is None else shown(EvidenceProducerType, producer),
+            source=None if source is None else EvidenceSourceType.of(source),
             payload_size_bytes=None if size is None else float(size),
-            pinned_by=list(evidence.pinned_by),
-            archived=evidence.archived,
         )
-
-
-def _producer(producer: evidence_rows.Producer) -> EvidenceProducerType:
-    return EvidenceProducerType(
-        producer_id=producer.producer_id, version=producer.version, confidence=producer.confidence
-    )
-
-
-def _gate(gate: evidence_rows.Gate) -> EvidenceGateType:
-    return EvidenceGateType(gate=gate.gate, result=gate.result, reason_code=gate.reason_code, details=gate.details)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import strawberry
 
-from headgate.health import incident_context
 from headgate.health.gate.decisions import Code, DatasetRuling, Reason, Ruling, Verb
 from headgate.health.gate.gate import GateAnswer
 from headgate.health.incident_context import Happening, IncidentContext
@@ -14,6 +13,7 @@ from headgate.serve.graphql.enums import Moment, maybe_moment, whole
 from headgate.serve.graphql.evidence_types import EvidenceType
 from headgate.serve.graphql.loaders import Context
 from headgate.serve.graphql.types import BlastRadiusType, DatasetType, IncidentType, LineageEntryType, SignalStateType
+from headgate.serve.http.views import shown
 
 NAMED_MAX = 100
 
@@ -103,7 +103,9 @@ class IncidentContextType:
 
     @classmethod
     def of(cls, story: IncidentContext, context: Context) -> IncidentContextType:
-        return cls(
+        return shown(
+            cls,
+            story,
             incident=IncidentType.of(story.incident, context),
             dataset=None if story.dataset is None else DatasetType.of(story.dataset),
             signals=[SignalStateType.of(each) for each in story.signals],
@@ -113,10 +115,8 @@ class IncidentContextType:
             writers=[LineageEntryType.of(each) for each in story.writers],
             readers=[LineageEntryType.of(each) for each in story.readers],
             blast_radius=None if story.blast_radius is None else radius_of(story.blast_radius),
-            timeline=[_happened(each) for each in story.timeline],
-            missing=[MissingPartType(part=each.part, why=each.why) for each in story.missing],
-            complete=story.complete,
-            as_of=Moment(story.as_of),
+            timeline=[shown(TimelineEntryType, each) for each in story.timeline],
+            missing=[shown(MissingPartType, each) for each in story.missing],
         )
 
 
@@ -134,15 +134,7 @@ class GateReasonType:
 
     @classmethod
     def of(cls, reason: Reason) -> GateReasonType:
-        return cls(
-            code=reason.code,
-            ruling=reason.ruling,
-            dataset_urn=reason.dataset_urn,
-            message=reason.message,
-            signal_type=reason.signal_type,
-            incident_id=reason.incident_id,
-            since=maybe_moment(reason.since),
-        )
+        return shown(cls, reason, since=maybe_moment(reason.since))
 
 
 @strawberry.type(name="DatasetRuling")
@@ -158,13 +150,12 @@ class DatasetRulingType:
 
     @classmethod
     def of(cls, ruling: DatasetRuling) -> DatasetRulingType:
-        return cls(
-            dataset_urn=ruling.dataset_urn,
-            ruling=ruling.ruling,
+        return shown(
+            cls,
+            ruling,
             reasons=[GateReasonType.of(each) for each in ruling.reasons],
             since=maybe_moment(ruling.since),
             until=maybe_moment(ruling.until),
-            override_id=ruling.override_id,
         )
 
 
@@ -187,36 +178,25 @@ class GateAnswerType:
 
     @classmethod
     def of(cls, answer: GateAnswer) -> GateAnswerType:
-        return cls(
-            decision=answer.decision,
-            verb=answer.verb,
-            principal=answer.principal,
-            as_of=Moment(answer.as_of),
+        return shown(
+            cls,
+            answer,
             datasets=[DatasetRulingType.of(each) for each in answer.datasets],
             reasons=[GateReasonType.of(each) for each in answer.reasons],
             since=maybe_moment(answer.since),
             until=maybe_moment(answer.until),
-            override_id=answer.override_id,
-            overridable_by=list(answer.overridable_by),
-            ttl_seconds=answer.ttl_seconds,
-            complete=answer.complete,
         )
 
 
 def radius_of(reached: blast_radius.BlastRadius) -> BlastRadiusType:
     """Return the downstream impact of a dataset, with the nearest and most certain names."""
-    return BlastRadiusType(
+    return shown(
+        BlastRadiusType,
+        reached,
         downstream_count=whole(reached.downstream_count),
-        downstream_services=list(reached.downstream_services),
-        estimated_impact=reached.estimated_impact,
         downstream_datasets=[each.dataset_urn for each in reached.datasets[:NAMED_MAX]],
         tier_1_count=whole(reached.tier_counts.get("TIER_1", 0)),
-        complete=reached.complete,
     )
-
-
-def _happened(entry: incident_context.TimelineEntry) -> TimelineEntryType:
-    return TimelineEntryType(at=Moment(entry.at), kind=entry.kind, what=entry.what)
 
 
 @strawberry.type(name="VolumePoint")
@@ -233,9 +213,4 @@ class VolumePointType:
 
     @classmethod
     def of(cls, point: VolumePoint) -> VolumePointType:
-        return cls(
-            hour=Moment(point.hour),
-            event_count=point.event_count,
-            window_count=point.window_count,
-            is_over=point.is_over,
-        )
+        return shown(cls, point)

@@ -40,6 +40,7 @@ from headgate.serve.graphql.enums import Moment, maybe_moment, reads, whole
 from headgate.serve.graphql.evidence_types import EvidenceType
 from headgate.serve.graphql.loaders import Context
 from headgate.serve.graphql.paging import page_size
+from headgate.serve.http.views import shown
 
 Info = strawberry.Info[Context, None]
 VERSIONS_DEFAULT: Final = 10
@@ -88,12 +89,8 @@ class ProducerInfoType:
     def of(cls, producer: signal_model.Producer | None) -> ProducerInfoType | None:
         if producer is None:
             return None
-        return cls(
-            producer_id=producer.producer_id,
-            version=producer.version or None,
-            confidence=producer.confidence,
-            deployed_at=maybe_moment(producer.deployed_at),
-        )
+        moment = maybe_moment(producer.deployed_at)
+        return shown(cls, producer, version=producer.version or None, deployed_at=moment)
 
 
 @strawberry.type(name="SignalState")
@@ -125,28 +122,13 @@ class SignalStateType:
     @classmethod
     def of(cls, signal: Signal) -> SignalStateType:
         value = signal.value
-        return cls(
-            dataset_urn=signal.dataset_urn,
-            signal_type=signal.signal_type,
-            state=value.state,
-            previous_state=signal.previous_state,
-            score=value.score,
-            slo_threshold=value.slo_threshold,
-            breach_start=maybe_moment(value.breach_start),
-            window_start=Moment(value.window_start),
-            window_end=Moment(value.window_end),
+        return shown(
+            cls,
+            signal,
+            value,
             metrics=SignalMetricsType.of(value),
-            failure_signature=value.failure_signature,
             top_producer=ProducerInfoType.of(value.top_producer),
-            evidence_sample=list(value.evidence_sample),
-            incident_id=value.incident_id,
-            tier=signal.tier,
-            owner_team=signal.owner_team,
-            last_updated=Moment(signal.last_updated),
-            state_changed_at=Moment(signal.state_changed_at),
-            last_ok_at=maybe_moment(signal.last_ok_at),
             version=whole(signal.version),
-            stale=signal.stale,
         )
 
     @reads("The registered dataset.")
@@ -175,18 +157,7 @@ class SignalStateSnapshotType:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> SignalStateSnapshotType:
-        return cls(
-            state=snapshot.state,
-            previous_state=snapshot.previous_state,
-            score=snapshot.score,
-            window_start=Moment(snapshot.window_start),
-            window_end=Moment(snapshot.window_end),
-            changed_at=Moment(snapshot.changed_at),
-            version=whole(snapshot.version),
-            failure_signature=snapshot.failure_signature,
-            incident_id=snapshot.incident_id,
-            late=snapshot.late,
-        )
+        return shown(cls, snapshot, version=whole(snapshot.version))
 
 
 @strawberry.type(name="BlastRadius")
@@ -204,14 +175,8 @@ class BlastRadiusType:
     def of(cls, radius: incident_model.BlastRadius | None) -> BlastRadiusType | None:
         if radius is None:
             return None
-        return cls(
-            downstream_count=whole(radius.downstream_count),
-            downstream_services=list(radius.downstream_services),
-            estimated_impact=radius.estimated_impact,
-            downstream_datasets=list(radius.downstream_datasets),
-            tier_1_count=whole(radius.tier_1_count),
-            complete=radius.complete,
-        )
+        counts = {"downstream_count": whole(radius.downstream_count), "tier_1_count": whole(radius.tier_1_count)}
+        return shown(cls, radius, **counts)
 
 
 @strawberry.type(name="NotificationState")
@@ -263,30 +228,13 @@ class IncidentType:
     @classmethod
     def of(cls, incident: Incident, context: Context) -> IncidentType:
         is_open = context.sees_secrets(incident.primary_dataset_urn)
-        return cls(
-            incident_id=strawberry.ID(incident.incident_id),
-            status=incident.status,
-            phase=incident.phase,
-            severity=incident.severity,
-            title=incident.title,
-            created_at=Moment(incident.created_at),
-            updated_at=Moment(incident.updated_at),
-            acknowledged_at=maybe_moment(incident.acknowledged_at),
-            resolved_at=maybe_moment(incident.resolved_at),
-            primary_dataset_urn=incident.primary_dataset_urn,
-            signal_types=list(incident.signal_types),
-            failure_signatures=list(incident.failure_signatures),
+        return shown(
+            cls,
+            incident,
             implicated_producer=ProducerInfoType.of(incident.implicated_producer),
             blast_radius=BlastRadiusType.of(incident.blast_radius),
             notification_state=NotificationStateType.of(incident.notification_state, is_open=is_open),
-            evidence_sample=list(incident.evidence_sample),
-            rca_summary=incident.rca_summary,
-            tier=incident.tier,
-            owner_team=incident.owner_team,
             oncall_user=incident.oncall_user if is_open else mask(incident.oncall_user),
-            assignee=incident.assignee,
-            episode=incident.episode,
-            merged_into=incident.merged_into,
             version=whole(incident.version),
         )
 
@@ -324,15 +272,7 @@ class LineageEntryType:
 
     @classmethod
     def of(cls, entry: LineageEntry) -> LineageEntryType:
-        return cls(
-            entity_id=entry.entity_id,
-            entity_name=entry.entity_name,
-            entity_type=entry.entity_type,
-            confidence=entry.confidence,
-            spec_id=entry.spec_id,
-            commit=entry.commit,
-            updated_at=Moment(entry.updated_at),
-        )
+        return shown(cls, entry)
 
 
 @strawberry.type(name="Dataset")
@@ -357,13 +297,12 @@ class DatasetType:
 
     @classmethod
     def of(cls, dataset: Dataset) -> DatasetType:
-        return cls(
+        return shown(
+            cls,
+            dataset,
             urn=dataset.dataset_urn,
             display_name=dataset.display_name or None,
             description=dataset.description or None,
-            tier=dataset.tier,
-            owner_team=dataset.owner_team,
-            status=dataset.status,
             source=DatasetSourceType.of(dataset.source),
             schema_binding=SchemaBindingType.of(dataset.schema_binding),
             contract_binding=ContractBindingType.of(dataset.contract_binding),
@@ -372,7 +311,6 @@ class DatasetType:
             config_version=whole(dataset.config_version),
             created_at=maybe_moment(dataset.created_at),
             updated_at=maybe_moment(dataset.updated_at),
-            stale=dataset.stale,
         )
 
     @reads("Its current signals.")
@@ -399,16 +337,7 @@ class DatasetType:
     async def versions(self, info: Info, first: int = VERSIONS_DEFAULT) -> list[DatasetVersionType]:
         info.context.check_time()
         found = info.context.health.registry.history(self.urn, limit=page_size(first, "first")).versions
-        return [
-            DatasetVersionType(
-                config_version=whole(each.config_version),
-                tier=each.tier,
-                owner_team=each.owner_team,
-                updated_at=Moment(each.updated_at),
-                updated_by=each.updated_by,
-            )
-            for each in found
-        ]
+        return [shown(DatasetVersionType, each, config_version=whole(each.config_version)) for each in found]
 
 
 async def found_incident(context: Context, incident_id: str, *, is_named: bool = False) -> IncidentType | None:

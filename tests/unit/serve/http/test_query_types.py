@@ -27,7 +27,7 @@ def test_query__time_and_number_and_list__are_converted() -> None:
 
 @pytest.mark.parametrize("sent", [b"since=0.5", b"since=1772517600", b"since=null"])
 def test_query__time_as_number_or_null__is_refused(sent: bytes) -> None:
-    with pytest.raises(InvalidPayloadError, match="since .*write a time such as"):
+    with pytest.raises(InvalidPayloadError, match=r"since .*write a time such as"):
         _query(sent, _Query)
 
 

@@ -19,6 +19,7 @@ from headgate.durable.model.records import Execution
 from headgate.errors import DefinitionError, InvalidPayloadError
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import missing
+from headgate.serve.http.views import shown
 from headgate.serve.rest.asl.events import error_text
 from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit
 
@@ -237,21 +238,11 @@ class RedrivenView(Struct, frozen=True):
 
 
 def machine_summary(machine: StoredMachine) -> MachineSummary:
-    return MachineSummary(
-        machine.name, machine.version, machine.created_at, machine.digest, machine.created_by, machine.comment
-    )
+    return shown(MachineSummary, machine)
 
 
 def machine_view(machine: StoredMachine) -> MachineView:
-    return MachineView(
-        machine.name,
-        machine.version,
-        machine.created_at,
-        machine.digest,
-        machine.created_by,
-        machine.comment,
-        Raw(machine.definition.encode()),
-    )
+    return shown(MachineView, machine, definition=Raw(machine.definition.encode()))
 
 
 # Our execution statuses by Step Functions status.
@@ -286,20 +277,14 @@ def _error(row: Execution) -> str:
 def execution_view(described: ExecutionDescription) -> MachineExecutionView:
     """Return an execution in full; before its first turn only the id is known."""
     machine, _, name = described.execution_id.partition(":")
-    return MachineExecutionView(
+    return shown(
+        MachineExecutionView,
+        described,
         id=described.execution_id,
         machine=described.machine or machine,
         name=described.name if described.machine else name,
-        status=described.status,
-        started_at=described.started_at,
-        ended_at=described.ended_at,
-        version=described.version,
         input=described.input if described.machine else UNSET,
         output=described.output if described.status is ExecutionStatus.SUCCEEDED else UNSET,
-        error=described.error,
-        cause=described.cause,
-        redrive_count=described.redrive_count,
-        states=list(described.states),
     )
 
 

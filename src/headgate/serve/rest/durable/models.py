@@ -14,6 +14,7 @@ from headgate.durable.model.records import Execution, instant
 from headgate.durable.model.starts import Reuse
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import ErrorView, error_view, missing, optional_raw
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import (
     Cursor,
     Duration,
@@ -259,38 +260,19 @@ def path_of(execution_id: str) -> str:
 
 
 def summary(row: Execution) -> ExecutionSummary:
-    return ExecutionSummary(
-        id=row.execution_id,
-        workflow=row.workflow,
-        status=row.status,
-        run=row.run,
-        turn=row.turn,
-        version=row.version,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        parent_id=row.parent_id,
-        tags=row.tags,
-        error=error_line(row.error or (row.failure if not row.status.is_closed else None))[:300],
-    )
+    error = error_line(row.error or (row.failure if not row.status.is_closed else None))[:300]
+    return shown(ExecutionSummary, row, id=row.execution_id, error=error)
 
 
 def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
-    return ExecutionView(
+    return shown(
+        ExecutionView,
+        row,
         id=row.execution_id,
-        workflow=row.workflow,
-        status=row.status,
-        run=row.run,
-        turn=row.turn,
-        version=row.version,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        parent_id=row.parent_id,
-        tags=row.tags,
         input=input,
         memo=optional_raw(row.memo),
         result=optional_raw(row.result),
         error=error_view(row.error),
-        failures=row.failures,
         failure=error_view(row.failure),
         timeout_at="" if row.timeout_at_ms is None else instant(row.timeout_at_ms),
         archived=row.archive is not None and row.archived_through == row.turn,
@@ -304,12 +286,6 @@ def result_view(row: Execution) -> ResultView:
 
 
 def turn_view(turn: Turn) -> TurnView:
-    return TurnView(
-        turn.turn,
-        turn.run,
-        turn.at_ms,
-        [Raw(dump_event(event).encode()) for event in turn.events],
-        [Raw(dump_command(command).encode()) for command in turn.commands],
-        list(turn.notes),
-        turn.worker,
-    )
+    events = [Raw(dump_event(event).encode()) for event in turn.events]
+    commands = [Raw(dump_command(command).encode()) for command in turn.commands]
+    return shown(TurnView, turn, events=events, commands=commands)

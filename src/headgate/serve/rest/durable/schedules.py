@@ -33,6 +33,7 @@ from headgate.serve.http.operations import (
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
+from headgate.serve.http.views import shown
 from headgate.serve.rest.durable.executions import require_workflow
 from headgate.serve.rest.parameters import Cursor, Duration, Limit, Reason, ScheduleId
 from headgate.serve.runtime.thread_pool import WorkPool
@@ -114,7 +115,7 @@ class BackfillView(Struct, frozen=True):
 class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A schedule. `revision` is its ETag; `fires` are the latest slots."""
 
-    id: ScheduleId
+    id: str
     revision: int
     workflow: str
     cron: str
@@ -337,29 +338,15 @@ def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
     recurrence = spec.recurrence
     after = moment(max(schedule.judged_through_ms, now_ms))
     upcoming = [] if schedule.paused else cron.next_times(recurrence, after, 1)
-    return ScheduleView(
+    return shown(
+        ScheduleView,
+        schedule,
+        spec,
+        recurrence,
         id=schedule.schedule_id,
-        revision=schedule.revision,
-        workflow=spec.workflow,
         cron=recurrence.expression,
-        zone=recurrence.zone,
-        start=recurrence.start,
-        end=recurrence.end,
-        jitter_seconds=recurrence.jitter_seconds,
-        overlap=spec.overlap,
-        catchup=spec.catchup,
-        catchup_window_seconds=spec.catchup_window_seconds,
         input=Raw(spec.input.encode()),
-        tags=spec.tags,
-        timeout_seconds=spec.timeout_seconds,
-        retention_seconds=spec.retention_seconds,
-        paused=schedule.paused,
-        reason=schedule.reason,
         next=cron.slot_text(upcoming[0]) if upcoming else None,
-        created_at=instant(schedule.created_at_ms),
-        judged_through=instant(schedule.judged_through_ms),
-        started_count=schedule.started_count,
-        skipped_count=schedule.skipped_count,
         open_executions=list(schedule.open_ids),
         fires=[_fire_view(fire) for fire in schedule.fires],
         backfills=[_backfill_view(each) for each in schedule.backfills],

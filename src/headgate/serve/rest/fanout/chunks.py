@@ -21,6 +21,7 @@ from headgate.fanout.model.states import Admission, ChunkStatus, Disposition
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.raw_json import checked, missing
+from headgate.serve.http.views import shown
 from headgate.serve.rest.fanout.models import (
     ChunkDetail,
     ChunkPage,
@@ -321,15 +322,7 @@ def _has_bad_items(chunk: Chunk) -> bool:
 
 
 def _letter_view(chunk: Chunk) -> LetterView:
-    return LetterView(
-        chunk_id=chunk.chunk_id,
-        message=chunk.message or "",
-        receive_count=chunk.receive_count,
-        attempt=chunk.attempt,
-        dead_at=chunk.completed_at,
-        error_class=chunk.error_class,
-        error=chunk.error,
-    )
+    return shown(LetterView, chunk, message=chunk.message or "", dead_at=chunk.completed_at)
 
 
 def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:

@@ -19,6 +19,7 @@ from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
+from headgate.serve.http.views import shown
 
 
 class FanoutSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -347,25 +348,12 @@ def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
 
 def attempt_view(attempt: Attempt) -> AttemptView:
     """Return the view of an attempt."""
-    return AttemptView(**{name: getattr(attempt, name) for name in AttemptView.__struct_fields__})
+    return shown(AttemptView, attempt)
 
 
 def stuck_view(stuck: Stuck) -> StuckView:
     """Return the view of a stuck chunk."""
-    chunk = stuck.chunk
-    return StuckView(
-        kind=stuck.kind,
-        chunk_id=chunk.chunk_id,
-        lane=chunk.lane,
-        status=chunk.status,
-        disposition=chunk.disposition,
-        attempt=chunk.attempt,
-        since=stuck.since,
-        seconds=stuck.seconds,
-        reason=stuck.reason,
-        worker=chunk.worker,
-        error=chunk.error,
-    )
+    return shown(StuckView, stuck, stuck.chunk)
 
 
 def event_view(event: FanoutEvent) -> FanoutEventView:

@@ -14,6 +14,7 @@ from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Incident, Notification
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import PageToken, Timestamp
 
 PageSize = Annotated[int, Meta(ge=1, le=100)]
@@ -157,32 +158,7 @@ class SignalView(Struct, frozen=True, kw_only=True):
 
 def signal_view(signal: Signal) -> SignalView:
     """Return the view of a signal."""
-    value = signal.value
-    return SignalView(
-        dataset_urn=signal.dataset_urn,
-        signal_type=signal.signal_type,
-        state=value.state,
-        previous_state=signal.previous_state,
-        state_changed_at=signal.state_changed_at,
-        last_ok_at=signal.last_ok_at,
-        score=value.score,
-        slo_threshold=value.slo_threshold,
-        breach_start=value.breach_start,
-        window_start=value.window_start,
-        window_end=value.window_end,
-        window_type=value.window_type,
-        metrics=value.metrics,
-        failure_signature=value.failure_signature,
-        top_producer=value.top_producer,
-        evidence_sample=list(value.evidence_sample),
-        incident_id=value.incident_id,
-        tier=signal.tier,
-        owner_team=signal.owner_team,
-        last_updated=signal.last_updated,
-        version=signal.version,
-        stale=signal.stale,
-        age_seconds=signal.age_seconds,
-    )
+    return shown(SignalView, signal, signal.value)
 
 
 def incident_view(incident: Incident, principal: Principal) -> Incident:

@@ -13,7 +13,6 @@ from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.durable.model.duration import seconds
 from headgate.durable.model.failures import NonRetryable
-from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, UserError
 from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts
@@ -30,6 +29,7 @@ from headgate.serve.http.operations import (
     Operation,
     operation_routes,
 )
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Duration, Limit, Name, Reason, UlidId
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -270,68 +270,17 @@ class _Alerts:
 
 def alert_view(alert: Alert) -> AlertView:
     """Return an alert as it is shown."""
-    return AlertView(
-        alert_id=alert.alert_id,
-        pipeline_id=alert.pipeline_id,
-        event=alert.event,
-        severity=alert.severity,
-        status=alert.status,
-        text=alert.text,
-        at=instant(alert.at_ms),
-        last_at=instant(alert.last_at_ms),
-        count=alert.count,
-        schedule_id=alert.schedule_id,
-        date=alert.date,
-        run_id=alert.run_id,
-        message=alert.message,
-        hint=alert.hint,
-        owner=alert.owner,
-        labels=alert.labels,
-        detail=alert.detail,
-        channels=alert.channels,
-        deliveries=_deliveries(alert),
-        muted_by=alert.muted_by,
-        acknowledged_by=alert.acknowledged_by,
-        acknowledged_at=_at(alert.acknowledged_at_ms),
-        note=alert.note,
-        resolved_by=alert.resolved_by,
-        resolved_at=_at(alert.resolved_at_ms),
-        escalated=alert.escalated,
-    )
+    return shown(AlertView, alert, deliveries=_deliveries(alert))
 
 
 def mute_view(mute: Mute) -> MuteView:
     """Return a mute as it is shown."""
-    return MuteView(
-        mute_id=mute.mute_id,
-        event=mute.event,
-        pipeline=mute.pipeline,
-        owner=mute.owner,
-        severity_max=mute.severity_max,
-        at=instant(mute.at_ms),
-        until=instant(mute.until_ms),
-        by=mute.by,
-        reason=mute.reason,
-    )
+    return shown(MuteView, mute)
 
 
 def _deliveries(alert: Alert) -> list[DeliveryView]:
     found = []
     for name, delivery in sorted(alert.deliveries.items()):
         channel, _, action = name.rpartition("#")
-        found.append(
-            DeliveryView(
-                channel=channel,
-                action=action,
-                state=delivery.state,
-                attempts=delivery.attempts,
-                at=_at(delivery.at_ms),
-                error=delivery.error,
-                reference=delivery.reference,
-            )
-        )
+        found.append(shown(DeliveryView, delivery, channel=channel, action=action))
     return found
-
-
-def _at(at_ms: int) -> str | None:
-    return instant(at_ms) if at_ms else None

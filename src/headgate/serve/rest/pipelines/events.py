@@ -21,8 +21,9 @@ from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.serve.http.operations import Answer, Call, Operation
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Limit
-from headgate.serve.rest.pipelines.models import ScheduleName, shown
+from headgate.serve.rest.pipelines.models import ScheduleName
 from headgate.serve.rest.pipelines.permissions import READ
 
 Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T06:00:00Z"])]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from headgate.durable.model.records import instant
 from headgate.pipelines.enums import (
     Cause,
     ControlState,
@@ -26,9 +25,8 @@ from headgate.pipelines.runs.controls import Control
 from headgate.pipelines.runs.job_log import JobLogPage
 from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Limit
-
-V = TypeVar("V", bound=Struct)
 
 # Shared parameter types.
 Date = Annotated[
@@ -60,20 +58,6 @@ class PageQuery(Struct, forbid_unknown_fields=True):
 
     limit: Limit = 100
     cursor: Cursor | None = None
-
-
-def shown(kind: type[V], source: Struct, **more: Any) -> V:  # noqa: ANN401 - fields of the view
-    """Build a view: each field from `more`, from the source, or from the source's `*_ms` as text."""
-    values = dict(more)
-    for name in kind.__struct_fields__:
-        if name in values:
-            continue
-        if hasattr(source, name):
-            values[name] = getattr(source, name)
-        else:
-            ms = getattr(source, f"{name}_ms")
-            values[name] = instant(ms) if ms else None
-    return kind(**values)
 
 
 # Runs.

@@ -14,6 +14,7 @@ from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.due_checks import due_of, slot_named, timetable_named
 from headgate.pipelines.service import PipelineService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Limit
 from headgate.serve.rest.pipelines.models import (
     BlockerView,
@@ -24,7 +25,6 @@ from headgate.serve.rest.pipelines.models import (
     blocker_view,
     evaluation_view,
     rule_view,
-    shown,
 )
 from headgate.serve.rest.pipelines.permissions import PUSH, READ
 

@@ -16,8 +16,9 @@ from headgate.pipelines.service import PipelineService
 from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag
 from headgate.serve.http.problem import Problem
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Limit
-from headgate.serve.rest.pipelines.models import Date, ScheduleName, shown
+from headgate.serve.rest.pipelines.models import Date, ScheduleName
 from headgate.serve.rest.pipelines.permissions import CONTROL, PUSH, READ
 
 _SOURCE: Final = "api"

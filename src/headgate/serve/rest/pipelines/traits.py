@@ -17,8 +17,9 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits.rows import TraitResult, checked_type
 from headgate.pipelines.traits.traits import TraitPush
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Duration
-from headgate.serve.rest.pipelines.models import Date, ScheduleName, shown
+from headgate.serve.rest.pipelines.models import Date, ScheduleName
 from headgate.serve.rest.pipelines.permissions import PUSH, READ
 from headgate.store.model.requests import Write
 
