@@ -18,20 +18,28 @@ RULES: Final = (
     r"set one of|nothing to change|name (one|at least one|a pipeline)|not both|it is empty|the path has|needs group",
     r"give (one of them|signal_types)|it applies to",
     r"overlap .*: a (backfill|start by hand) has|producer_id is missing|apply to deliveries only",
-    r"is after to|ends before it begins|is in the future|more than 120 months",
+    r"is after (to|until)|ends before it begins|is in the future|more than 120 months",
     # Limits of a duration, which may be text.
     r"is not a duration|at most 60s|at most 6h|give [01] to [0-9,]+ seconds|give a time of up to|within 90 days",
     r"grant at most 7 days",
+    # Printable text, which has no regular expression: letters of all scripts, and not only spaces.
+    r"printable characters|reason is missing|name the user of the key|use capital letters|such as fleet.enabled",
+    # Limits in bytes, and of ids that are joined.
+    r"at most 512 bytes|^execution id '.*/trigger-",
     # Vocabularies with several spellings, and calendar dates.
     r"not one of|not a timestamp|is none; write|unknown event; see|there is no such calendar|^scope '|^calendar '",
     # JSON Schema takes 1.0 for an integer, and 1e300 for a number.
     r"Expected `int.*got `float`|is outside the storable range",
     # Documents with a schema of their own.
-    r"JSON is malformed|OpenLineage event|dbt manifest|CloudEvents|input of workflow|must be a file path",
+    r"JSON is malformed|^event type '|attribute '.*must be text|CloudEvents?|OpenLineage event|dbt manifest",
+    r"must be an absolute path|must be a file path|write REASON_CODE|input of workflow",
 )
 # Bodies that are rows of the health store, whose ids have formats that the document does not describe.
 ROWS: Final = ("/api/v1/datasets", "/api/v1/evidence", "/resolution-rules", "/api/v1/lineage/specs/{spec_id}")
-ROW_RULES: Final = (r"Invalid dataset URN|write evd-|write urn:col|^rule '|condition|^dataset: (Object|no field)",)
+ROW_RULES: Final = (
+    r"Invalid dataset URN|write evd-|write urn:col|^rule '|condition",
+    r"^dataset\S*: (Object|no field)|is not a field of a rule",
+)
 
 
 @schemathesis.check

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from headgate.errors import InvalidPayloadError, PreconditionFailedError, VersionConflictError
@@ -11,7 +11,8 @@ from headgate.errors import InvalidPayloadError, PreconditionFailedError, Versio
 T = TypeVar("T")
 
 _TAGS_MAX: Final = 10
-_TAG: Final = re.compile(r'(W/)?"([^"]{0,64})"|([0-9]{1,18})')
+# A tag may contain commas: the list is matched tag by tag.
+_TAG: Final = re.compile(r'\s*(?:(W/)?"([^"]{0,64})"|([0-9]{1,18}))\s*(,|$)')
 
 
 def etag(version: int) -> dict[str, str]:
@@ -27,18 +28,27 @@ def if_match(headers: Mapping[str, str]) -> list[int] | None:
     header = headers.get("if-match", "*").strip()
     if header == "*":
         return None
-    tags = [each.strip() for each in header.split(",")]
-    if len(tags) > _TAGS_MAX:
-        raise InvalidPayloadError(f"If-Match: {len(tags)} tags; give at most {_TAGS_MAX}")
     versions = []
-    for tag in tags:
-        match = _TAG.fullmatch(tag)
-        if match is None:
-            raise InvalidPayloadError(f"If-Match {tag[:40]!r}: send the ETag of the resource, which is its version")
+    for match in _tags(header):
         digits = match.group(2) if match.group(3) is None else match.group(3)
         if match.group(1) is None and digits.isascii() and digits.isdecimal() and len(digits) <= 18:
             versions.append(int(digits))
     return versions
+
+
+def _tags(header: str) -> Iterator[re.Match[str]]:
+    """Yield the tags of a header. Raises `InvalidPayloadError` for a malformed one, or for too many."""
+    position = 0
+    for _ in range(_TAGS_MAX):
+        tag = _TAG.match(header, position)
+        if tag is None:
+            fact = header[position:].strip()[:40]
+            raise InvalidPayloadError(f"If-Match {fact!r}: send the ETag of the resource, which is its version")
+        yield tag
+        position = tag.end()
+        if not tag.group(4):
+            return
+    raise InvalidPayloadError(f"If-Match: more than {_TAGS_MAX} tags; send the ETag of the resource")
 
 
 def matching(headers: Mapping[str, str], expected_version: int | None, change: Callable[[int | None], T]) -> T:

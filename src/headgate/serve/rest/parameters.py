@@ -72,6 +72,7 @@ EventPattern = Annotated[str, described(rf"({_EVENT_TYPE})?\*|{_EVENT_TYPE}", ex
 EventId = Annotated[str, described(r"(evt_[0-7][0-9A-HJKMNP-TV-Z]{25})?")]
 ReplayId = Annotated[str, described(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")]
 SignalType = Annotated[str, described(r" *[A-Za-z][A-Za-z0-9_ -]{0,63}", examples=["FRESHNESS"])]
+ProducerId = Annotated[str, described(r"[^\s#\x00-\x1f\x7f]+", maxLength=512, examples=["job:orders-landing"])]
 # Resolution rules are stored by it, and `#` separates the parts of a key.
 TopicPattern = Annotated[str, described(r"[^#]+")]
 # An id that ends in a ULID.

@@ -38,13 +38,12 @@ from headgate.serve.rest.asl.models import (
     GraphQuery,
     MachinePage,
     MachineQuery,
-    MachinesQuery,
     MachineView,
     machine_summary,
     machine_view,
 )
 from headgate.serve.rest.asl.state_visits import statuses
-from headgate.serve.rest.parameters import ExecutionId, MachineName
+from headgate.serve.rest.parameters import ExecutionId, MachineName, PageQuery
 from headgate.serve.runtime.thread_pool import WorkPool
 
 SVG: Final = "image/svg+xml"
@@ -65,7 +64,7 @@ class _Machines:
         one, shown, forms = "/machines/{name}", {200: MachineView}, {JSON: AnyDefinition}
         stored = {200: MachineView, 201: MachineView, 400: Problem, 412: Problem}
         return [
-            Operation("GET", "/machines", "List machines", self.ls, {200: MachinePage}, query=MachinesQuery),
+            Operation("GET", "/machines", "List machines", self.ls, {200: MachinePage}, query=PageQuery),
             Operation(
                 "POST",
                 "/machines/validate",
@@ -84,7 +83,7 @@ class _Machines:
                 "List versions of a machine",
                 self.versions,
                 {200: MachinePage},
-                query=MachinesQuery,
+                query=PageQuery,
             ),
             Operation(
                 "GET",
@@ -97,7 +96,7 @@ class _Machines:
             ),
         ]
 
-    def ls(self, call: Call[None, MachinesQuery]) -> Answer:
+    def ls(self, call: Call[None, PageQuery]) -> Answer:
         page = self._machines.ls(limit=call.query.limit, cursor=call.query.cursor)
         return Answer(MachinePage([machine_summary(each) for each in page.machines], page.cursor))
 
@@ -105,7 +104,7 @@ class _Machines:
         found = self._machines.get(call.path["name"], call.query.version)
         return Answer(machine_view(found), headers=etag(found.version))
 
-    def versions(self, call: Call[None, MachinesQuery]) -> Answer:
+    def versions(self, call: Call[None, PageQuery]) -> Answer:
         name = call.path["name"]
         self._machines.get(name)
         page = self._machines.versions(name, limit=call.query.limit, cursor=call.query.cursor)

@@ -21,7 +21,7 @@ from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import missing
 from headgate.serve.http.views import shown
 from headgate.serve.rest.asl.events import error_text
-from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit
+from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit, described
 
 # An object, or text: a template with variables outside of strings is not JSON before substitution.
 Definition = Annotated[Raw, Meta(description="The definition as an object, or as text.")]
@@ -80,7 +80,7 @@ class StartMachine(Struct, forbid_unknown_fields=True):
     """An execution to start. The name defaults to the Idempotency-Key, or to a generated one."""
 
     input: Raw = msgspec.field(default_factory=missing)
-    name: str | None = None
+    name: Annotated[str, described(r"[A-Za-z0-9._-]{1,80}")] | None = None
     version: Version | None = None
 
 
@@ -110,13 +110,6 @@ class TaskHeartbeat(Struct, forbid_unknown_fields=True, rename="camel"):
     """A heartbeat of a task."""
 
     task_token: Token
-
-
-class MachinesQuery(Struct, forbid_unknown_fields=True):
-    """Paging."""
-
-    limit: Limit = 100
-    cursor: Cursor | None = None
 
 
 class MachineQuery(Struct, forbid_unknown_fields=True):

@@ -35,12 +35,10 @@ from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.http.views import shown
 from headgate.serve.rest.durable.executions import require_workflow
-from headgate.serve.rest.parameters import Cursor, Duration, Limit, Reason, ScheduleId
+from headgate.serve.rest.parameters import Duration, Moment, PageQuery, Reason, ScheduleId, described
 from headgate.serve.runtime.thread_pool import WorkPool
 
 _POLICY: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
-
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class ScheduleSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +77,7 @@ class TriggerSchedule(Struct, forbid_unknown_fields=True):
     """A manual start, deduplicated by id or Idempotency-Key."""
 
     overlap: Overlap = Overlap.ALLOW
-    id: str | None = None
+    id: Annotated[str, described(r"[A-Za-z0-9._:@/=+-]{1,200}")] | None = None
 
 
 class BackfillSchedule(Struct, forbid_unknown_fields=True):
@@ -88,13 +86,6 @@ class BackfillSchedule(Struct, forbid_unknown_fields=True):
     since: Moment
     until: Moment
     overlap: Overlap = Overlap.BUFFER_ONE
-
-
-class PageQuery(Struct, forbid_unknown_fields=True):
-    """Paging."""
-
-    limit: Limit = 100
-    cursor: Cursor | None = None
 
 
 class PreviewQuery(Struct, forbid_unknown_fields=True):

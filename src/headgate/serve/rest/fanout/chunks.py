@@ -31,7 +31,7 @@ from headgate.serve.rest.fanout.models import (
     chunk_view,
     stuck_view,
 )
-from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name
+from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name, PageQuery
 from headgate.serve.runtime.chained_pages import Fetch, chained_page
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
@@ -64,13 +64,6 @@ class StuckQuery(Struct, forbid_unknown_fields=True):
 
     older_than: DurationText | None = None
     limit: Limit = 100
-
-
-class LetterQuery(Struct, forbid_unknown_fields=True):
-    """Page of dead letters."""
-
-    limit: Limit = 100
-    cursor: Cursor | None = None
 
 
 class LetterView(Struct, frozen=True):
@@ -191,7 +184,7 @@ class FanoutChunks:
                 "List dead letters of the queue",
                 self.dead_letters,
                 {200: LetterPage},
-                query=LetterQuery,
+                query=PageQuery,
             ),
             Operation("POST", f"{one}/start", "Start an attempt", self.start, {200: StartedChunk}, body=StartChunk),
             Operation(
@@ -231,7 +224,7 @@ class FanoutChunks:
         found, cursor = chained_page(stages, asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
-    def dead_letters(self, call: Call[None, LetterQuery]) -> Answer:
+    def dead_letters(self, call: Call[None, PageQuery]) -> Answer:
         run_id = call.path["id"]
         self._queries.fanout(run_id)
         page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from litestar import Response
 from litestar.types import ControllerRouterHandler
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import UserError
@@ -52,7 +52,7 @@ from headgate.serve.rest.fanout.operations import FanoutOperations
 from headgate.serve.rest.fanout.plots import draw
 from headgate.serve.rest.fanout.submissions import Asked, NewFanout, read_order
 from headgate.serve.rest.fanout.watch import FanoutWatching
-from headgate.serve.rest.parameters import ChunkId, Cursor, Limit, NonEmpty
+from headgate.serve.rest.parameters import ChunkId, Cursor, Limit, Moment, NonEmpty, PageQuery
 from headgate.serve.runtime.chained_pages import Fetch, chained_page
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -65,7 +65,6 @@ _POLICY: Final = AccessPolicy(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
 SPLIT_SECONDS: Final = 20.0
 MEMBERS_MAX: Final = 10_000
 SVG: Final = "image/svg+xml"
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class FanoutQuery(Struct, forbid_unknown_fields=True):
@@ -88,13 +87,6 @@ class ErrorQuery(Struct, forbid_unknown_fields=True):
     """Maximum number of error groups."""
 
     limit: Limit = 20
-
-
-class FanoutEventQuery(Struct, forbid_unknown_fields=True):
-    """Page of events."""
-
-    limit: Limit = 100
-    cursor: Cursor | None = None
 
 
 class CampaignView(Struct, frozen=True, kw_only=True):
@@ -160,7 +152,7 @@ class _Fanouts:
                 "List operator events",
                 self.events,
                 {200: FanoutEventPage},
-                query=FanoutEventQuery,
+                query=PageQuery,
             ),
             Operation("GET", compare, "Compare two fan-outs", self.compare, {200: Comparison}),
             Operation("GET", plot, "Draw it", self.plot, {200: str}, answer_media=SVG),
@@ -257,7 +249,7 @@ class _Fanouts:
     def errors(self, call: Call[None, ErrorQuery]) -> Answer:
         return Answer(error_groups(self._queries, call.path["id"], groups_max=call.query.limit))
 
-    def events(self, call: Call[None, FanoutEventQuery]) -> Answer:
+    def events(self, call: Call[None, PageQuery]) -> Answer:
         run_id = call.path["id"]
         self._queries.fanout(run_id)
         page = self._store.query(

@@ -28,7 +28,7 @@ from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operat
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
 from headgate.serve.rest.health.models import FullName, Name, PageQuery, PageSize, Text, complete
-from headgate.serve.rest.parameters import Cursor, PageToken
+from headgate.serve.rest.parameters import Cursor, PageToken, described
 
 _ONE: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.DATASET_READ, "path.dataset_urn")
@@ -101,7 +101,7 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 class ShowQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Version; with `fallback_on_miss`, how to answer for an unregistered dataset."""
 
-    version: str = _VERSION_LATEST
+    version: Annotated[str, described(r"[0-9]{1,9}|(?:LATEST|latest)")] = _VERSION_LATEST
     fallback_on_miss: FallbackOnMiss | None = None
 
 

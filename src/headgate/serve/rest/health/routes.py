@@ -41,7 +41,7 @@ from headgate.serve.rest.health.models import SignalView
 from headgate.serve.rest.health.resolution import resolution_operations
 from headgate.serve.rest.health.signals import signal_operations
 from headgate.serve.rest.health.topic_producers import topic_producer_operations
-from headgate.serve.rest.parameters import ColumnUrn, DatasetUrn, SignalType, SpecId, TopicPattern
+from headgate.serve.rest.parameters import ColumnUrn, DatasetUrn, ProducerId, SignalType, SpecId, TopicPattern
 from headgate.serve.runtime.thread_pool import WorkPool
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -124,5 +124,6 @@ def health_routes(
             "spec_id": SpecId,
             "topic_pattern": TopicPattern,
             "signal_type": SignalType,
+            "producer_id": ProducerId,
         },
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from litestar.types import ControllerRouterHandler
@@ -30,13 +29,12 @@ from headgate.serve.http.operations import (
     operation_routes,
 )
 from headgate.serve.http.views import shown
-from headgate.serve.rest.parameters import Cursor, Duration, Limit, Name, Reason, UlidId
+from headgate.serve.rest.parameters import Cursor, Duration, Limit, Moment, Name, Reason, UlidId
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Alerts are notifications of events: the permissions of events apply.
 _POLICY: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE)
 Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class AlertsQuery(Struct, forbid_unknown_fields=True, kw_only=True):

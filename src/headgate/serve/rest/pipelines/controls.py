@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Annotated
 from urllib.parse import quote
@@ -22,12 +21,12 @@ from headgate.pipelines.service import PipelineService
 from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag
 from headgate.serve.http.problem import Problem
+from headgate.serve.rest.parameters import Moment, PageQuery
 from headgate.serve.rest.pipelines.models import (
     BackfillPage,
     BackfillView,
     ControlView,
     Date,
-    PageQuery,
     Reason,
     RunLogView,
     ScheduleName,
@@ -38,8 +37,6 @@ from headgate.serve.rest.pipelines.models import (
 from headgate.serve.rest.pipelines.permissions import CONTROL, READ
 from headgate.serve.rest.pipelines.runs import manual_of
 from headgate.store.model.requests import Write
-
-Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T12:00:00Z"])]
 
 
 class PausePipeline(Struct, forbid_unknown_fields=True):

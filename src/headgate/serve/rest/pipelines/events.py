@@ -22,11 +22,10 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.serve.http.operations import Answer, Call, Operation
 from headgate.serve.http.views import shown
-from headgate.serve.rest.parameters import Cursor, Limit
+from headgate.serve.rest.parameters import Cursor, Limit, Moment
 from headgate.serve.rest.pipelines.models import ScheduleName
 from headgate.serve.rest.pipelines.permissions import READ
 
-Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T06:00:00Z"])]
 Name = Annotated[str, Meta(max_length=60, examples=["JOB_FAILED", "SLA_BREACH"])]
 # Users may emit events of such a type; only ours have this source.
 _NOTICE: Final = msgspec.json.Decoder(Notice)

@@ -26,7 +26,6 @@ from headgate.pipelines.runs.job_log import JobLogPage
 from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
 from headgate.serve.http.views import shown
-from headgate.serve.rest.parameters import Cursor, Limit
 
 # Shared parameter types.
 Date = Annotated[
@@ -51,13 +50,6 @@ Reason = Annotated[
     str,
     Meta(min_length=1, max_length=1024, description="Recorded in the audit log.", examples=["the source is back"]),
 ]
-
-
-class PageQuery(Struct, forbid_unknown_fields=True):
-    """Which page."""
-
-    limit: Limit = 100
-    cursor: Cursor | None = None
 
 
 # Runs.

@@ -41,11 +41,10 @@ from headgate.serve.http.operations import (
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.http.views import shown
-from headgate.serve.rest.parameters import TraitType
+from headgate.serve.rest.parameters import PageQuery, TraitType
 from headgate.serve.rest.pipelines.calendars import calendar_operations
 from headgate.serve.rest.pipelines.controls import control_operations
 from headgate.serve.rest.pipelines.events import event_operations
-from headgate.serve.rest.pipelines.models import PageQuery
 from headgate.serve.rest.pipelines.permissions import DEFINE, READ
 from headgate.serve.rest.pipelines.readiness import readiness_operations
 from headgate.serve.rest.pipelines.runs import run_operations

@@ -21,11 +21,10 @@ from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operat
 from headgate.serve.http.preconditions import etag
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import idempotency_key
-from headgate.serve.rest.parameters import Cursor, Limit
+from headgate.serve.rest.parameters import Cursor, Limit, PageQuery
 from headgate.serve.rest.pipelines.models import (
     Date,
     JobPage,
-    PageQuery,
     Reason,
     RerunPage,
     RerunView,
