@@ -15,7 +15,8 @@ RULES: Final = (
     # Values of an earlier response.
     r"cursor|checkpoint '|token is malformed|event id '.*': it is not as in",
     # Fields that depend on each other.
-    r"set one of|nothing to change|name (one|at least one|a pipeline)|not both|it is empty|the path has|needs group",
+    r"set one of|send one of them|nothing to change|name (one|at least one|a pipeline)|not both|it is empty",
+    r"the path has|needs group",
     r"give (one of them|signal_types)|it applies to",
     r"overlap .*: a (backfill|start by hand) has|producer_id is missing|apply to deliveries only",
     r"is after (to|until)|ends before it begins|is in the future|more than 120 months",
@@ -31,7 +32,7 @@ RULES: Final = (
     # JSON Schema takes 1.0 for an integer, and 1e300 for a number.
     r"Expected `int.*got `float`|is outside the storable range",
     # Documents with a schema of their own.
-    r"JSON is malformed|^event type '|attribute '.*must be text|CloudEvents?|OpenLineage event|dbt manifest",
+    r"JSON is malformed|^event (type )?'|^batch of events|CloudEvent|OpenLineage event|dbt manifest",
     r"must be an absolute path|must be a file path|write REASON_CODE|input of workflow",
 )
 # Bodies that are rows of the health store, whose ids have formats that the document does not describe.

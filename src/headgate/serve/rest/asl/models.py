@@ -80,7 +80,7 @@ class StartMachine(Struct, forbid_unknown_fields=True):
     """An execution to start. The name defaults to the Idempotency-Key, or to a generated one."""
 
     input: Raw = msgspec.field(default_factory=missing)
-    name: Annotated[str, described(r"[A-Za-z0-9._-]{1,80}")] | None = None
+    name: Annotated[str, described(r"[A-Za-z0-9._-]{0,80}")] | None = None
     version: Version | None = None
 
 

@@ -18,7 +18,7 @@ from headgate.health.model import timestamps, urns
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.problem import Problem
-from headgate.serve.rest.health.models import FullName, PageSize
+from headgate.serve.rest.health.models import FullName, Name, PageSize
 from headgate.serve.rest.parameters import Duration, PageToken, Timestamp
 
 _AUDIT: Final = Rule(Permission.AUDIT_READ, Reach.ALL)
@@ -32,7 +32,7 @@ class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"sinc
     """Filter of audit entries by actor, entity and time, and page."""
 
     entity: FullName | None = None
-    actor: FullName | None = None
+    actor: Name | None = None
     since: Timestamp | None = None
     until: Timestamp | None = None
     page_token: PageToken | None = None
