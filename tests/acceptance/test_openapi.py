@@ -21,6 +21,7 @@ SOAK_EXAMPLES: Final = int(os.environ.get("HEADGATE_TEST_OPENAPI_EXAMPLES", "0")
 EXAMPLES: Final = SOAK_EXAMPLES or 1
 # Coverage makes some fifty requests for each operation: without a soak, only for operations of each form.
 COVERED: Final = "" if SOAK_EXAMPLES else r"^/health|^/$|/machines|/api-keys|/alerts|/topics"
+pytestmark = pytest.mark.timeout(3600 if SOAK_EXAMPLES else 120)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ class DatasetBody(Struct, kw_only=True):
     display_name: str = ""
     description: str = ""
     tier: str | int = "TIER_3"
-    owner_team: str = "unowned"
+    owner_team: Annotated[str, Meta(extra_json_schema={"minLength": 1})] = "unowned"
     owner_email: str | None = None
     oncall_rotation: str | None = None
     source: dict[str, Any] | None = None
