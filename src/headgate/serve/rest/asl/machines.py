@@ -178,5 +178,10 @@ def machine_routes(
     executions = service.asl.executions
     operations = [*machine_operations(executions), *machine_execution_operations(executions, service.client)]
     return operation_routes(
-        operations, pool, _POLICY, namespace="machines.", auditing=auditing, path_types={"name": MachineName, "id": ExecutionId}
+        operations,
+        pool,
+        _POLICY,
+        namespace="machines.",
+        auditing=auditing,
+        path_types={"name": MachineName, "id": ExecutionId},
     )

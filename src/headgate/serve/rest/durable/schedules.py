@@ -169,7 +169,9 @@ def schedule_routes(
     service: Service, pool: WorkPool, *, auditing: Auditing | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of schedules."""
-    return operation_routes(_Schedules(service).operations(), pool, _POLICY, auditing=auditing, path_types={"id": ScheduleId})
+    return operation_routes(
+        _Schedules(service).operations(), pool, _POLICY, auditing=auditing, path_types={"id": ScheduleId}
+    )
 
 
 class _Schedules:

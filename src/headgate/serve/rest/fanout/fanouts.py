@@ -124,7 +124,9 @@ def fanout_routes(
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]
-    return operation_routes(operations, pool, _POLICY, namespace="fanout.", auditing=auditing, path_types={"chunk_id": ChunkId})
+    return operation_routes(
+        operations, pool, _POLICY, namespace="fanout.", auditing=auditing, path_types={"chunk_id": ChunkId}
+    )
 
 
 class _Fanouts:

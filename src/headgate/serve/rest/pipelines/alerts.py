@@ -173,7 +173,9 @@ def alert_routes(
 ) -> list[ControllerRouterHandler]:
     """Return the routes of alerts. `channels` are the names of the deliverer's channels."""
     served = _Alerts(alerts, mutes, deliverer, clock, channels)
-    return operation_routes(served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing, path_types={"alert_id": UlidId})
+    return operation_routes(
+        served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing, path_types={"alert_id": UlidId}
+    )
 
 
 class _Alerts:
