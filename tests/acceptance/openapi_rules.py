@@ -31,6 +31,8 @@ RULES: Final = (
     r"not one of|not a timestamp|is none; write|unknown event; see|there is no such calendar|^scope '|^calendar '",
     # JSON Schema takes 1.0 for an integer, and 1e300 for a number.
     r"Expected `int.*got `float`|is outside the storable range",
+    # Names and files that belong to the server.
+    r"reserved for Headgate itself|files\.roots|outside the project|its handler",
     # Documents with a schema of their own.
     r"JSON is malformed|^event (type )?'|^batch of events|CloudEvent|OpenLineage event|dbt manifest",
     r"must be an absolute path|must be a file path|write REASON_CODE|input of workflow",

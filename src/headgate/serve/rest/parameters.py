@@ -54,6 +54,8 @@ ColumnUrn = Annotated[str, described(rf"urn:col:{DATASET_URN}:[A-Za-z0-9_$][^\s:
 MachineName = Annotated[str, described(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")]
 ScheduleId = Annotated[str, described(r"[A-Za-z0-9][A-Za-z0-9._:@=+-]{0,127}")]
 ExecutionId = Annotated[str, described(r"[A-Za-z0-9][A-Za-z0-9._:@/=+~-]{0,199}")]
+# Without a part between slashes that is empty, `.` or `..`.
+NewExecutionId = Annotated[str, described(r"(?!.*/\.{0,2}(?:/|$))[A-Za-z0-9][A-Za-z0-9._:@/=+-]{0,199}")]
 TraitType = Annotated[str, described(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")]
 ChunkId = Annotated[str, described(r"(chunk|slow)-[0-9]{7,}", examples=["chunk-0000500"])]
 SpecId = Annotated[

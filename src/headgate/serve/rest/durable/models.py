@@ -22,6 +22,7 @@ from headgate.serve.rest.parameters import (
     ExecutionId,
     Limit,
     Name,
+    NewExecutionId,
     NonEmpty,
     Reason,
     Tag,
@@ -35,7 +36,7 @@ class StartExecution(Struct, forbid_unknown_fields=True):
 
     workflow: str
     input: Raw = msgspec.field(default_factory=missing)
-    id: str | None = None
+    id: NewExecutionId | None = None
     reuse: Reuse = Reuse.NEVER
     tags: dict[str, str] = {}
     memo: Raw = msgspec.field(default_factory=missing)
@@ -47,7 +48,7 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
     """A signal to send; starts the execution first if none with this id is open and `reuse` allows it."""
 
     workflow: str
-    id: str
+    id: NewExecutionId
     name: Name
     input: Raw = msgspec.field(default_factory=missing)
     payload: Raw = msgspec.field(default_factory=missing)
