@@ -1,23 +1,43 @@
-"""Generates docs/reference from the code: settings, tables, errors, commands. Run by `make docs`; a test compares."""
+"""Generates docs/reference from the code: settings, tables, errors, commands, access. Run by `make docs`.
+
+A test compares the pages with the code.
+"""
 
 from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
 from headgate import errors
+from headgate.auth.roles import MATRIX, Permission, Role, roles_with
+from headgate.auth.rules import Rule
 from headgate.cli.main import load
+from headgate.clock import SystemClock
+from headgate.durable.sdk.app import App
 from headgate.notify import messages as _messages
 from headgate.pipelines.definition import problems as _problems
-from headgate.settings import describe
+from headgate.serve.components import open_components
+from headgate.serve.graphql.schema import RULES
+from headgate.serve.http.audited_operations import Unaudited
+from headgate.serve.http.operations import Operation, OperationHandler
+from headgate.serve.rest.audited_actions import AUDITED
+from headgate.serve.rpc.methods import Method
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import WatchHub
+from headgate.serve.server import rest_routes
+from headgate.settings import Settings, describe
 from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Table
+from headgate.telemetry import Tracing
 
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py; run `make docs` after changing the code. -->\n"
@@ -106,11 +126,15 @@ def errors_page() -> str:
     assert _messages.__name__
     assert _problems.__name__
     for family, remedy in families.items():
-        for kind in (family, *family.__subclasses__()):
+        for kind in (family, *filter(_is_public, family.__subclasses__())):
             meaning = (kind.__doc__ or "").splitlines()[0]
             cells = (f"`{kind.code}`", kind.__name__, remedy, kind.http_status, kind.grpc_status, kind.exit_code)
             lines.append(f"| {' | '.join(map(str, cells))} | {_cell(meaning)} |")
     return "\n".join([*lines, ""])
+
+
+def _is_public(kind: type[errors.HeadgateError]) -> bool:
+    return kind.__module__.startswith("headgate.") and not kind.__name__.startswith("_")
 
 
 def commands_page() -> str:
@@ -149,6 +173,111 @@ def _command_section(path: str, command: Any) -> Iterator[str]:  # noqa: ANN401
         yield ""
 
 
+_ACCESS = """\
+Every role and every operation, from the rules that the server checks. A caller has the permissions of all its roles.
+A local program without a key has the role `admin`, unless `auth.required` is set. The defences and their tests:
+[security](../security.md).
+
+Outside of these tables:
+
+- `/`, `/health`, `/health/live`, `/health/ready`, `/api` and `/api/openapi.json` need no permission.
+- `/metrics` and `/health/deep` need `server.read`.
+- A page below `/ui` shows what its caller may read with the operations below.
+- The routes of a user's app need an authenticated caller, and check permissions themselves.
+
+**Datasets** says which datasets a caller with limited scopes reaches:
+
+- `none`: the operation is about no dataset; scopes do not matter.
+- `all`: the operation is about all datasets; the scope must be unlimited.
+- `named`: the request names the datasets; all of them must be in scope.
+- `found`: the request names a resource, such as an incident or an alias; the dataset it belongs to must be in scope.
+- `filtered`: the response lists only what is in scope.
+
+**Audit** says how an operation that is not a GET is audited: the action of its own entry; `by the service`, in the
+transaction of the change; `report`, what it writes is itself the record; `read`, it changes nothing.
+"""
+
+
+def access_page() -> str:
+    operations, methods = _served()
+    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations]
+    calls = [(each.label, each.rule) for each in methods]
+    return "\n".join(
+        [
+            "# Access",
+            "",
+            NOTE,
+            _ACCESS,
+            "## Roles and permissions",
+            "",
+            f"| Permission | {' | '.join(f'`{role}`' for role in Role)} |",
+            f"|---|{':-:|' * len(Role)}",
+            *(
+                f"| `{permission}` | {' | '.join('yes' if permission in MATRIX[role] else '' for role in Role)} |"
+                for permission in Permission
+            ),
+            "",
+            "## REST operations",
+            "",
+            "Below `/api/v1`. `PATCH /incidents/{incident_id}` needs `incident.write` for more than `rca_summary`.",
+            "",
+            "| Operation | Permission | Datasets | Roles | Audit |",
+            "|---|---|---|---|---|",
+            *(f"{_access_row(name, rule)} {audit} |" for name, rule, audit in ruled),
+            "",
+            "## RPC methods",
+            "",
+            "Of the package `observability.statestore.v1`, over gRPC and Connect.",
+            "",
+            *_access_table("Method", calls),
+            "## GraphQL fields",
+            "",
+            *_access_table("Field", RULES.items()),
+        ]
+    )
+
+
+def _served() -> tuple[list[Operation], list[Method]]:
+    """Return the REST operations and RPC methods of a server on a home of its own."""
+    clock = SystemClock()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        open_components(
+            Settings(home=Path(home)),
+            version="",
+            clock=clock,
+            tracing=Tracing(),
+            app=App("headgate"),
+            environ={},
+        ) as components,
+        closing(WorkPool()) as pool,
+    ):
+        handlers = [each for each in rest_routes(components, pool, clock) if isinstance(each, OperationHandler)]
+        bus, watches = components.service.bus, WatchHub(components.service.store)
+        methods = statestore_methods(components.health, bus, watches=watches, pool=pool, local_reads=True)
+    operations = [operation for handler in handlers for operation in handler.operations]
+    return sorted(operations, key=lambda each: (each.path, each.method)), methods
+
+
+def _audit(operation: Operation) -> str:
+    if operation.method == "GET":
+        return ""
+    audited = AUDITED[operation.method, operation.path]
+    return str(audited) if isinstance(audited, Unaudited) else f"`{audited.action}`"
+
+
+def _access_table(noun: str, rules: Iterable[tuple[str, Rule]]) -> Iterator[str]:
+    yield from (f"| {noun} | Permission | Datasets | Roles |", "|---|---|---|---|")
+    for name, rule in rules:
+        yield _access_row(name, rule)
+    yield ""
+
+
+def _access_row(name: str, rule: Rule | None) -> str:
+    assert rule is not None, name
+    return f"| `{name}` | `{rule.permission}` | {rule.reach} | {', '.join(roles_with(rule.permission))} |"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -162,6 +291,7 @@ PAGES = {
     "tables.md": tables_page,
     "errors.md": errors_page,
     "commands.md": commands_page,
+    "access.md": access_page,
 }
 
 

@@ -101,6 +101,42 @@ def _load_tls(settings: Settings) -> Tls | None:
     return None if cert is None or key is None else Tls.load(cert, key)
 
 
+def rest_routes(
+    components: Components,
+    pool: WorkPool,
+    clock: Clock,
+    *,
+    unusable_handlers: Callable[[], Mapping[str, str]] = dict,
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[ControllerRouterHandler]:
+    """Return the routes of every API operation, audited. The options are those of `api_routes`."""
+    pipelines, health = components.pipelines, components.health
+    auditing = OperationAudit(health.actions, AUDITED)
+    return [
+        *api_routes(
+            components.service,
+            pool,
+            fanouts=components.fanouts,
+            pipelines=pipelines.service,
+            calendars=pipelines.calendars,
+            check_trait=pipelines.evaluators.check,
+            unusable_handlers=unusable_handlers,
+            stopping=stopping,
+            auditing=auditing,
+        ),
+        *alert_routes(
+            pipelines.alerts,
+            pipelines.mutes,
+            pipelines.deliverer,
+            clock,
+            pool,
+            channels=pipelines.channels,
+            auditing=auditing,
+        ),
+        *health_routes(health, components.keys, pool, auditing=auditing),
+    ]
+
+
 class Server:
     """The HTTP and gRPC ports, the thread pool, the sweepers and the workers around the open components."""
 
@@ -276,33 +312,18 @@ class Server:
         )
 
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
-        components, pipelines = self._components, self._components.pipelines
+        components = self._components
         service, health = components.service, components.health
-        auditing = OperationAudit(health.actions, AUDITED)
         return [
-            *api_routes(
-                service,
+            *rest_routes(
+                components,
                 self._pool,
-                fanouts=components.fanouts,
-                pipelines=pipelines.service,
-                calendars=pipelines.calendars,
-                check_trait=pipelines.evaluators.check,
+                clock,
                 unusable_handlers=self._workers.unusable_handlers,
                 stopping=self._is_stopping,
-                auditing=auditing,
             ),
-            *alert_routes(
-                pipelines.alerts,
-                pipelines.mutes,
-                pipelines.deliverer,
-                clock,
-                self._pool,
-                channels=pipelines.channels,
-                auditing=auditing,
-            ),
-            *health_routes(health, components.keys, self._pool, auditing=auditing),
             *graphql_routes(health, self._pool, watches),
-            *page_routes(health, self._pool, watches, PipelineSource(pipelines.service, service.bus)),
+            *page_routes(health, self._pool, watches, PipelineSource(components.pipelines.service, service.bus)),
             *user_routes(service.app, self._pool),
         ]
 

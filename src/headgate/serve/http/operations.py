@@ -106,7 +106,7 @@ class Operation:
     answer_media: str | tuple[str, ...] = JSON
     # With `body_forms`: whether the body may be empty.
     is_body_optional: bool = False
-    # Authorization rule; by default the one of the access policy for reads or writes.
+    # Authorization rule; by default `operation_routes` fills in the one of the access policy for reads or writes.
     rule: Rule | None = None
     # Whether it supports Idempotency-Key.
     repeatable: bool = False
@@ -146,11 +146,12 @@ class AccessPolicy:
     writes: Permission
     reach: Reach = Reach.NONE
 
-    def rule(self, operation: Operation) -> Rule:
-        """Return the operation's own rule, or the default."""
+    def with_rule(self, operation: Operation) -> Operation:
+        """Return the operation with its own rule, or with the default."""
         if operation.rule is not None:
-            return operation.rule
-        return Rule(self.reads if operation.method == "GET" else self.writes, self.reach)
+            return operation
+        permission = self.reads if operation.method == "GET" else self.writes
+        return replace(operation, rule=Rule(permission, self.reach))
 
 
 def operation_routes(
@@ -170,9 +171,10 @@ def operation_routes(
     `auditing` adds audit entries. `idempotency` stores responses of repeatable operations. `resolve_dataset` maps a
     dataset name in a path to the registered one, before authorization.
     """
+    operations = [policy.with_rule(each) for each in operations]
     if auditing is not None:
         operations = auditing.audited(operations)
-    dispatcher = _Dispatcher(operations, pool, policy, idempotency, resolve_dataset)
+    dispatcher = _Dispatcher(operations, pool, idempotency, resolve_dataset)
 
     # One annotated function for all operations: the framework reads its annotations.
     async def dispatch(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -184,7 +186,10 @@ def operation_routes(
 
 
 class OperationHandler(DescribedHandler):
-    """Serves all requests below the first path segments; the dispatcher matches the rest."""
+    """Serves all requests below the first path segments; the dispatcher matches the rest.
+
+    Each of its operations has its rule.
+    """
 
     def __init__(
         self, paths: Sequence[str], operations: Sequence[Operation], describe: Callable[[], Description]
@@ -201,13 +206,11 @@ class _Dispatcher:
         self,
         operations: Sequence[Operation],
         pool: WorkPool,
-        policy: AccessPolicy,
         idempotency: IdempotencyRecords | None,
         resolve_dataset: Callable[[str], str] | None,
     ) -> None:
         self._pool = pool
         self._resolve_dataset = resolve_dataset
-        self._policy = policy
         self._idempotency = idempotency
         self._tree: PathTree[dict[str, Operation]] = PathTree()
         for operation in operations:
@@ -227,7 +230,8 @@ class _Dispatcher:
             return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
         operation, path = found[request.method]
         request.scope["path_template"] = operation.template.documented
-        rule, principal = self._policy.rule(operation), principal_of(request.scope)
+        rule, principal = operation.rule, principal_of(request.scope)
+        assert rule is not None
         # Before the body is read: unauthorized callers get no validation errors.
         require(principal, rule.permission)
         content = await request.body()

@@ -13,7 +13,7 @@ import pytest
 from litestar import Litestar
 
 from headgate.auth.principals import Principal
-from headgate.auth.roles import MATRIX, Role
+from headgate.auth.roles import MATRIX, Role, roles_with
 from headgate.auth.rules import Reach
 from headgate.errors import ForbiddenError
 from headgate.serve.http.operations import OperationHandler
@@ -356,6 +356,19 @@ def test_table__every_role__may_do_what_it_is_there_for_and_no_more(guarded: Hea
 
     guarded.session(talk)
     assert not wrong, "\n".join(wrong)
+
+
+def test_rules__roles_with_the_permission_of_each_operation__are_those_of_the_table(shared: HealthApi) -> None:
+    """The rules make the page `docs/reference/access.md`; the test above tries the table."""
+    operations = [
+        each for handler in shared.routes if isinstance(handler, OperationHandler) for each in handler.operations
+    ]
+
+    assert len(operations) > 200
+    for each in operations:
+        assert each.rule is not None
+        name = f"{each.method} {each.template.documented}"
+        assert set(roles_with(each.rule.permission)) == {role for role in Role if name in ALLOWED[role]}, name
 
 
 def test_table__a_key_without_roles_that_count__may_do_nothing(guarded: HealthApi) -> None:
