@@ -10,6 +10,7 @@ import pytest
 import typer.main
 
 from headgate.cli.main import load
+from headgate.settings import describe
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -38,13 +39,14 @@ def test_architecture__every_test_it_names__exists() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_architecture__every_module_it_names__exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = {name for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith("tests/")}
+@pytest.mark.parametrize(("name", "at_least"), [("ARCHITECTURE.md", 40), ("docs/security.md", 40)])
+def test_modules__every_one_a_document_names__exists(name: str, at_least: int) -> None:
+    text = (ROOT / name).read_text()
+    named = {module for module in re.findall(r"`([\w/]+\.py)`", text) if not module.startswith("tests/")}
     present = [f"/{path.relative_to(ROOT / 'src' / 'headgate')}" for path in (ROOT / "src").rglob("*.py")]
 
-    assert len(named) > 40
-    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in present)] == []
+    assert len(named) > at_least
+    assert [module for module in sorted(named) if not any(path.endswith(f"/{module}") for path in present)] == []
 
 
 def test_architecture__layer_table__lists_every_package_and_its_folders() -> None:
@@ -60,12 +62,27 @@ def test_architecture__layer_table__lists_every_package_and_its_folders() -> Non
     assert listed == present
 
 
-def test_failure_scenarios__every_test_they_name__exists() -> None:
-    text = (ROOT / "docs" / "failure-scenarios.md").read_text()
+@pytest.mark.parametrize(("name", "at_least"), [("failure-scenarios.md", 50), ("security.md", 90)])
+def test_tests__every_one_a_document_names__exists(name: str, at_least: int) -> None:
+    text = (ROOT / "docs" / name).read_text()
     named = re.findall(r"`(tests/[\w/.]+)::(?:\w+::)?(test_\w+)`", text)
 
-    assert len(named) > 50
-    assert [name for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
+    assert len(named) > at_least
+    assert text.count("`tests/") == len(named)
+    assert [test for path, test in named if f"def {test}(" not in (ROOT / path).read_text()] == []
+
+
+def test_security__every_defence__has_a_test_and_every_setting_exists() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    parts = re.split(r"^\| Attack \| Defence \| Module \| Test \|\n.*\n", text, flags=re.MULTILINE)[1:]
+    defences = [line for part in parts for line in part.partition("\n\n")[0].splitlines()]
+    settings = re.findall(r"^\| \[`([\w.]+)`\]", text, re.MULTILINE)
+
+    assert len(parts) == 8
+    assert len(defences) > 40
+    assert [line for line in defences if "::test_" not in line.split(" | ")[-1]] == []
+    assert len(settings) > 15
+    assert set(settings) <= {row.key for row in describe()}
 
 
 def test_commands__every_one_a_document_shows__exists() -> None:
