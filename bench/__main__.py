@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from bench import asl, concurrent, durable, fanout, health, health_load, pipelines, processes, scale, single, startup
+from bench import (
+    asl,
+    concurrent,
+    durable,
+    fanout,
+    health,
+    health_load,
+    overload,
+    pipelines,
+    processes,
+    scale,
+    single,
+    startup,
+)
 from bench.measure import Figure, show
 
 GROUPS = {
@@ -17,6 +30,7 @@ GROUPS = {
     "fanout": fanout.run,
     "health": health.run,
     "health_load": health_load.run,
+    "overload": overload.run,
     "asl": asl.run,
     "pipelines": pipelines.run,
 }
