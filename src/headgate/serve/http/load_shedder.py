@@ -2,16 +2,20 @@
 
 Two queues grow under overload. Requests that are answered on the event loop wait for the pass of the loop that reads
 them: a pass accepts requests for a limited time and refuses the rest. Requests that become tasks wait for each other:
-their number is limited. Both limits depend on the priority of a request. A refusal costs a few microseconds, far less
-than an answer.
+their number is limited. Both limits depend on the priority of a request.
+
+A refusal costs a few microseconds, far less than an answer, but ten times as many requests are refused as answered. It
+is therefore sent a moment later: a client with a bounded number of connections then asks less often, and the event loop
+comes back sooner to the requests that it accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -28,6 +32,10 @@ from headgate.serve.http.problem import MEDIA_TYPE, Problem
 # A pass of the event loop accepts requests of normal priority for so long.
 PASS_SECONDS: Final = 0.05
 RETRY_AFTER_SECONDS: Final = 1
+# A refusal is sent after so long.
+HOLD_SECONDS: Final = 0.04
+# Refusals that are due within this time are sent together.
+_TOLERANCE_SECONDS: Final = 0.005
 # Key of a scope whose request is counted already.
 BEGUN: Final = "headgate.begun"
 _log = structlog.get_logger(__name__)
@@ -63,7 +71,10 @@ def priority_of(url: bytes) -> Priority:
 class LoadShedder(Collector):
     """Decides which requests are accepted. Used from the event loop only."""
 
-    def __init__(self, *, in_flight_max: int, pass_seconds: float = PASS_SECONDS) -> None:
+    def __init__(
+        self, *, in_flight_max: int, pass_seconds: float = PASS_SECONDS, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._now = now
         # Refused requests since the start.
         self.shed_counts: Counter[Priority] = Counter()
         self._tasks_max = {priority: share * in_flight_max for priority, share in _SHARES.items()}
@@ -71,6 +82,8 @@ class LoadShedder(Collector):
         self._in_flight = 0
         self._pass_since: float | None = None
         self._unlogged = 0
+        # Refusals that are held back, with the times when they are due, in their order.
+        self._held: deque[tuple[float, Callable[[FullResponse], None]]] = deque()
 
     def on_data(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         """Note that a pass of the event loop reads data."""
@@ -79,9 +92,10 @@ class LoadShedder(Collector):
             # Runs when everything that is ready now was read.
             loop.call_soon(self._end_pass)
 
-    def is_behind(self, now: float) -> bool:
-        """Whether this pass refuses requests of normal priority."""
-        return self._pass_since is not None and now - self._pass_since >= self._seconds_max[Priority.NORMAL]
+    def is_shedding(self, now: float) -> bool:
+        """Whether requests of low priority are refused now, and perhaps others."""
+        is_behind = self._pass_since is not None and now - self._pass_since >= self._seconds_max[Priority.LOW]
+        return is_behind or self._in_flight >= self._tasks_max[Priority.LOW]
 
     def accepts(self, priority: Priority, now: float, *, is_task: bool) -> bool:
         """Whether a request is accepted; a task is one that does not end in this pass."""
@@ -89,11 +103,30 @@ class LoadShedder(Collector):
             return False
         return not is_task or self._in_flight < self._tasks_max[priority]
 
-    def refuse(self, priority: Priority) -> FullResponse:
-        """Count a refused request and return the response."""
+    def count(self, priority: Priority) -> None:
+        """Count a refused request."""
         self._unlogged += 1
         self.shed_counts[priority] += 1
-        return OVERLOADED
+
+    def refuse(
+        self,
+        priority: Priority,
+        loop: asyncio.AbstractEventLoop,
+        now: float,
+        respond: Callable[[FullResponse], None],
+    ) -> None:
+        """Count a refused request, and pass the response to `respond` after a moment."""
+        self.count(priority)
+        self._held.append((now + HOLD_SECONDS, respond))
+        if len(self._held) == 1:
+            loop.call_later(HOLD_SECONDS, self._send_held, loop)
+
+    def _send_held(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self._now()
+        while self._held and self._held[0][0] <= now + _TOLERANCE_SECONDS:
+            self._held.popleft()[1](OVERLOADED)
+        if self._held:
+            loop.call_later(self._held[0][0] - now, self._send_held, loop)
 
     def begin(self) -> None:
         """Count a task. `counted` uncounts it."""

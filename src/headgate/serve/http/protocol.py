@@ -14,10 +14,12 @@ fails when one of them is gone.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -44,6 +46,10 @@ _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
 # The body of a refused request is read up to so many digits of length; with a longer one the connection is closed.
 _DISCARDED_DIGITS_MAX: Final = 5
+# A whole head, with its URL; and what makes a request more than a plain one.
+_PLAIN: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (/[^ ]*) HTTP/1\.1\r\n(?:[^\r\n]+\r\n)+\r\n")
+_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|expect|upgrade|connection):", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,5})\r\n", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
 
 
@@ -165,9 +171,10 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        now = self.loop.time()
+        # The time of uvloop stands still within a pass.
+        now = monotonic()
         self.shedder.on_data(self.loop, now)
-        if self.shedder.is_behind(now) and self._shed_unparsed(data, now):
+        if self.shedder.is_shedding(now) and self._shed_unparsed(data, now):
             return
         if self._fast_app is not None and not self._is_in_message:
             found = self.heads.find(data) if self._is_free() else None
@@ -188,19 +195,21 @@ class HttpProtocol(HttpToolsProtocol):
         self._was_declined = False
 
     def _shed_unparsed(self, data: bytes, now: float) -> bool:
-        """Refuse a request under overload without parsing it, if that is safe. Return whether it was refused."""
+        """Refuse a whole request without parsing it, if it is a plain one. Return whether it was refused."""
         if self._is_in_message or not self._is_free():
             return False
-        priority = Priority.NORMAL
-        if self.heads.find(data) is None:
-            # A whole GET without a body.
-            is_get = data.startswith(b"GET /") and data.find(_END) == len(data) - len(_END)
-            if not is_get or b"ontent-" in data or b"ransfer-" in data:
-                return False
-            priority = priority_of(data[len(b"GET ") : data.find(b" ", len(b"GET "))])
-        if self.shedder.accepts(priority, now, is_task=False):
+        plain = _PLAIN.match(data)
+        if plain is None or _UNUSUAL.search(data, 0, plain.end()) is not None:
             return False
-        self._send(self.shedder.refuse(priority), keep_alive=True)
+        length = _LENGTH.search(data, 0, plain.end())
+        if len(data) - plain.end() != (0 if length is None else int(length[1])):
+            return False
+        url = plain[1]
+        priority = priority_of(url)
+        is_fast = self._fast_app is not None and self._fast_app.length_digits_max(url) > 0
+        if self.shedder.accepts(priority, now, is_task=not is_fast):
+            return False
+        self.shedder.refuse(priority, self.loop, now, self._defer())
         return True
 
     def _parse(self, data: bytes) -> None:
@@ -287,13 +296,13 @@ class HttpProtocol(HttpToolsProtocol):
     def _is_accepted(self, *, is_fast: bool) -> bool:
         """Whether the request whose head is complete is accepted; if not, it is refused when all of it has arrived."""
         priority = priority_of(self.url)
-        if self.shedder.accepts(priority, self.loop.time(), is_task=not is_fast):
+        if self.shedder.accepts(priority, monotonic(), is_task=not is_fast):
             return True
         if is_fast:
             self._release_budget()
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         if self.expect_100_continue or len(length) > _DISCARDED_DIGITS_MAX or b"chunked" in dict(self.headers).values():
-            self.shedder.refuse(priority)
+            self.shedder.count(priority)
             self._refusal = Refusal(503, "server_busy", "the server is overloaded; retry after the given time")
             raise _RefusedError
         self._shed_priority = priority
@@ -313,8 +322,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_in_message = False
         if self._shed_priority is not None:
-            response, self._shed_priority = self.shedder.refuse(self._shed_priority), None
-            self._send(response, keep_alive=self.parser.should_keep_alive())
+            priority, self._shed_priority = self._shed_priority, None
+            self.shedder.refuse(priority, self.loop, monotonic(), self._defer())
             return
         if self._buffered is not None:
             body = b"".join(self._buffered)

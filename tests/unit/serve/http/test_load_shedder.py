@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from headgate.serve.http.fast_path import FullResponse
 from headgate.serve.http.load_shedder import OVERLOADED, LoadShedder, Priority, priority_of
 
 
@@ -17,9 +18,24 @@ class Loop:
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.now = 0.0
 
     def call_soon(self, run: Callable[[], None]) -> None:
         self.soon.append(run)
+
+    def call_later(self, seconds: float, run: Callable[..., None], *arguments: Any) -> None:
+        self.later.append((self.now + seconds, lambda: run(*arguments)))
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [run for at, run in self.later if at <= self.now]
+        self.later = [each for each in self.later if each[0] > self.now]
+        for run in due:
+            run()
 
 
 @pytest.mark.parametrize(
@@ -60,11 +76,11 @@ def test_pass__ended__accepts_again() -> None:
     shedder, loop = LoadShedder(in_flight_max=10, pass_seconds=0.05), Loop()
     shedder.on_data(cast("AbstractEventLoop", loop), 100.0)
     shedder.on_data(cast("AbstractEventLoop", loop), 100.9)
-    assert shedder.is_behind(101.0)
+    assert shedder.is_shedding(101.0)
     (end,) = loop.soon
     end()
 
-    assert not shedder.is_behind(101.0)
+    assert not shedder.is_shedding(101.0)
     assert shedder.accepts(Priority.LOW, 101.0, is_task=True)
 
 
@@ -86,13 +102,21 @@ def test_tasks__in_flight__limit_further_tasks_by_priority(tasks: int, accepted:
     assert shedder.accepts(Priority.LOW, 0.0, is_task=False)
 
 
-def test_refusal__tells_when_to_retry_and_is_counted() -> None:
-    shedder = LoadShedder(in_flight_max=1)
+def test_refusal__is_sent_a_moment_later_and_states_when_to_retry() -> None:
+    loop, sent = Loop(), list[FullResponse]()
+    shedder = LoadShedder(in_flight_max=1, now=loop.time)
+    on_loop = cast("AbstractEventLoop", loop)
 
-    response = shedder.refuse(Priority.LOW)
+    shedder.refuse(Priority.LOW, on_loop, loop.time(), sent.append)
+    loop.advance(0.02)
+    shedder.refuse(Priority.NORMAL, on_loop, loop.time(), sent.append)
+    assert sent == []
+    loop.advance(0.021)
+    assert len(sent) == 1
+    loop.advance(0.02)
 
-    body: dict[str, Any] = msgspec.json.decode(response.content)
-    assert response is OVERLOADED
-    assert b"retry-after: 1\r\n" in response.head
-    assert (response.status, body["code"]) == (503, "server_busy")
-    assert shedder.shed_counts == {Priority.LOW: 1}
+    body: dict[str, Any] = msgspec.json.decode(sent[0].content)
+    assert sent == [OVERLOADED, OVERLOADED]
+    assert b"retry-after: 1\r\n" in OVERLOADED.head
+    assert (OVERLOADED.status, body["code"]) == (503, "server_busy")
+    assert shedder.shed_counts == {Priority.LOW: 1, Priority.NORMAL: 1}
