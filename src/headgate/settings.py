@@ -155,6 +155,7 @@ Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
 RetentionDays = Annotated[int, Meta(ge=1, le=36_500, extra={"allowed": "a whole number from 1 to 36,500"})]
+RetentionHours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
@@ -271,7 +272,30 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     events_days: Annotated[
         RetentionDays, about("Days for events on the bus, and how far back they can be replayed.")
     ] = 30
+    dead_letters_days: Annotated[RetentionDays, about("Days for dead letters of the bus.")] = 90
+    alerts_days: Annotated[RetentionDays, about("Days for alerts and the message threads about them.")] = 90
+    late_data_days: Annotated[RetentionDays, about("Days for records of data that arrived late.")] = 30
+    quarantine_days: Annotated[
+        RetentionDays, about("Days for quarantine records; one that a job wrote with an expiry of its own keeps that.")
+    ] = 30
+    trait_results_days: Annotated[
+        RetentionDays, about("Days for trait results after their period or their own expiry.")
+    ] = 30
+    run_baselines_days: Annotated[
+        RetentionDays,
+        about("Days for the sensor values at the last success of a period, which drift is measured from."),
+    ] = 30
+    fanouts_days: Annotated[
+        RetentionDays, about("Days after its end for a fan-out that names no `retention_days` of its own.")
+    ] = 90
+    idempotency_hours: Annotated[
+        RetentionHours, about("Hours for which a repeated Idempotency-Key gets the stored response.")
+    ] = 24
+    signals_days: Annotated[
+        RetentionDays, about("Days for a health signal that is OK and gets no update; others stay.")
+    ] = 30
     signal_history_days: Annotated[RetentionDays, about("Days for transitions of health signals.")] = 90
+    incidents_days: Annotated[RetentionDays, about("Days for incidents after they are resolved.")] = 365
     audit_days: Annotated[
         RetentionDays, about("Days for audit entries; pruning leaves a signed anchor for the rest of the chain.")
     ] = 365

@@ -157,7 +157,12 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
 def _change_listener(
     pipelines: OpenPipelines, functions: FunctionSettings, clients: AwsClients
 ) -> Callable[[Change], None]:
-    route = pipelines.service.router.on_change
+    service = pipelines.service
+
+    def route(change: Change) -> None:
+        service.quarantine.on_change(change)
+        service.router.on_change(change)
+
     if not functions.lifecycle_topic_arn:
         return route
     topic = LifecycleTopic(clients.client("sns"), functions.lifecycle_topic_arn)

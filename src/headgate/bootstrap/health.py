@@ -172,6 +172,8 @@ def _options(settings: Settings) -> HealthOptions:
         archive_seconds=86_400 * evidence.archive_days or None,
         audit_seconds=86_400 * settings.retention.audit_days,
         history_seconds=86_400 * settings.retention.signal_history_days,
+        quiet_days=settings.retention.signals_days,
+        incidents_seconds=86_400 * settings.retention.incidents_days,
     )
 
 

@@ -321,18 +321,20 @@ def _open_alerts(
 ) -> tuple[Alerts, Mutes, Notifier, Deliverer]:
     settings, store = opened.settings, opened.store
     config = _notify_config(settings)
+    kept_seconds = 86_400 * settings.retention.alerts_days
     around = ChannelDependencies(
         store=store,
         clock=clock,
         ids=service.ids,
         home=settings.home,
+        threads_kept_seconds=kept_seconds,
         destinations=_destinations(settings),
         aws_region=settings.store.aws_region,
         aws_endpoint_url=settings.store.aws_endpoint_url,
     )
     channels = open_channels(config, around)
     commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
-    alerts = Alerts(store, clock, service.bus, commits)
+    alerts = Alerts(store, clock, service.bus, commits, kept_seconds=kept_seconds)
     mutes = Mutes(store, clock, service.ids, commits)
 
     def audience_of(pipeline_id: str) -> Audience:

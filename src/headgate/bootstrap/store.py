@@ -195,6 +195,7 @@ class AppService(Service):
             opened.blobs,
             archive_seconds=days * _DAY_SECONDS if days else None,
             events_days=opened.settings.retention.events_days,
+            dead_letters_days=opened.settings.retention.dead_letters_days,
             open_forwarder=lambda: open_forwarder(opened.settings, clock),
         )
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
@@ -223,6 +224,7 @@ def open_fanouts(
         send=None if store.aws_region is None else lambda fanout: queue().send(fanout),
         observer=observer,
         access=local_access(opened.settings),
+        retention_days=opened.settings.retention.fanouts_days,
     )
 
 

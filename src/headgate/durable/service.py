@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.dead_letters import RETENTION_DAYS as DEAD_LETTERS_DAYS
 from headgate.durable.bus.event_log import RETENTION_DAYS
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.client.client import Client
@@ -41,9 +42,10 @@ class Service:
         *,
         archive_seconds: float | None = KEPT_SECONDS,
         events_days: int = RETENTION_DAYS,
+        dead_letters_days: int = DEAD_LETTERS_DAYS,
         open_forwarder: Callable[[], Forwarder] | None = None,
     ) -> None:
-        """Wire the components. Events are kept for `events_days`.
+        """Wire the components. Events are kept for `events_days`, dead letters for `dead_letters_days`.
 
         `open_forwarder` opens the sender of forwarded events, if the app forwards any.
         """
@@ -68,6 +70,7 @@ class Service:
         self.clock = clock
         self._keyring = keyring
         self._open_forwarder = open_forwarder
+        self._dead_letters_days = dead_letters_days
         self._threads: WorkerThreads | None = None
         app.bind(self.client, self.bus)
 
@@ -114,6 +117,7 @@ class Service:
             host=host,
             worker_id=worker_id,
             ready=ready,
+            dead_letters_days=self._dead_letters_days,
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
         )

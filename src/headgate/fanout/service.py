@@ -11,7 +11,7 @@ from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.local.worker import LocalWorker, Options
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.local_access import NO_ACCESS, LocalAccess
-from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.rows import RETENTION_DAYS, Fanout
 from headgate.fanout.remote.dead_letters import DeadLetters
 from headgate.fanout.repair.auto_heal import Healer
 from headgate.fanout.repair.bisect import Bisector
@@ -40,6 +40,7 @@ class FanoutService:
         send: MessageSender | None = None,
         observer: FanoutObserver = NO_OBSERVER,
         access: LocalAccess = NO_ACCESS,
+        retention_days: float = RETENTION_DAYS,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -54,7 +55,14 @@ class FanoutService:
         self.reconciler = Reconciler(store, clock, ids)
         self.maintenance = self.new_maintenance()
         self.splitter = Splitter(
-            store, clock, ids, shards=shards, send=send, observer=self.observer, maintenance=self.maintenance
+            store,
+            clock,
+            ids,
+            shards=shards,
+            send=send,
+            observer=self.observer,
+            maintenance=self.maintenance,
+            retention_days=retention_days,
         )
         self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance)
         self.control = FanoutControl(store, clock, ids, observer=self.observer, maintenance=self.maintenance)

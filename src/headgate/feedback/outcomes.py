@@ -41,7 +41,6 @@ from headgate.health.service import HealthService
 from headgate.notify.notices import Notice, event_type
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import PipelineService
 
@@ -61,7 +60,7 @@ class Outcomes:
         self._health = health
         self._lineage = lineage
         self._verdicts = WriterVerdicts(pipelines.store)
-        self._quarantine = QuarantineRecords(pipelines.store, pipelines.clock)
+        self._quarantine = pipelines.quarantine
 
     def handle(self, event: Event) -> None:
         """Apply an event of a pipeline. Raises `TransientError` if health is unavailable."""

@@ -65,7 +65,14 @@ class Retirement:
     """Retires and restores signals and incidents with their dataset. Safe to run in any number of processes."""
 
     def __init__(
-        self, store: Store, clock: Clock, cache: Cache, incidents: Incidents, *, stored: Callable[[str], Dataset | None]
+        self,
+        store: Store,
+        clock: Clock,
+        cache: Cache,
+        incidents: Incidents,
+        *,
+        stored: Callable[[str], Dataset | None],
+        quiet_days: int = QUIET_DAYS,
     ) -> None:
         """Take the store. `stored` returns the stored dataset of exactly this URN, deleted or not."""
         self._store = store
@@ -73,6 +80,7 @@ class Retirement:
         self._cache = cache
         self._incidents = incidents
         self._stored = stored
+        self._quiet_days = quiet_days
 
     def on_status_changed(self, dataset_urn: str) -> None:
         """Retire or restore a dataset right after its change. On a store failure, a later sweep does it."""
@@ -144,7 +152,7 @@ class Retirement:
         """Return the writes that take a signal in breach out of the breach index and out of a shared incident."""
         if row["state"] == SignalState.OK or "breach_pk" not in row:
             return []
-        expires = int(self._clock.seconds()) + QUIET_DAYS * 86_400
+        expires = int(self._clock.seconds()) + self._quiet_days * 86_400
         update = Update(
             SIGNAL_STATE,
             signal_key(row["PK"], row["SK"]),

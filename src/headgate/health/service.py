@@ -24,6 +24,7 @@ from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
 from headgate.health.incident_context import IncidentContexts
 from headgate.health.incidents.listing import IncidentListing
+from headgate.health.incidents.rows import KEPT_SECONDS as INCIDENTS_SECONDS
 from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.timers import IncidentTimers
 from headgate.health.ingest.inbox import OpenLineageInbox
@@ -45,7 +46,7 @@ from headgate.health.resolution.topic_producers import TopicProducers
 from headgate.health.retirement import Retirement
 from headgate.health.signals.baselines import Baselines
 from headgate.health.signals.coalescer import Coalescer
-from headgate.health.signals.rows import HISTORY_SECONDS
+from headgate.health.signals.rows import HISTORY_SECONDS, QUIET_DAYS
 from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
@@ -78,7 +79,8 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
 
     With `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` is
     the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, audit entries after
-    `audit_seconds`, or never for None.
+    `audit_seconds`, or never for None. Resolved incidents expire after `incidents_seconds`, a signal that is OK after
+    `quiet_days` without an update.
     """
 
     tier_1_needs_ticket: bool = True
@@ -90,6 +92,8 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     archive_seconds: float | None = ARCHIVE_SECONDS
     audit_seconds: float | None = None
     history_seconds: int = HISTORY_SECONDS
+    quiet_days: int = QUIET_DAYS
+    incidents_seconds: int = INCIDENTS_SECONDS
 
 
 _DEFAULTS: Final = HealthOptions()
@@ -157,8 +161,16 @@ class HealthService:
             blast_radius=self._blast_radius,
             profile=self.profile,
             observer=observer,
+            kept_seconds=options.incidents_seconds,
         )
-        self.retirement = Retirement(store, clock, cache, self.incidents, stored=lambda urn: self.registry.held(urn))
+        self.retirement = Retirement(
+            store,
+            clock,
+            cache,
+            self.incidents,
+            stored=lambda urn: self.registry.held(urn),
+            quiet_days=options.quiet_days,
+        )
         self.registry = Registry(
             store,
             clock,
@@ -184,6 +196,7 @@ class HealthService:
             incidents=self.incidents if options.opens_incidents else None,
             observer=observer,
             history_seconds=options.history_seconds,
+            quiet_days=options.quiet_days,
         )
         self.coalescer = Coalescer(self.signals)
         self.baselines = Baselines(store, clock)

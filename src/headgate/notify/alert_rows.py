@@ -145,13 +145,13 @@ def escalation_key(alert_id: str) -> Key:
     return Key(f"ESCALATION#{alert_id}", "STATE")
 
 
-def alert_put(alert: Alert, *, replaces: int = 0) -> Put:
+def alert_put(alert: Alert, *, kept_seconds: int, replaces: int = 0) -> Put:
     """Return the write of an alert: a new one, or one that replaces a version."""
     item: Item = {
         **msgspec.to_builtins(alert),
         **PIPELINES.key_attributes(alert_key(alert.pipeline_id, alert.at_ms, alert.alert_id)),
         **ALERT.index_attributes(at_ms=alert.at_ms, alert_id=alert.alert_id),
-        "ttl": alert.at_ms // 1000 + RETENTION_SECONDS,
+        "ttl": alert.at_ms // 1000 + kept_seconds,
     }
     return Put(PIPELINES, item, _replacing(replaces))
 
@@ -165,8 +165,8 @@ def seen_put(event_id: str, now_ms: int) -> Put:
     return Put(CONTROL, item, absent())
 
 
-def latest_alert_put(latest: LatestAlert, now_ms: int, *, replaces: int = 0) -> Put:
-    expiry = {"ttl": now_ms // 1000 + RETENTION_SECONDS}
+def latest_alert_put(latest: LatestAlert, now_ms: int, *, kept_seconds: int, replaces: int = 0) -> Put:
+    expiry = {"ttl": now_ms // 1000 + kept_seconds}
     item = {**msgspec.to_builtins(latest), **CONTROL.key_attributes(latest_alert_key(latest.dedup_key)), **expiry}
     return Put(CONTROL, item, _replacing(replaces))
 

@@ -16,6 +16,7 @@ from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, S
 from headgate.ids import made_at_ms
 from headgate.notify.alert_rows import (
     PREFIX,
+    RETENTION_SECONDS,
     Alert,
     Delivery,
     LatestAlert,
@@ -65,11 +66,14 @@ def new_alert_id(ulid: str) -> str:
 class Alerts:
     """The alerts of one store. Safe to use from many processes. `commit` writes changes with their audit entry."""
 
-    def __init__(self, store: Store, clock: Clock, bus: Bus, commit: Commit) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, bus: Bus, commit: Commit, *, kept_seconds: int = RETENTION_SECONDS
+    ) -> None:
         self._store = store
         self._clock = clock
         self._bus = bus
         self._commit = commit
+        self.kept_seconds = kept_seconds
 
     # Reading.
 
@@ -209,12 +213,12 @@ class Alerts:
         current: Alert | None = alert
         for _ in range(RACES_MAX):
             if current is None:
-                raise NotFoundError(f"alert {alert.alert_id}: it was deleted; alerts are kept for 90 days")
+                raise NotFoundError(f"alert {alert.alert_id}: it was deleted after its retention")
             decided = decide(current)
             if decided is None:
                 return current
             after = replace(decided, version=current.version + 1)
-            writes = [alert_put(after, replaces=current.version), *also(after)]
+            writes = [alert_put(after, kept_seconds=self.kept_seconds, replaces=current.version), *also(after)]
             try:
                 if change is None:
                     self._store.transact(writes)

@@ -53,7 +53,7 @@ from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, notice_of
 from headgate.notify.routes import channels_for
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import version_is
-from headgate.store.model.requests import Delete, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.port import Store
 
 _DUE_MAX: Final = 100
@@ -193,10 +193,10 @@ class Notifier:
             assert context.alert is not None, "only an alert that was sent is counted up"
             before = context.alert
             counted = replace(before, count=before.count + 1, last_at_ms=notice.at_ms, version=before.version + 1)
-            return [alert_put(counted, replaces=before.version)]
+            return [self._alert_put(counted, replaces=before.version)]
         alert = self._new(notice, context, decided)
         if decided is NoticeOutcome.MUTE:
-            return [alert_put(alert)]
+            return [self._alert_put(alert)]
         is_held = decided is NoticeOutcome.HOLD
         group = with_notice(context.group, notice, context.channels, self._policy, now_ms, is_held=is_held)
         before_latest = 0 if context.latest is None else context.latest.version
@@ -209,12 +209,15 @@ class Notifier:
         )
         before_group = 0 if context.group is None else context.group.version
         kept: list[Write] = [
-            latest_alert_put(latest, now_ms, replaces=before_latest),
+            latest_alert_put(latest, now_ms, kept_seconds=self._alerts.kept_seconds, replaces=before_latest),
             group_put(group, replaces=before_group),
         ]
         if is_held:
-            return [alert_put(alert), *kept]
+            return [self._alert_put(alert), *kept]
         return [*self._sending(alert, context.channels, now_ms), *kept]
+
+    def _alert_put(self, alert: Alert, *, replaces: int = 0) -> Put:
+        return alert_put(alert, kept_seconds=self._alerts.kept_seconds, replaces=replaces)
 
     def _new(self, notice: Notice, context: _NoticeContext, decided: NoticeOutcome) -> Alert:
         ulid = self._ids.ulid()
@@ -245,7 +248,7 @@ class Notifier:
 
     def _sending(self, alert: Alert, channels: Sequence[str], now_ms: int) -> list[Write]:
         """Return the writes of a new alert, its orders to these channels, and its escalation."""
-        writes: list[Write] = [alert_put(with_pending(alert, channels, AlertAction.TRIGGER))]
+        writes: list[Write] = [self._alert_put(with_pending(alert, channels, AlertAction.TRIGGER))]
         escalation = first_escalation(alert, self._policy)
         if escalation is not None:
             writes.append(escalation_put(escalation))
@@ -303,7 +306,7 @@ class Notifier:
         if alert is not None and follows.channels:
             after = replace(alert, escalated=alert.escalated + 1, version=alert.version + 1)
             after = with_pending(after, follows.channels, AlertAction.TRIGGER)
-            writes.append(alert_put(after, replaces=alert.version))
+            writes.append(self._alert_put(after, replaces=alert.version))
             writes += self._alerts.order_writes(after, follows.channels, AlertAction.TRIGGER, now_ms)
         try:
             self._store.transact(writes)

@@ -22,7 +22,7 @@ from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents
 from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
-from headgate.pipelines.readiness.quarantine import quarantined_of
+from headgate.pipelines.readiness.quarantine import gained_expiry_only, quarantined_of
 from headgate.pipelines.readiness.waiters import Waiters, WaitKind
 from headgate.pipelines.runs.markers import marker_of
 from headgate.pipelines.runs.reruns import Reruns
@@ -157,7 +157,7 @@ class ChangeRouter:
     def _quarantine(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
         """Publish that records entered or left quarantine."""
         pipeline = self._starter.find_pipeline(pipeline_id)
-        if pipeline is None:
+        if pipeline is None or gained_expiry_only(change):
             return
         record = quarantined_of(item)
         before = 0 if change.old is None else quarantined_of(change.old).count

@@ -43,6 +43,7 @@ from headgate.pipelines.operations.manual import ManualActions
 from headgate.pipelines.readiness.evaluation_log import Evaluations
 from headgate.pipelines.readiness.evaluator import ReadinessEvaluator
 from headgate.pipelines.readiness.poller import ReadinessPoller
+from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from headgate.pipelines.readiness.simulation import Simulator
 from headgate.pipelines.readiness.waiters import Waiters
 from headgate.pipelines.rules.facts import FactReader, Gate
@@ -110,7 +111,7 @@ class PipelineService:
         self.events = PipelineEvents(store, clock, ids, bus, retention_days=retention.pipeline_events_days)
         self.event_writer = EventWriter(store, clock, self.events)
         self.sensors = Sensors(store, clock, retention_seconds=_DAY_SECONDS * retention.sensors_days)
-        self.traits = Traits(store, clock)
+        self.traits = Traits(store, clock, kept_seconds=_DAY_SECONDS * retention.trait_results_days)
         self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)
         self.stores = run_stores(store, clock, ids, retention)
         self.reader = DefinitionReader(self.known, calendars)
@@ -123,12 +124,13 @@ class PipelineService:
         self._engine = engine
         answer = self._answer if engine is None else engine.answer
         self.waiters = Waiters(store, clock, answer)
-        self._build_lifecycle(periods)
+        self.quarantine = QuarantineRecords(store, clock, kept_seconds=_DAY_SECONDS * retention.quarantine_days)
+        self._build_lifecycle(periods, baselines_seconds=_DAY_SECONDS * retention.run_baselines_days)
 
-    def _build_lifecycle(self, periods: RelatedPeriods) -> None:
+    def _build_lifecycle(self, periods: RelatedPeriods, *, baselines_seconds: int) -> None:
         store, clock = self.store, self.clock
         stores, reader, events = self.stores, self.reader, self.event_writer
-        baselines = RunBaselines(store, self.facts, events, clock)
+        baselines = RunBaselines(store, self.facts, events, clock, kept_seconds=baselines_seconds)
         self.completion = RunCompletion(stores, events, clock, baselines)
         self.downstream = DownstreamNotifier(
             stores, reader, self.facts, events, clock, self.waiters, periods, self.known.dependents
@@ -219,6 +221,7 @@ class PipelineService:
 
     def on_change(self, change: Change) -> None:
         """Act on a change of the pipelines table."""
+        self.quarantine.on_change(change)
         self.readiness_poller.on_change(change)
         self.router.on_change(change)
 

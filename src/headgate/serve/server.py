@@ -112,6 +112,7 @@ def rest_routes(
     """Return the routes of every API operation, audited. The options are those of `api_routes`."""
     pipelines, health = components.pipelines, components.health
     auditing = OperationAudit(health.actions, AUDITED)
+    kept_seconds = 3600 * components.store.settings.retention.idempotency_hours
     return [
         *api_routes(
             components.service,
@@ -123,6 +124,7 @@ def rest_routes(
             unusable_handlers=unusable_handlers,
             stopping=stopping,
             auditing=auditing,
+            idempotency_seconds=kept_seconds,
         ),
         *alert_routes(
             pipelines.alerts,
@@ -133,7 +135,7 @@ def rest_routes(
             channels=pipelines.channels,
             auditing=auditing,
         ),
-        *health_routes(health, components.keys, pool, auditing=auditing),
+        *health_routes(health, components.keys, pool, auditing=auditing, idempotency_seconds=kept_seconds),
     ]
 
 

@@ -107,7 +107,10 @@ class PolicyOptions(OptionGroup):
         int | None, typer.Option(metavar="N", help="Treatments per chunk. [default: 1, with --heal]")
     ] = None
     budget: Annotated[float | None, typer.Option(metavar="COST", help="Warn when the cost exceeds this.")] = None
-    retention_days: Annotated[float | None, typer.Option(metavar="N", help="Retention in days. [default: 90]")] = None
+    retention_days: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Retention in days. [default: retention.fanouts_days of the server]"),
+    ] = None
 
     def body(self) -> dict[str, Any]:
         """Return the members of the request. Raises `UserError`."""

@@ -84,7 +84,9 @@ class _Typed(Struct):
     type: str
 
 
-def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write]:
+def dead_letter(
+    activity: Activity, error: ErrorInfo, now_ms: int, *, retention_days: int = RETENTION_DAYS
+) -> list[Write]:
     """Return the writes that store a dead letter, for the transaction that ends its delivery."""
     assert activity.subscription is not None, f"{activity.activity_id} is not a delivery"
     event_id = activity.activity_id.split("#")[1]
@@ -98,7 +100,7 @@ def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write
         "attempts": activity.attempt,
         "scheduled_at_ms": activity.scheduled_at_ms,
         "dead_at_ms": now_ms,
-        "ttl": now_ms // 1000 + RETENTION_DAYS * 86_400,
+        "ttl": now_ms // 1000 + retention_days * 86_400,
     }
     return [Put(SUBSCRIPTIONS, item)]
 

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable.bus.bus import dead_letter
+from headgate.durable.bus.dead_letters import RETENTION_DAYS, dead_letter
 from headgate.durable.engine.concurrency_limits import ConcurrencyLimits
 from headgate.durable.engine.turn_commit import Source, queue_partition
 from headgate.durable.model.failures import ErrorInfo
@@ -117,6 +117,7 @@ class Activities:
         worker_id: Callable[[], str],
         draw: Callable[[], float],
         membership: Callable[[], Write] | None = None,
+        dead_letters_days: int = RETENTION_DAYS,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -127,6 +128,7 @@ class Activities:
         self._worker_id = worker_id
         self._draw = draw
         self._membership = membership
+        self._dead_letters_days = dead_letters_days
         self._limits = ConcurrencyLimits(store, clock)
 
     def _new_token(self) -> str:
@@ -248,7 +250,10 @@ class Activities:
         if again_at_ms is not None:
             self._retry(activity, outcome.error, (), again_at_ms)
             return
-        self._transact(activity, [activity.ended(), *dead_letter(activity, outcome.error, self.now_ms())])
+        self._transact(activity, [activity.ended(), *self._dead_letter(activity, outcome.error)])
+
+    def _dead_letter(self, activity: Activity, error: ErrorInfo) -> list[Write]:
+        return dead_letter(activity, error, self.now_ms(), retention_days=self._dead_letters_days)
 
     def slot_freed(self, activity: Activity) -> list[Write]:
         """Return the writes that free the limit slot of an activity."""
@@ -392,7 +397,7 @@ class Activities:
             # Without a delay: backoff is for failures, and this attempt may not even have started.
             return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
         if row.subscription is not None:
-            return [row.ended(), *dead_letter(row, died, now_ms), *self.slot_freed(row)]
+            return [row.ended(), *self._dead_letter(row, died), *self.slot_freed(row)]
         event = ActivityEnded(
             seq=row.seq,
             error=died,

@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.dead_letters import RETENTION_DAYS as DEAD_LETTERS_DAYS
 from headgate.durable.bus.events import Event, Mode
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.bus.subscriptions import HandlerSignature
@@ -74,6 +75,7 @@ class Worker:
         worker_id: str = "",
         ready: ReadyList | None = None,
         forwarder: Forwarder | None = None,
+        dead_letters_days: int = DEAD_LETTERS_DAYS,
         draw: Callable[[], float] = random.random,
         observer: DurableObserver = NULL_OBSERVER,
     ) -> None:
@@ -86,7 +88,13 @@ class Worker:
         self.running = self.claims.running
         self.schedule = PollSchedule(clock, self.claims)
         self.activities = Activities(
-            store, clock, ids, worker_id=lambda: self.fleet.worker_id, draw=draw, membership=self.membership
+            store,
+            clock,
+            ids,
+            worker_id=lambda: self.fleet.worker_id,
+            draw=draw,
+            membership=self.membership,
+            dead_letters_days=dead_letters_days,
         )
         self.engine = Engine(
             app.workflows,

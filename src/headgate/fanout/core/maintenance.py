@@ -27,7 +27,7 @@ from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.counts import Counts, all_ended, counts_dict, final_status, no_open_chunks_check
 from headgate.fanout.model.events import event
 from headgate.fanout.model.results import summary_json
-from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, timestamp, timestamp_ms
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, kept_days, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
@@ -241,7 +241,7 @@ EXPIRING: Final = "EXPIRING"
 
 def _expiry_attributes(fanout: Fanout, now_ms: int) -> dict[str, str]:
     """Return the index attributes by which the purge finds an ended fan-out at the end of its retention."""
-    until = timestamp(now_ms + round(86_400_000 * fanout.rules().retention_days))
+    until = timestamp(now_ms + round(86_400_000 * kept_days(fanout.rules())))
     return {"attention_pk": EXPIRING, "attention_sk": f"{until}#{fanout.run_id}"}
 
 

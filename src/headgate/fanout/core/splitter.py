@@ -36,6 +36,7 @@ from headgate.fanout.model.rows import (
     ERROR_CHARS_MAX,
     HEAL_ACTIONS,
     NO_TOKEN,
+    RETENTION_DAYS,
     WIDTH_MIN,
     WIDTH_UNKNOWN,
     Chunk,
@@ -90,11 +91,14 @@ class Splitter:
         send: MessageSender | None = None,
         observer: FanoutObserver = NO_OBSERVER,
         maintenance: FanoutMaintenance | None = None,
+        retention_days: float = RETENTION_DAYS,
     ) -> None:
+        """`retention_days` is that of fan-outs that name none."""
         self._store = store
         self._ids = ids
         self._queries = FanoutQueries(store, clock)
         self._shards = shards
+        self._retention_days = retention_days
         self._send = send
         self._observer = observer
         self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
@@ -162,7 +166,7 @@ class Splitter:
             chunk_size=order.chunk_size,
             source=msgspec.json.encode(described).decode(),
             digest=digest,
-            policy=dump_policy(order.policy),
+            policy=dump_policy(self._with_retention(order.policy)),
             params=msgspec.json.encode(order.params).decode() if order.params else None,
             handler=order.handler,
             queue_url=order.queue_url,
@@ -181,6 +185,10 @@ class Splitter:
         except ConflictError:
             return _check_same(self._queries.fanout(run_id, consistent=True), digest)
         return fanout
+
+    def _with_retention(self, policy: Policy) -> Policy:
+        """Return the policy with its retention, so that a later change of the default leaves the fan-out as it is."""
+        return policy if policy.retention_days is not None else replace(policy, retention_days=self._retention_days)
 
     def _add(self, fanout: Fanout, pieces: Sequence[Piece]) -> Fanout:
         chunks = [_chunk(fanout, piece, self._queries.now_ms()) for piece in pieces]
@@ -271,7 +279,10 @@ def check_order(order: Order) -> None:
             "more than 0, at most 7 days",
         ),
         "heal_redrives_max": (policy.heal_redrives_max >= 0, "at least 0"),
-        "retention_days": (0 < policy.retention_days <= 36_500, "more than 0, at most 36,500"),
+        "retention_days": (
+            policy.retention_days is None or 0 < policy.retention_days <= 36_500,
+            "more than 0, at most 36,500",
+        ),
     }
     for name, (is_allowed, allowed) in ranges.items():
         if not is_allowed:

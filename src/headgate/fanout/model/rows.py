@@ -27,6 +27,7 @@ from headgate.store.model.values import Item
 WIDTH_MIN: Final = 7
 WIDTH_UNKNOWN: Final = 12
 ERROR_CHARS_MAX: Final = 1024
+RETENTION_DAYS: Final = 90.0
 HEAL_ACTIONS: Final = ("retry", "slow-lane", "split", "quarantine")
 # The partition of the attention index that lists open fan-outs.
 ACTIVE: Final = "ACTIVE"
@@ -64,11 +65,17 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     heal_redrives_max: int = 0
     heal_on: tuple[str, ...] = ()
     heal_action: str = "retry"
-    retention_days: float = 90.0
+    # Counted from the end. The splitter stores the server's default; rows of earlier releases may lack it.
+    retention_days: float | None = None
     # Cost of a worker: the price of one gigabyte-second, and its memory in gigabytes.
     price_per_gb_second: float = 0.0000133334
     worker_gb: float = 1.0
     budget: float | None = None
+
+
+def kept_days(policy: Policy) -> float:
+    """Return how long a fan-out is kept after its end."""
+    return policy.retention_days if policy.retention_days is not None else RETENTION_DAYS
 
 
 def slow_timeout(policy: Policy) -> float:

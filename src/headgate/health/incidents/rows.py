@@ -50,8 +50,8 @@ def incident_key(incident_id: str) -> Key:
     return Key(f"INC#{incident_id}", META)
 
 
-def incident_row(incident: Incident, sealer: Sealer) -> Item:
-    """Return the row of an incident. An open one never expires."""
+def incident_row(incident: Incident, sealer: Sealer, kept_seconds: int = KEPT_SECONDS) -> Item:
+    """Return the row of an incident. An open one never expires, a resolved one after `kept_seconds`."""
     row: Item = {
         **msgspec.to_builtins(incident),
         "PK": f"INC#{incident.incident_id}",
@@ -67,7 +67,7 @@ def incident_row(incident: Incident, sealer: Sealer) -> Item:
         row["GSI4PK"] = f"SIG#{incident.failure_signatures[0]}"
         row["GSI4SK"] = incident.created_at
     if incident.resolved_at is not None:
-        row["ttl"] = timestamps.milliseconds(incident.resolved_at) // 1000 + KEPT_SECONDS
+        row["ttl"] = timestamps.milliseconds(incident.resolved_at) // 1000 + kept_seconds
     return sealer.seal(row)
 
 
@@ -77,10 +77,12 @@ def incident_of(row: Mapping[str, Any], sealer: Sealer) -> Incident:
     return typed_decode.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
 
 
-def incident_put(incident: Incident, sealer: Sealer, *, replaces: int | None = None) -> Put:
+def incident_put(
+    incident: Incident, sealer: Sealer, *, replaces: int | None = None, kept_seconds: int = KEPT_SECONDS
+) -> Put:
     """Return the write of a new incident, or of one that replaces version `replaces`."""
     condition = absent() if replaces is None else version_is(replaces)
-    return Put(INCIDENT_INDEX, incident_row(incident, sealer), condition)
+    return Put(INCIDENT_INDEX, incident_row(incident, sealer, kept_seconds), condition)
 
 
 def dedup_key_of(dedup_key: str) -> Key:

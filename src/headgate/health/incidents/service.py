@@ -24,6 +24,7 @@ from headgate.health.incidents import decisions
 from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
 from headgate.health.incidents.reports import audit_entry, checked, event_type_of, verb_of
 from headgate.health.incidents.rows import (
+    KEPT_SECONDS,
     Sealer,
     TimerKind,
     Unsealed,
@@ -80,6 +81,7 @@ class Incidents:
         blast_radius: Callable[[str], BlastRadius | None] = lambda _urn: None,
         profile: Callable[[str], DatasetProfile | None] = lambda _urn: None,
         observer: HealthObserver | None = None,
+        kept_seconds: int = KEPT_SECONDS,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -92,6 +94,10 @@ class Incidents:
         self._blast_radius = blast_radius
         self._profile = profile
         self._observer = observer if observer is not None else NullObserver()
+        self._kept_seconds = kept_seconds
+
+    def _put(self, incident: Incident, *, replaces: int | None = None) -> Put:
+        return incident_put(incident, self._sealer, replaces=replaces, kept_seconds=self._kept_seconds)
 
     # Reads.
 
@@ -207,7 +213,7 @@ class Incidents:
         """Return an incident without some links, and the writes that unlink them, for a transaction of the caller."""
         after = decisions.without_links(incident, links, now_ms)
         writes: list[Write] = [
-            incident_put(after, self._sealer, replaces=incident.version),
+            self._put(after, replaces=incident.version),
             *companions(incident, after, now_ms),
             due_put(TimerKind.RECOVERY, incident.incident_id, now_ms + QUIET_MS),
         ]
@@ -241,7 +247,7 @@ class Incidents:
             report = replace(report, blast_radius=self._blast_radius(report.dataset_urn))
         incident = decisions.opened(report, links, f"INC-{self._ids.ulid()}", profile, actor, now_ms)
         writes: list[Write] = [
-            incident_put(incident, self._sealer),
+            self._put(incident),
             *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
             *self._incident_event_writes(incident, IncidentEventType.CREATED, now_ms),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
@@ -256,7 +262,7 @@ class Incidents:
             return IncidentPlan(known, is_new=False, writes=[still])
         fresh = [each for each in incident.evidence_sample if each not in known.evidence_sample]
         writes: list[Write] = [
-            incident_put(incident, self._sealer, replaces=known.version),
+            self._put(incident, replaces=known.version),
             *companions(known, incident, now_ms),
             *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "joined"),
             *self._pin_writes(fresh, incident.incident_id, now_ms),
@@ -266,7 +272,7 @@ class Incidents:
     def _reopening(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
         incident = decisions.recurred(known, report, links, now_ms)
         writes: list[Write] = [
-            incident_put(incident, self._sealer, replaces=known.version),
+            self._put(incident, replaces=known.version),
             *companions(known, incident, now_ms),
             *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
@@ -367,8 +373,8 @@ class Incidents:
         closing = [each for each in companions(other, without_keys, now_ms) if not _is_dedup(each)]
         fresh = [each for each in kept.evidence_sample if each not in into.evidence_sample]
         return [
-            incident_put(kept, self._sealer, replaces=into.version),
-            incident_put(gone, self._sealer, replaces=other.version),
+            self._put(kept, replaces=into.version),
+            self._put(gone, replaces=other.version),
             *companions(into, kept, now_ms, as_read=theirs),
             *closing,
             *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
@@ -414,7 +420,7 @@ class Incidents:
         self, before: Incident, after: Incident, now_ms: int, reason: str, *, of_system: bool
     ) -> list[Write]:
         writes: list[Write] = [
-            incident_put(after, self._sealer, replaces=before.version),
+            self._put(after, replaces=before.version),
             *companions(before, after, now_ms),
         ]
         if before.is_open and not after.is_open:

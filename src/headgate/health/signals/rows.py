@@ -40,8 +40,11 @@ def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
     return f"BREACH#{state}#{tier}#{shard}"
 
 
-def signal_row(signal: Signal, now_seconds: int) -> Item:
-    """Return the row of a signal. One that is not OK never expires: a dataset that went silent must stay visible."""
+def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -> Item:
+    """Return the row of a signal; one that is OK expires after `quiet_days` without an update.
+
+    One that is not OK never expires: a dataset that went silent must stay visible.
+    """
     value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
     row = TrustedItem(
         PK=signal.dataset_urn,
@@ -70,7 +73,7 @@ def signal_row(signal: Signal, now_seconds: int) -> Item:
         row["incident_id"] = value.incident_id
     if value.state is SignalState.OK:
         # Rounded to days, so that a refresh leaves the indexes unchanged.
-        row["ttl"] = (now_seconds // _DAY_SECONDS + QUIET_DAYS + 1) * _DAY_SECONDS
+        row["ttl"] = (now_seconds // _DAY_SECONDS + quiet_days + 1) * _DAY_SECONDS
     else:
         row["breach_pk"] = breach_partition(value.state, signal.tier, shard_of(signal.dataset_urn, signal.signal_type))
         row["breach_sk"] = f"{signal.state_changed_at}#{signal.dataset_urn}#{signal.signal_type}"

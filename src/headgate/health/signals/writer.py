@@ -40,7 +40,7 @@ from headgate.health.signals.decisions import (
     with_incident,
 )
 from headgate.health.signals.reads import SignalLookups
-from headgate.health.signals.rows import HISTORY_SECONDS, history_row, late_row, signal_of, signal_row
+from headgate.health.signals.rows import HISTORY_SECONDS, QUIET_DAYS, history_row, late_row, signal_of, signal_row
 from headgate.health.signals.volumes import hour_put, late_put
 from headgate.ids import IdMaker
 from headgate.store.cache import keys as cache_keys
@@ -98,6 +98,7 @@ class Signals(SignalLookups):
         incidents: Incidents | None = None,
         observer: HealthObserver | None = None,
         history_seconds: int = HISTORY_SECONDS,
+        quiet_days: int = QUIET_DAYS,
     ) -> None:
         """Take the store and its neighbours.
 
@@ -112,6 +113,7 @@ class Signals(SignalLookups):
         self._incidents = incidents
         self._observer = observer if observer is not None else NullObserver()
         self._history_seconds = history_seconds
+        self._quiet_days = quiet_days
 
     def checked(self, update: SignalUpdate) -> SignalUpdate:
         """Return an update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
@@ -300,7 +302,7 @@ class Signals(SignalLookups):
                 each.decision = replace(decision, signal=signal)
         condition = absent() if each.current is None else version_is(each.current.version)
         is_change = decision.is_transition or bool(incident_writes)
-        put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition, quiet=not is_change)
+        put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000, self._quiet_days), condition, quiet=not is_change)
         puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
         if not decision.is_transition:
             return [*puts, *incident_writes]

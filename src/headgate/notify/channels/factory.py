@@ -18,7 +18,7 @@ from headgate.notify.channels.file import FileChannel
 from headgate.notify.channels.http_post import HttpPoster
 from headgate.notify.channels.pagerduty import ROUTING_KEY, PagerDutyChannel
 from headgate.notify.channels.slack import TOKEN, SlackChannel
-from headgate.notify.channels.slack_threads import SlackThreads
+from headgate.notify.channels.slack_threads import KEPT_SECONDS, SlackThreads
 from headgate.notify.channels.smtp import PASSWORD, EmailChannel, MailServer
 from headgate.notify.channels.sns import SnsChannel, aws_client, secret_fetch
 from headgate.notify.channels.webhook import SECRET, WebhookChannel, signing_key
@@ -45,6 +45,7 @@ class ChannelDependencies(Struct, frozen=True, kw_only=True):
     clock: Clock
     ids: IdMaker
     home: Path
+    threads_kept_seconds: int = KEPT_SECONDS
     destinations: Destinations = Destinations()
     aws_region: str | None = None
     aws_endpoint_url: str | None = None
@@ -74,7 +75,8 @@ class _ChannelFactory:
             case WebhookSpec():
                 return self._webhook(spec)
             case SlackSpec():
-                threads = SlackThreads(self._dependencies.store, self._dependencies.clock, self._dependencies.ids)
+                around = self._dependencies
+                threads = SlackThreads(around.store, around.clock, around.ids, kept_seconds=around.threads_kept_seconds)
                 token = self._credential("token", spec.token, TOKEN)
                 return SlackChannel(
                     self._name, spec.channel, token, self._poster(spec.timeout_seconds), threads, spec.api_url

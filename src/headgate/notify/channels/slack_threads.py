@@ -36,10 +36,11 @@ class ThreadTopic(Struct, frozen=True):
 class SlackThreads:
     """Finds or starts threads. Safe to use from many processes."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, kept_seconds: int = KEPT_SECONDS) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
+        self._kept_seconds = kept_seconds
 
     def reply_or_start(self, topic: ThreadTopic, post: Callable[[str | None], str]) -> str:
         """Post in the thread of a topic, and return the thread.
@@ -59,7 +60,7 @@ class SlackThreads:
             **PIPELINES.key_attributes(key),
             "owner": owner,
             "begins_until_ms": now_ms + round(START_SECONDS_MAX * 1000),
-            "ttl": now_ms // 1000 + KEPT_SECONDS,
+            "ttl": now_ms // 1000 + self._kept_seconds,
         }
         abandoned = all_of(lacks("thread"), less_than("begins_until_ms", now_ms))
         try:

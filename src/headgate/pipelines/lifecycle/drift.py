@@ -82,11 +82,20 @@ RETENTION_SECONDS: Final = 30 * 86_400
 class RunBaselines:
     """Stores one baseline for each period: that of its last success."""
 
-    def __init__(self, store: Store, facts: FactReader, events: EventWriter, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        facts: FactReader,
+        events: EventWriter,
+        clock: Clock,
+        *,
+        kept_seconds: int = RETENTION_SECONDS,
+    ) -> None:
         self._store = store
         self._facts = facts
         self._events = events
         self._clock = clock
+        self._kept_seconds = kept_seconds
 
     def writes(self, run: Run, pipeline: Pipeline) -> list[Write]:
         """Return the writes that store the baseline of a successful run, for the transaction that completes it.
@@ -107,7 +116,7 @@ class RunBaselines:
             **PIPELINES.key_attributes(key),
             "run_id": run.run_id,
             "sensors": baseline,
-            "ttl": epoch_ms(self._clock) // 1000 + RETENTION_SECONDS,
+            "ttl": epoch_ms(self._clock) // 1000 + self._kept_seconds,
         }
         captured = {"run_id": run.run_id, "sensors": sorted(baseline)}
         return [Put(PIPELINES, item), *self._events.writes(EventName.POST_RUN_BASELINE_CAPTURED, run.slot, captured)]

@@ -15,14 +15,16 @@ import structlog
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.errors import HeadgateError, InvalidPayloadError
+from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError
 from headgate.pipelines.field_values import number
 from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.store.catalogue.tables import PIPELINES, QUARANTINE
-from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.conditions import all_of, exists, lacks
+from headgate.store.model.requests import Change, Put, Query, Range, Sort, Write
 from headgate.store.port import Store
 
 RETENTION_SECONDS: Final = 30 * 86_400
+TTL: Final = "ttl"
 # The hour of records that belong to a whole day.
 ALL_DAY: Final = "all"
 REASONS_MAX: Final = 20
@@ -104,9 +106,15 @@ class QuarantineRecords:
     """Stores and reads quarantine records. `on_unreadable` receives every check that could not read."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, on_unreadable: Callable[[QuarantineCheck], None] = log_problem
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        on_unreadable: Callable[[QuarantineCheck], None] = log_problem,
+        kept_seconds: int = RETENTION_SECONDS,
     ) -> None:
         self._store = store
+        self._kept_seconds = kept_seconds
         self._clock = clock
         self._on_unreadable = on_unreadable
 
@@ -142,10 +150,21 @@ class QuarantineRecords:
             "count": count,
             "quarantinePath": path,
             "reasons": list(record.reasons),
-            "ttl": int(self._clock.seconds()) + RETENTION_SECONDS,
+            "ttl": int(self._clock.seconds()) + self._kept_seconds,
         }
         self._store.transact([Put(PIPELINES, item), *also])
         return record
+
+    def on_change(self, change: Change) -> None:
+        """Give a row that a job wrote without an expiry one, so that it does not stay forever."""
+        if change.new is None or TTL in change.new or not str(change.key.sort).startswith(_PREFIX):
+            return
+        expires = int(self._clock.seconds()) + self._kept_seconds
+        try:
+            self._store.update(PIPELINES, change.key, set={TTL: expires}, condition=all_of(exists(), lacks(TTL)))
+        except ConflictError:
+            # It was deleted, or has an expiry by now.
+            return
 
     def check(self, pipeline_id: str, date: str, *, blocking: bool) -> QuarantineCheck:
         """Return the quarantine of a period, and whether it blocks later runs.
@@ -204,6 +223,13 @@ def prefixes(date: str) -> tuple[str, ...]:
         # Hours are the finest unit. Rows of the whole day belong to each of its hours.
         starts = [f"{day}#{time[:2]}", f"{day}#{ALL_DAY}"] if time else [f"{day}#"]
     return tuple(_PREFIX + form for start in starts for form in (start, start.replace("-", "")))
+
+
+def gained_expiry_only(change: Change) -> bool:
+    """Whether a change only added the expiry, as `QuarantineRecords.on_change` does."""
+    if change.old is None or change.new is None or TTL in change.old:
+        return False
+    return {name: value for name, value in change.new.items() if name != TTL} == change.old
 
 
 def quarantined_of(item: Mapping[str, Any]) -> Quarantined:

@@ -66,7 +66,7 @@ def judge_arrival(log: RunLog | None, at_ms: int) -> Arrival:
     return Arrival.AFTER_FAILURE if log.status.is_terminal else Arrival.DURING
 
 
-def arrival_writes(arrival: LateArrival) -> list[Write]:
+def arrival_writes(arrival: LateArrival, *, kept_seconds: int = RETENTION_SECONDS) -> list[Write]:
     """Return the writes that record an arrival, the row first, which is refused if it was recorded before."""
     entry = JobLogEntry(
         **arrival.slot._asdict(),
@@ -79,15 +79,16 @@ def arrival_writes(arrival: LateArrival) -> list[Write]:
     key = LATE_DATA.key(
         pipeline_id=arrival.pipeline_id, date=arrival.date, schedule_id=arrival.schedule_id, at_ms=moment
     )
-    item = row(key, arrival, ttl=arrival.at_ms // 1000 + RETENTION_SECONDS)
+    item = row(key, arrival, ttl=arrival.at_ms // 1000 + kept_seconds)
     return [Put(PIPELINES, item, absent()), job_put(entry)]
 
 
 class LateData:
     """Stores late arrivals."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, kept_seconds: int = RETENTION_SECONDS) -> None:
         self._store = store
+        self._kept_seconds = kept_seconds
 
     def note(self, arrival: LateArrival, *, also: Sequence[Write] = ()) -> bool:
         """Record an arrival. False: it was recorded before, and nothing is written.
@@ -95,7 +96,7 @@ class LateData:
         Raises `ConflictError` if a write of `also` is refused.
         """
         try:
-            self._store.transact([*arrival_writes(arrival), *also])
+            self._store.transact([*arrival_writes(arrival, kept_seconds=self._kept_seconds), *also])
         except ConflictError as exc:
             if 0 in exc.failures:
                 return False

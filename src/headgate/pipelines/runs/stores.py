@@ -45,5 +45,5 @@ def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSet
         controls=Controls(store, clock),
         directives=Directives(store, clock),
         job_log=JobLog(store, kept_seconds=86_400 * retention.job_logs_days),
-        late_data=LateData(store),
+        late_data=LateData(store, kept_seconds=86_400 * retention.late_data_days),
     )

@@ -131,11 +131,17 @@ def keys_for(pipeline_id: str, trait_type: str, slot: Slot) -> tuple[Key, ...]:
     return tuple(dict.fromkeys(places))
 
 
-def trait_item(key: Key, result: TraitResult, **more: Any) -> Item:  # noqa: ANN401  # as the store takes them
+def trait_item(  # the store takes any attribute
+    key: Key,
+    result: TraitResult,
+    *,
+    kept_seconds: int = RETENTION_SECONDS,
+    **more: Any,  # noqa: ANN401
+) -> Item:
     """Encode a result as its row. The value is stored as JSON text, and is never queried."""
     kept_from_ms = max(result.evaluated_at_ms, result.expires_at_ms)
     is_kept_for_ever = not result.expires_at_ms and not result.date
-    ttl = None if is_kept_for_ever else kept_from_ms // 1000 + RETENTION_SECONDS
+    ttl = None if is_kept_for_ever else kept_from_ms // 1000 + kept_seconds
     value = None if result.value is None else msgspec.json.encode(result.value).decode()
     return row(key, replace(result, value=None), value_json=value, ttl=ttl, **more)
 

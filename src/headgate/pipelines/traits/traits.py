@@ -22,6 +22,7 @@ from headgate.pipelines.rules.facts import TraitFact
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.pipelines.traits.rows import (
+    RETENTION_SECONDS,
     TraitLine,
     TraitResult,
     bounded_value,
@@ -77,9 +78,10 @@ class TraitPush(Struct, frozen=True, kw_only=True):
 class Traits:
     """Stores trait results. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, kept_seconds: int = RETENTION_SECONDS) -> None:
         self._store = store
         self._clock = clock
+        self._kept_seconds = kept_seconds
 
     def push(self, pipeline_id: str, trait_type: str, push: TraitPush, *, also: Also = _nothing) -> TraitResult:
         """Store a pushed result, and return it.
@@ -112,7 +114,7 @@ class Traits:
         for _ in range(_RACES_MAX):
             current = self._store.get(PIPELINES, key, consistent=True)
             before = None if current is None else _readable(current)
-            writes = [self._latest_put(current, before, result), *_period_put(result)]
+            writes = [self._latest_put(current, before, result), *_period_put(result, self._kept_seconds)]
             try:
                 self._store.transact([*writes, *also(result, before)])
             except ConflictError as exc:
@@ -194,13 +196,17 @@ class Traits:
         version = 0 if current is None else current.get("version")
         key = trait_key(result.pipeline_id, result.trait_type)
         item = trait_item(
-            key, latest, history_json=history_json(lines), version=version + 1 if isinstance(version, int) else 1
+            key,
+            latest,
+            kept_seconds=self._kept_seconds,
+            history_json=history_json(lines),
+            version=version + 1 if isinstance(version, int) else 1,
         )
         return Put(PIPELINES, item, _unchanged(current))
 
     def _record_alone(self, result: TraitResult, also: Also) -> TraitResult:
         """Store the result of a period without its history line, under write contention."""
-        own = _period_put(result)
+        own = _period_put(result, self._kept_seconds)
         if not own:
             raise ConflictError(
                 f"trait {result.trait_type} of {result.pipeline_id}: it changes concurrently; try again"
@@ -248,12 +254,12 @@ def _replaces(result: TraitResult, before: TraitResult) -> bool:
     return not is_for_one or before.is_expired(result.evaluated_at_ms)
 
 
-def _period_put(result: TraitResult) -> list[Put]:
+def _period_put(result: TraitResult, kept_seconds: int) -> list[Put]:
     if not result.date:
         return []
     key = trait_key(result.pipeline_id, result.trait_type, result.date, result.schedule_id)
     not_newer = any_of(absent(), at_most("evaluated_at_ms", result.evaluated_at_ms))
-    return [Put(PIPELINES, trait_item(key, result), not_newer)]
+    return [Put(PIPELINES, trait_item(key, result, kept_seconds=kept_seconds), not_newer)]
 
 
 def _fact(items: Sequence[Item], slot: Slot, now_ms: int) -> TraitFact | None:

@@ -23,10 +23,11 @@ _KEY_MAX: Final = 200
 
 
 class IdempotencyStore:
-    """Stores responses for a day."""
+    """Stores responses for `kept_seconds`, a day by default."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, kept_seconds: int = RETENTION_SECONDS) -> None:
         self._store = store
+        self._kept_seconds = kept_seconds
         self._clock = clock
 
     def run_once(self, scope: str, key: str, content: bytes, run: Callable[[], Answer]) -> Answer:
@@ -54,7 +55,7 @@ class IdempotencyStore:
             raise
         done = {
             **started,
-            "ttl": now + RETENTION_SECONDS,
+            "ttl": now + self._kept_seconds,
             "status": answer.status,
             "headers": dict(answer.headers),
             "body": None if answer.body is None else msgspec.json.encode(answer.body).decode(),

@@ -11,6 +11,7 @@ from headgate.fanout.service import FanoutService
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
+from headgate.serve.http.idempotency import RETENTION_SECONDS
 from headgate.serve.http.operations import Auditing
 from headgate.serve.rest.asl.machines import machine_routes
 from headgate.serve.rest.durable.dead_letters import dead_letter_routes
@@ -25,7 +26,7 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
 
-def api_routes(
+def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
     service: AppService,
     pool: WorkPool,
     *,
@@ -36,11 +37,13 @@ def api_routes(
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
     auditing: Auditing | None = None,
+    idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of executions, events, machines, and of fan-outs and pipelines if given.
 
     Once `stopping` returns True, long polls end. `unusable_handlers` returns the chunk handlers that this process
     could not load, with the reason. `check_trait` runs one trait evaluation. `auditing` adds audit entries.
+    Responses by Idempotency-Key are kept for `idempotency_seconds`.
     """
     watches = WatchHub(service.store, stopping=stopping)
     return [
@@ -60,6 +63,14 @@ def api_routes(
         *(
             []
             if pipelines is None
-            else pipeline_routes(pipelines, service.bus, pool, calendars, check_trait, auditing=auditing)
+            else pipeline_routes(
+                pipelines,
+                service.bus,
+                pool,
+                calendars,
+                check_trait,
+                auditing=auditing,
+                idempotency_seconds=idempotency_seconds,
+            )
         ),
     ]

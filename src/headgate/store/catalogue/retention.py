@@ -35,7 +35,9 @@ _RUN: Final = _setting(
     "deleted some days after its end; stays while its execution or backfill is open, or as the last of its schedule",
     "retention.runs_days",
 )
-_FANOUT: Final = Ending("deleted some days after the end of its fan-out, 90 unless the fan-out says otherwise")
+_FANOUT: Final = _setting(
+    "deleted some days after the end of its fan-out, as its `retention_days` says", "retention.fanouts_days"
+)
 _LINEAGE: Final = Ending("expires when its producer has not reported it again for some time, as its spec says")
 _EXECUTION: Final = _setting(
     "moved to the archive 7 days after the end, or as its workflow says; the archive is deleted", "archive.days"
@@ -43,7 +45,10 @@ _EXECUTION: Final = _setting(
 
 _PIPELINES: Final = {
     "pipeline config": _CONFIGURATION,
-    "trait result": _days(30, "its period or its own expiry; one row for a trait of all periods"),
+    "trait result": _setting(
+        "expires some days after its period or its own expiry; one row for a trait of all periods",
+        "retention.trait_results_days",
+    ),
     "run state": _RUN,
     "run (list copy)": _RUN,
     "run log": _setting(
@@ -68,24 +73,26 @@ _PIPELINES: Final = {
     "backfill": _setting("deleted some days after its end", "retention.runs_days"),
     "backfill (list copy)": _setting("as the backfill", "retention.runs_days"),
     "dependency": Ending("deleted with the definition that has it"),
-    "quarantine": _days(30),
+    "quarantine": _setting("expires, unless its job wrote another expiry", "retention.quarantine_days"),
     "pipeline control": _ONE_EACH,
-    "late data": _days(30),
+    "late data": _setting("expires", "retention.late_data_days"),
     "replay": _UNUSED,
-    "alert": _days(90),
-    "alert thread": _days(90),
+    "alert": _setting("expires", "retention.alerts_days"),
+    "alert thread": _setting("expires", "retention.alerts_days"),
     "waiter": _days(7, "the wait began; deleted when it ends"),
-    "post-run baseline": _days(30),
+    "post-run baseline": _setting("expires", "retention.run_baselines_days"),
     "watchdog cursor": _ONE_EACH,
     "writer's word": Ending("expires if it is OK; otherwise one row that is overwritten"),
     "heartbeat": _ONE_EACH,
 }
 _HEALTH: Final = {
-    "signal state": _days(30, "the last update, while it is OK; otherwise stays"),
+    "signal state": _setting(
+        "expires after the last update, while it is OK; otherwise stays", "retention.signals_days"
+    ),
     "signal transition": _setting("expires", "retention.signal_history_days"),
     "volume of an hour": Ending("expires with the longest baseline"),
     "volume of a late window": Ending("expires with the longest baseline"),
-    "incident": _days(365, "it was resolved; an open one stays"),
+    "incident": _setting("expires some days after it was resolved; an open one stays", "retention.incidents_days"),
     "dataset (latest)": _CONFIGURATION,
     "dataset (archived version)": _VERSION,
     "registered versions of a dataset's name": _CONFIGURATION,
@@ -128,12 +135,15 @@ _DURABLE: Final = {
     "delivery of an event": Ending("deleted when it is delivered, or becomes a dead letter"),
     "timer": _CONSUMED,
     "subscription": _CONFIGURATION,
-    "dead letter": _days(90),
+    "dead letter": _setting("expires", "retention.dead_letters_days"),
     "replay of events": _setting("expires", "retention.events_days"),
     "item of a user's table": Ending("stays until a Task of a state machine deletes it"),
 }
 _SHARED: Final = {
-    "idempotency key": _days(1),
+    "idempotency key": _setting(
+        "a response to a request expires; keys of events, Tasks and transactions expire within a day",
+        "retention.idempotency_hours",
+    ),
     "API key": _days(30, "it expired; one without expiry stays until it is revoked"),
     "worker": Ending("deleted when it stops, or when others find its lease expired"),
     "schedule": _CONFIGURATION,

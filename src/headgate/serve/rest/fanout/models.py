@@ -15,7 +15,7 @@ from headgate.fanout.insight.progress import Progress, Stall, Straggler
 from headgate.fanout.insight.stuck import Stuck, StuckKind
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import FanoutEvent
-from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, kept_days
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
@@ -269,7 +269,7 @@ def fanout_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str])
 
 def policy_view(policy: Policy) -> dict[str, Any]:
     """Return a policy with every field, defaults included."""
-    return {name: getattr(policy, name) for name in Policy.__struct_fields__}
+    return {name: getattr(policy, name) for name in Policy.__struct_fields__} | {"retention_days": kept_days(policy)}
 
 
 def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> dict[str, Any]:

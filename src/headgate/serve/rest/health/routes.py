@@ -18,7 +18,7 @@ from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.incidents import Incident
 from headgate.health.service import HealthService
-from headgate.serve.http.idempotency import IdempotencyStore
+from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import (
     PREFIX,
     AccessPolicy,
@@ -93,9 +93,17 @@ _POLICY: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
 
 
 def health_routes(
-    health: HealthService, keys: ApiKeys, pool: WorkPool, *, auditing: Auditing | None = None
+    health: HealthService,
+    keys: ApiKeys,
+    pool: WorkPool,
+    *,
+    auditing: Auditing | None = None,
+    idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of health. They are one set: several nouns share the paths below a dataset."""
+    """Return the routes of health. They are one set: several nouns share the paths below a dataset.
+
+    Responses by Idempotency-Key are kept for `idempotency_seconds`.
+    """
     operations = [
         *dataset_operations(health),
         *resolution_operations(health),
@@ -116,7 +124,7 @@ def health_routes(
         _POLICY,
         namespace="health.",
         auditing=auditing,
-        idempotency=IdempotencyStore(health.store, health.clock),
+        idempotency=IdempotencyStore(health.store, health.clock, kept_seconds=idempotency_seconds),
         resolve_dataset=health.registered,
         path_types={
             "dataset_urn": DatasetUrn,

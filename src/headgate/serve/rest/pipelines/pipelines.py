@@ -25,7 +25,7 @@ from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.service import PipelineService
-from headgate.serve.http.idempotency import IdempotencyStore
+from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import (
     JSON,
     PREFIX,
@@ -162,18 +162,19 @@ def pipeline_routes(
     check_trait: TraitCheck | None = None,
     *,
     auditing: Auditing | None = None,
+    idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
     `calendars` should be the instance that the pipelines use; another one sees changes only after a few seconds.
-    `check_trait` validates a trait definition.
+    `check_trait` validates a trait definition. Responses by Idempotency-Key are kept for `idempotency_seconds`.
     """
     kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
     ]
-    idempotency = IdempotencyStore(pipelines.store, pipelines.clock)
+    idempotency = IdempotencyStore(pipelines.store, pipelines.clock, kept_seconds=idempotency_seconds)
     return operation_routes(
         operations,
         pool,
