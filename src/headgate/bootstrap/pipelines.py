@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
-from headgate.bootstrap.store import AppService, OpenedStore, allowed_files
+from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
@@ -48,6 +48,7 @@ from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.lifecycle.step_functions import StepFunctions
 from headgate.pipelines.operations.backfill_runner import BackfillRunner
 from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
 from headgate.pipelines.operations.run_retention import RunRetention
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
@@ -63,6 +64,7 @@ from headgate.pipelines.watchdog.liveness_check import Lifecycle
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.pipelines.watchdog.watchdog import Watchdog
 from headgate.settings import Settings
+from headgate.store.catalogue.tables import DEFINITIONS
 from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
 from headgate.triggers.aws.clients import AwsClients
@@ -170,6 +172,7 @@ def open_pipelines(
             lifecycle.is_open,
             runs_days=settings.retention.runs_days,
             run_logs_days=settings.retention.run_logs_days,
+            deleted=DeletedPipelines(store, lambda: all_items(opened, DEFINITIONS, clock)),
         ),
         heartbeats=Heartbeats(store, clock, pipelines.event_writer),
     )

@@ -10,13 +10,13 @@ import pytest
 
 from headgate.durable.bus.events import Event
 from headgate.durable.model.retry import Retry
+from headgate.errors import NotFoundError
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy, kept_days, load_policy
 from headgate.fanout.model.sources import RangeSource
-from headgate.health.incidents.decisions import Changes
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.incidents import IncidentReport
+from headgate.health.model.incidents import Changes, IncidentReport
 from headgate.health.model.signals import SignalUpdate
 from headgate.notify.channels.slack_threads import SlackThreads, ThreadTopic
 from headgate.pipelines.definition.model import PostRun, Rule
@@ -128,6 +128,29 @@ def test_baseline__of_a_successful_run__expires_after_its_setting(rig: Rig) -> N
 
     (row,) = rows(rig, "BASELINE#")
     assert days_left(rig.clock, row) == pytest.approx(16, abs=0.01)
+
+
+# Runs of pipelines that an earlier release deleted.
+
+
+def test_prune__pipeline_deleted_by_an_earlier_release__is_found_once(api: HealthApi) -> None:
+    definitions, store = api.pipelines.service.definitions, api.opened.store
+    for name in ("gone", "used"):
+        definitions.put(pipeline(name), "text", "ana")
+    definitions.delete("gone", "ana")
+    key = Key("PIPELINE#gone", "CONFIG")
+    store.update(PIPELINES, key, remove=("GSI1PK", "GSI1SK"))
+
+    api.pipelines.retention.prune()
+
+    found, used = store.get(PIPELINES, key), store.get(PIPELINES, Key("PIPELINE#used", "CONFIG"))
+    assert found is not None
+    assert used is not None
+    assert (found["GSI1PK"], found["GSI1SK"], found["deleted"]) == ("PIPELINES-DELETED", "gone", True)
+    assert used["GSI1PK"] == "PIPELINES"
+    assert store.get(CONTROL, Key("DEDUP#deleted-pipelines-indexed", "DEDUP")) is not None
+    with pytest.raises(NotFoundError):
+        definitions.get("gone")
 
 
 # The bus.

@@ -16,6 +16,7 @@ from headgate.clock import Clock, epoch_ms
 from headgate.errors import NotFoundError
 from headgate.pipelines.catalog.rows import DELETED, PARTITION
 from headgate.pipelines.operations.backfills import Backfills, backfill_key, backfill_of
+from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
 from headgate.pipelines.runs.rerun_rows import Rerun, request_key, rerun_key, rerun_of
 from headgate.pipelines.runs.rows import Run, RunLog, run_key, run_log_of, run_of
 from headgate.store.catalogue.tables import PIPELINES, RUN_COPY
@@ -50,19 +51,26 @@ class RunRetention:
         *,
         runs_days: int,
         run_logs_days: int,
+        deleted: DeletedPipelines | None = None,
     ) -> None:
-        """`is_open` answers whether an execution of the lifecycle is running."""
+        """`is_open` answers whether an execution of the lifecycle is running.
+
+        `deleted` indexes the pipelines that an earlier release deleted, before the first deletion of rows.
+        """
         self._store = store
         self._clock = clock
         self._backfills = backfills
         self._is_open = is_open
         self._runs_days = runs_days
         self._run_logs_days = run_logs_days
+        self._deleted = deleted
         # The pipeline at which the last call reached its limit.
         self._next_id = ""
 
     def prune(self, *, limit: int = 1000) -> int:
         """Delete up to about `limit` rows, and return their number. The next call goes on where this one ended."""
+        if self._deleted is not None:
+            self._deleted.index_once()
         pipeline_ids = sorted(self._pipeline_ids())
         start = next((place for place, each in enumerate(pipeline_ids) if each >= self._next_id), 0)
         deleted = 0
