@@ -575,6 +575,20 @@ def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
     check_performed(site, books)
 
 
+def test_cancel__running_chunk_with_a_short_heartbeat__is_stopped_at_the_next_heartbeat(site: Site) -> None:
+    site.split(["hang"], "obedient", heartbeat_seconds=0.5)
+    site.worker()
+    until(lambda: len(site.journal()) == 1, "the start of the chunk")
+    site.service.control.cancel(RUN)
+    cancelled_at = time.monotonic()
+
+    books = site.until_over(9.0)
+
+    # A chunk without a heartbeat of its own sees the order when its lease is renewed, after ten seconds.
+    assert time.monotonic() - cancelled_at < local_worker.LEASE_SECONDS / 3
+    assert books.fanout.status is FanoutStatus.CANCELLED
+
+
 # Given up, and put back.
 
 

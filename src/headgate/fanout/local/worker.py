@@ -179,11 +179,11 @@ class LocalWorker:
         for held in self._held.values():
             run_id = held.claim.fanout.run_id
             running[run_id] = running.get(run_id, 0) + 1
-        renew_at = self._clock.monotonic() + LEASE_SECONDS / 3
+        now = self._clock.monotonic()
         assignments = []
         for claim in self._claims.take(room, running):
             key = next(self._keys)
-            self._held[key] = _HeldClaim(claim, renew_at)
+            self._held[key] = _HeldClaim(claim, now + self._heartbeat_interval(claim.fanout))
             assignments.append(self._assignment(key, claim))
         self._pool.add(assignments)
         if not assignments:

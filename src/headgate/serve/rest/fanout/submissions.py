@@ -23,6 +23,8 @@ from headgate.serve.rest.parameters import Name
 CHUNKS_USUAL: Final = 1000
 LINES_USUAL: Final = 500
 BYTES_USUAL_MIN: Final = 1024 * 1024
+# Group of a manifest that names none; `headgate fanout submit` sends the same for other sources.
+GROUP_DEFAULT: Final = "default"
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _PATHS: Final = ("lines", "bytes")
@@ -33,9 +35,9 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     The source is one of `items` (inline), `range` ([from, to], end exclusive), `lines` (of a text file) and `bytes` (of
     any file). Paths are absolute, below the project folder or `files.roots` of server and workers. A `manifest` is the
-    path of a JSON file with the same members; those in the request take precedence. Without `chunk_size` there are
-    about a thousand chunks, or chunks of 500 lines. `run_id` defaults to the Idempotency-Key, or to a generated id; a
-    repeated request with the same id creates nothing new.
+    path of a JSON file with the same members; those in the request take precedence, and `group` defaults to "default".
+    Without `chunk_size` there are about a thousand chunks, or chunks of 500 lines. `run_id` defaults to the
+    Idempotency-Key, or to a generated id; a repeated request with the same id creates nothing new.
     """
 
     group: Name
@@ -121,7 +123,7 @@ def _with_manifest(given: dict[str, Any], files: FileRoots | None) -> dict[str, 
         typed_decode.convert({"group": "-", **said}, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"manifest {path}: {exc}") from exc
-    return {**kept, **own}
+    return {"group": GROUP_DEFAULT, **kept, **own}
 
 
 def _source(new: NewFanout, files: FileRoots | None) -> Source:

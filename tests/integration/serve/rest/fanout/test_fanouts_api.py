@@ -198,6 +198,16 @@ def test_make__lines_and_bytes__are_split_where_they_are(api: Api, tmp_path: Pat
     assert api.get("/fanouts/bytes")["source"]["path"] == str(path)
 
 
+def test_make__manifest_without_a_group__gets_the_default_of_other_sources(api: Api, tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"range": [0, 2]}))
+
+    answer = api.post("/fanouts", {"manifest": str(manifest), "run_id": "m"})
+
+    assert answer.status_code == 201, answer.text
+    assert api.get("/fanouts/m")["group"] == "default"
+
+
 def test_make__manifest__says_it_all_and_the_request_takes_precedence(api: Api, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\nb\nc\n")
     manifest = tmp_path / "manifest.json"
