@@ -8,6 +8,7 @@ import re
 import secrets
 import threading
 from typing import Final
+from urllib.parse import unquote
 
 from headgate.clock import Clock
 from headgate.errors import InvalidIdError, UserError
@@ -78,10 +79,32 @@ class IdMaker:
 def check_new_id(what: str, text: str, chars_max: int = _ID_CHARS_MAX) -> str:
     """Return an id that a client has chosen. Raises `InvalidIdError` if a URL or file path could not hold it."""
     is_short = 1 <= len(text) <= chars_max
-    if not is_short or not text.isprintable() or text.startswith(".") or _NOT_IN_IDS.intersection(text):
+    is_plain = text.isprintable() and text.strip() == text and not text.startswith(".")
+    if not is_short or not is_plain or _NOT_IN_IDS.intersection(text):
         raise InvalidIdError(
-            f"{what} {text[:60]!r}: use 1 to {chars_max} printable characters without '/', '\\' and '%', "
-            "not beginning with '.'"
+            f"{what} {text[:60]!r}: use 1 to {chars_max} printable characters without '/', '\\', '%' and surrounding "
+            "space, not beginning with '.'"
+        )
+    return text
+
+
+def check_new_path(what: str, text: str, chars_max: int = _ID_CHARS_MAX, *, is_foreign: bool = False) -> str:
+    """Return an id that a client has chosen and that may have '/' between its parts. Raises `InvalidIdError`.
+
+    Clients and proxies shorten a path with a part that is empty, `.` or `..`, also an encoded one, so that no URL would
+    reach it. An id of another system (`is_foreign`) may be an address, which has an empty part and encoded slashes.
+    """
+    decoded = unquote(text)
+    is_short = 1 <= len(text) <= chars_max
+    is_plain = decoded.isprintable() and text.isprintable() and text.strip() == text and "\\" not in decoded
+    unreachable = {".", ".."} if is_foreign else {"", ".", ".."}
+    is_reached = unreachable.isdisjoint(text.split("/")) and unreachable.isdisjoint(decoded.split("/"))
+    if not is_short or not is_plain or not is_reached or not (is_foreign or decoded == text):
+        parts = "'.' or '..'" if is_foreign else "empty, '.' or '..'"
+        excluded = "'\\'" if is_foreign else "'\\' and encoded ones such as '%2F'"
+        raise InvalidIdError(
+            f"{what} {text[:60]!r}: use 1 to {chars_max} printable characters without {excluded}; "
+            f"a part between '/' must not be {parts}"
         )
     return text
 

@@ -62,11 +62,18 @@ class Target:
             self.keys[role] = issued.body["text"]
 
     def call(
-        self, role: str, method: str, path: str, body: object = None, more: Mapping[str, str] | None = None
+        self,
+        role: str,
+        method: str,
+        path: str,
+        body: object = None,
+        more: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "/api/v1",
     ) -> Reply:
         content = None if body is None else json.dumps(body).encode()
         headers = {"authorization": f"Bearer {self.keys[role]}", "content-type": "application/json", **(more or {})}
-        request = urllib.request.Request(f"{self.url}/api/v1{path}", content, headers, method=method)
+        request = urllib.request.Request(f"{self.url}{prefix}{path}", content, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return Reply(response.status, json.loads(response.read() or b"null"))

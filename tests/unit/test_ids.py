@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.clock import VirtualClock
-from headgate.errors import UserError
-from headgate.ids import IdMaker, made_at_ms
+from headgate.errors import InvalidIdError, UserError
+from headgate.ids import IdMaker, check_new_path, made_at_ms
 
 START_SECONDS = 2_208_988_800.0
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -141,3 +141,24 @@ def test_made_at_ms__not_an_id__is_refused(identifier: str) -> None:
         made_at_ms(identifier)
 
     assert caught.type is UserError
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "a.b/c-d", "rows/s", ".hidden"])
+def test_check_new_path__path__is_returned(path: str) -> None:
+    assert check_new_path("metric", path) == path
+
+
+@pytest.mark.parametrize("address", ["airflow://host/dag.task", "team/job%2F", "/a", "a/"])
+def test_check_new_path__address_of_another_system__is_foreign_only(address: str) -> None:
+    assert check_new_path("producer_id", address, is_foreign=True) == address
+    with pytest.raises(InvalidIdError, match="metric"):
+        check_new_path("metric", address)
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize(
+    "path", ["", " ", " a", "..", "a/../b", "%2e%2e", "a%2f..", "%2E%2E/x", "a\\b", "a%5cb", "a\nb", "a%00b", "x" * 201]
+)
+def test_check_new_path__that_no_url_reaches__is_refused_and_names_the_field(path: str, is_foreign: bool) -> None:
+    with pytest.raises(InvalidIdError, match=r"metric .*use 1 to 200 printable characters"):
+        check_new_path("metric", path, is_foreign=is_foreign)

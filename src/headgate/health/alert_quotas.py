@@ -9,6 +9,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.model.timestamps import instant
+from headgate.ids import check_new_path
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.schema import Key
@@ -49,11 +50,13 @@ class AlertQuotas:
     def acquire(self, team: str, *, alerts: int = 1, per_hour: int = PER_HOUR) -> AlertQuota:
         """Take alerts from this hour's quota, all or none; `is_granted` is the answer.
 
-        Raises `InvalidPayloadError` for an invalid team name, and `StoreBusyError` after too many conflicts.
+        Raises `InvalidPayloadError` or `InvalidIdError` for an invalid team name, and `StoreBusyError` after too many
+        conflicts.
         """
         for _ in range(ATTEMPTS_MAX):
             hour = self._hour()
             key = _key(team, hour)
+            check_new_path("team", team, TEAM_BYTES_MAX)
             row = self._store.get(CONTROL, key, consistent=True)
             used, version = (0, 0) if row is None else (int(row["alert_count"]), int(row["version"]))
             if used + alerts > per_hour:

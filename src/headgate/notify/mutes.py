@@ -101,6 +101,9 @@ class Mutes:
             )
         if not by.strip() or not reason.strip():
             raise InvalidPayloadError("mute: give your name and a reason; both are recorded in the audit log")
+        for field, pattern in (("event", event), ("pipeline", pipeline), ("owner", owner)):
+            if not pattern.isprintable() or not pattern.strip():
+                raise InvalidPayloadError(f"mute: {field} {pattern[:60]!r}: use a name, or a pattern with '*' and '?'")
         mute = Mute(
             mute_id=self._ids.make("mute"),
             until_ms=until_ms,

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError
+from headgate.ids import check_new_path
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.field_values import moment_ms
 from headgate.pipelines.schedule.sensor_periods import (
@@ -149,6 +150,7 @@ class Sensors:
         period or data, and `ConflictError` if a write of `also` is refused.
         """
         base, named = _checked_key(key, period)
+        check_new_path("sensor key", base, KEY_LENGTH_MAX, is_foreign=True)
         _check_data(base, data)
         claimed = None if named is not None else period_of_fields(data)
         for race in range(_RACES_MAX):

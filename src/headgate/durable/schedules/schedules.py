@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model import payload
-from headgate.durable.model.names import check_execution_id, check_name, check_not_built_in, check_tags
+from headgate.durable.model.names import check_name, check_new_execution_id, check_not_built_in, check_tags
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.rows import (
@@ -210,7 +210,7 @@ class Schedules:
             raise InvalidScheduleError(
                 "overlap buffer_one: a start by hand has skip, allow, cancel_other, terminate_other"
             )
-        started = check_execution_id(f"{schedule_id}/trigger-{request_id or self._ids.ulid()}")
+        started = check_new_execution_id(f"{schedule_id}/trigger-{request_id or self._ids.ulid()}")
         for _ in range(_ATTEMPTS_MAX):
             schedule, now_ms = self.get(schedule_id), self._now_ms()
             if self._store.get(EXECUTIONS, Key(started), consistent=True) is not None:

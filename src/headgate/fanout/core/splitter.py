@@ -254,7 +254,10 @@ def check_order(order: Order) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise DefinitionError(f"{name} is {value!r}: it must be finite")
     ranges = {
-        "group": (bool(order.group) and len(order.group) <= ID_CHARS_MAX, f"1 to {ID_CHARS_MAX} characters"),
+        "group": (
+            0 < len(order.group) <= ID_CHARS_MAX and order.group.isprintable(),
+            f"1 to {ID_CHARS_MAX} printable characters",
+        ),
         "campaign": (
             order.campaign is None or (0 < len(order.campaign) <= ID_CHARS_MAX and order.campaign.isprintable()),
             f"1 to {ID_CHARS_MAX} printable characters",
@@ -294,8 +297,7 @@ def check_run_id(run_id: str) -> None:
     """Raise `InvalidIdError` for an invalid fan-out id."""
     if not 1 <= len(run_id) <= ID_CHARS_MAX or not run_id.isprintable() or run_id.startswith("CAMPAIGN#"):
         raise InvalidIdError(
-            f"fan-out id {run_id[:60]!r}: it has 1 to {ID_CHARS_MAX} printable characters, and does not begin with "
-            "CAMPAIGN#"
+            f"fan-out id {run_id[:60]!r}: use 1 to {ID_CHARS_MAX} printable characters, not beginning with CAMPAIGN#"
         )
 
 

@@ -85,7 +85,7 @@ class FanoutControl:
                     f"{unknown[0]}: not a field of a policy; it has {sorted(Policy.__struct_fields__)}"
                 )
             policy: Policy = replace(fanout.rules(), **changes)
-            check_order(Order(group=fanout.group or "-", chunk_size=max(1, fanout.chunk_size), policy=policy))
+            check_order(Order(group="-", chunk_size=max(1, fanout.chunk_size), policy=policy))
             return {"policy": dump_policy(policy)}
 
         return self._change(run_id, "tuned", by, ", ".join(f"{k}={v}" for k, v in changes.items()), change)

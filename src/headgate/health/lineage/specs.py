@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from headgate.errors import InvalidIdError, InvalidPayloadError, PayloadTooLargeError
 from headgate.health.model import timestamps, urns
 from headgate.health.model.enums import Confidence, EntityType
+from headgate.ids import check_new_path
 
 TTL_SECONDS: Final = 90 * 24 * 3600
 TTL_SECONDS_MAX: Final = 3650 * 24 * 3600
@@ -131,6 +132,16 @@ def checked(spec: LineageSpec, now_ms: int) -> LineageSpec:
     )
     _check_count(read)
     return read
+
+
+def check_new(spec: LineageSpec) -> LineageSpec:
+    """Return a spec that a client sends. Raises `InvalidIdError` for an id that no URL reaches.
+
+    Ids of jobs that other systems report are taken as they are.
+    """
+    check_new_path("spec_id", spec.spec_id, SPEC_ID_BYTES_MAX, is_foreign=True)
+    check_new_path("producer_id", spec.producer_id, ID_BYTES_MAX, is_foreign=True)
+    return spec
 
 
 def spec_id(given: str) -> SpecId:

@@ -18,6 +18,7 @@ from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.model.timestamps import milliseconds, moment
 from headgate.health.model.urns import dataset_urn
 from headgate.health.resolution.conditions import Condition, Headers, Predicate
+from headgate.ids import check_new_path
 from headgate.store.catalogue.tables import DATASET_RESOLUTION, RESOLUTION_RULE, RULE_DATASET
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
@@ -160,6 +161,7 @@ def checked(rule: RuleSpec) -> RuleSpec:
     kind = _kind(rule)
     if not _PATTERN.fullmatch(rule.topic_pattern):
         raise InvalidPayloadError(f"{what}: topic_pattern: use 1 to 512 characters without spaces")
+    check_new_path(f"{what}: topic_pattern", rule.topic_pattern, 512, is_foreign=True)
     if not _NAME.fullmatch(rule.name):
         raise InvalidPayloadError(f"{what}: name: use 1 to 128 letters, digits and . _ -, beginning with one of these")
     if not (type(rule.priority) is int and 0 <= rule.priority <= PRIORITY_MAX):

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
-from headgate.health.lineage.specs import entity_id
+from headgate.health.lineage.specs import ID_BYTES_MAX, entity_id
 from headgate.health.model.enums import Confidence
 from headgate.health.model.signals import FUTURE_MS_MAX
 from headgate.health.model.timestamps import instant, milliseconds, moment
+from headgate.ids import check_new_path
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Query
@@ -94,6 +95,8 @@ class TopicProducers:
         conflicts.
         """
         key, now_ms = Key(_partition(topic), entity_id(producer_id)), int(self._clock.seconds() * 1000)
+        check_new_path("topic", topic, TOPIC_BYTES_MAX, is_foreign=True)
+        check_new_path("producer_id", producer_id, ID_BYTES_MAX, is_foreign=True)
         at = instant(now_ms) if seen_at is None else moment(seen_at, field="seen_at")
         if at > instant(now_ms + FUTURE_MS_MAX):
             raise InvalidPayloadError(f"seen_at {at} is in the future; it is {instant(now_ms)}")

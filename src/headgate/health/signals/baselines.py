@@ -13,6 +13,7 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, StoreBusyError, VersionConflictError
 from headgate.health.model.timestamps import instant
 from headgate.health.model.urns import dataset_urn
+from headgate.ids import check_new_path
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Query
@@ -73,6 +74,7 @@ class Baselines:
         for invalid numbers, and `StoreBusyError` after too many conflicts with other writers.
         """
         key = _key(urn, metric)
+        check_new_path("metric", metric, METRIC_BYTES_MAX)
         values = _checked(baseline_value, stddev, sample_count)
         for _ in range(ATTEMPTS_MAX):
             row = self._store.get(CONTROL, key, consistent=True)

@@ -17,6 +17,7 @@ from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source, open_input
 from headgate.file_roots import FileRoots
+from headgate.ids import check_new_path
 from headgate.serve.rest.parameters import Name
 
 # Target number of chunks: enough to keep workers busy, few enough to inspect.
@@ -76,6 +77,7 @@ def read_order(content: bytes, files: FileRoots | None) -> Asked:
         raise InvalidPayloadError(f"body: {exc}") from exc
     if new.handler is not None and not _HANDLER.fullmatch(new.handler):
         raise DefinitionError(f"handler {new.handler[:80]!r}: write module:function, such as prices:update")
+    check_new_path("group", new.group)
     source = _source(new, files)
     order = Order(
         group=new.group,

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
-from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
+from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec, check_new
+from headgate.health.lineage.specs import spec_id as checked_spec_id
 from headgate.health.model import enums, timestamps, urns
 
 
@@ -51,11 +52,12 @@ def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
         raise InvalidPayloadError(f"spec {spec_id[:80]}: {exc}") from exc
     if read.spec_id not in ("", spec_id):
         raise InvalidPayloadError(f"spec_id {read.spec_id[:80]!r}: the path has {spec_id[:80]}")
+    checked_spec_id(spec_id)
     sides = (read.dataset_reads, read.dataset_writes, read.column_reads, read.column_writes)
     entries = [each for side in sides for each in side if isinstance(each, EntryIn)]
     producer_id = read.producer_id or _only(entries, "entity_id", spec_id) or _named(spec_id)
     kind = read.producer_type or _only(entries, "entity_type", spec_id) or "JOB"
-    return LineageSpec(
+    spec = LineageSpec(
         spec_id=spec_id,
         producer_id=producer_id,
         producer_name=read.producer_name or _only(entries, "entity_name", spec_id),
@@ -70,6 +72,7 @@ def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
         ttl_seconds=read.ttl_seconds,
         is_complete=read.is_complete,
     )
+    return check_new(spec)
 
 
 def registered_spec(spec: LineageSpec, registered: Callable[[str], str]) -> LineageSpec:

@@ -9,7 +9,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
 from headgate.health.lineage.service import PAGE, PAGE_MAX, Entries
-from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
+from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec, check_new
 from headgate.health.model import enums, urns
 from headgate.health.model.enums import Confidence, EntityType
 from headgate.health.model.timestamps import instant
@@ -105,7 +105,7 @@ def spec_of(message: pb.UpdateLineageRequest, now_ms: int) -> LineageSpec:
         )
     entity = entities.get(producer_id)
     kind = message.producer_type or (entity.entity_type if entity is not None else "")
-    return LineageSpec(
+    spec = LineageSpec(
         spec_id=message.spec_id,
         producer_id=producer_id,
         updated_at=timestamp_of(message, "updated_at") or instant(now_ms),
@@ -120,6 +120,7 @@ def spec_of(message: pb.UpdateLineageRequest, now_ms: int) -> LineageSpec:
         ttl_seconds=message.ttl_seconds or TTL_SECONDS,
         is_complete=not message.partial,
     )
+    return check_new(spec)
 
 
 def _entries_message(page: Entries) -> pb.GetLineageResponse:
