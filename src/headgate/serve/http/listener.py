@@ -7,9 +7,10 @@ import contextlib
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
+import structlog
 import uvicorn
 from litestar.types import ASGIApp
 
@@ -24,6 +25,10 @@ _BACKLOG: Final = 512
 # uvicorn's main loop runs ten times a second.
 _TICKS_PER_SECOND: Final = 10
 _START_FAILED: Final = 3
+# Connections accepted in one pass of the event loop, and the pause after an error.
+_ACCEPTED_MAX: Final = 64
+_PAUSE_SECONDS: Final = 1.0
+_log = structlog.get_logger(__name__)
 
 
 class HttpServer:
@@ -92,6 +97,55 @@ class HttpServer:
         self._socket.close()
 
 
+class _Acceptor:
+    """Accepts the waiting connections of a socket, many in a pass of the event loop.
+
+    uvloop accepts one a pass. Under overload a pass takes long, and a probe would wait behind every other new client.
+    """
+
+    def __init__(
+        self, listener: socket.socket, open_connection: Callable[[socket.socket], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._listener = listener
+        self._open = open_connection
+        self._loop = asyncio.get_running_loop()
+        # The loop holds tasks weakly.
+        self._opening: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        listener.settimeout(0)
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return at once: uvicorn waits for the connections itself."""
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_MAX):
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                # No file descriptor or memory left.
+                self._pause(exc)
+                return
+            connection.settimeout(0)
+            opening = self._loop.create_task(self._open(connection))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    def _pause(self, error: OSError) -> None:
+        """Stop accepting for a second: the socket stays readable, and the loop would spin."""
+        _log.error("connections cannot be accepted", action="http.accept", error=error.strerror)
+        self._loop.remove_reader(self._listener)
+        self._retry = self._loop.call_later(_PAUSE_SECONDS, self._loop.add_reader, self._listener, self._accept)
+
+
 class _Uvicorn(uvicorn.Server):
     def __init__(
         self,
@@ -108,23 +162,24 @@ class _Uvicorn(uvicorn.Server):
         self._every_second = every_second
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as uvicorn does, with a time limit for TLS handshakes."""
+        """Start as uvicorn does, with a time limit for TLS handshakes, and accept connections in batches."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(_START_FAILED)
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                self._protocol,
-                sock=each,
-                ssl=self._tls,
-                backlog=self.config.backlog,
-                ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds,
-            )
-            for each in sockets or []
-        ]
+        # An acceptor has the methods of a server that uvicorn calls.
+        self.servers = [_Acceptor(each, self._open) for each in sockets or []]  # type: ignore[misc]
         self.started = True
         self.listening.set()
+
+    async def _open(self, connection: socket.socket) -> None:
+        """Serve an accepted connection. A client that breaks it off at once, or fails the TLS handshake, is dropped."""
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds,
+            )
 
     async def on_tick(self, counter: int) -> bool:
         """Check the times of all connections once a second."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import uvloop
 
 from headgate.serve.http.listener import HttpServer
 from headgate.settings import Address, LimitSettings
@@ -129,6 +132,29 @@ def test_streams__that_have_begun__do_not_count() -> None:
         assert await quick.status() == 200
 
     serve(check)
+
+
+def test_connections__many_at_once__are_accepted_in_a_few_passes_of_the_loop() -> None:
+    async def run() -> int:
+        app = App()
+        server = HttpServer(Address("127.0.0.1", 0))
+        serving = await server.start(app, grace_seconds=1)
+        # Connected by the kernel, while the loop of the server does not run.
+        clients = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(200)]
+        for client in clients:
+            client.sendall(b"GET /quick HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        passes = 0
+        while len(app.paths) < len(clients):
+            await asyncio.sleep(0)
+            passes += 1
+        for client in clients:
+            client.close()
+        await server.drain()
+        await serving
+        return passes
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) < 100
 
 
 def test_body__expected_or_long__is_refused_without_reading_it() -> None:
