@@ -93,7 +93,9 @@ def test_up__fresh_folder__is_ready_with_a_home_of_its_own(tmp_path: Path) -> No
         assert server.home == tmp_path / ".headgate"
         assert server.stdout.count("\n") == 1
         assert httpx.get(f"{server.url}/health/ready").json()["status"] == "ok"
-        assert sorted(path.name for path in server.home.iterdir() if "-" not in path.name) == [
+        # Sockets are beside the database if the path is short enough.
+        names = {path.name for path in server.home.iterdir()} - {"headgate.db.wake"}
+        assert sorted(name for name in names if "-" not in name) == [
             "headgate.db",
             "headgate.db.lock",
             "keys.json",
