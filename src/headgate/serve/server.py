@@ -201,7 +201,7 @@ class Server:
         methods = self._rpcs.methods.values()
         grpc = GrpcServer(
             self._settings.grpc,
-            [partial(add_methods, self._rpcs), partial(add_reflection, methods)],
+            [partial(add_methods, self._rpcs, limits=self._settings.limits), partial(add_reflection, methods)],
             names=services(methods),
             tls=self._tls,
             limits=self._settings.limits,

@@ -27,7 +27,7 @@ from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
 from headgate.serve.rpc.methods import Method, MethodRegistry, RpcCall, services
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.settings import Address
+from headgate.settings import Address, LimitSettings
 from headgate.telemetry import Tracing
 
 PACKAGE = "observability.statestore.v1"
@@ -89,6 +89,7 @@ async def opened_ports(
     identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
     remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
     checks: CallChecks | None = None,
+    limits: LimitSettings | None = None,
 ) -> AsyncIterator[Ports]:
     """Serve methods on both ports."""
     clock, pool = SystemClock(), WorkPool(threads_max=4)
@@ -104,7 +105,7 @@ async def opened_ports(
     )
     grpc_server = GrpcServer(
         ANY_PORT,
-        [lambda server: add_methods(dispatcher, server), lambda server: add_reflection(methods, server)],
+        [lambda server: add_methods(dispatcher, server, limits=limits), lambda server: add_reflection(methods, server)],
         names=services(methods),
     )
     http = HttpServer(ANY_PORT)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -19,11 +20,11 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # it has no stubs
 )
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]
 
-from headgate.errors import SettingsError
+from headgate.errors import ServerBusyError, SettingsError
 from headgate.serve.http.tls import Tls
 from headgate.serve.rpc.codec import Binary
 from headgate.serve.rpc.dispatcher import CORRELATION, Dispatcher
-from headgate.serve.rpc.errors import RpcFailure
+from headgate.serve.rpc.errors import RpcFailure, failure
 from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, merge_headers, services
 from headgate.settings import Address, LimitSettings
 
@@ -35,8 +36,9 @@ _STABLE: Final = "grpc.reflection.v1"
 _REFLECT: Final = "ServerReflection"
 
 
-def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server) -> None:
-    """Register the methods of `dispatcher`."""
+def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server, *, limits: LimitSettings | None = None) -> None:
+    """Register the methods of `dispatcher`. Beyond `limits.in_flight` unary calls, further ones are refused at once."""
+    gate = _CallGate((LimitSettings() if limits is None else limits).in_flight)
     by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
     for method in dispatcher.methods.values():
         handlers = by_service.setdefault(method.service, {})
@@ -44,7 +46,7 @@ def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server) -> None:
         handlers[method.name] = (
             grpc.unary_stream_rpc_method_handler(_stream(dispatcher, method))
             if method.is_stream
-            else grpc.unary_unary_rpc_method_handler(_unary(dispatcher, method))
+            else grpc.unary_unary_rpc_method_handler(_unary(dispatcher, method, gate))
         )
     for service, handlers in by_service.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -76,11 +78,32 @@ def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers((added,))
 
 
-def _unary(dispatcher: Dispatcher, method: Method) -> Callable[[bytes, Any], Any]:
+class _CallGate:
+    """Counts unary calls in progress. A stream may last for hours, and waits for its client."""
+
+    def __init__(self, calls_max: int) -> None:
+        self._calls_max = calls_max
+        self._calls = 0
+
+    @contextmanager
+    def entered(self, method: Method) -> Iterator[None]:
+        """Count a call. Raises `RpcFailure` if there are too many."""
+        if self._calls >= self._calls_max:
+            busy = ServerBusyError(f"the server is overloaded: {self._calls} calls in progress; retry in a moment")
+            raise failure(busy, method.request)
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+
+def _unary(dispatcher: Dispatcher, method: Method, gate: _CallGate) -> Callable[[bytes, Any], Any]:
     async def answer(content: bytes, context: Any) -> bytes:  # noqa: ANN401 - untyped in gRPC
         call, name = _call(dispatcher, context)
         try:
-            return await dispatcher.unary(API, method, content, _BINARY, call, name)
+            with gate.entered(method):
+                return await dispatcher.unary(API, method, content, _BINARY, call, name)
         except RpcFailure as exc:
             return await _abort(context, exc, name)
 

@@ -48,6 +48,7 @@ from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.settings import LimitSettings
 from headgate.store import deadlines
 from headgate.telemetry import Tracing
 from tests.integration.serve.rpc_ports import ANYONE, PACKAGE, Ports, declared, talk
@@ -561,6 +562,30 @@ def test_call__server_is_not_ready__is_unavailable_with_a_delay_on_every_protoco
 async def _never(_request: Any, _call: RpcCall) -> AsyncIterator[Any]:
     raise AssertionError("it must not be called")
     yield  # A generator.
+
+
+def test_call__as_many_in_progress_as_allowed__is_refused_at_once_and_accepted_afterwards() -> None:
+    release, begun = threading.Event(), list[str]()
+
+    def slow(request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
+        begun.append(request.dataset_urn)
+        assert release.wait(10)
+        return answering(request, call)
+
+    async def scenario(ports: Ports) -> tuple[grpc.aio.AioRpcError, list[bytes]]:
+        busy = [asyncio.create_task(ports.grpc(GET, REQUEST)) for _ in range(2)]
+        while len(begun) < 2:
+            await asyncio.sleep(0.001)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ports.grpc(GET, REQUEST)
+        release.set()
+        return caught.value, [*await asyncio.gather(*busy), await ports.grpc(GET, REQUEST)]
+
+    refused, answers = talk(declared(GetSignalState=slow), scenario, limits=LimitSettings(in_flight=2))
+
+    assert refused.code() is grpc.StatusCode.UNAVAILABLE
+    assert dict(refused.trailing_metadata() or ())["headgate-code"] == "server_busy"
+    assert len(answers) == 3
 
 
 def test_call__metadata_larger_than_the_limit__is_refused() -> None:
