@@ -88,7 +88,6 @@ soak: $(STAMP)  ## kill -9 a thousand times, an hour of simulated seeds, attacks
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
-	HEADGATE_TEST_OPENAPI_EXAMPLES=$${EXAMPLES:-50} $(BIN)/pytest -s tests/acceptance/test_openapi.py
 	$(BIN)/python -m tests.soak
 
 audit:  ## scan the locked dependencies for known vulnerabilities, where a database is reachable

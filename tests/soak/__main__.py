@@ -1,12 +1,13 @@
-"""Run the soaks and write docs/reliability.md.
+"""Run the soaks, print their figures, and replace their sections of docs/reliability.md.
 
-python -m tests.soak                      all parts at full length, about two hours
-python -m tests.soak crashes --kills 50   one part, shorter, printed only
+python -m tests.soak                      all parts at full length, about three hours
+python -m tests.soak crashes --kills 50   one part, shorter
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -14,11 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.soak import attacks, crashes, memory, seeds
+from tests.soak import attacks, crashes, memory, overload, requests, seeds
 from tests.soak.figures import Figure
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
-PARTS: Final = ("crashes", "seeds", "attacks", "memory")
+PARTS: Final = ("crashes", "seeds", "attacks", "requests", "overload", "memory")
+_HEAD: Final = ("| Measured | Result |", "|---|---|")
+_OPENING: Final = """# Reliability
+
+What was measured, with the command that prints it and writes its section. `make soak` runs all of them.
+"""
 
 
 def main() -> int:
@@ -28,22 +34,29 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1_000)
     parser.add_argument("--seed-minutes", type=float, default=60.0)
     parser.add_argument("--memory-minutes", type=float, default=30.0)
+    parser.add_argument("--examples", type=int, default=50)
     chosen = parser.parse_args()
     ok = True
-    sections: list[str] = []
     for part in chosen.parts or PARTS:
         began = time.monotonic()
         figures = _run(part, chosen)
         minutes = (time.monotonic() - began) / 60
         rows = [f"| {each.what} | {each.value}{'' if each.holds else ' **(not as it must be)**'} |" for each in figures]
-        sections.append(
-            "\n".join([f"## {part.capitalize()}", "", _about(part, chosen, minutes), "", *_HEAD, *rows, ""])
-        )
+        section = "\n".join([_title(part), "", _about(part, chosen, minutes), "", *_HEAD, *rows, ""])
         ok &= all(each.holds for each in figures)
-        print(sections[-1], flush=True)
-    if not chosen.parts:
-        PAGE.write_text("\n".join([_OPENING, *sections]))
+        print(section, flush=True)
+        PAGE.write_text(with_section(PAGE.read_text() if PAGE.exists() else _OPENING, section))
     return 0 if ok else 1
+
+
+def with_section(page: str, section: str) -> str:
+    """Return the page with a section in place of the one of the same title, in the order of the parts."""
+    title = section.partition("\n")[0]
+    opening, *sections = re.split(r"(?m)^(?=## )", page)
+    kept = [each for each in sections if not each.startswith(f"{title}\n")]
+    order = [_title(part) for part in PARTS]
+    ordered = sorted([*kept, section], key=lambda each: order.index(each.partition("\n")[0]))
+    return "\n".join(each.rstrip("\n") + "\n" for each in [opening, *ordered])
 
 
 def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
@@ -52,25 +65,26 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "crashes": lambda: crashes.run(Path(folder), chosen.kills),
             "seeds": lambda: seeds.run(60 * chosen.seed_minutes),
             "attacks": attacks.run,
+            "requests": lambda: requests.run(chosen.examples),
+            "overload": overload.run,
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }
         return runs[part]()
+
+
+def _title(part: str) -> str:
+    return f"## {part.capitalize()}"
 
 
 def _about(part: str, chosen: argparse.Namespace, minutes: float) -> str:
     flags = {
         "crashes": f" --kills {chosen.kills}",
         "seeds": f" --seed-minutes {chosen.seed_minutes:g}",
+        "requests": f" --examples {chosen.examples}",
         "memory": f" --memory-minutes {chosen.memory_minutes:g}",
     }
-    return f"`python -m tests.soak {part}{flags.get(part, '')}`, {minutes:.0f} minutes."
+    return f"`python -m tests.soak {part}{flags.get(part, '')}`, {minutes:.0f} minutes on two cores."
 
-
-_HEAD: Final = ("| Measured | Result |", "|---|---|")
-_OPENING: Final = """# Reliability
-
-What was measured, with the command that prints it. `make soak` runs all of it and writes this page.
-"""
 
 if __name__ == "__main__":
     sys.exit(main())
