@@ -11,6 +11,7 @@ import pickle
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -106,12 +107,10 @@ async def _serve(
         identify=lambda call: call.principal,
         bulk=bulk,
     )
-    handler = _CallHandler(dispatcher, health, registry)
     disconnected = asyncio.Event()
-    connection = IntakeConnection(cache, clock, on_frame=handler.on_frame, on_lost=disconnected.set)
-    handler.connection = connection
-    with cache.forwarding(connection.invalidate):
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
+    handler = _CallHandler(dispatcher, health, registry, cache, on_lost=disconnected.set)
+    with cache.forwarding(handler.connection.invalidate):
+        await asyncio.get_running_loop().create_unix_connection(lambda: handler.connection, sock=end)
         freeze_heap()
         set_switch_interval()
         heartbeat = asyncio.create_task(handler.send_heartbeats())
@@ -123,18 +122,25 @@ async def _serve(
 
 
 class _CallHandler:
-    """Answers calls of a connection, each in its own task."""
+    """Answers calls of its connection, each in its own task."""
 
-    connection: IntakeConnection
-
-    def __init__(self, dispatcher: Dispatcher, health: HealthService, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        health: HealthService,
+        registry: CollectorRegistry,
+        cache: Cache,
+        *,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.connection = IntakeConnection(cache, dispatcher.clock, on_frame=self._on_frame, on_lost=on_lost)
         self._dispatcher = dispatcher
         self._evidence = health.evidence
         self._registry = registry
         self._tasks: set[asyncio.Task[None]] = set()
         self._shed: dict[str, int] = {}
 
-    def on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, CallFrame):
             task = asyncio.create_task(self._answer(frame))
             self._tasks.add(task)
