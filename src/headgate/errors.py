@@ -405,7 +405,7 @@ class ThrottledError(TransientError):
 class StoreUnavailableError(TransientError):
     """The store refuses for a cause that an operator has to remove: the disk, its mount or the file.
 
-    A process goes on and tries again: the store recovers by itself when the cause is gone.
+    Processes continue and retry: the store recovers when the cause is removed.
     """
 
     code = "store_unavailable"

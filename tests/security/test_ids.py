@@ -1,6 +1,6 @@
 """Attack: create things under ids that are paths, hidden, unprintable or too long, and that no URL reaches.
 
-Every door is tried: REST, Connect, the commands and the SDK. An id is refused with a message that names the field and
+Every API is tried: REST, Connect, the commands and the SDK. An id is refused with a message that names the field and
 what is allowed.
 """
 
@@ -275,7 +275,7 @@ def test_command__with_an_id_that_no_url_reaches__fails_and_names_it(target: Tar
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[Environment]:
-    app = hg.App("doors")
+    app = hg.App("ids")
 
     @app.workflow
     async def noop() -> None:
@@ -303,7 +303,7 @@ def test_sdk__fan_out_and_schedule_under_an_id_that_no_url_reaches__are_refused(
 
 @pytest.mark.parametrize("identifier", [each for each in NAMES if each], ids=lambda each: repr(each[:12]))
 def test_sdk__subscription_and_workflow_under_such_a_name__are_refused(identifier: str) -> None:
-    app = hg.App("doors")
+    app = hg.App("ids")
 
     async def noop() -> None:
         return

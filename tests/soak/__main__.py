@@ -28,7 +28,7 @@ What was measured, with the command that prints it and writes its section. `make
 
 
 def main() -> int:
-    """Run the chosen parts; return 1 if a figure is not as it must be."""
+    """Run the chosen parts; return 1 if a figure misses its requirement."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--kills", type=int, default=1_000)
@@ -41,7 +41,7 @@ def main() -> int:
         began = time.monotonic()
         figures = _run(part, chosen)
         minutes = (time.monotonic() - began) / 60
-        rows = [f"| {each.what} | {each.value}{'' if each.holds else ' **(not as it must be)**'} |" for each in figures]
+        rows = [f"| {each.what} | {each.value}{'' if each.holds else ' **(requirement missed)**'} |" for each in figures]
         section = "\n".join([_title(part), "", _about(part, chosen, minutes), "", *_HEAD, *rows, ""])
         ok &= all(each.holds for each in figures)
         print(section, flush=True)

@@ -112,7 +112,7 @@ def writers() -> list[Writer]:
 
 
 def run(folder: Path, kills: int, *, seed: int = 20261118) -> list[Figure]:
-    """Kill the server so often, then check every acknowledged write, the audit log and the file."""
+    """Kill the server `kills` times, then check every acknowledged write, the audit log and the file."""
     chance = random.Random(seed)
     port = _free_port()
     arguments = ("--home", str(folder / "home"), "--http", f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Figures: one measured fact and whether it is as it must be."""
+"""Figures: one measured fact and whether it meets its requirement."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Level(NamedTuple):
 
 
 def take(level: Level | None, rate: Rate, now: float) -> tuple[Level, float]:
-    """Take a token. Return the new level, and the seconds until a token is there; 0 means that one was taken.
+    """Take a token. Return the new level, and the seconds until a token is available; 0 means that one was taken.
 
     A bucket without a level is full. A refused request takes nothing.
     """
@@ -47,7 +47,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait_seconds(self, key: str, now: float) -> float:
-        """Take a token of `key`; return 0, or the seconds until one is there."""
+        """Take a token of `key`; return 0, or the seconds until one is available."""
         with self._lock:
             level, seconds = take(self._levels.get(key), self._rate, now)
             self._levels[key] = level

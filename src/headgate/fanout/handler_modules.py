@@ -54,8 +54,8 @@ def is_own_function(found: object, module_name: str, access: LocalAccess) -> boo
     """Whether the module itself defines this function.
 
     An import of another module's function would otherwise be a handler, such as `system` after `from os import system`.
-    Classes are none: calling one may do anything that its bases do. A package that the operator has allowed may also
-    have functions written in C.
+    A class is not a handler: calling it runs code of its bases. A package that the operator has allowed may also have
+    functions written in C.
     """
     try:
         plain = inspect.unwrap(found.__func__ if inspect.ismethod(found) else found)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ class ServerProbes:
     ) -> None:
         """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any.
 
-        `faults` are the conditions that calls of the store have met.
+        `faults` are the conditions that store calls have recorded.
         """
         self.phase = Phase.STARTING
         self._version = version

@@ -1,4 +1,4 @@
-"""Store recovery: a thread that writes to the store while a condition lasts, to notice its end without a request."""
+"""Store recovery: a thread that tries a write while a store condition lasts, so that its end needs no request."""
 
 from __future__ import annotations
 

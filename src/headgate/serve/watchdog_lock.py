@@ -14,14 +14,14 @@ LOCK: Final = "watchdog.lock"
 
 
 class WatchdogLock:
-    """The right to be the watchdog of a home: the file that the name of the lock refers to, with an `flock` on it.
+    """A lock file in the home. Its holder is the watchdog of the home.
 
-    The newer watchdog puts a file of its own in the place of the older one's; the older one sees that the name refers
-    to another file. The kernel releases the `flock` when its process ends, however it ends.
+    Each watchdog creates its own file, locks it with `flock` and renames it to the lock's name. The older watchdog
+    detects that the name refers to another file. The kernel releases the `flock` when the process ends or is killed.
     """
 
     def __init__(self, home: Path) -> None:
-        """Take the lock over. Raises `StoreUnavailableError` if the home cannot be written."""
+        """Take the lock from the current holder. Raises `StoreUnavailableError` if the home cannot be written."""
         self._path = home / LOCK
         draft = home / f".{LOCK}.{secrets.token_hex(4)}"
         try:
@@ -40,7 +40,7 @@ class WatchdogLock:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            # Unreachable for a while.
+            # Temporarily unreachable.
             return True
 
     def close(self) -> None:

@@ -32,8 +32,8 @@ RESTART_SECONDS: Final = 2.0
 # Minimum pause after a tick that could not evaluate everything.
 DEGRADED_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 3.0
-# How soon a watchdog notices a newer one, or that its home is gone.
-_LOOK_SECONDS: Final = 1.0
+# Interval of the checks for a newer watchdog and for a missing home.
+_CHECK_SECONDS: Final = 1.0
 _RESTART_SECONDS_MAX: Final = 60.0
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ def run(
             report = watchdog.tick()
             until = clock.monotonic() + pause_seconds(report, watchdog.seconds_until_next())
             while not once and clock.monotonic() < until and lock is not None and _is_in_place(database, lock):
-                if stopping.wait(min(_LOOK_SECONDS, max(0.0, until - clock.monotonic()))):
+                if stopping.wait(min(_CHECK_SECONDS, max(0.0, until - clock.monotonic()))):
                     return not report.is_degraded
             if once:
                 return not report.is_degraded
@@ -83,7 +83,7 @@ def _is_in_place(database: _Database, lock: WatchdogLock) -> bool:
 
 
 def _is_wanted(database: _Database, lock: WatchdogLock) -> bool:
-    """Whether to go on. Logs why not."""
+    """Whether the watchdog continues. Logs the reason if it does not."""
     if database.is_gone():
         return False
     if not lock.is_held():
@@ -116,7 +116,7 @@ class _Database:
                 self._initial = self._path.stat()
 
     def is_in_place(self) -> bool:
-        """Whether the file is the one of the start, as far as can be seen."""
+        """Whether the file is the one that was opened. True if that cannot be checked now."""
         if self._path is None:
             return True
         try:
@@ -187,7 +187,7 @@ class WatchdogChild:
         """Wait while the database is gone, and return whether to go on."""
         if not self._stopping.is_set() and self._database.is_gone():
             while not self._database.is_in_place():
-                if self._stopping.wait(_LOOK_SECONDS):
+                if self._stopping.wait(_CHECK_SECONDS):
                     break
         return not self._stopping.is_set()
 

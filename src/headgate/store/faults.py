@@ -1,4 +1,4 @@
-"""Store faults: the conditions that keep a store from being read or written, each logged once at its begin and end."""
+"""Store faults: conditions that keep a store from being read or written. Logs when each one begins and ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from msgspec import Struct
 
 from headgate.errors import CorruptionError, StoreDamagedError, StoreUnavailableError
 
-# A condition ends with a successful write, but not sooner after the last failure: on a disk that is nearly full, small
-# writes succeed between larger ones that fail.
+# A condition ends with a successful write at least this long after the last failure: on a disk that is nearly full,
+# small writes succeed between larger ones that fail.
 QUIET_SECONDS: Final = 2.0
-# Conditions that last until the process is started again.
+# Conditions that last until the process restarts.
 _LASTING: Final = frozenset({StoreDamagedError.code, CorruptionError.code})
 _NAMES: Final[Mapping[str, str]] = {CorruptionError.code: "store corrupt row"}
 
 
 class StoreFault(Struct, frozen=True):
-    """A condition that lasts. `fact` is the message of its last error, `failures` the number of failed calls."""
+    """An active condition. `fact` is the message of its last error, `failures` the number of failed calls."""
 
     code: str
     fact: str
@@ -49,7 +49,7 @@ class StoreFaults:
 
     @property
     def damage(self) -> StoreFault | None:
-        """The damage of the file, if a call has met one."""
+        """The damage of the file, if a call has found any."""
         return self._faults.get(StoreDamagedError.code)
 
     def current(self) -> list[StoreFault]:

@@ -88,7 +88,7 @@ def accept_loss(
     if as_json:
         echo_json({"lost": lost})
     elif lost:
-        typer.echo(f"keys {', '.join(lost)} are given up; the server can be started")
+        typer.echo(f"loss of keys {', '.join(lost)} accepted; the server can be started")
     else:
         typer.echo("no key is lost; nothing was changed")
 

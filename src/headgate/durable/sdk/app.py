@@ -274,7 +274,7 @@ class App(Router):
         return declared[name]
 
     def _declare(self, known: dict[str, Any], kind: str, name: str, definition: object) -> None:
-        # Headgate declares its own subscriptions here too; its workflows and activities it registers directly.
+        # Headgate declares its own subscriptions here, but registers its workflows and activities directly.
         if kind != "subscription" and is_built_in(name):
             raise DefinitionError(
                 f"{kind} {name}: names that begin with {BUILT_IN!r} are reserved for Headgate; give another name="

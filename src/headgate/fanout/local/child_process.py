@@ -140,7 +140,7 @@ class Child:
             message = "the process was killed from outside, which is what the system does when memory runs out"
             return Death(ErrorClass.OOM, message, jobs, self.is_ready)
         if self._killed_as is None and -code in _STOP_SIGNALS:
-            # A service manager stops every process of a service at once; the chunk has done nothing wrong.
+            # A service manager stops all processes of a service at once; the attempt does not count.
             message = f"the process was stopped from outside by {signal.Signals(-code).name}"
             return Death(ErrorClass.LOST, message, jobs, self.is_ready)
         if self.channel.is_corrupt:

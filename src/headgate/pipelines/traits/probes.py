@@ -59,7 +59,7 @@ def file_exists(question: Question, files: FileRoots | None = None) -> Answer:
     """Whether there is a file at `path` of at least `minBytes` and at most `maxAge` old."""
     path = _allowed(text(question.config, "path"), files)
     try:
-        # The path is resolved: a link that took its place since is not followed.
+        # The path is resolved: a link that has replaced it since is not followed.
         found = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return not_met(f"there is no file {path}")
@@ -106,7 +106,7 @@ def sql_count(question: Question, files: FileRoots | None = None, clock: Clock =
     ends_at = clock.monotonic() + question.timeout_seconds
     try:
         with closing(_opened(path, min(_BUSY_SECONDS, question.timeout_seconds))) as connection:
-            # Checked again now that it is open: a link may have taken its place.
+            # Checked again after opening: a link may have replaced it.
             _allowed(str(path), files)
             connection.set_progress_handler(lambda: int(clock.monotonic() >= ends_at), _STEPS)
             row = connection.execute(query, parameters).fetchone()

@@ -17,7 +17,7 @@ from headgate.settings import LimitSettings, is_loopback
 
 # Unless set: writes a second of a caller with credentials, and of an address other than loopback.
 WRITES_PER_SECOND: Final = 2_000
-# A bucket holds the writes of so many seconds.
+# Capacity of a bucket, in seconds of writes.
 BURST_SECONDS: Final = 2.0
 
 

@@ -100,7 +100,8 @@ class HttpServer:
 class _Acceptor:
     """Accepts the waiting connections of a socket, many in a pass of the event loop.
 
-    uvloop accepts one a pass. Under overload a pass takes long, and a probe would wait behind every other new client.
+    uvloop accepts one connection in a pass. Under overload passes are long, and a probe would wait behind all other new
+    clients.
     """
 
     def __init__(
@@ -109,14 +110,14 @@ class _Acceptor:
         self._listener = listener
         self._open = open_connection
         self._loop = asyncio.get_running_loop()
-        # The loop holds tasks weakly.
+        # The loop holds only weak references to tasks.
         self._opening: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         listener.settimeout(0)
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -172,7 +173,7 @@ class _Uvicorn(uvicorn.Server):
         self.listening.set()
 
     async def _open(self, connection: socket.socket) -> None:
-        """Serve an accepted connection. A client that breaks it off at once, or fails the TLS handshake, is dropped."""
+        """Serve an accepted connection. Drop a client that disconnects at once or fails the TLS handshake."""
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol,

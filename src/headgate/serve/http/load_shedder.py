@@ -4,9 +4,9 @@ Two queues grow under overload. Requests that are answered on the event loop wai
 them: a pass accepts requests for a limited time and refuses the rest. Requests that become tasks wait for each other:
 their number is limited. Both limits depend on the priority of a request.
 
-A refusal costs a few microseconds, far less than an answer, but ten times as many requests are refused as answered. It
-is therefore sent a moment later: a client with a bounded number of connections then asks less often, and the event loop
-comes back sooner to the requests that it accepted.
+A refusal costs a few microseconds, far less than an answer, but under overload most requests are refused. A refusal is
+therefore sent after a short delay: a client with a bounded number of connections sends fewer requests, and the event
+loop has more time for accepted ones.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from prometheus_client.registry import Collector
 from headgate.serve.http.fast_path import FullResponse, head_of
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
 
-# A pass of the event loop accepts requests of normal priority for so long.
+# Time for which a pass of the event loop accepts requests of normal priority.
 PASS_SECONDS: Final = 0.05
 RETRY_AFTER_SECONDS: Final = 1
-# A refusal is sent after so long.
+# Delay before a refusal is sent.
 HOLD_SECONDS: Final = 0.04
 # Refusals that are due within this time are sent together.
 _TOLERANCE_SECONDS: Final = 0.005
-# Key of a scope whose request is counted already.
+# Scope key of a request that is already counted.
 BEGUN: Final = "headgate.begun"
 _log = structlog.get_logger(__name__)
 _DETAIL: Final = "the server is overloaded and did not start the request; retry after the given time"
@@ -82,18 +82,18 @@ class LoadShedder(Collector):
         self._in_flight = 0
         self._pass_since: float | None = None
         self._unlogged = 0
-        # Refusals that are held back, with the times when they are due, in their order.
+        # Delayed refusals with the times when they are due, in order.
         self._held: deque[tuple[float, Callable[[FullResponse], None]]] = deque()
 
     def on_data(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         """Note that a pass of the event loop reads data."""
         if self._pass_since is None:
             self._pass_since = now
-            # Runs when everything that is ready now was read.
+            # Runs after all data that is ready now has been read.
             loop.call_soon(self._end_pass)
 
     def is_shedding(self, now: float) -> bool:
-        """Whether requests of low priority are refused now, and perhaps others."""
+        """Whether requests of low priority, at least, are refused now."""
         is_behind = self._pass_since is not None and now - self._pass_since >= self._seconds_max[Priority.LOW]
         return is_behind or self._in_flight >= self._tasks_max[Priority.LOW]
 
@@ -115,7 +115,7 @@ class LoadShedder(Collector):
         now: float,
         respond: Callable[[FullResponse], None],
     ) -> None:
-        """Count a refused request, and pass the response to `respond` after a moment."""
+        """Count a refused request, and pass the response to `respond` after `HOLD_SECONDS`."""
         self.count(priority)
         self._held.append((now + HOLD_SECONDS, respond))
         if len(self._held) == 1:

@@ -37,14 +37,14 @@ from headgate.telemetry import correlated
 # Limits of the head cache: entries, and bytes of one head.
 HEADS_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 2048
-# Bodies of at least so many digits share a budget while they are buffered, before their callers are known.
+# Bodies whose length has at least this many digits share a memory budget until their caller is authenticated.
 _LARGE_DIGITS: Final = 5
 LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
-# The body of a refused request is read up to so many digits of length; with a longer one the connection is closed.
+# The body of a refused request is read if its length has at most this many digits; otherwise the connection is closed.
 _DISCARDED_DIGITS_MAX: Final = 5
 # A whole head, with its URL; and what makes a request more than a plain one.
 _PLAIN: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (/[^ ]*) HTTP/1\.1\r\n(?:[^\r\n]+\r\n)+\r\n")
@@ -145,11 +145,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._counted: str | None = None
         # Why the request that is parsed is refused.
         self._refusal: Refusal | None = None
-        # Of a head that did not arrive at once: when it began, and at least so many of its bytes have arrived.
+        # Of a head that did not arrive at once: its start time, and a lower bound of its bytes received.
         self._is_in_head = False
         self._head_since = 0.0
         self._head_bytes = 0
-        # Of a body that did not arrive at once: the bytes since a time, and those that were no content.
+        # Of a body that did not arrive at once: bytes since a time, total bytes, and bytes of framing.
         self._body_since: float | None = None
         self._body_bytes = self._body_bytes_total = self._framing_bytes = 0
 
@@ -171,7 +171,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # The time of uvloop stands still within a pass.
+        # Not `loop.time`: uvloop's clock does not advance within a pass.
         now = monotonic()
         self.shedder.on_data(self.loop, now)
         if self.shedder.is_shedding(now) and self._shed_unparsed(data, now):

@@ -19,7 +19,7 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 
-# Errors of a write that found no room. Which errno it was, Python does not say.
+# Errors of a write without space. Python does not expose the errno.
 _NO_ROOM: Final = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
 # The operating system refuses the file; a later call may succeed.
 _DISK: Final = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_PROTOCOL")

@@ -153,7 +153,7 @@ class DatabaseFile:
                 if _meta(connection, "catalogue") == digest:
                     return
                 if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                    # First of all, because it is fixed with the first page: `headgate vacuum` needs it.
+                    # Must come first: the mode is fixed when the first page is written. `headgate vacuum` needs it.
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                     # Before the first table and before WAL mode, so that the id is in the file's own header.
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
