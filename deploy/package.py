@@ -102,7 +102,7 @@ def _tree(folder: Path, under: str) -> dict[str, Path]:
 
 
 def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
-    """Return a module as Python keeps it. Nobody could write it down in a Lambda, and each start would compile anew."""
+    """Return a compiled module. A Lambda cannot store its bytecode, so that each cold start would compile it again."""
     try:
         py_compile.compile(
             str(path),

@@ -22,7 +22,7 @@ def rendered() -> str:
 
 
 def described(table: Table) -> dict[str, Any]:
-    """Return what Terraform needs to know of a table: what CreateTable would be told, and how items expire."""
+    """Return the Terraform input of a table: the parameters of CreateTable, and how items expire."""
     attributes = create_request(table, table.name)["AttributeDefinitions"]
     is_provisioned = table.billing is Billing.PROVISIONED
     return {

@@ -289,6 +289,6 @@ def _is_obsolete(alert: Alert, order: DeliveryOrder) -> bool:
     trigger = alert.delivery(order.channel, AlertAction.TRIGGER)
     if trigger is not None and trigger.state is DeliveryState.PENDING:
         raise NotYetError(f"alert {alert.alert_id}: it has not been sent to {order.channel} yet")
-    # A failed attempt may have arrived all the same.
+    # A failed attempt may have arrived nevertheless.
     is_skipped = trigger is not None and trigger.reference == _NOT_NEEDED and not trigger.attempts
     return trigger is None or trigger.state is DeliveryState.FAILED or is_skipped

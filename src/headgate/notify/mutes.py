@@ -31,7 +31,7 @@ _ATTRIBUTES: Final = ("mute_id", "event", "pipeline", "owner", "severity_max", "
 class Mute(Struct, frozen=True, kw_only=True):
     """Suppresses notices that match all patterns until a time. Patterns may contain `*` and `?`.
 
-    Notices above `severity_max` are sent all the same.
+    Notices above `severity_max` are sent nevertheless.
     """
 
     mute_id: str

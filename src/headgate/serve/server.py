@@ -240,7 +240,7 @@ class Server:
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if not stopping.is_set():
-            # The HTTP port has ended by itself.
+            # The HTTP port has stopped without a request.
             stop.fail()
 
     async def _drain(self, grpc: GrpcServer, grace_seconds: float) -> None:

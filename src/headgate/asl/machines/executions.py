@@ -228,7 +228,7 @@ class MachineExecutions:
         return ExecutionRequest(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
 
     def _check_functions(self, machine: str, definition: Machine, *, is_internal: bool) -> None:
-        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait for ever.
+        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait forever.
 
         Raises `InvalidIdError` for a function of Headgate itself, unless the machine is internal.
         """

@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EngineHost(Protocol):
-    """The worker that an engine runs in: claims activities for it, and learns what its turns have committed."""
+    """The worker that an engine runs in: claims activities for it, and receives what its turns have committed."""
 
     @property
     def worker_id(self) -> str:

@@ -96,7 +96,7 @@ class Command:
 
     def _checked_status(self, status: int, what: str) -> int:
         if not any(status == known for known in HTTPStatus) or not HTTPStatus.OK <= status < HTTPStatus.BAD_REQUEST:
-            raise DefinitionError(f"{what}: status {status!r}: use one that tells of success, 200 to 308")
+            raise DefinitionError(f"{what}: status {status!r}: use a status of success, 200 to 308")
         if self.has_output and status in WITHOUT_BODY:
             raise DefinitionError(f"{what}: status {status} has no body, and there is an output; choose another")
         return int(status)

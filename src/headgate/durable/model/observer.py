@@ -1,4 +1,4 @@
-"""Observer: learns of commits, so that the worker and the waiting callers of a process need not poll for them."""
+"""Observer: receives commits, so that the worker and the waiting callers of a process need not poll for them."""
 
 from __future__ import annotations
 

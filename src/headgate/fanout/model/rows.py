@@ -44,7 +44,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """How the chunks of a fan-out are run. Stored on its row, so that every worker applies the same policy."""
 
     max_attempts: int = 3
-    # Attempts whose worker vanished do not count as attempts; so many of them end a chunk.
+    # Maximum of attempts lost with their worker, which do not count as attempts; beyond it the chunk fails.
     lost_attempts_max: int = 20
     timeout_seconds: float = 900.0
     # Time-out in the slow lane; four times `timeout_seconds` by default.

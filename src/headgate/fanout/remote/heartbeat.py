@@ -88,7 +88,7 @@ class ChunkHeartbeat:
     def _send(self) -> None:
         with self._lock:
             left_seconds = self._deadline.left_seconds()
-            # A worker that hangs must not renew its lease for ever.
+            # A worker that hangs must not renew its lease forever.
             if self._stopping.is_set() or self.error is not None or left_seconds <= 0:
                 return
             lease_seconds = min(lease_of(self.claim.fanout), left_seconds + GRACE_SECONDS)

@@ -116,7 +116,7 @@ def _put(row: Item, now_ms: int) -> Write:
     item = {
         **CONTROL.key_attributes(_key(row["dataset_urn"])),
         "evidence_id": row["evidence_id"],
-        # An item with a time in the future must not stay the last success for ever.
+        # An item with a time in the future must not stay the last success forever.
         "created_at": min(row["created_at"], instant(now_ms)),
         TTL: now_ms // 1000 + _KEPT_SECONDS,
     }

@@ -78,7 +78,7 @@ class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def reason(self) -> str:
         """The state as one sentence."""
         if self.problem:
-            return f"the quarantine of {self.date} could not be read, and is taken for clean: {self.problem}"
+            return f"the quarantine of {self.date} could not be read, and counts as clean: {self.problem}"
         if self.state is QuarantineState.CLEAN:
             return f"nothing is in quarantine for {self.date}"
         named = sorted({reason for record in self.records for reason in record.reasons})[:3]

@@ -167,7 +167,7 @@ class BuiltinEvaluator:
         has_drifted = _either(sensor.data, "schemaDrift", "schema_drift") in (True, 1, "true", "True")
         value = {"nullRate": rate, "schemaDrift": has_drifted}
         if has_drifted and not may_drift:
-            return not_met(f"sensor {sensor.full_key} tells of another schema", value)
+            return not_met(f"sensor {sensor.full_key} reports another schema", value)
         if rate_max is None:
             return passed(f"the schema is as it was, by sensor {sensor.full_key}", value)
         if rate is None:

@@ -364,7 +364,7 @@ def _waived(log: RunLog) -> tuple[int | None, str]:
     order = log.order
     if order is not None and order.order in (Order.SKIP, Order.MARK_SUCCESS):
         return order.at_ms, f"{order.order} by {order.by}: {order.reason}"
-    # Marked as done without a run, and started later all the same.
+    # Marked as done without a run, and started later nevertheless.
     if log.succeeded_at_ms is not None and not log.succeeded_run_id:
         return log.succeeded_at_ms, f"{Order.MARK_SUCCESS} by hand"
     return None, ""

@@ -82,7 +82,7 @@ UlidId = Annotated[str, described(r"[\s\S]*[0-7][0-9A-HJKMNP-TV-Z]{25}")]
 
 
 class PageQuery(Struct, forbid_unknown_fields=True):
-    """Which page."""
+    """The page to return."""
 
     limit: Limit = 100
     cursor: Cursor | None = None
