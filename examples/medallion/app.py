@@ -62,7 +62,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _write(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name first, so that nobody ever reads half a file.
+    # Written under another name first, so that no reader sees half a file.
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(value))
     draft.replace(path)
