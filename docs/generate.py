@@ -126,15 +126,19 @@ def errors_page() -> str:
     assert _messages.__name__
     assert _problems.__name__
     for family, remedy in families.items():
-        for kind in (family, *filter(_is_public, family.__subclasses__())):
+        for kind in _with_subclasses(family):
             meaning = (kind.__doc__ or "").splitlines()[0]
             cells = (f"`{kind.code}`", kind.__name__, remedy, kind.http_status, kind.grpc_status, kind.exit_code)
             lines.append(f"| {' | '.join(map(str, cells))} | {_cell(meaning)} |")
     return "\n".join([*lines, ""])
 
 
-def _is_public(kind: type[errors.HeadgateError]) -> bool:
-    return kind.__module__.startswith("headgate.") and not kind.__name__.startswith("_")
+def _with_subclasses(kind: type[errors.HeadgateError]) -> Iterator[type[errors.HeadgateError]]:
+    """Yield a class and its public subclasses of Headgate, at any depth, in the order of their definition."""
+    if kind.__module__.startswith("headgate.") and not kind.__name__.startswith("_"):
+        yield kind
+        for each in kind.__subclasses__():
+            yield from _with_subclasses(each)
 
 
 def commands_page() -> str:

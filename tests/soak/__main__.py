@@ -41,7 +41,9 @@ def main() -> int:
         began = time.monotonic()
         figures = _run(part, chosen)
         minutes = (time.monotonic() - began) / 60
-        rows = [f"| {each.what} | {each.value}{'' if each.holds else ' **(requirement missed)**'} |" for each in figures]
+        rows = [
+            f"| {each.what} | {each.value}{'' if each.holds else ' **(requirement missed)**'} |" for each in figures
+        ]
         section = "\n".join([_title(part), "", _about(part, chosen, minutes), "", *_HEAD, *rows, ""])
         ok &= all(each.holds for each in figures)
         print(section, flush=True)
