@@ -48,8 +48,9 @@ class Authentication:
         if scope["type"] == ScopeType.HTTP:
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
             client: Any = scope.get("client")
-            is_local_peer = client is None or is_loopback(client[0])
-            peer = "unix:" if client is None else f"{client[0]}:{client[1]}"
+            # The address of a client that has reset its connection is unknown, and so not local.
+            is_local_peer = client is not None and is_loopback(client[0])
+            peer = "" if client is None else f"{client[0]}:{client[1]}"
             try:
                 principal = await self._principal(headers, peer, is_local_peer=is_local_peer)
                 if self._limits is not None and scope["method"] not in READS and scope["path"] != _GRAPHQL:

@@ -155,8 +155,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._peer = "" if self.client is None else f"{self.client[0]}:{self.client[1]}"
-        address = "" if self.client is None else self.client[0]
+        if self.client is None:
+            # The client has reset the connection. What it sent would still arrive, without the address of its sender.
+            transport.abort()
+            return
+        address, port = self.client
+        self._peer = f"{address}:{port}"
         refusal = self.counter.add(address)
         if refusal is None:
             self._counted = address
