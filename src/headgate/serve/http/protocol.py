@@ -48,8 +48,9 @@ _RETRY_SECONDS: Final = 1.0
 _DISCARDED_DIGITS_MAX: Final = 5
 # A whole head, with its URL; and what makes a request more than a plain one.
 _PLAIN: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (/[^ ]*) HTTP/1\.1\r\n(?:[^\r\n]+\r\n)+\r\n")
-_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|expect|upgrade|connection):", re.IGNORECASE)
-_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,5})\r\n", re.IGNORECASE)
+_UNUSUAL: Final = re.compile(rb"\r\n(?:[ \t]|transfer-encoding|expect|upgrade|connection)", re.IGNORECASE)
+_LENGTHS: Final = re.compile(rb"\r\ncontent-length([^\r\n]*)", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb": *([0-9]{1,5})")
 _log = structlog.get_logger(__name__)
 
 
@@ -205,8 +206,7 @@ class HttpProtocol(HttpToolsProtocol):
         plain = _PLAIN.match(data)
         if plain is None or _UNUSUAL.search(data, 0, plain.end()) is not None:
             return False
-        length = _LENGTH.search(data, 0, plain.end())
-        if len(data) - plain.end() != (0 if length is None else int(length[1])):
+        if len(data) - plain.end() != _body_bytes(data[: plain.end()]):
             return False
         url = plain[1]
         priority = priority_of(url)
@@ -457,6 +457,15 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is None or not getattr(self.cycle, "response_started", False) or self.cycle.response_complete:
             self.transport.write(_problem_response(refusal))
         self.transport.close()
+
+
+def _body_bytes(head: bytes) -> int | None:
+    """Return the length of the body that a plain head declares; None if only the parser can tell."""
+    declared = _LENGTHS.findall(head)
+    if not declared:
+        return 0
+    length = _LENGTH.fullmatch(declared[0])
+    return None if length is None or len(declared) > 1 else int(length[1])
 
 
 def _problem_response(refusal: Refusal) -> bytes:

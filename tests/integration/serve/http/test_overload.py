@@ -7,9 +7,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 import uvloop
 
 from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.load_shedder import HOLD_SECONDS
 from headgate.settings import Address, LimitSettings
 
 
@@ -165,5 +167,33 @@ def test_body__expected_or_long__is_refused_without_reading_it() -> None:
         assert await waits.status() == 503
         long.send("/late", "POST", more="content-length: 5000000\r\n")
         assert await long.status() == 503
+
+    serve(check)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        "content-length: 100000\r\n",
+        "content-length:\t50\r\n",
+        "content-length: 50 \r\n",
+        "content-length: 0\r\ncontent-length: 50\r\n",
+        "transfer-encoding : chunked\r\n",
+    ],
+    ids=["long", "tab", "space", "twice", "chunked"],
+)
+def test_head__alone_with_a_body_to_come__its_body_is_no_request(framing: str) -> None:
+    async def check(app: App, _server: HttpServer, connect: Callable[[], Awaitable[Client]]) -> None:
+        busy = await _busy(app, connect, 2)
+        late = await connect()
+        late.send("/late", "POST", more=framing)
+        # Longer than a refusal is held back.
+        await asyncio.sleep(2 * HOLD_SECONDS)
+        app.may_answer.set()
+        assert [await each.status() for each in busy] == [200, 200]
+        # The body, which looks like a request.
+        late.send("/smuggled")
+        await asyncio.sleep(2 * HOLD_SECONDS)
+        assert app.paths == ["/slow", "/slow"]
 
     serve(check)
