@@ -220,3 +220,28 @@ def _raises(error: Exception) -> Callable[[], None]:
         raise error
 
     return effect
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("deep", "[" * 60 + "]" * 60),
+        ("large", "1e300"),
+        ("long", "1" + "0" * 60),
+        ("nameless", '{"": 1}'),
+    ],
+)
+def test_definition__value_that_no_row_can_hold__change_is_answered_and_audited(
+    api: HealthApi, ada: str, name: str, result: str
+) -> None:
+    passed = f'{{"StartAt": "P", "States": {{"P": {{"Type": "Pass", "Result": {result}, "End": true}}}}}}'
+
+    first = api.put(f"/machines/{name}", content=passed.encode(), key=ada)
+    assert first.status_code < 300, first.text
+    second = api.put(f"/machines/{name}", content=passed.replace('"P"', '"Q"').encode(), key=ada)
+    assert second.status_code < 300, second.text
+
+    entries = _entries(api, f"machine/{name}")
+    assert [(each["action"], each.get("outcome", "")) for each in entries] == [("machine.put", "")] * 2
+    assert len({each["digest"] for each in entries}) == 2
+    assert "definition" in entries[1]["changed"]

@@ -16,7 +16,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, Outcome, change_digest, changed_fields
 from headgate.clock import Clock, epoch_ms
-from headgate.errors import ConflictError, HeadgateError, OutcomeUnknownError, UserError
+from headgate.errors import ConflictError, HeadgateError, InvalidItemError, OutcomeUnknownError, UserError
 from headgate.health.audit.hash_chain import CHAINS, CHANGED_MAX, ENTITY_MAX, TEXT_MAX, chain_of
 from headgate.health.audit.log import Audit
 from headgate.ids import IdMaker
@@ -24,7 +24,7 @@ from headgate.store.catalogue.tables import AUDIT, AUDIT_INTENT
 from headgate.store.model.conditions import absent, exists
 from headgate.store.model.requests import Delete, Query
 from headgate.store.model.schema import Key
-from headgate.store.model.values import Item
+from headgate.store.model.values import Item, canonical_item
 from headgate.store.port import Store
 
 # No request runs as long as this: an older intent belongs to a process that has ended.
@@ -127,6 +127,7 @@ class ActionLog:
 
 
 def _entry(action: Action, before: State, after: State, outcome: Outcome) -> AuditEntry:
+    before, after = _storable(before), _storable(after)
     return AuditEntry(
         action.actor,
         action.action,
@@ -138,6 +139,22 @@ def _entry(action: Action, before: State, after: State, outcome: Outcome) -> Aud
         digest="" if before is None and after is None else change_digest(before, after),
         outcome=outcome,
     )
+
+
+def _storable(state: State) -> State:
+    """Return a state whose digest can be computed: with the JSON text of each value that a row cannot hold.
+
+    A user's JSON, such as a definition, is stored as text and may be nested more deeply than a row.
+    """
+    return None if state is None else {name: _storable_value(value) for name, value in state.items()}
+
+
+def _storable_value(value: object) -> object:
+    try:
+        canonical_item({"value": value})
+    except InvalidItemError:
+        return msgspec.json.encode(value, order="sorted").decode()
+    return value
 
 
 def _version(state: State) -> int | None:
