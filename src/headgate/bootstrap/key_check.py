@@ -120,6 +120,7 @@ def accept_lost_keys(opened: OpenedStore, clock: Clock, *, reason: str) -> list[
         row = store.get(AUDIT, head_key(chain), consistent=True)
         if row is not None and not audit.has_valid_head(chain):
             audit.reopen(chain, actor=LOCAL.name, reason=why)
+        audit.reseal_anchor(chain, lost)
     removed = FieldSealer(keyring).remove_unreadable(store)
     audit.commit(
         [], AuditEntry(LOCAL.name, "key.loss_accepted", _ENTITY, None, None, reason=f"{why}; {removed} fields")

@@ -7,11 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bootstrap.key_check import check_function_keys, check_keys, recorded_with, unknown_keys
+from headgate.auth.audit_entry import AuditEntry
+from headgate.bootstrap.key_check import (
+    accept_lost_keys,
+    check_function_keys,
+    check_keys,
+    recorded_with,
+    unknown_keys,
+)
 from headgate.bootstrap.store import keys_path, open_store
-from headgate.clock import SystemClock
+from headgate.clock import SystemClock, VirtualClock
 from headgate.errors import KeysLostError
+from headgate.health.audit.hash_chain import anchor_key, chain_of
+from headgate.health.audit.log import Audit, Fault
+from headgate.ids import IdMaker
 from headgate.settings import Settings
+from headgate.store.catalogue.tables import AUDIT
 from headgate.store.keyring import Keyring, Purpose
 
 CLOCK = SystemClock()
@@ -79,3 +90,38 @@ def test_open_store__keys_missing_and_data_of_them_there__refused_and_none_are_m
         open_store(settings, CLOCK)
 
     assert not keys_path(settings).exists()
+
+
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_accept_lost_keys__pruned_audit_chain__verifies_and_is_pruned_again(
+    settings: Settings, is_altered: bool
+) -> None:
+    clock, entity = VirtualClock(), "dataset urn:dp:orders"
+    day = 86_400.0
+
+    def write(audit: Audit) -> None:
+        for number in range(10):
+            clock.advance(day)
+            audit.commit([], AuditEntry("ann", "dataset.update", entity, number, number + 1))
+
+    opened = open_store(settings, clock)
+    with closing(opened.store):
+        check_keys(opened)
+        audit = Audit(opened.store, clock, IdMaker(clock), opened.keyring)
+        write(audit)
+        assert audit.prune(kept_seconds=5.5 * day) > 0
+        if is_altered:
+            row = opened.store.get(AUDIT, anchor_key(chain_of(entity)))
+            assert row is not None
+            opened.store.put(AUDIT, {**row, "hash": "0" * 64})
+    keys_path(settings).unlink()
+
+    opened = open_store(settings, clock, accept_new_keys=True)
+    with closing(opened.store):
+        assert accept_lost_keys(opened, clock, reason="disk died")
+        audit = Audit(opened.store, clock, IdMaker(clock), opened.keyring)
+        write(audit)
+        faults = {each.fault for each in audit.verify().problems}
+        pruned = audit.prune(kept_seconds=5.5 * day)
+
+    assert (faults, pruned > 0) == (({Fault.LINK_BROKEN}, False) if is_altered else (set(), True))

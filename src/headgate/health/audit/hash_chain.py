@@ -8,6 +8,7 @@ the hash of the last pruned one, sealed in the same way, from which the rest of 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import AUDIT, AUDIT_ANCHOR, AUDIT_ENTRY, AUDIT_HEAD
 from headgate.store.keyring import Keyring
-from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.conditions import absent, equals, version_is
 from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, dump_ordered
@@ -163,6 +164,21 @@ def anchor_of(row: Item | None, chain: int, keyring: Keyring) -> Anchor:
             "restore a backup"
         )
     return anchor
+
+
+def resealed_anchor(row: Item, chain: int, lost_keys: Collection[str], keyring: Keyring) -> Put | None:
+    """Return the write that seals an anchor again with the present key, or None if its key is not lost."""
+    seal = str(row.get("seal"))
+    if seal.partition(".")[0] not in lost_keys:
+        return None
+    try:
+        anchor = typed_decode.convert({name: row.get(name) for name in Anchor.__struct_fields__}, Anchor)
+    except msgspec.ValidationError:
+        # It was altered, which a verification reports.
+        return None
+    if anchor.chain != chain:
+        return None
+    return msgspec.structs.replace(anchor_write(anchor, anchor, keyring), condition=equals("seal", seal))
 
 
 def head_key(chain: int) -> Key:

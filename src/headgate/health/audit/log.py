@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ from headgate.health.audit.hash_chain import (
     CHAINS,
     Head,
     Record,
+    anchor_key,
     chain_of,
     check_entry,
     entry_write,
@@ -23,6 +24,7 @@ from headgate.health.audit.hash_chain import (
     head_of,
     head_write,
     record_of,
+    resealed_anchor,
 )
 from headgate.health.audit.listing import Entries, Merge, entries_of, last_row
 from headgate.health.audit.prune import AuditPruner
@@ -160,6 +162,13 @@ class Audit:
             self._store.transact([entry_write(record), move])
             self._heads[chain] = head
             return head
+
+    def reseal_anchor(self, chain: int, lost_keys: Collection[str]) -> None:
+        """Seal the anchor of a pruned chain again if its key is lost. Entries are still compared with it."""
+        row = self._store.get(AUDIT, anchor_key(chain), consistent=True)
+        write = None if row is None else resealed_anchor(row, chain, lost_keys, self._keyring)
+        if write is not None:
+            self._store.transact([write])
 
     def _end(self, chain: int) -> Head:
         """Return the end of a chain by its entries and the last seen head, whatever its stored head is."""
