@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import structlog
 from msgspec import Struct
 
 from headgate.clock import Clock, epoch_ms
-from headgate.errors import NotFoundError
+from headgate.errors import CorruptionError, NotFoundError
 from headgate.pipelines.catalog.rows import DELETED, PARTITION
 from headgate.pipelines.operations.backfills import Backfills, backfill_key, backfill_of
 from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
@@ -28,6 +29,7 @@ from headgate.store.port import Store
 
 _PAGE: Final = 100
 _DAY_MS: Final = 86_400_000
+_log = structlog.get_logger(__name__)
 
 
 class _LastRuns(Struct, frozen=True):
@@ -78,7 +80,11 @@ class RunRetention:
             if deleted >= limit:
                 self._next_id = pipeline_id
                 break
-            deleted += self._prune_pipeline(pipeline_id, limit - deleted)
+            try:
+                deleted += self._prune_pipeline(pipeline_id, limit - deleted)
+            except CorruptionError as exc:
+                # The pipeline keeps its rows until the unreadable one is corrected; others need not wait.
+                _log.error("old runs are not deleted", action="runs.prune", pipeline=pipeline_id, error=exc.message)
         return deleted
 
     def _prune_pipeline(self, pipeline_id: str, limit: int) -> int:

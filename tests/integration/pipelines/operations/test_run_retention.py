@@ -200,3 +200,13 @@ def test_prune__deleted_pipeline__its_old_runs_go_too(home: Home) -> None:
 
     assert home.retention.prune() > 0
     assert len(home.left()) == 10
+
+
+def test_prune__unreadable_row_of_another_pipeline__does_not_stop_it(home: Home) -> None:
+    runs = home.days(30)
+    home.rig.store.put(PIPELINES, {"PK": "PIPELINE#bad", "SK": "CONFIG", "GSI1PK": "PIPELINES", "GSI1SK": "bad"})
+    home.rig.store.put(PIPELINES, {"PK": "PIPELINE#bad", "SK": "RUNLOG#2026-01-01#daily", "status": "none of ours"})
+
+    home.retention.prune()
+
+    assert home.left() == {run.run_id for run in runs[20:]}
