@@ -52,10 +52,21 @@ class AuditPruner:
             if deleted >= limit:
                 break
             try:
-                deleted += self._prune_chain(chain, before, min(_PAGE, limit - deleted))
+                deleted += self._prune_pages(chain, before, limit - deleted)
             except CorruptionError as exc:
                 # The chain keeps its entries, for the investigation; others need not wait.
                 _log.critical("audit chain is not pruned", action="audit.prune", chain=chain, error=exc.message)
+        return deleted
+
+    def _prune_pages(self, chain: int, before: str, limit: int) -> int:
+        """Prune a chain page by page: one entity may have nearly all entries, and so one chain."""
+        deleted = 0
+        while deleted < limit:
+            page = min(_PAGE, limit - deleted)
+            count = self._prune_chain(chain, before, page)
+            deleted += count
+            if count < page:
+                break
         return deleted
 
     def _prune_chain(self, chain: int, before: str, limit: int) -> int:

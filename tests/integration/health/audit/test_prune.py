@@ -179,3 +179,14 @@ def test_ls__pruned_chain__has_the_rest_in_order(rig: Rig) -> None:
     assert [each.sequence for each in rig.audit.ls(until=middle).entries] == [6, 5, 4, 3]
     assert anchor_key(CHAIN).sort == "ANCHOR"
     assert CHAINS > CHAIN
+
+
+def test_prune__one_busy_chain__goes_on_up_to_the_limit(rig: Rig) -> None:
+    rig.add(1102)
+    rig.clock.advance(100 * DAY)
+
+    # A sweep that reaches its limit is repeated at once, any other hours later.
+    assert [rig.audit.prune(kept_seconds=DAY, limit=1000) for _ in range(3)] == [1000, 101, 0]
+
+    assert rig.places() == [1102]
+    assert rig.faults() == []
