@@ -191,11 +191,16 @@ class WatchdogChild:
                     break
         return not self._stopping.is_set()
 
-    def _run(self) -> int:
-        """Start the process with the settings of this server, wait for its end, and return its status."""
+    def _run(self) -> int | None:
+        """Start the process with the settings of this server, and return its status at its end; None: not started."""
         options = ["--settings-from-stdin", "--home", str(self._settings.home)]
         command = [sys.executable, "-m", "headgate", "watchdog", *options]
-        self._process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        try:
+            self._process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        except OSError as exc:
+            # The machine has no memory, process or file descriptor left; a later start may succeed.
+            _log.error("watchdog cannot be started", action="watchdog.start", error=str(exc))
+            return None
         assert process.stdin is not None, "a pipe was requested"
         with suppress(BrokenPipeError), process.stdin:
             process.stdin.write(pickle.dumps(self._settings))

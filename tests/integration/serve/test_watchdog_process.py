@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +21,7 @@ from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.watchdog.followups import Followup, FollowupKind, Followups
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource, heartbeat_key
 from headgate.pipelines.watchdog.watchdog import TickReport
+from headgate.serve.watchdog_lock import has_watchdog
 from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, pause_seconds, run
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
@@ -96,6 +98,26 @@ def test_child__database_deleted__is_not_started(settings: Settings) -> None:
 
     assert [each["action"] for each in logs] == ["watchdog.end"]
     assert not settings.home.exists(), "it makes no home anew"
+
+
+def test_child__cannot_be_started_for_a_while__is_started_later(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with closing(open_store(settings, SystemClock()).store):
+        child = WatchdogChild(settings)
+    python = sys.executable
+    # As when the machine has no memory or process left.
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    try:
+        with capture_logs() as logs:
+            child.start()
+            until(lambda: bool(logs), "its warning", 5)
+            monkeypatch.setattr(sys, "executable", python)
+            until(lambda: has_watchdog(settings.home), "the watchdog", 30)
+    finally:
+        child.stop()
+
+    assert "watchdog.start" in [each["action"] for each in logs]
 
 
 @pytest.mark.parametrize(
