@@ -13,8 +13,11 @@ from headgate.auth.roles import Role
 from headgate.bootstrap.pipelines import apply_folder, project_archetypes
 from headgate.errors import NotFoundError, StoreBusyError
 from headgate.health.audit.actions import INTERRUPTED_SECONDS, Action
+from headgate.health.audit.hash_chain import chain_of, head_key
+from headgate.pipelines.catalog.rows import config_key
 from headgate.serve.http.operations import OperationHandler
 from headgate.serve.rest.audited_actions import AUDITED
+from headgate.store.catalogue.tables import AUDIT, PIPELINES
 from tests.integration.serve.health_rig import HealthApi, done, health_api
 
 PIPELINE: dict[str, Any] = {
@@ -204,6 +207,33 @@ def test_folder__definition_that_is_new_or_changed__is_audited_and_an_unchanged_
     assert "bronze.yaml" in first["reason"]
     assert (second["before_version"], second["after_version"]) == (1, 2)
     assert "source_digest" in second["changed"]
+
+
+@pytest.mark.parametrize("is_tampered", [False, True], ids=["unreadable row", "tampered chain"])
+def test_folder__one_definition_cannot_be_stored_or_read__the_server_starts_with_the_others(
+    tmp_path: Path, is_tampered: bool
+) -> None:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    for name in ("bronze", "silver"):
+        text = f"id: {name}\nschedules: [{{cron: '0 6 * * *'}}]\ntrigger: {{type: command, config: {{command: [a]}}}}\n"
+        (folder / f"{name}.yaml").write_text(text)
+    chain = chain_of("pipeline/bronze")
+    assert chain != chain_of("pipeline/silver")
+
+    with health_api(tmp_path / "home", is_whole=True) as api:
+        store, definitions = api.health.store, api.pipelines.service.definitions
+        if is_tampered:
+            store.put(AUDIT, {**AUDIT.key_attributes(head_key(chain)), "seal": "forged", "sequence": 1, "version": 1})
+        else:
+            row = {**PIPELINES.key_attributes(config_key("bronze")), "config": "{", "version": 1}
+            store.put(PIPELINES, row)
+
+        apply_folder(api.pipelines, folder, project_archetypes(folder), actions=api.health.actions)
+
+        stored = {each.pipeline.id for each in definitions.all().pipelines}
+        assert stored == ({"silver"} if is_tampered else {"bronze", "silver"})
+        assert not is_tampered or not api.health.audit.has_valid_head(chain)
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.SERVICE])

@@ -20,7 +20,7 @@ from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
-from headgate.errors import NotFoundError, SettingsError, TransientError
+from headgate.errors import CorruptionError, NotFoundError, SettingsError, TransientError
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.audit.actions import Action, ActionLog
@@ -37,6 +37,7 @@ from headgate.pipelines import alarms
 from headgate.pipelines.authoring.archetypes import Archetype, load_archetypes
 from headgate.pipelines.authoring.loader import Known, LoadedPipeline, load_folder
 from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.catalog.rows import StoredPipeline
 from headgate.pipelines.catalog.store import PipelineChange
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.events.catalogue import CATALOGUE
@@ -406,9 +407,17 @@ def project_archetypes(folder: Path) -> ProjectArchetypes:
         return ProjectArchetypes(None, exc.problems)
 
 
+def _readable(service: PipelineService, pipeline_id: str) -> StoredPipeline | None:
+    """Return the stored definition; None if there is none, or an unreadable row, which a new definition replaces."""
+    try:
+        return service.definitions.find(pipeline_id)
+    except CorruptionError:
+        return None
+
+
 def _is_stored(service: PipelineService, loaded: LoadedPipeline) -> bool:
     """Whether the stored definition has this text, so that applying it changes nothing."""
-    stored = service.definitions.find(loaded.pipeline.id)
+    stored = _readable(service, loaded.pipeline.id)
     return stored is not None and stored.source_digest == hashlib.sha256(loaded.text.encode()).hexdigest()
 
 
@@ -416,7 +425,7 @@ def _definition_state(
     service: PipelineService, pipeline_id: str, _change: PipelineChange | None
 ) -> dict[str, Any] | None:
     """Return what the audit log compares of a definition."""
-    stored = service.definitions.find(pipeline_id)
+    stored = _readable(service, pipeline_id)
     if stored is None:
         return None
     names = ("version", "digest", "source", "source_digest")
@@ -459,7 +468,11 @@ def apply_folder(
                 entity=f"pipeline/{each.pipeline.id}",
                 reason=f"loaded from {each.source}",
             )
-            actions.run(about, put, state=partial(_definition_state, service, each.pipeline.id))
+            try:
+                actions.run(about, put, state=partial(_definition_state, service, each.pipeline.id))
+            except CorruptionError as exc:
+                # Its audit chain was tampered with. The server starts, since only a running one can reopen the chain.
+                _log.error("pipeline not defined", file=each.source, error=exc.message)
     for problem in (*project.problems, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
