@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from headgate.errors import HeadgateError, StoreBusyError, StoreClosedError
+from headgate.errors import HeadgateError, StoreClosedError
 from headgate.store.sqlite.file import DatabaseFile
 from headgate.store.sqlite.row_cache import RecentRows
 from headgate.store.sqlite.wakeups import Wakeups
@@ -189,7 +189,7 @@ class GroupCommitter:
                     self._checkpoint_rows = rows_until_checkpoint(rows, pages, self._checkpoint_rows)
                 finally:
                     self._file.lock.release()
-        except (sqlite3.Error, StoreBusyError):
+        except Exception:  # noqa: BLE001 - it would end the committer, and submitted commits would wait for ever
             # Nothing is lost: the WAL still holds the commits, and the next commit reports a disk error.
             return
         finally:
