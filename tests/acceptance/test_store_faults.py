@@ -265,7 +265,7 @@ def test_page__overwritten__the_store_is_read_only_and_names_the_remedy(home: Pa
 
         detail = problem_of(refused, 503, "store_damaged")
         assert "headgate restore" in detail
-        assert "headgate backup" in detail
+        assert "copy the home" in detail
         assert client.get("/api/v1/calendars").status_code == 200, "other pages are readable"
         assert client.get("/health/live").status_code == 200
         assert client.get("/health/ready").status_code == 200

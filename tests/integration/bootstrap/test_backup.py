@@ -11,7 +11,14 @@ import pytest
 from headgate.bootstrap.backup import back_up, restore, upgrade
 from headgate.bootstrap.store import open_store
 from headgate.clock import VirtualClock
-from headgate.errors import AlreadyExistsError, CorruptionError, NewerStoreError, NotFoundError, UserError
+from headgate.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    NewerStoreError,
+    NotFoundError,
+    StoreDamagedError,
+    UserError,
+)
 from headgate.health.audit.log import Audit, AuditEntry
 from headgate.ids import IdMaker
 from headgate.settings import Settings
@@ -68,6 +75,19 @@ def test_upgrade__file_of_a_newer_build__refused_and_unchanged(home: Path) -> No
         upgrade(settings_of(home), VirtualClock(), dry_run=False)
 
     assert (home / "headgate.db").read_bytes() == before
+
+
+def test_backup__damaged_database__is_refused_with_a_remedy_that_works(home: Path, tmp_path: Path) -> None:
+    content = bytearray((home / "headgate.db").read_bytes())
+    for offset in range(len(content) // 2, len(content), 4096):
+        content[offset : offset + 512] = b"\xa5" * 512
+    (home / "headgate.db").write_bytes(content)
+
+    with pytest.raises((CorruptionError, StoreDamagedError), match="damaged") as caught:
+        back_up(settings_of(home), VirtualClock(), tmp_path / "new.tar", build="1", with_keys=True)
+
+    assert "headgate backup" not in caught.value.message
+    assert "copy the home" in caught.value.message
 
 
 def test_backup__unusable_target__refused(home: Path, tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def translate(exc: sqlite3.Error, path: Path, *, is_opened: bool = False) -> Hea
         return StoreFullError(f"{path}: no space left to write ({exc}); free some and try again, nothing was lost")
     if name.startswith("SQLITE_CORRUPT") or (name == "SQLITE_NOTADB" and is_opened):
         return StoreDamagedError(
-            f"{path}: the database is damaged ({exc}) and is read-only now; save it with 'headgate backup', see "
-            "'headgate doctor', stop the server, and run 'headgate restore' with an older backup"
+            f"{path}: the database is damaged ({exc}) and is read-only now; see 'headgate doctor', stop the server, "
+            "copy the home to keep what it holds, and run 'headgate restore' with a backup"
         )
     if name == "SQLITE_NOTADB":
         return ForeignFileError(f"{path}: not a Headgate database; move the file away or name another home")
