@@ -17,7 +17,7 @@ from headgate.health.audit.hash_chain import chain_of, head_key
 from headgate.pipelines.catalog.rows import config_key
 from headgate.serve.http.operations import OperationHandler
 from headgate.serve.rest.audited_actions import AUDITED
-from headgate.store.catalogue.tables import AUDIT, PIPELINES
+from headgate.store.catalogue.tables import AUDIT, AUDIT_INTENT, PIPELINES
 from tests.integration.serve.health_rig import HealthApi, done, health_api
 
 PIPELINE: dict[str, Any] = {
@@ -145,6 +145,9 @@ def test_action__process_ends_before_the_result_is_recorded__is_audited_as_inter
             state=lambda _result: None,
         )
     assert api.health.actions.recover(limit=100) == 0
+    # An unreadable intent of the same chain comes first.
+    bad = AUDIT_INTENT.key(chain=chain_of("pipeline/killed"), id="act_0")
+    api.opened.store.put(AUDIT, {**AUDIT.key_attributes(bad), "intent": "?"})
     api.clock.advance(INTERRUPTED_SECONDS + 1)
 
     assert api.health.actions.recover(limit=100) == 1

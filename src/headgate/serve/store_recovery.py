@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from headgate.errors import HeadgateError
 from headgate.store.faults import StoreFaults
 
 INTERVAL_SECONDS: Final = 1.0
@@ -35,6 +34,6 @@ class StoreRecovery:
     def _run(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
             if self._faults.is_active:
-                # The store records the failure.
-                with suppress(HeadgateError):
+                # The store records the failure; whatever it is, the next try may succeed.
+                with suppress(Exception):
                     self._write()

@@ -109,7 +109,12 @@ class ActionLog:
         for chain in range(CHAINS):
             page = self._store.query(Query(table=AUDIT, partition=_partition(chain), limit=limit, consistent=True))
             for row in page.items:
-                intent = typed_decode.convert(row["intent"], _Intent)
+                try:
+                    intent = typed_decode.convert(row.get("intent"), _Intent)
+                except msgspec.ValidationError as exc:
+                    # It must not keep the others from their entries.
+                    _log.error("audit intent unreadable", action="audit.recover", intent=row.get("SK"), error=str(exc))
+                    continue
                 if intent.at_ms < oldest_ms:
                     self._finish(intent, _entry(intent.about, None, None, Outcome.INTERRUPTED))
                     recovered += 1

@@ -6,6 +6,7 @@ import resource
 from collections import Counter
 from typing import Final, NamedTuple
 
+from headgate.serve.http.client_address import limit_key
 from headgate.settings import LimitSettings
 
 # A body that arrives more slowly than this makes no progress.
@@ -79,13 +80,14 @@ class ConnectionCounter:
 
     def add(self, address: str) -> Refusal | None:
         """Count a connection, or return why it is refused. A refused one is not counted."""
+        client, address = address, limit_key(address)
         if self._total >= self._total_max:
             return Refusal(503, "too_many_connections", "the server has no connection left; retry later")
         if self._by_address[address] >= self._address_max:
             return Refusal(
                 503,
                 "too_many_connections",
-                f"{address} has {self._address_max:,} connections; close some (limits.connections_per_address)",
+                f"{client} has {self._address_max:,} connections; close some (limits.connections_per_address)",
             )
         self._total += 1
         self._by_address[address] += 1
@@ -93,6 +95,7 @@ class ConnectionCounter:
 
     def remove(self, address: str) -> None:
         """Forget a connection that was counted."""
+        address = limit_key(address)
         self._total -= 1
         self._by_address[address] -= 1
         if self._by_address[address] <= 0:

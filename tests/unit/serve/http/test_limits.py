@@ -133,3 +133,16 @@ def test_writes__limit_set__applies_to_local_programs_too() -> None:
     limits = CallerLimits(LimitSettings(writes_per_second_per_caller=1), VirtualClock())
 
     assert not _writes(limits, LOCAL, "127.0.0.1:5", 3)
+
+
+def test_counter__ipv6_addresses_of_one_client__count_as_one() -> None:
+    counter = ConnectionCounter(LimitSettings(connections_per_address=2))
+    assert counter.add("2001:db8::1") is counter.add("2001:db8::2") is None
+
+    refused = counter.add("2001:db8::3")
+    counter.remove("2001:db8::1")
+
+    assert refused is not None
+    assert refused.detail.startswith("2001:db8::3 has 2 connections")
+    assert counter.add("2001:db8::4") is None
+    assert counter.add("2001:db8:1::4") is None
