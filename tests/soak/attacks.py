@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 def run() -> list[Figure]:
     """Run the attacks and count them."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/security"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "tests/security"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     passed, failed = counted(ended)
     return [

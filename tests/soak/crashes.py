@@ -49,11 +49,10 @@ class Writer:
 
     def run(self, url: str, is_over: threading.Event) -> None:
         """Write until it is over. A broken connection means an unknown outcome: that number is not counted."""
-        while not is_over.is_set():
-            with httpx.Client(base_url=f"{url}/api/v1", timeout=10.0) as client:
+        with httpx.Client(base_url=f"{url}/api/v1", timeout=10.0) as client:
+            while not is_over.is_set():
                 try:
-                    while not is_over.is_set():
-                        self._once(client)
+                    self._once(client)
                 except httpx.TransportError:
                     time.sleep(0.02)
 

@@ -37,7 +37,7 @@ def run(seconds: float, *, first: int = FIRST, workers: int = 2) -> list[Figure]
 
 def _batch(seed: int, workers: int) -> tuple[int, list[str]]:
     environ = {**os.environ, "HEADGATE_TEST_SEEDS": str(BATCH), "HEADGATE_TEST_FIRST_SEED": str(seed)}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-m", "seeded", "tests/simulation"]
+    command = [sys.executable, "-m", "pytest", "-n", str(workers), "-m", "seeded", "tests/simulation"]
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     return counted(ended)
 
