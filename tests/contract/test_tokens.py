@@ -82,7 +82,7 @@ def test_transact__replay_after_others_changed_the_item__does_not_undo_them(stor
     assert _everything(store) == [_item("s", n=2)]
 
 
-@pytest.mark.parametrize("seconds", [1, 61, 540])
+@pytest.mark.parametrize("seconds", [1, 61, 540, 599])
 def test_transact__replay_within_ten_minutes__changes_nothing(
     store: Store, clock: VirtualClock, seconds: float
 ) -> None:
@@ -100,6 +100,21 @@ def test_transact__replay_within_ten_minutes__changes_nothing(
     store.transact(writes, token="replayed")
 
     assert _everything(store) == before
+
+
+def test_transact__same_call_after_ten_minutes__is_a_new_transaction(store: Store, clock: VirtualClock) -> None:
+    writes = [Put(CONTROL, _item("s", n=1))]
+    store.transact(writes, token="forgotten")
+    store.put(CONTROL, _item("s", n=2))
+
+    clock.advance(600)
+    store.transact(writes, token="forgotten")
+    assert _everything(store) == [_item("s", n=1)]
+
+    # The second call is remembered in turn.
+    store.put(CONTROL, _item("s", n=3))
+    store.transact(writes, token="forgotten")
+    assert _everything(store) == [_item("s", n=3)]
 
 
 def test_transact__replay_with_a_spilled_value_in_the_next_hour__changes_nothing(

@@ -33,6 +33,8 @@ DATASETS = [f"urn:dp:d{number}" for number in range(4)]
 SIGNALS = ["FRESHNESS", "VOLUME"]
 KEYS = [Key(dataset, signal) for dataset in DATASETS for signal in SIGNALS]
 TABLE = SIGNAL_STATE
+# The port remembers a token for ten minutes. The model states the number itself, so that a change of it is noticed.
+TOKEN_SECONDS = 600
 
 Items = dict[Key, dict[str, Any]]
 
@@ -70,6 +72,15 @@ class Model:
                 self.items.pop(write.key, None)
 
 
+@dataclass(frozen=True)
+class AppliedToken:
+    """A transaction that was applied under a token, and when the store forgets the token."""
+
+    token: str
+    writes: list[Write]
+    expires_at_seconds: float
+
+
 class Simulation:
     """One seeded run. `reopen` gives a new store over the same state, as after a crash."""
 
@@ -79,7 +90,7 @@ class Simulation:
         self.model = Model(clock)
         self.store = reopen()
         self._reopen = reopen
-        self._used_tokens: list[tuple[str, list[Write]]] = []
+        self._applied_tokens: list[AppliedToken] = []
         self._counter = 0
 
     def step(self) -> str:
@@ -119,27 +130,35 @@ class Simulation:
         writes = [self.random_write(key) for key in keys]
         self._counter += 1
         token = f"token-{self._counter}" if self.chance.random() < 0.5 else None
-        told = self.attempt(f"transact {writes} {token}", writes, lambda: self.store.transact(writes, token=token))
-        if token is not None and told.startswith("applied"):
-            self._used_tokens.append((token, writes))
-        return told
+        return self.send(writes, token)
+
+    def send(self, writes: list[Write], token: str | None) -> str:
+        """Send a transaction that the store must treat as new."""
+        outcome = self.attempt(f"transact {writes} {token}", writes, lambda: self.store.transact(writes, token=token))
+        if token is not None and outcome.startswith("applied"):
+            self._applied_tokens.append(AppliedToken(token, writes, self.clock.seconds() + TOKEN_SECONDS))
+        return outcome
 
     def repeat(self) -> str:
-        """Send a transaction again whose answer was lost: it must succeed and change nothing."""
-        self._used_tokens = self._used_tokens[-3:]
-        if not self._used_tokens:
+        """Send an applied transaction again, as after a lost answer.
+
+        Within ten minutes it must succeed and change nothing. Later the token is forgotten and the transaction is new.
+        """
+        self._applied_tokens = self._applied_tokens[-3:]
+        if not self._applied_tokens:
             return "nothing to repeat"
-        token, writes = self.chance.choice(self._used_tokens)
-        self.store.transact(writes, token=token)
-        return f"repeated {token}"
+        applied = self.chance.choice(self._applied_tokens)
+        if self.clock.seconds() >= applied.expires_at_seconds:
+            self._applied_tokens.remove(applied)
+            return self.send(applied.writes, applied.token)
+        self.store.transact(applied.writes, token=applied.token)
+        return f"repeated {applied.token}"
 
     def jump(self) -> str:
         seconds = self.chance.choice([1, 30, 90])
-        self.clock.advance(seconds)
-        # Tokens are remembered for ten minutes.
         if self.chance.random() < 0.1:
-            self.clock.advance(700)
-            self._used_tokens.clear()
+            seconds += 700
+        self.clock.advance(seconds)
         return f"clock + {seconds}"
 
     def restart(self) -> str:

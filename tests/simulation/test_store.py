@@ -15,10 +15,11 @@ from headgate.store.dynamodb.client import client_config
 from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.keyring import Keyring
 from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Put
 from headgate.store.port import Store
 from headgate.store.table_names import TableNames
 from tests.ministack import Ministack, aws_session, fresh_account
-from tests.simulation.model import Simulation
+from tests.simulation.model import KEYS, TABLE, Simulation
 from tests.simulation.seeds import seeds
 from tests.stores import open_sqlite
 
@@ -46,6 +47,33 @@ def test_sqlite__seeded_history__agrees_with_the_model_after_every_step(tmp_path
     clock = VirtualClock(START_SECONDS)
 
     run(seed, 120, clock, lambda: open_sqlite(tmp_path, clock=clock))
+
+
+def _token_history(tmp_path: Path, seconds: list[int]) -> tuple[str, object]:
+    """Apply a put under a token, replace the item, let the clock jump, repeat the put; return outcome and state."""
+    clock = VirtualClock(START_SECONDS)
+    simulation = Simulation(0, clock, lambda: open_sqlite(tmp_path, clock=clock))
+    key = KEYS[0]
+    first, second = ({**TABLE.key_attributes(key), "state": state} for state in ("OK", "CRITICAL"))
+    simulation.send([Put(TABLE, first)], "token")
+    simulation.send([Put(TABLE, second)], None)
+    for jump in seconds:
+        clock.advance(jump)
+    outcome = simulation.repeat()
+    simulation.check()
+    item = simulation.store.get(TABLE, key, consistent=True)
+    simulation.check_stream()
+    simulation.store.close()
+    assert item is not None
+    return outcome.split()[0], item["state"]
+
+
+def test_model__token_repeated_just_within_ten_minutes__expects_no_change(tmp_path: Path) -> None:
+    assert _token_history(tmp_path, [90] * 6 + [59]) == ("repeated", "CRITICAL")
+
+
+def test_model__short_jumps_add_up_to_ten_minutes__expects_a_new_transaction(tmp_path: Path) -> None:
+    assert _token_history(tmp_path, [90] * 6 + [30, 30]) == ("applied", "OK")
 
 
 @pytest.fixture(scope="module")
