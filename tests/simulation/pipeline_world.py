@@ -40,7 +40,7 @@ from headgate.pipelines.lifecycle.scheduler import CronScheduler, ScheduledPipel
 from headgate.pipelines.row_codec import struct_of
 from headgate.pipelines.runs.controls import Controls
 from headgate.pipelines.runs.locks import Locks, evaluation_key, lifetime_seconds
-from headgate.pipelines.runs.rerun_rows import request_key
+from headgate.pipelines.runs.rerun_rows import RerunStatus, request_key
 from headgate.pipelines.runs.rows import Run, Slot, run_of
 from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.schedule.timetables import timetables
@@ -360,10 +360,15 @@ class PipelineWorld:
         self.wishes.reruns.add(rerun.rerun_id)
 
     def _take_back(self, process: PipelineProcess) -> None:
-        """Delete a request that was judged: that asks for nothing."""
+        """Delete the request row of a rerun that was decided: that requests nothing.
+
+        The row of a period may be a later request by then. To delete that one would withdraw it.
+        """
         for rerun_id in sorted(self.wishes.reruns):
             rerun = process.pipelines.stores.reruns.get(rerun_id)
-            if not rerun.status.is_open:
+            row = self.machine.store.get(PIPELINES, request_key(rerun.slot), consistent=True)
+            is_own = row is not None and row["rerun_id"] == rerun_id
+            if is_own and not rerun.status.is_open:
                 process.store.delete(PIPELINES, request_key(rerun.slot))
                 return
 
@@ -528,6 +533,7 @@ class PipelineWorld:
         reruns = self.outside.pipelines.stores.reruns
         for rerun_id in self.wishes.reruns:
             rerun = reruns.get(rerun_id)
+            assert rerun.status is not RerunStatus.ACCEPTED, f"{rerun}: it was accepted, and has not ended"
             assert not rerun.status.is_open or rerun.slot in refused, f"{rerun}: nothing came of it"
         done = {run.slot.date for run in self.all_runs() if run.pipeline_id == "bronze" and run.status.is_done}
         after = {run.slot.date for run in self.all_runs() if run.pipeline_id == "gold"}

@@ -18,8 +18,8 @@ from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.controls import refusal
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rerun_decisions import Situation, newest_update_ms, spent_limit
-from headgate.pipelines.runs.rerun_rows import Rerun
-from headgate.pipelines.runs.rows import Run
+from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
+from headgate.pipelines.runs.rows import Run, RunLog
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.runs.stores import RunStores
 from headgate.pipelines.sensors import Sensors
@@ -98,7 +98,9 @@ class AdmissionActions:
         if held is None:
             holder = self._stores.locks.find(key)
             whose = "another execution" if holder is None else holder.owner
-            return {"result": SKIP, "lockToken": "", "reason": f"{whose} has the lock of {call.slot}"}
+            reason = f"{whose} has the lock of {call.slot}"
+            self._end_rerun(call, reason)
+            return {"result": SKIP, "lockToken": "", "reason": reason}
         return {"result": PROCEED, "lockToken": held.token}
 
     def check_run_log(self, call: Call) -> Answer:
@@ -111,6 +113,8 @@ class AdmissionActions:
                 return judged
         applicant = Applicant(cause=call.cause, execution=call.execution_name, is_replay=call.replay, rerun_id=rerun_id)
         admission = admit(self._stores.runs.log(call.slot), applicant, pipeline.retry)
+        if not admission.proceeds:
+            self._end_rerun(call, admission.reason)
         return {"result": PROCEED if admission.proceeds else SKIP, "reason": admission.reason}
 
     def _judge_rerun(self, pipeline: Pipeline, call: Call) -> Answer | None:
@@ -128,7 +132,7 @@ class AdmissionActions:
             situation,
             execution=call.execution_name,
             lock_token=call.lock_token,
-            also=lambda rerun, _log: self._rerun_events(rerun, pipeline),
+            also=lambda rerun, _log: [*self._rerun_events(rerun, pipeline), *self._replaced_rerun_writes(rerun)],
         )
         return None if judgement.proceeds else {"result": SKIP, "reason": judgement.reason}
 
@@ -139,6 +143,7 @@ class AdmissionActions:
             reason = f"pipeline {pipeline.id} has no trigger"
             failed = self._events.writes(EventName.PIPELINE_FAILED, call.slot, {"reason": reason})
             self._stores.runs.close(call.slot, reason, by="lifecycle", also=failed)
+            self._end_rerun(call, reason)
             return {"result": "error", "runId": "", "reason": reason}
         applicant = Applicant(
             cause=call.cause, execution=call.execution_name, is_replay=call.replay, rerun_id=call.rerun_id
@@ -163,6 +168,7 @@ class AdmissionActions:
             )
         except (StaleClaimError, IllegalTransitionError) as exc:
             # The period was skipped, closed or claimed by another execution in the meantime. This is not a failure.
+            self._end_rerun(call, str(exc))
             return {"result": SKIP, "runId": "", "reason": str(exc)}
         return {
             "result": PROCEED,
@@ -173,11 +179,45 @@ class AdmissionActions:
 
     def _superseded_rerun_writes(self, run: Run) -> list[Write]:
         """Return the writes that end the rerun which the new run replaces."""
-        log = self._stores.runs.log(run.slot)
-        rerun = self._stores.reruns.find(log.rerun_id) if log is not None and log.rerun_id else None
+        rerun = self._rerun_of_log(self._stores.runs.log(run.slot))
         if rerun is None or rerun.rerun_id == run.rerun_id:
             return []
-        return self._stores.reruns.ending_writes(rerun, run_id=run.run_id, is_success=False)
+        return self._ended_rerun_writes(rerun, f"run {run.run_id} replaced it", run_id=run.run_id)
+
+    def _replaced_rerun_writes(self, accepted: Rerun) -> list[Write]:
+        """Return the writes that end an earlier accepted rerun whose execution lost the lock to the accepted one."""
+        log = self._stores.runs.log(accepted.slot) if accepted.status is RerunStatus.ACCEPTED else None
+        earlier = self._rerun_of_log(log)
+        if log is None or earlier is None or earlier.rerun_id == accepted.rerun_id:
+            return []
+        # The log names one rerun: from now on no later run finds the earlier one.
+        return self._ended_rerun_writes(earlier, f"rerun {accepted.rerun_id} replaced it", run_id=earlier.run_id)
+
+    def _end_rerun(self, call: Call, reason: str) -> None:
+        """End the rerun that this execution accepted, because the execution ends without a run for it."""
+        log = self._stores.runs.log(call.slot)
+        rerun = self._stores.reruns.find(call.rerun_id) if call.rerun_id else self._rerun_of_log(log)
+        if rerun is None or not call.execution_name or rerun.execution != call.execution_name:
+            return
+        if log is not None and log.is_live and log.attempts and log.execution == call.execution_name:
+            # A repeated call of an earlier attempt: a later attempt of this execution is under way, and ends the rerun.
+            return
+        writes = self._ended_rerun_writes(rerun, f"its execution ended without a run: {reason}")
+        if writes:
+            self._stores.reruns.end(writes)
+
+    def _ended_rerun_writes(self, rerun: Rerun, reason: str, *, run_id: str = "") -> list[Write]:
+        ended = self._stores.reruns.ending_writes(rerun, run_id=run_id, is_success=False, reason=reason)
+        detail = {
+            "rerun_id": rerun.rerun_id,
+            "run_id": run_id,
+            "status": RerunStatus.FAILED.value,
+            "reason": reason,
+        }
+        return [*ended, *self._events.writes(EventName.RERUN_COMPLETED, rerun.slot, detail)] if ended else []
+
+    def _rerun_of_log(self, log: RunLog | None) -> Rerun | None:
+        return self._stores.reruns.find(log.rerun_id) if log is not None and log.rerun_id else None
 
     def release_lock(self, call: Call) -> Answer:
         """Release the lock of the period by its token, or any lock that this execution owns on it."""
@@ -186,6 +226,9 @@ class AdmissionActions:
             released = self._stores.locks.release(key, call.lock_token)
         else:
             released = self._stores.locks.release_owned(key, call.execution_name)
+        if not call.run_id:
+            # After an error between the acceptance of a rerun and its run.
+            self._end_rerun(call, "it failed before the run was created")
         # A rerun that was requested while the lock was held starts now.
         pending = self._stores.reruns.pending(call.slot)
         if pending is not None:

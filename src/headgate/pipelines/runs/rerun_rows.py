@@ -74,7 +74,7 @@ class Rerun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_forced: bool = False
     detail: dict[str, Json] = {}
     decided_at_ms: int | None = None
-    # The rule that rejected it, and the reason.
+    # The rule that decided on it, and the reason of the decision or of an end without a run.
     rule: str = ""
     decision: str = ""
     # The execution that accepted it; others do not run it.

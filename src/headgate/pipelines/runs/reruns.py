@@ -188,16 +188,37 @@ class Reruns:
                 return RerunJudgement(judged, proceeds=decision.is_accepted, reason=decision.reason)
         raise ConflictError(f"rerun {rerun_id}: concurrent changes of its period keep winning; try again")
 
-    def ending_writes(self, rerun: Rerun, *, run_id: str, is_success: bool) -> list[Write]:
+    def ending_writes(self, rerun: Rerun, *, run_id: str, is_success: bool, reason: str = "") -> list[Write]:
         """Return the writes that end an accepted rerun, for the transaction that ends its run.
 
-        They are refused if the rerun changed since it was read. There are none if it has ended.
+        `reason` replaces the reason of the decision, for a rerun that ends without a run of its own. The writes are
+        refused if the rerun changed since it was read. There are none if it has ended.
         """
         if rerun.status is not RerunStatus.ACCEPTED:
             return []
         status = RerunStatus.COMPLETED if is_success else RerunStatus.FAILED
-        ended = replace(rerun, status=status, version=rerun.version + 1, run_id=run_id, ended_at_ms=self._now_ms())
+        ended = replace(
+            rerun,
+            status=status,
+            version=rerun.version + 1,
+            decision=reason or rerun.decision,
+            run_id=run_id,
+            ended_at_ms=self._now_ms(),
+        )
         return [*rerun_writes(ended, replaces=rerun.version)]
+
+    def end(self, writes: Sequence[Write]) -> bool:
+        """Write what `ending_writes` returned, with further writes. False: the rerun has ended meanwhile.
+
+        Raises `ConflictError` if one of the further writes is refused.
+        """
+        try:
+            self._store.transact(writes)
+        except ConflictError as exc:
+            if 0 not in exc.failures:
+                raise
+            return False
+        return True
 
     # Reading.
 

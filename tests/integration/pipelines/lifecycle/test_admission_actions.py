@@ -239,3 +239,101 @@ def test_release__rerun_that_was_turned_away_by_one_who_began_no_run__is_pursued
 
     assert turned_away is RerunStatus.REQUESTED
     assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.ACCEPTED
+
+
+def accepted(rig: Rig, execution: str) -> tuple[str, str]:
+    """Have an execution accept a rerun. Return the id of the rerun and the token of the lock."""
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    token = acquire(rig, execution)
+    assert check(rig, token, execution, Cause.RERUN, rerunId=rerun.rerun_id)["result"] == "proceed"
+    return rerun.rerun_id, token
+
+
+def ended(rig: Rig, rerun_id: str) -> tuple[RerunStatus, str, list[str]]:
+    """Return the status of a rerun, the reason, and the reasons that events about its end name."""
+    rerun = rig.stores.reruns.get(rerun_id)
+    events = rig.events("silver", EventName.RERUN_COMPLETED)
+    named = [str(event.detail["reason"]) for event in events if event.detail["rerun_id"] == rerun_id]
+    return rerun.status, rerun.decision, named
+
+
+def test_rerun__lock_expired_before_its_run_and_another_rerun_accepted__ends_as_failed(rig: Rig) -> None:
+    rig.define(pipeline(budgets=Budgets(manual=2)))
+    failed(rig)
+    first, lost_token = accepted(rig, "e2")
+    rig.env.clock.advance(lifetime_seconds(pipeline()) + 1)
+
+    second, token = accepted(rig, "e3")
+    late = resolve(rig, lost_token, "e2", Cause.RERUN, rerunId=first)
+    proceeds = resolve(rig, token, "e3", Cause.RERUN, rerunId=second)
+
+    reason = f"rerun {second} replaced it"
+    assert ended(rig, first) == (RerunStatus.FAILED, reason, [reason])
+    assert (late["result"], proceeds["result"]) == ("skip", "proceed")
+    assert rig.stores.reruns.get(second).status is RerunStatus.ACCEPTED
+
+
+def test_rerun__lock_lost_before_its_run__ends_as_failed_with_the_reason(rig: Rig) -> None:
+    failed(rig)
+    rerun_id, token = accepted(rig, "e2")
+    rig.env.clock.advance(lifetime_seconds(pipeline()) + 1)
+    acquire(rig, "e3")
+
+    assert resolve(rig, token, "e2", Cause.RERUN, rerunId=rerun_id)["result"] == "skip"
+
+    status, reason, named = ended(rig, rerun_id)
+    assert (status, named) == (RerunStatus.FAILED, [reason])
+    assert "no longer holds it" in reason
+
+
+def test_rerun__period_on_hold__ends_as_failed_with_the_reason(rig: Rig) -> None:
+    rig.stores.directives.hold(SLOT, by="ana", reason="source is being repaired")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ben")
+    token = acquire(rig, "e2")
+
+    assert check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)["result"] == "skip"
+
+    status, reason, named = ended(rig, rerun.rerun_id)
+    assert (status, named) == (RerunStatus.FAILED, [reason])
+    assert "source is being repaired" in reason
+
+
+def test_rerun__execution_failed_before_its_run__ends_as_failed_when_the_lock_is_released(rig: Rig) -> None:
+    failed(rig)
+    rerun_id, _ = accepted(rig, "e2")
+
+    for _ in range(2):
+        rig.call(SLOT, action="releaseLock", runId="", executionName="e2")
+
+    status, reason, named = ended(rig, rerun_id)
+    assert (status, named) == (RerunStatus.FAILED, [reason])
+
+
+def test_rerun__lock_taken_by_another_before_its_retry__ends_as_failed(rig: Rig) -> None:
+    failed(rig)
+    rerun_id, token = accepted(rig, "e2")
+    run_id = resolve(rig, token, "e2", Cause.RERUN, rerunId=rerun_id)["runId"]
+    fields = {"status": "FAILED", "failureCategory": FailureCategory.TRANSIENT.value}
+    retried = rig.call(SLOT, action="logResult", runId=run_id, lockToken=token, **fields)["retryable"]
+    rig.call(SLOT, action="releaseLock", runId=run_id, lockToken=token, executionName="e2")
+    before = rig.stores.reruns.get(rerun_id).status
+    acquire(rig, "e3")
+
+    assert acquire(rig, "e2") == ""
+
+    assert (retried, before) == (True, RerunStatus.ACCEPTED)
+    assert ended(rig, rerun_id)[0] is RerunStatus.FAILED
+
+
+def test_rerun__call_of_its_first_attempt_repeated_during_the_second__stays_accepted(rig: Rig) -> None:
+    failed(rig)
+    rerun_id, first_token = accepted(rig, "e2")
+    run_id = resolve(rig, first_token, "e2", Cause.RERUN, rerunId=rerun_id)["runId"]
+    fields = {"status": "FAILED", "failureCategory": FailureCategory.TRANSIENT.value}
+    rig.call(SLOT, action="logResult", runId=run_id, lockToken=first_token, **fields)
+    rig.call(SLOT, action="releaseLock", runId=run_id, lockToken=first_token, executionName="e2")
+    resolve(rig, acquire(rig, "e2"), "e2", Cause.RERUN, rerunId=rerun_id)
+
+    assert resolve(rig, first_token, "e2", Cause.RERUN, rerunId=rerun_id)["result"] == "skip"
+
+    assert rig.stores.reruns.get(rerun_id).status is RerunStatus.ACCEPTED
