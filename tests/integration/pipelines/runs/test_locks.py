@@ -114,6 +114,17 @@ def test_release__of_an_earlier_hold_of_the_same_execution__leaves_the_present_o
     assert rig.locks.find(KEY) == second
 
 
+def test_release__after_its_expiry_and_the_clock_is_set_back__stays_free(rig: Rig) -> None:
+    expired = rig.lock("exec-1")
+    rig.clock.step(HOUR + 1)
+
+    is_released = rig.locks.release(KEY, expired.token)
+    rig.clock.step(-HOUR)
+
+    assert not is_released
+    assert rig.locks.find(KEY) is None
+
+
 def test_release__twice__is_false_the_second_time_and_no_error(rig: Rig) -> None:  # bug 29
     lock = rig.lock("exec-1")
 
