@@ -30,7 +30,7 @@ SIGNAL: Final = {
     "metrics": {"evidence_count": 1, "pass_count": 1, "fail_count": 0},
 }  # fmt: skip
 ROUNDS: Final = 5
-SECONDS: Final = 4.0
+SECONDS: Final = 2.5
 TIMES: Final = 10
 CLOSED_CONNECTIONS: Final = 64
 OPEN_CONNECTIONS: Final = 1_000
