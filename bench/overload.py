@@ -2,7 +2,8 @@
 
 The yardstick is the peak of the same run: what the server answers to 64 connections that send again as soon as they
 have an answer. Then requests are due at ten times that rate whether the server keeps up or not, and afterwards at a
-tenth of it. The load generator is compiled (`open_load.c`); the share of a core that it took is printed.
+tenth of it. Latencies count from when a request was sent, not from when it was due. The load generator is compiled
+(`open_load.c`); the share of a core that it took is printed.
 """
 
 from __future__ import annotations
