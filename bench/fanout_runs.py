@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import structlog
@@ -33,6 +33,7 @@ from headgate.fanout.core.transitions import apply
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.local.worker import LEASE_SECONDS, Options
 from headgate.fanout.model.counts import counter_add
+from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.rows import (
     ACTIVE,
     MAIN_LANE,
@@ -57,6 +58,9 @@ PROCESSES = 2
 POLL_SECONDS = 0.005
 ROWS = TableRows(FANOUT, FANOUT.name)
 NOTHING = "bench.fanout_handlers:nothing"
+# The handlers of this benchmark are in the checkout.
+ACCESS = LocalAccess(folders=(str(Path(__file__).parents[1]),))
+FINISH_SECONDS_MAX = 300
 # What a child says of a chunk for which there was nothing to do.
 DONE = AttemptResult(duration_ms=0, memory_mb=40)
 
@@ -73,7 +77,7 @@ def opened(folder: Path | None = None) -> Iterator[tuple[FanoutService, SqliteSt
     with TemporaryDirectory(prefix="headgate-bench-") as made:
         store = open_at(folder or Path(made), clock)
         try:
-            yield FanoutService(store, clock, IdMaker(clock)), store
+            yield FanoutService(store, clock, IdMaker(clock), access=ACCESS), store
         finally:
             store.close()
 
@@ -99,8 +103,10 @@ def split(service: FanoutService, chunks: int) -> str:
 
 
 def finish(service: FanoutService, run_id: str, status: FanoutStatus = FanoutStatus.SUCCEEDED) -> None:
-    """Return when a run has ended, which it must as is said."""
+    """Wait for the end of a fan-out, which must have this status."""
+    ends_at = monotonic() + FINISH_SECONDS_MAX
     while not (fanout := service.queries.fanout(run_id)).is_finished:
+        assert monotonic() < ends_at, f"{run_id} has not ended after {FINISH_SECONDS_MAX} s"
         sleep(POLL_SECONDS)
     assert fanout.status is status, f"{run_id} ended as {fanout.status}"
 
