@@ -122,7 +122,7 @@ def _against_bare_group_commit(store: SqliteStore, raw: sqlite3.Connection, *, o
 
 
 def _bare_threads(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
-    """Write ready-made rows by 64 threads, whoever is free committing for up to 32 who wait. No checks, no port."""
+    """Write prepared rows from 64 threads; a free thread commits for up to 32 that wait. No checks, no port."""
     queue: deque[tuple[tuple[Any, ...], threading.Lock, list[bool]]] = deque()
     leading = threading.Lock()
 

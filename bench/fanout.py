@@ -18,13 +18,13 @@ from bench.fanout_runs import (
     PROCESSES,
     ROWS,
     claim_all,
-    elsewhere,
     filled,
     finish,
     opened,
     quiet,
     row,
     split,
+    worker_process,
     working,
 )
 from bench.measure import ROUNDS, Figure, ratio
@@ -44,7 +44,7 @@ CHUNKS = 10_000
 RATE_MIN = 0.10
 REDRIVES, REDRIVEN = 50, 100
 REDRIVE_MS_MAX = 100.0
-TOLD_WHEN = "bench.fanout_handlers:told_when"
+START_TIME_HANDLER = "bench.fanout_handlers:report_start_time"
 
 
 def run(
@@ -74,7 +74,7 @@ def fan_out(items: int) -> float:
 
 
 def _rates(chunks: int, rounds: int) -> list[Figure]:
-    # Whoever waits for the end reads from a store of its own, so that what is counted is the worker's.
+    # The waiting side reads from its own store, so that only the worker is counted.
     with (
         TemporaryDirectory(prefix="headgate-bench-") as folder,
         opened(Path(folder)) as (service, store),
@@ -167,7 +167,7 @@ Row = tuple[Any, ...]
 
 
 def _copied(service: FanoutService, run_id: str, connection: sqlite3.Connection) -> tuple[list[list[Row]], Row]:
-    """Copy a run that nobody has begun, and return the rows of its chunks as begun and as done, and its counter."""
+    """Copy a run that has not started, and return the rows of its chunks as begun and as done, and its counter."""
     chunks = list(service.queries.every_chunk(run_id))
     counter = service.store.get(FANOUT, counter_key(run_id, 0))
     assert counter is not None
@@ -211,10 +211,10 @@ def _redrive(chunks: int, redrives: int) -> Figure:
         def given_up(place: int, size: int) -> Disposition:
             return Disposition.DONE if place % (size // REDRIVEN) else Disposition.DEAD
 
-        run_id = filled(Path(folder), service, chunks, given_up, handler=TOLD_WHEN)
+        run_id = filled(Path(folder), service, chunks, given_up, handler=START_TIME_HANDLER)
         service.new_maintenance().chunk_ended(run_id)
-        with elsewhere("bench.fanout_runs", Path(folder)) as worker:
-            assert worker.said() == "ready"
+        with worker_process("bench.fanout_runs", Path(folder)) as worker:
+            assert worker.read_line() == "ready"
             # The first has to wait for the worker's children.
             samples = [_redriven(service, run_id) for _ in range(redrives + 1)][1:]
         commits = store.stats.commits
@@ -236,9 +236,9 @@ def _redriven(service: FanoutService, run_id: str) -> tuple[float, float]:
     redriver = Redriver(service.store, service.clock, service.ids)
     failures = ChunkSelection(dispositions=(Disposition.DEAD, Disposition.QUARANTINED))
     started = perf_counter()
-    told = redriver.redrive(run_id, failures)
+    result = redriver.redrive(run_id, failures)
     answered = perf_counter()
-    assert told.redriven == REDRIVEN, f"{told.redriven} of {REDRIVEN} were redriven"
+    assert result.redriven == REDRIVEN, f"{result.redriven} of {REDRIVEN} were redriven"
     finish(service, run_id, FanoutStatus.PARTIAL)
     first = min(float(chunk.error or "inf") for chunk in service.queries.failures(run_id))
     return first - started, answered - started

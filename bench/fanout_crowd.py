@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from time import process_time, thread_time
 from typing import Any
 
-from bench.fanout_runs import Elsewhere, claim_all, elsewhere, opened, quiet, split
+from bench.fanout_runs import WorkerProcess, claim_all, opened, quiet, split, worker_process
 from bench.measure import ROUNDS, Figure, ratio
 from headgate.fanout.service import FanoutService
 from headgate.store.sqlite.operations import Operation, PutRow, UpdateRow
@@ -128,19 +128,19 @@ def _processes(chunks: int, rounds: int) -> Figure:
     with TemporaryDirectory(prefix="headgate-bench-") as folder, ExitStack() as running:
         service, _ = running.enter_context(opened(Path(folder)))
         run_ids = [split(service, chunks) for _ in range(2 * rounds + 2)]
-        crowd = [running.enter_context(elsewhere("bench.fanout_crowd", Path(folder))) for _ in range(PROCESSES)]
-        told: list[dict[str, int]] = []
+        crowd = [running.enter_context(worker_process("bench.fanout_crowd", Path(folder))) for _ in range(PROCESSES)]
+        parallel_answers: list[dict[str, int]] = []
 
-        def by(workers: Sequence[Elsewhere], run_id: str) -> int:
+        def by(workers: Sequence[WorkerProcess], run_id: str) -> int:
             for worker in workers:
-                worker.tell(run_id)
-            answers = [json.loads(worker.said()) for worker in workers]
+                worker.send(run_id)
+            answers = [json.loads(worker.read_line()) for worker in workers]
             if len(answers) > 1:
-                told.extend(answers)
+                parallel_answers.extend(answers)
             return sum(answer["done"] for answer in answers)
 
         def counted() -> str:
-            commits, conflicts = (sum(answer[name] for answer in told) for name in ("commits", "conflicts"))
+            commits, conflicts = (sum(answer[name] for answer in parallel_answers) for name in ("commits", "conflicts"))
             return f"{conflicts} conflicts, {commits / (chunks * (rounds + 1)):.4f} commits a chunk"
 
         return ratio(

@@ -1,4 +1,4 @@
-"""What the fan-out benchmarks have child processes run: nothing, or telling when it was begun."""
+"""Handlers of the fan-out benchmarks: one does nothing, one reports its start time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headgate.durable.model.failures import NonRetryable
 
 
 def nothing(items: Sequence[int]) -> None:
-    """End well at once."""
+    """Succeed at once."""
     del items
 
 
-def told_when(items: Sequence[int]) -> NoReturn:
-    """Fail for good, saying when that was: a chunk that has failed can be redriven, and so timed, over and over."""
+def report_start_time(items: Sequence[int]) -> NoReturn:
+    """Fail with the current time. A failed chunk can be redriven, and so timed, repeatedly."""
     del items
     # On Linux this clock is the same in every process of a machine.
     raise NonRetryable(f"{perf_counter():.6f}")

@@ -112,7 +112,7 @@ def finish(service: FanoutService, run_id: str, status: FanoutStatus = FanoutSta
 
 
 def claim_all(service: FanoutService, run_id: str, room: int) -> int:
-    """Do all chunks of a run that nobody else does, `room` at a time and without children; return how many."""
+    """Run the unclaimed chunks of a run, `room` at a time and without children; return how many."""
     width, done = service.queries.fanout(run_id).width, 0
     claims = Claims(
         service.store,
@@ -177,7 +177,7 @@ def _stages(fanout: Fanout, now_ms: int) -> dict[Disposition, Chunk]:
         input_key="range:0-0",
     )
     queued = with_disposition(first, Disposition.QUEUED, first.created_at, made_ms)
-    # Its lease has run out: it is to be told of as stuck.
+    # Its lease has expired: it is reported as stuck.
     running = start_change(
         queued, worker="bench|1", token=fanout.run_id, now_ms=now_ms - 60_000, lease_seconds=30
     ).after
@@ -223,28 +223,28 @@ def _reopen(service: FanoutService, fanout: Fanout, size: int, counts: dict[str,
 # Other processes.
 
 
-class Elsewhere:
-    """A process that is told a line and answers with one."""
+class WorkerProcess:
+    """A process that reads a line and answers with one."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._process.stdin is not None
         print(line, file=self._process.stdin, flush=True)
 
-    def said(self) -> str:
-        """Return what it has said, without waiting if it has ended: nothing then."""
+    def read_line(self) -> str:
+        """Return the next line of output; empty if the process has ended."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().rstrip("\n")
 
 
 @contextmanager
-def elsewhere(module: str, folder: Path) -> Iterator[Elsewhere]:
+def worker_process(module: str, folder: Path) -> Iterator[WorkerProcess]:
     """Run a module on a store. It ends when its standard input does, and so with this process."""
     command = [sys.executable, "-m", module, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Elsewhere(process)
+        yield WorkerProcess(process)
 
 
 def _serve(folder: Path) -> None:

@@ -71,7 +71,7 @@ class _Worked:
         self._spent.setdefault(name, []).append((self._server.cpu_seconds() - before) / count)
         return count
 
-    def told(self) -> str:
+    def cpu_per_call(self) -> str:
         # The first of each only warmed up.
         each = {name: sum(spent[1:]) / len(spent[1:]) for name, spent in self._spent.items()}
         ours, theirs = each["ours"], each["theirs"]
@@ -97,7 +97,7 @@ def _http(server: Running, size: Sizes, signals: int, path: str, goal: float | N
         yardstick=work("theirs", theirs),
         subject=work("ours", ours),
         goal=goal,
-        counted=worked.told,
+        counted=worked.cpu_per_call,
         rounds=rounds,
     )
 
@@ -118,7 +118,7 @@ def _grpc(server: Running, size: Sizes, signals: int, goal: float | None, count:
         yardstick=work("theirs", ECHO_RPC, theirs),
         subject=work("ours", _GET, ours),
         goal=goal,
-        counted=worked.told,
+        counted=worked.cpu_per_call,
         rounds=rounds,
     )
 

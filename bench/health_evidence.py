@@ -143,23 +143,23 @@ def _over_the_wire(home: Path, size: Sizes, seconds: float, trial_seconds: float
         rate = _highest(is_held)
         for _ in range(LOWERED_TIMES):
             before, started = server.cpu_seconds(), perf_counter()
-            told = _offered(server.http, size, rate, seconds)
+            loaded = _offered(server.http, size, rate, seconds)
             server_cpu = (server.cpu_seconds() - before) / (perf_counter() - started)
-            if told.rows[0].is_held:
+            if loaded.rows[0].is_held:
                 break
             rate *= LOWERED
-    found, cores = told.rows[0], os.cpu_count() or 1
+    found, cores = loaded.rows[0], os.cpu_count() or 1
     shares = _profiled(home, size, found.held, trial_seconds)
-    spent = [("generator", told.own_cpu), *((part, share * server_cpu) for part, share in shares)]
+    spent = [("generator", loaded.own_cpu), *((part, share * server_cpu) for part, share in shares)]
     whole = sum(cpu for _, cpu in spent)
     return Figure(
         f"evidence offered over Connect in batches of {BATCH}, highest rate held for {seconds:g} s",
         f"{found.held:,.0f}/s",
         f"{RATE:,}/s, or the highest with p99 <= {P99_MS_MAX:g} ms",
         found.is_held,
-        f"p50 {found.p50_ms:.1f} ms, p99 {found.quiet_p99_ms:.1f} ms in the {told.quiet_seconds} s in which the host "
+        f"p50 {found.p50_ms:.1f} ms, p99 {found.quiet_p99_ms:.1f} ms in the {loaded.quiet_seconds} s in which the host "
         f"took next to nothing, {found.p99_ms:.1f} ms in all, {found.failed} failed",
-        f"of {cores} cores the server took {server_cpu:.2f} and the load generator {told.own_cpu:.2f}; of that time "
+        f"of {cores} cores the server took {server_cpu:.2f} and the load generator {loaded.own_cpu:.2f}; of that time "
         + ", ".join(f"{part} {cpu / whole:.0%}" for part, cpu in spent),
     )
 

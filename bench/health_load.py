@@ -23,7 +23,7 @@ from bench.health_client import PACKAGE, request
 from bench.health_rows import Sizes, evidence_id, filled, signal_at, signature_at, sizes, state_at, urn
 from bench.health_server import serving
 from bench.measure import Figure
-from bench.set_times import Loaded, Row, Told, at_set_times
+from bench.set_times import Loaded, Row, RowResult, at_set_times
 from headgate.health.model.enums import SignalState
 from headgate.serve.rpc.statestore import proto as pb
 
@@ -33,7 +33,7 @@ SECONDS = 30.0
 WARM_SECONDS = 15.0
 # The whole load is put on so often, and the median counts: what a host gives a machine changes from minute to minute.
 ROUNDS = 5
-# Further rounds in place of those in which the host left so little that nothing can be told from them.
+# Further rounds in place of those in which the host left too little CPU to measure.
 FURTHER_MAX = 2
 # At once: a tenth of each rate, but for evidence.
 SHARE = 0.1
@@ -43,7 +43,7 @@ TRANSITIONS_EVERY = 50
 
 
 def run(scale: float = SCALE, seconds: float = SECONDS) -> list[Figure]:
-    """Return what became of each row, all at once and then alone."""
+    """Return the result of each row, all at once and then alone."""
     size = sizes(scale)
     with filled(scale) as home:
         figures = _loaded(home, "at once", _rows(size, SHARE, EVIDENCE_AT_ONCE), seconds, rounds=ROUNDS)
@@ -66,7 +66,7 @@ def _rows(size: Sizes, share: float, evidence: float) -> list[Row]:
 
 
 def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float, *, rounds: int) -> list[Figure]:
-    """Put a load on a server of its own, in each round another, and say what became of each row."""
+    """Put a load on a server of its own, in each round another, and return the result of each row."""
     judged: list[_Round] = []
     for _ in range(rounds + FURTHER_MAX):
         last = _round(home, rows, seconds)
@@ -74,14 +74,14 @@ def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float, *, rounds
             judged.append(last)
         if len(judged) == rounds:
             break
-    told = judged or [last]
-    cores, quiet_seconds = os.cpu_count() or 1, sum(each.loaded.quiet_seconds for each in told)
+    counted_rounds = judged or [last]
+    cores, quiet_seconds = os.cpu_count() or 1, sum(each.loaded.quiet_seconds for each in counted_rounds)
     shares = (
-        f"server {median(each.server_cpu for each in told) / cores:.0%} of the machine, "
-        f"load generator {median(each.loaded.own_cpu for each in told) / cores:.0%}; "
-        f"quiet: the {quiet_seconds} of {len(told) * seconds:g} s in which the host took next to nothing"
+        f"server {median(each.server_cpu for each in counted_rounds) / cores:.0%} of the machine, "
+        f"load generator {median(each.loaded.own_cpu for each in counted_rounds) / cores:.0%}; "
+        f"quiet: the {quiet_seconds} of {len(counted_rounds) * seconds:g} s in which the host took next to nothing"
     )
-    return [_figure(how, [each.loaded.rows[place] for each in told], shares) for place in range(len(rows))]
+    return [_figure(how, [each.loaded.rows[place] for each in counted_rounds], shares) for place in range(len(rows))]
 
 
 class _Round(NamedTuple):
@@ -98,12 +98,12 @@ def _round(home: Path, rows: Sequence[Row], seconds: float) -> _Round:
         return _Round(loaded, (server.cpu_seconds() - before) / (time() - began))
 
 
-def _figure(how: str, rounds: Sequence[Told], shares: str) -> Figure:
-    """Return what became of a row: by the median of its rounds, none of which may have lost anything."""
+def _figure(how: str, rounds: Sequence[RowResult], shares: str) -> Figure:
+    """Return the result of a row: the median of its rounds, none of which may have failed requests."""
     row = rounds[0].row
     by_p99 = sorted(rounds, key=lambda each: each.quiet_p99_ms)
     middle = by_p99[len(by_p99) // 2]
-    all_told = middle._replace(
+    combined = middle._replace(
         failed=sum(each.failed for each in rounds),
         held=min(each.held for each in rounds),
         p99_ms=median(each.p99_ms for each in rounds),
@@ -111,11 +111,11 @@ def _figure(how: str, rounds: Sequence[Told], shares: str) -> Figure:
     spread = f" ({by_p99[0].quiet_p99_ms:.1f} to {by_p99[-1].quiet_p99_ms:.1f} in {len(rounds)} rounds)"
     return Figure(
         f"{row.name}, {how}: {row.rate:,.0f}/s asked",
-        f"{all_told.held:,.0f}/s, p99 {all_told.quiet_p99_ms:.1f} ms quiet{spread if len(rounds) > 1 else ''}, "
-        f"{all_told.p99_ms:.1f} in all",
+        f"{combined.held:,.0f}/s, p99 {combined.quiet_p99_ms:.1f} ms quiet{spread if len(rounds) > 1 else ''}, "
+        f"{combined.p99_ms:.1f} in all",
         f"all, <= {row.goal_ms:g} ms",
-        all_told.is_held,
-        f"p50 {all_told.p50_ms:.1f} ms, {all_told.failed} failed",
+        combined.is_held,
+        f"p50 {combined.p50_ms:.1f} ms, {combined.failed} failed",
         shares,
     )
 

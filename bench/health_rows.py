@@ -1,8 +1,8 @@
 """A store as full as the state store is expected to be: its rows, written straight through `batch_write`.
 
 At scale 1 that is 50,000 signals, 10,000 incidents, 10,000 datasets, 5,000 rules, 1,000,000 pieces of evidence, and
-100,000, 100,000, 500,000 and 500,000 rows of lineage. Everything is named by a number, so that whoever asks knows what
-there is.
+100,000, 100,000, 500,000 and 500,000 rows of lineage. Names are numbered, so that clients know what
+exists.
 """
 
 from __future__ import annotations

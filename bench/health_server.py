@@ -39,7 +39,7 @@ from headgate.health.metrics import HealthMeters
 from headgate.serve import server
 from headgate.serve.application import build_http
 from headgate.serve.http.authentication import cached_caller, caller
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rpc.dispatcher import Dispatcher
@@ -112,7 +112,7 @@ def top(profile: Path, lines: int = 12) -> list[str]:
 def parted(profile: Path, parts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[str, float]]:
     """Return which share of the time was spent in each part, the greatest first, and in all others together.
 
-    A part is known by pieces of the paths of its files. What is written in C counts with whoever calls it.
+    A part is known by pieces of the paths of its files. Time in C code counts for its caller.
     """
     stats: Any = pstats.Stats(str(profile))
     spent: dict[str, float] = {}

@@ -35,13 +35,13 @@ class Jobs:
 
     def __init__(self) -> None:
         self.started_at: dict[tuple[str, str], float] = {}
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
 
     def start(self, order: TriggerOrder) -> Started:
         now = perf_counter()
-        with self._told:
+        with self._changed:
             self.started_at.setdefault((order.pipeline, order.date), now)
-            self._told.notify_all()
+            self._changed.notify_all()
         return completed(f"job-{order.key}")
 
     def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> PollResult:
@@ -53,8 +53,8 @@ class Jobs:
 
     def wait_for(self, count: int, seconds_max: float) -> None:
         """Return once so many jobs were started. Raises `TimeoutError`."""
-        with self._told:
-            if not self._told.wait_for(lambda: len(self.started_at) >= count, seconds_max):
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.started_at) >= count, seconds_max):
                 raise TimeoutError(f"{len(self.started_at)} of {count} jobs were started within {seconds_max:g} s")
 
 

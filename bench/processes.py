@@ -1,4 +1,4 @@
-"""Two and four processes writing to one file: equal shares, and nobody waits long."""
+"""Two and four processes writing to one file: equal shares, and no process waits long."""
 
 from __future__ import annotations
 

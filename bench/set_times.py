@@ -55,8 +55,8 @@ class Row(Struct):
     is_ahead: bool = False
 
 
-class Told(NamedTuple):
-    """What became of a row."""
+class RowResult(NamedTuple):
+    """The result of a row."""
 
     row: Row
     asked: float
@@ -75,9 +75,9 @@ class Told(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What became of all rows, and how much of this machine's cores making the load took."""
+    """The results of all rows, and the CPU that the load generator used."""
 
-    rows: list[Told]
+    rows: list[RowResult]
     seconds: float
     own_cpu: float
     # In how many seconds the host took next to nothing.
@@ -145,7 +145,7 @@ class _Connection:
 class _Taken:
     """Notes for each second how much of the machine its host has given to others.
 
-    A virtual machine is not told when it is stopped. A request that was on its way then has waited for no fault of the
+    A virtual machine cannot see when it is paused. A request that was on its way then has waited for no fault of the
     server, and the next ones behind it.
     """
 
@@ -222,7 +222,7 @@ class _Load:
             connection.socket.close()
         self._poll.close()
         quiet = self._taken.quiet(int(seconds))
-        return Loaded([sender.told(seconds, quiet) for sender in self._senders], seconds, own_cpu, len(quiet))
+        return Loaded([sender.result(seconds, quiet) for sender in self._senders], seconds, own_cpu, len(quiet))
 
     def send(self, connection: _Connection, content: bytes) -> None:
         connection.send(content)
@@ -329,14 +329,14 @@ class _Sender:
             self._failed += 1
             self._first_failure = self._first_failure or why
 
-    def told(self, seconds: float, quiet: set[int]) -> Told:
+    def result(self, seconds: float, quiet: set[int]) -> RowResult:
         if self._first_failure:
             print(f"{self.row.name}: refused, such as {self._first_failure[:300]!r}")
         each, done = self.row.each, [took for _, took in self._latencies]
         undisturbed = [took for due, took in self._latencies if int(due) in quiet]
         # A server that cannot keep up answers some long after the last was to be sent.
         took = max(seconds, self._last_at - self._counted_from)
-        return Told(
+        return RowResult(
             self.row,
             asked=each * self._asked / seconds,
             held=each * len(done) / took,

@@ -163,7 +163,8 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     if not children:
         yield path, command
     for name in sorted(children):
-        yield from _walk(children[name], f"{path} {name}")
+        if not children[name].hidden:
+            yield from _walk(children[name], f"{path} {name}")
 
 
 def _command_section(path: str, command: Any) -> Iterator[str]:  # noqa: ANN401

@@ -267,7 +267,7 @@ class HeadgatePeer:
     def _end_slow_call(self) -> None:
         ends_at, token, event = self._slow_calls.pop(0)
         self._environment.advance(max(0.0, ends_at - self._environment.clock.seconds()))
-        # Nobody waits for one that took too long.
+        # One that took too long is not awaited.
         with contextlib.suppress(StaleClaimError, NotFoundError):
             self._environment.service.client.complete_activity(token, Raw(msgspec.json.encode(event)))
         self._environment.run()

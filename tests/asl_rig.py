@@ -52,7 +52,7 @@ class Functions:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.tokens: list[str] = []
-        # What is not there today, and was mended tomorrow.
+        # Missing at first, and repaired later.
         self.broken: set[Any] = set()
 
     def declare(self, app: hg.App) -> None:

@@ -368,9 +368,11 @@ def _pass_on(url: str) -> None:
             request_id = invocation.headers["Lambda-Runtime-Aws-Request-Id"]
             event = invocation.read()
         with urllib.request.urlopen(urllib.request.Request(url, data=event)) as answered:
-            told = json.load(answered)
-        body = json.dumps(told["answer"]).encode()
-        urllib.request.urlopen(urllib.request.Request(f"{invocations}/{request_id}/{told['path']}", data=body)).close()
+            result = json.load(answered)
+        body = json.dumps(result["answer"]).encode()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{invocations}/{request_id}/{result['path']}", data=body)
+        ).close()
 
 
 if __name__ == "__main__":

@@ -319,12 +319,12 @@ def _check_pins(rig: Rig, open_ones: Sequence[Incident], pinned: Sequence[str]) 
 def _check_reported(rig: Rig, rows: Sequence[Item], incidents: Sequence[Incident]) -> None:
     """Every transition is in the history once and reported once; so is each opening and each end of an incident."""
     assert rig.eye is not None
-    told = rig.stored_events()
-    ids = Counter(each["_id"] for each in told)
+    events = rig.stored_events()
+    ids = Counter(each["_id"] for each in events)
     assert all(count == 1 for count in ids.values())
     changed = Counter(
         (each["dataset_urn"], each["signal_type"], each["version"])
-        for each in told
+        for each in events
         if each["event_type"] == "SIGNAL_STATE_CHANGED"
     )
     kept: Counter[tuple[str, str, int]] = Counter()
@@ -337,9 +337,9 @@ def _check_reported(rig: Rig, rows: Sequence[Item], incidents: Sequence[Incident
         assert by_version[-1].state == row["state"], f"{row['PK']} {row['SK']}: the last transition is not there"
         for before, after in itertools.pairwise(by_version):
             assert after.previous_state is before.state, f"{row['PK']} {row['SK']}: a transition is missing"
-    assert changed == kept, f"told and not kept {changed - kept}, kept and not told {kept - changed}"
-    created = Counter(each["incident_id"] for each in told if each["event_type"] == "INCIDENT_CREATED")
+    assert changed == kept, f"published and not stored {changed - kept}, stored and not published {kept - changed}"
+    created = Counter(each["incident_id"] for each in events if each["event_type"] == "INCIDENT_CREATED")
     assert created == Counter(each.incident_id for each in incidents)
-    resolved = Counter(each["incident_id"] for each in told if each["event_type"] == "INCIDENT_RESOLVED")
+    resolved = Counter(each["incident_id"] for each in events if each["event_type"] == "INCIDENT_RESOLVED")
     ends = {each.incident_id: each.episode - (1 if each.is_open else 0) for each in incidents}
     assert resolved == Counter({name: count for name, count in ends.items() if count}), f"{resolved} {ends}"

@@ -37,8 +37,8 @@ def evaluated(elapsed_seconds: int = 0, status: str = "passed") -> dict[str, Any
 
 
 def checked(event: str | None = None, elapsed_seconds: int = 30) -> dict[str, Any]:
-    told = {} if event is None else {"event": event}
-    return {"elapsedSeconds": elapsed_seconds, "waitSeconds": 30, **told}
+    result = {} if event is None else {"event": event}
+    return {"elapsedSeconds": elapsed_seconds, "waitSeconds": 30, **result}
 
 
 def logged(*, monitor: bool = False, retry_seconds: int | None = None) -> dict[str, Any]:
@@ -124,16 +124,16 @@ def counts(folder: Path, scenario: str) -> dict[str, int]:
 
 def _report_ministack(token: str, answer: str) -> None:
     """End the task of a token through the API of Step Functions. MiniStack takes no path to a time-out."""
-    call, told = "SendTaskSuccess", {"taskToken": token, "output": "{}"}
+    call, result = "SendTaskSuccess", {"taskToken": token, "output": "{}"}
     if answer == TIME_OUT:
-        call, told = "SendTaskFailure", {"taskToken": token, "error": "States.Timeout", "cause": "simulated"}
+        call, result = "SendTaskFailure", {"taskToken": token, "error": "States.Timeout", "cause": "simulated"}
     credential = f"AWS4-HMAC-SHA256 Credential={os.environ['ACCOUNT']}/20260303/us-east-1/states/aws4_request"
     headers = {
         "X-Amz-Target": f"AWSStepFunctions.{call}",
         "Content-Type": "application/x-amz-json-1.0",
         "Authorization": f"{credential}, SignedHeaders=host, Signature=0",
     }
-    request = urllib.request.Request(os.environ["ENDPOINT"], data=json.dumps(told).encode(), headers=headers)
+    request = urllib.request.Request(os.environ["ENDPOINT"], data=json.dumps(result).encode(), headers=headers)
     urllib.request.urlopen(request).close()
 
 

@@ -75,8 +75,8 @@ async def ponder(order_id: str) -> str:
 
 @app.workflow
 async def count(until: int) -> int:
-    heard = 0
-    while heard < until:
+    result = 0
+    while result < until:
         await hg.wait_signal("one")
-        heard += 1
-    return heard
+        result += 1
+    return result

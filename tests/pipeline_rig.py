@@ -314,7 +314,7 @@ class Rig:
         assert page.cursor is None, "more than are looked at"
         return page.events
 
-    def told(self, pipeline_id: str, *names: EventName) -> list[str]:
+    def event_names(self, pipeline_id: str, *names: EventName) -> list[str]:
         return [event.name for event in self.events(pipeline_id, *names)]
 
     def executions(self) -> list[str]:

@@ -81,20 +81,20 @@ class MemoryLayer:
 
     def deliver(self) -> None:
         """Hand over the messages that have arrived."""
-        assert self._listener is not None, "nobody listens"
+        assert self._listener is not None, "no listener is registered"
         arrived, self._inbox = self._inbox, []
         for invalidation in arrived:
             self._listener.on_invalidated(invalidation)
 
     def reconnect(self) -> None:
         """Lose the messages that have arrived, and say so."""
-        assert self._listener is not None, "nobody listens"
+        assert self._listener is not None, "no listener is registered"
         self._inbox.clear()
         self._listener.on_messages_lost()
 
     def tick(self) -> None:
         """Let the second pass after which a listener is called when nothing happens."""
-        assert self._listener is not None, "nobody listens"
+        assert self._listener is not None, "no listener is registered"
         self._listener.on_idle()
 
     def put(self, key: Key, entry: SharedEntry) -> None:

@@ -136,9 +136,9 @@ class Workflows:
         for record in answer["Records"]:
             since = record["dynamodb"]["ApproximateCreationDateTime"].timestamp()
             body = {**record["dynamodb"], "ApproximateCreationDateTime": since}
-            told = {**record, "eventSource": "aws:dynamodb", "eventSourceARN": self._arns[table], "dynamodb": body}
-            if any(lets_through(pattern, told) for pattern in FILTERS[table]):
-                found.append(told)
+            result = {**record, "eventSource": "aws:dynamodb", "eventSourceARN": self._arns[table], "dynamodb": body}
+            if any(lets_through(pattern, result) for pattern in FILTERS[table]):
+                found.append(result)
         return found
 
     def received(self, url: str) -> Records:

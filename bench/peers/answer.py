@@ -59,7 +59,7 @@ def tell(answer: Answer) -> None:
     print(json.dumps(asdict(answer)), flush=True)
 
 
-def heard(output: str) -> Answer:
+def parse_answer(output: str) -> Answer:
     """Return the answer in a script's output, which may hold a peer's own messages before it.
 
     Raises `ValueError` if there is none.

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.measure import Figure
-from bench.peers.answer import WARM_UP_EXECUTIONS, WARM_UP_STEPS, Answer, Shape, heard
+from bench.peers.answer import WARM_UP_EXECUTIONS, WARM_UP_STEPS, Answer, Shape, parse_answer
 from bench.peers.environment import PYTHON, ROOT, install
 from bench.peers.group import CommandError, output
 
@@ -118,7 +118,7 @@ def _play(score: Score, number: int, headgate: Callable[[Shape], Ours] | None) -
     # Who goes first alternates, so that neither always inherits the other's warm cache.
     ours = headgate(shape) if headgate is not None and number % 2 else None
     try:
-        theirs = heard(printed_by(score.peer.module, str(shape)))
+        theirs = parse_answer(printed_by(score.peer.module, str(shape)))
     except (CommandError, ValueError) as exc:
         score.trouble = f"cannot be run: {exc}"
         return

@@ -35,7 +35,7 @@ def install(name: str, *, wheels: Sequence[str], npm: Sequence[str]) -> None:
 def _create() -> None:
     if not PYTHON.exists():
         _run([sys.executable, "-m", "venv", "--without-pip", str(HOME)])
-        # Git and the linters pass over the folder, whatever they are told elsewhere.
+        # Git and the linters ignore the folder.
         (HOME / ".gitignore").write_text("*\n")
 
 

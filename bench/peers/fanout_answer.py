@@ -31,7 +31,7 @@ def tell(answer: FanoutAnswer) -> None:
     print(json.dumps(asdict(answer)), flush=True)
 
 
-def heard(output: str) -> FanoutAnswer:
+def parse_answer(output: str) -> FanoutAnswer:
     """Return the answer in a script's output, which may hold a peer's own messages before it.
 
     Raises `ValueError` if there is none.

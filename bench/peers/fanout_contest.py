@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from bench.measure import Figure
 from bench.peers.contest import Goal, printed_by, rates, say
 from bench.peers.environment import install
-from bench.peers.fanout_answer import WARM_UP_ITEMS, FanoutAnswer, heard
+from bench.peers.fanout_answer import WARM_UP_ITEMS, FanoutAnswer, parse_answer
 from bench.peers.group import CommandError
 
 
@@ -84,7 +84,7 @@ def _play(score: FanoutScore, number: int, items: int, headgate: Callable[[int],
     # Who goes first alternates, so that neither always inherits the other's warm cache.
     ours = headgate(items) if headgate is not None and number % 2 else None
     try:
-        theirs = heard(printed_by(peer.module, str(items), peer.settings))
+        theirs = parse_answer(printed_by(peer.module, str(items), peer.settings))
     except (CommandError, ValueError) as exc:
         score.trouble = f"cannot be run: {exc}"
         return

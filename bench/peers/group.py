@@ -53,7 +53,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    # Whoever is left is init's to bury, which may take a moment, and until then may still write to its folder.
+    # Init reaps the remaining processes, which may take a moment; until then they may write to the folder.
     deadline = time.monotonic() + END_SECONDS_MAX
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:

@@ -20,7 +20,7 @@ class StartError(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on. All are held until the last is found, so that they differ."""
+    """Return free ports. All are bound until the last is found, so that they differ."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -31,7 +31,7 @@ def tell(answer: StartAnswer) -> None:
     print(json.dumps(asdict(answer)), flush=True)
 
 
-def heard(output: str) -> StartAnswer:
+def parse_answer(output: str) -> StartAnswer:
     """Return the answer in a script's output, which may hold a peer's own messages before it.
 
     Raises `ValueError` if there is none.

@@ -13,7 +13,7 @@ from bench.peers.contest import printed_by, say
 from bench.peers.environment import install
 from bench.peers.fanout_contest import FANOUT_PEERS
 from bench.peers.group import CommandError
-from bench.peers.start_answer import StartAnswer, heard
+from bench.peers.start_answer import StartAnswer, parse_answer
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _play(score: StartScore, number: int, headgate: Callable[[int], list[float]]
     # Who goes first alternates, so that neither always inherits the other's warm cache.
     ours = headgate(STARTS_A_ROUND) if headgate is not None and number % 2 else None
     try:
-        theirs = heard(printed_by(peer.module, str(peer.starts), peer.settings))
+        theirs = parse_answer(printed_by(peer.module, str(peer.starts), peer.settings))
     except (CommandError, ValueError) as exc:
         score.trouble = f"cannot be run: {exc}"
         return

@@ -120,7 +120,7 @@ async def _execute(client: Client, walk: type[Walk | WalkLocally], steps: int) -
 
 
 def durability(file: Path) -> str:
-    """Say how the file is written: the mode is kept in it, and the server sets no pragma unless told to."""
+    """Describe how the file is written: it stores the mode, and the server sets no pragma by default."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     return f"development server, SQLite file, journal_mode={mode}, synchronous at SQLite's default"

@@ -89,7 +89,7 @@ class ChaosRig(WatchRig):
                 return False
             self.advance(min(step_seconds, left))
 
-    def is_told(self, name: EventName, pipeline_id: str = "bronze") -> bool:
+    def is_notified(self, name: EventName, pipeline_id: str = "bronze") -> bool:
         return bool(self.events(pipeline_id, name))
 
     def is_done(self, slot: Slot) -> bool:

@@ -78,9 +78,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield Shop(folder, server)
 
 
-def ended_with(ended: subprocess.CompletedProcess[str], exit_code: int, code: str, *told: str) -> None:
+def ended_with(ended: subprocess.CompletedProcess[str], exit_code: int, code: str, *printed: str) -> None:
     assert (ended.returncode, f"code: {code}" in ended.stderr) == (exit_code, True), ended.stderr
-    for words in told:
+    for words in printed:
         assert words in ended.stderr
     assert "Traceback" not in ended.stderr
 

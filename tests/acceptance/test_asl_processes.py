@@ -127,7 +127,7 @@ class Client:
                 self._answer(line[1], {"too": "late"})
 
     def _answer(self, token: str, output: Any) -> None:
-        # Nobody waits for a second answer, nor for that to a token whose wait has ended with an earlier one.
+        # No task waits for a second answer, nor for that to a token whose wait has ended with an earlier one.
         with suppress(StaleClaimError):
             self.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output))
 

@@ -86,11 +86,11 @@ class Worker:
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "told"),
+    ("source", "line", "message"),
     [("import nosuch_module\n", 1, "ModuleNotFoundError"), ("x = 1\n1 / 0\n", 2, "ZeroDivisionError")],
 )
 def test_app__that_raises__is_the_users_to_repair_and_not_a_bug_of_ours(
-    tmp_path: Path, source: str, line: int, told: str
+    tmp_path: Path, source: str, line: int, message: str
 ) -> None:
     (tmp_path / "broken.py").write_text(source)
     (tmp_path / "history.json").write_text("{}")
@@ -100,7 +100,7 @@ def test_app__that_raises__is_the_users_to_repair_and_not_a_bug_of_ours(
         ended = run(*command, "--app", "broken:app", folder=tmp_path)
 
         assert ended.returncode == 2, ended.stderr
-        assert f"{tmp_path / 'broken.py'}, line {line}: {told}: " in ended.stderr
+        assert f"{tmp_path / 'broken.py'}, line {line}: {message}: " in ended.stderr
         assert "code: bad_setting" in ended.stderr
         assert "a bug in Headgate" not in ended.stderr
 

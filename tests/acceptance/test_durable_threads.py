@@ -35,11 +35,11 @@ def test_isolated__activity__runs_in_another_process_and_returns_a_large_result(
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("odd", "raised odd"),
         ("exit", "failed ProcessDied"),
-        # The copy comes back too, and nobody hears it.
+        # The copy comes back too, and its message is discarded.
         ("fork", "raised fork"),
         ("fork and exit", "failed ProcessDied"),
         ("noise", "failed ProcessDied"),
@@ -47,8 +47,8 @@ def test_isolated__activity__runs_in_another_process_and_returns_a_large_result(
         ("latin-1", "failed ProcessDied"),
     ],
 )
-def test_isolated__that_raises_dies_or_makes_no_sense__is_reported(what: str, told: str) -> None:
-    assert mine.broken.start(what).result(60) == told
+def test_isolated__that_raises_dies_or_makes_no_sense__is_reported(what: str, message: str) -> None:
+    assert mine.broken.start(what).result(60) == message
 
 
 @pytest.mark.usefixtures("service")
@@ -191,13 +191,13 @@ def test_status__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: 
 
 
 def test_fatal__store_closed_under_the_worker__is_reported_once(tmp_path: Path) -> None:
-    told: list[BaseException] = []
+    received: list[BaseException] = []
     with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
-        opened.start(on_fatal=told.append)
+        opened.start(on_fatal=received.append)
         opened.store.close()
-        until(lambda: bool(told), "the word that the worker has stopped")
+        until(lambda: bool(received), "the word that the worker has stopped")
         opened.stop(grace_seconds=0.2)
-    assert len(told) == 1
+    assert len(received) == 1
 
 
 def test_stop__with_an_activity_that_never_returns__returns_within_its_grace(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def nap(item):
 
 
 def careful(items):
-    """Fails for one item until someone has mended the world."""
+    """Fails for one item until the file `mended` exists."""
     for item in items:
         if int(item) == 13 and not Path("mended").exists():
             raise ValueError(f"item {item} is unlucky")
@@ -392,11 +392,11 @@ def test_work__sigterm__lets_what_runs_end_and_gives_back_the_rest(idle: Site) -
     ) as worker:
         until(lambda: idle.server.get("/fanouts/drain")["chunks"]["completed"] >= 1, "the first chunk")
         worker.send_signal(signal.SIGTERM)
-        told, _ = worker.communicate(timeout=20)
+        result, _ = worker.communicate(timeout=20)
 
     assert worker.returncode == 0
     chunks = idle.json("fanout", "show", "drain")["chunks"]
-    assert f"{chunks['completed']} chunks completed, 0 failed" in told
+    assert f"{chunks['completed']} chunks completed, 0 failed" in result
     assert (chunks["in_progress"], chunks["completed"] + chunks["pending"]) == (0, 6)
     idle.said("chunk", "work", "--run", "drain", "--until-idle")
     assert idle.json("fanout", "show", "drain")["counts"]["lost"] == 0

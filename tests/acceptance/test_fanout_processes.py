@@ -378,11 +378,11 @@ def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str])
 
 
 def received_to_the_end(child: Child) -> list[Answer]:
-    heard: list[Answer] = []
+    received: list[Answer] = []
     with pytest.raises(EOFError):
         while True:
-            heard += child.answers()
-    return heard
+            received += child.answers()
+    return received
 
 
 def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_counts(
@@ -391,7 +391,7 @@ def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_count
     """The death of a child is charged to the chunk that it was at."""
     with child_with(site, monkeypatch, ["ok", "ok", "abort", "ok"]) as (child, jobs):
         until(lambda: len(site.journal()) == 3, "the beginning of the third job")
-        # Gone, and nobody has read a word of what it said; then it is given one more.
+        # Gone, and its output was not read; then it is given one more.
         assert child._process.wait(10) != 0
         child.give([replace(jobs[3], key=4)], 0.0)
         done = [answer.key for answer in received_to_the_end(child) if isinstance(answer, Done)]
@@ -409,9 +409,9 @@ def test_child__nonsense_read_together_with_what_it_had_said__only_what_is_behin
     """A worker that is slow to read must not take it for one that never was ready, nor run again what was done."""
     with child_with(site, monkeypatch, ["ok", "ok", "nonsense", "ok"]) as (child, _):
         until(lambda: len(site.journal()) == 4, "the beginning of the last job")
-        heard = received_to_the_end(child)
-    assert isinstance(heard[0], Ready)
-    assert [answer.key for answer in heard if isinstance(answer, Done)] == [0, 1]
+        result = received_to_the_end(child)
+    assert isinstance(result[0], Ready)
+    assert [answer.key for answer in result if isinstance(answer, Done)] == [0, 1]
     assert "answers the worker" in child.death().message
 
 
@@ -429,7 +429,7 @@ def test_child__that_writes_into_the_channel_of_its_worker__costs_the_chunk_that
 
 
 def test_child__that_answers_what_it_was_not_asked__is_ended_and_the_work_goes_on(site: Site) -> None:
-    # Whatever runs by the time that it is heard pays for it.
+    # The chunk that runs when the message is read fails.
     site.split([*["ok"] * 10, "impostor", *["ok"] * 10], "obedient", max_attempts=5)
 
     site.work_off()
@@ -552,7 +552,7 @@ class BusyStore(ProcessStore):
 def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What was claimed and not told of waits for the end of its lease.
+    # Chunks claimed and not reported wait for the end of their lease.
     monkeypatch.setattr(local_worker, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(local_worker, "PAUSE_SECONDS", 0.001)
     monkeypatch.setenv("FANOUT_TEST_FOLDER", str(site.folder))

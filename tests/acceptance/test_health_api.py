@@ -187,8 +187,8 @@ def _curlrc(folder: Path, server: Server, cert: Path) -> None:
 def _first_key(server: Server, folder: Path) -> str:
     made = run("api-key", "first", "--home", server.home, "--json", folder=folder)
     assert made.returncode == 0, made.stderr
-    told = json.loads(made.stdout)
-    return next(value for value in _texts(told) if value.startswith("hg"))
+    output = json.loads(made.stdout)
+    return next(value for value in _texts(output) if value.startswith("hg"))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -266,7 +266,7 @@ def test_tls__spoken_to_in_clear_or_by_an_old_one__does_not_answer(
     assert newer.returncode == 0
     assert plain.returncode != 0
     assert plain.stdout == ""
-    assert stranger.returncode == 60, "a certificate that nobody vouches for is refused by the caller"
+    assert stranger.returncode == 60, "the client refuses a certificate without a trusted issuer"
     assert old.returncode == 35
     assert "no protocols available" not in old.stderr, "refused by curl itself, and not by the server"
     assert secured.url.startswith("https://")

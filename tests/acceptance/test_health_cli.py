@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tests.acceptance.program import Server, run
-from tests.integration.serve.http.test_tls import make_files
+from tests.integration.serve.http.connection.test_tls import make_files
 
 SPEC: Final = {
     "spec_id": "lspec:billing:git:abc123",
@@ -81,13 +81,13 @@ def test_night__from_the_first_alarm_to_the_audit__every_step_is_one_command(sit
     )
 
     # Something breaks.
-    told = site.said("signal", "set", urn, "freshness", "critical", "--score", "0.2", "--signature", "LATE")
-    assert told.startswith(f"CRITICAL  FRESHNESS of {urn}, version 1; incident INC-")
+    output = site.said("signal", "set", urn, "freshness", "critical", "--score", "0.2", "--signature", "LATE")
+    assert output.startswith(f"CRITICAL  FRESHNESS of {urn}, version 1; incident INC-")
     (incident,) = site.json("incident", "ls", "--dataset", urn)
     assert (incident["status"], incident["severity"]) == ("OPEN", "SEV_1")
     incident_id = incident["incident_id"]
 
-    # Nobody may read it; why?
+    # The gate blocks it; why?
     assert f"BLOCK  {urn}" in site.said("gate", "check", urn, exit_code=20)
     story = site.said("incident", "why", incident_id)
     assert story.startswith(f"OPEN  SEV_1  {incident_id}")
@@ -105,7 +105,7 @@ def test_night__from_the_first_alarm_to_the_audit__every_step_is_one_command(sit
     site.said("signal", "set", urn, "volume", "ok", "--count", "1200")
     assert "1200" in site.said("signal", "volume", urn, "--days", "1")
 
-    # It is mended; what was measured before is no news.
+    # It is repaired; earlier measurements change nothing.
     assert "OK  FRESHNESS" in site.said("signal", "set", urn, "FRESHNESS", "ok")
     past = ("critical", "--signature", "LATE", "--window-end", "1h")
     site.refused("signal", "set", urn, "FRESHNESS", *past, exit_code=3, code="stale_window", said="recorded as late")
@@ -140,10 +140,10 @@ def test_resolve__a_rule_was_added__names_the_dataset_and_says_why(site: Site) -
     site.said("dataset", "register", "urn:dp:topics:orders")
     site.said("dataset", "rule", "add", "urn:dp:topics:orders", "shop.*")
 
-    told = site.said("dataset", "resolve", "shop.orders", "--payload", '{"id": 1}', "--explain").splitlines()
+    output = site.said("dataset", "resolve", "shop.orders", "--payload", '{"id": 1}', "--explain").splitlines()
 
-    assert told[0] == "urn:dp:topics:orders"
-    assert any(line.split()[:3] == ["MATCHED", "shop.*", "default"] for line in told)
+    assert output[0] == "urn:dp:topics:orders"
+    assert any(line.split()[:3] == ["MATCHED", "shop.*", "default"] for line in output)
 
 
 def test_evidence_and_lineage__reported_by_files__are_found_again(site: Site) -> None:
@@ -200,8 +200,8 @@ def test_baseline__said_and_shown(site: Site) -> None:
     assert "no baselines" in site.said("dataset", "baseline", urn)
     made = site.json("dataset", "baseline", urn, "event_count", "--value", "1200", "--stddev", "40", "--samples", "168")
     assert (made["version"], made["baseline_value"]) == (1, 1200)
-    told = site.said("dataset", "baseline", urn).splitlines()
-    assert told[1].split()[:4] == ["event_count", "1200", "40", "168"]
+    output = site.said("dataset", "baseline", urn).splitlines()
+    assert output[1].split()[:4] == ["event_count", "1200", "40", "168"]
     site.refused("dataset", "baseline", urn, "--value", "1", exit_code=2, code="user", said="METRIC is required")
 
 
@@ -285,10 +285,10 @@ def test_audit__a_row_was_altered_behind_its_back__verify_exits_with_3(site: Sit
     site.said("dataset", "register", "urn:dp:altered:orders", "--reason", "to be altered")
 
     with altered(site.server.home / "headgate.db", "to be altered", "nothing to see"):
-        told = site.said("audit", "verify", exit_code=3)
+        output = site.said("audit", "verify", exit_code=3)
 
-    assert told.startswith("TAMPERED: 1 faults")
-    assert "entry_altered" in told
+    assert output.startswith("TAMPERED: 1 faults")
+    assert "entry_altered" in output
 
 
 @contextmanager
@@ -309,8 +309,8 @@ def test_reset__signals_that_were_measured_wrongly__are_forgotten_with_their_inc
     site.said("dataset", "register", f"{urn}:v1", "--team", "orders")
     site.said("signal", "set", urn, "volume", "critical", "--signature", "LOW:rows")
 
-    told = site.said("signal", "reset", urn, "--reason", "measured wrongly")
+    output = site.said("signal", "reset", urn, "--reason", "measured wrongly")
 
-    assert told.startswith(f"{urn}:v1: VOLUME deleted; resolved INC-")
+    assert output.startswith(f"{urn}:v1: VOLUME deleted; resolved INC-")
     assert "no signals" in site.said("signal", "show", urn)
     assert site.json("incident", "ls", "--dataset", urn) == [], "none is open"

@@ -23,7 +23,7 @@ URN: Final = "urn:dp:orders:order_placed:v1"
 STARTED: Final = "2026-01-01T00:00:00Z"
 # More than the intake has threads for everything else.
 BATCHES: Final = 4
-# Before whoever waits for the lock of the database is refused.
+# Before a writer that waits for the database lock is refused.
 SOON: Final = {"connect-timeout-ms": "6000"}
 
 
@@ -100,10 +100,12 @@ def test_intake__calls_on_both_sides_in_turn__each_sees_what_the_other_has_answe
         signal_at = f"/api/v1/datasets/{URN}/signals/FRESHNESS"
         version = 0
         for number in range(1, 60, 2):
-            told = calls.rpc("SignalStateService/UpdateSignalState", update(number, expected_version=version)).json()
+            response = calls.rpc(
+                "SignalStateService/UpdateSignalState", update(number, expected_version=version)
+            ).json()
             read = calls.rpc("SignalStateService/GetSignalState", {"datasetUrn": URN, "signalType": "FRESHNESS"}).json()
             # Of the server, which has the version before it in its memory.
-            assert read["version"] == told["newVersion"], (number, told)
+            assert read["version"] == response["newVersion"], (number, response)
             window = {"window_start": STARTED, "window_end": _window_end(number + 1)}
             value = {"state": "OK", "score": 0.9, "expected_version": int(read["version"]), **window}
             version = calls.http.put(signal_at, json=value).json()["new_version"]
@@ -115,13 +117,13 @@ def test_intake__calls_on_both_sides_in_turn__each_sees_what_the_other_has_answe
 def test_intake__call_that_fails__is_answered_as_without_one(tmp_path: Path) -> None:
     with serving(tmp_path / "one", "never") as (_, alone), serving(tmp_path / "two", "always") as (_, beside):
         beside.pid()
-        told = []
+        received = []
         for calls in (alone, beside):
             calls.register()
             key = calls.http.post("/api/v1/api-keys", json={"principal": "reader", "roles": ["viewer"]}).json()["text"]
-            told.append([_shown(answer) for answer in _failing(calls, {"authorization": f"Bearer {key}"})])
-        assert told[0] == told[1]
-        assert [status for status, _, _ in told[0]] == [400, 400, 403, 401, 504, 404, 400]
+            received.append([_shown(answer) for answer in _failing(calls, {"authorization": f"Bearer {key}"})])
+        assert received[0] == received[1]
+        assert [status for status, _, _ in received[0]] == [400, 400, 403, 401, 504, 404, 400]
         assert beside.metric("headgate_intake_calls_total") == 5, "but for an unknown caller, and one out of time"
 
 
@@ -190,9 +192,9 @@ def test_intake__hangs__is_ended_and_who_waits_is_reported(tmp_path: Path) -> No
     with serving(tmp_path, "always") as (_server, calls):
         calls.register()
         os.kill(calls.pid(), signal.SIGSTOP)
-        told = calls.rpc("SignalStateService/UpdateSignalState", update(1))
-        assert (told.status_code, told.headers["headgate-code"]) == (503, "intake_ended")
-        assert told.headers["retry-after"] == "1"
+        response = calls.rpc("SignalStateService/UpdateSignalState", update(1))
+        assert (response.status_code, response.headers["headgate-code"]) == (503, "intake_ended")
+        assert response.headers["retry-after"] == "1"
         again = calls.rpc("SignalStateService/UpdateSignalState", update(1)).json()
         assert again["newVersion"] == "1", "what was not begun is done once"
 
@@ -212,9 +214,9 @@ def test_intake__more_batches_than_threads_wait_for_the_disk__a_single_call_is_a
 
             # Which only reads.
             nothing = {"incidentId": "INC-1", "expectedVersion": "-1"}
-            told = calls.rpc("IncidentService/ResolveIncident", nothing, **SOON)
+            response = calls.rpc("IncidentService/ResolveIncident", nothing, **SOON)
 
-            assert told.status_code == 404, told.text
+            assert response.status_code == 404, response.text
             assert not any(batch.done() for batch in batches)
         assert [batch.result().status_code for batch in batches] == [200] * BATCHES
 

@@ -66,8 +66,8 @@ def hours_of(first: int, last: int) -> list[str]:
 )
 def test_delay__data_comes_after_its_deadline__warned_breached_and_then_done(rig: ChaosRig) -> None:
     rig.define(bronze())
-    rig.within("20m", lambda: rig.is_told(E.SLA_WARNING), "the warning")
-    rig.within("15m", lambda: rig.is_told(E.SLA_BREACH), "the breach")
+    rig.within("20m", lambda: rig.is_notified(E.SLA_WARNING), "the warning")
+    rig.within("15m", lambda: rig.is_notified(E.SLA_BREACH), "the breach")
 
     land(rig)
     rig.within("1m", lambda: rig.is_done(hour()), "the run")
@@ -137,7 +137,7 @@ def test_empty__no_records__is_held_back_for_being_zero(rig: ChaosRig) -> None: 
     rig.define(bronze())
     land(rig, count=0)
 
-    rig.within("61m", lambda: rig.is_told(E.VALIDATION_EXHAUSTED), "the end of the window")
+    rig.within("61m", lambda: rig.is_notified(E.VALIDATION_EXHAUSTED), "the end of the window")
 
     assert rig.jobs.orders == []
     assert rig.status(hour()) is RunStatus.FAILED
@@ -149,8 +149,8 @@ def test_empty__no_records__is_held_back_for_being_zero(rig: ChaosRig) -> None: 
 @scenario(
     "corrupt",
     mutation="rows of sensors hold what no sensor is: a text for a map, a list for a number, a word for a version",
-    response="nothing starts on them, nobody else is held up, and the mended row begins the run",
-    within="a minute after the row was mended",
+    response="nothing starts on them, no other pipeline is held up, and the repaired row begins the run",
+    within="a minute after the row was repaired",
 )
 @pytest.mark.parametrize(
     "fields",
@@ -196,7 +196,7 @@ def test_duplicate__said_five_times_and_reported_twice__is_one_run(rig: ChaosRig
 
     assert rig.jobs_of(hour()) == 1
     assert len(rig.runs(hour())) == 1
-    assert rig.told("bronze", E.JOB_TRIGGERED, E.JOB_COMPLETED, E.LATE_DATA_ARRIVAL) == [
+    assert rig.event_names("bronze", E.JOB_TRIGGERED, E.JOB_COMPLETED, E.LATE_DATA_ARRIVAL) == [
         E.JOB_TRIGGERED,
         E.JOB_COMPLETED,
     ]
@@ -221,7 +221,7 @@ def test_out_of_order__hours_mixed_up__each_is_done_once() -> None:  # bug 52
         newest = rig.pipelines.sensors.get("bronze", "landed")
         assert newest is not None
         assert newest.data["hour"] == "09"
-        assert rig.told("bronze", E.LATE_DATA_ARRIVAL) == []
+        assert rig.event_names("bronze", E.LATE_DATA_ARRIVAL) == []
 
 
 @scenario(
@@ -245,7 +245,7 @@ def test_stale_replay__old_news_again__changes_nothing(rig: ChaosRig) -> None:
 
     assert [rig.jobs_of(hour(date)) for date in old] == [1, 1, 1]
     assert [rig.log(hour(date)).reruns for date in old] == [{}, {}, {}]
-    assert rig.told("bronze", E.RERUN_REQUESTED, E.LATE_DATA_ARRIVAL) == []
+    assert rig.event_names("bronze", E.RERUN_REQUESTED, E.LATE_DATA_ARRIVAL) == []
 
 
 # Data whose form or amount changes.
@@ -261,7 +261,7 @@ def test_schema_drift__field_renamed__waits_and_names_the_field(rig: ChaosRig) -
     rig.define(bronze())
     rig.push("bronze", "landed", HOUR, row_count=1_000)
 
-    rig.within("61m", lambda: rig.is_told(E.VALIDATION_EXHAUSTED), "the end of the window")
+    rig.within("61m", lambda: rig.is_notified(E.VALIDATION_EXHAUSTED), "the end of the window")
 
     assert rig.jobs.orders == []
     assert "count" in rig.run(hour()).reason
@@ -280,7 +280,7 @@ def test_schema_drift__number_becomes_text__is_read_as_what_it_says(rig: ChaosRi
     rig.within("1m", lambda: rig.is_done(hour("2026-03-03T06")), "a number in a text")
 
     land(rig, count="1,000 rows")
-    rig.within("61m", lambda: rig.is_told(E.VALIDATION_EXHAUSTED), "the end of the window")
+    rig.within("61m", lambda: rig.is_notified(E.VALIDATION_EXHAUSTED), "the end of the window")
 
     assert rig.jobs_of(hour()) == 0
     assert "1,000 rows" in rig.run(hour()).reason
@@ -289,7 +289,7 @@ def test_schema_drift__number_becomes_text__is_read_as_what_it_says(rig: ChaosRi
 @scenario(
     "post-run-drift",
     mutation="an hour that is done changes its count from 1000 to 1400, and then to 1500",
-    response="told, and done again once: the budget for drift is one",
+    response="reported, and run again once: the budget for drift is one",
     within="a minute",
 )
 def test_post_run_drift__counts_change_after_the_run__done_again_within_its_budget(rig: ChaosRig) -> None:  # bug 46
@@ -307,7 +307,7 @@ def test_post_run_drift__counts_change_after_the_run__done_again_within_its_budg
     rig.live("5m")
 
     assert rig.jobs_of(hour()) == 2
-    assert rig.told("bronze", E.POST_RUN_DRIFT, E.RERUN_ACCEPTED, E.RERUN_REJECTED) == [
+    assert rig.event_names("bronze", E.POST_RUN_DRIFT, E.RERUN_ACCEPTED, E.RERUN_REJECTED) == [
         E.POST_RUN_DRIFT,
         E.RERUN_ACCEPTED,
         E.POST_RUN_DRIFT,
@@ -334,7 +334,7 @@ def test_rolling_degradation__a_tenth_less_each_hour__is_held_back_in_the_end() 
         rig.live("70m")
 
         held = [date for date in hours_of(0, 9) if not rig.is_done(hour(date))]
-        assert held, "nobody noticed"
+        assert held, "it was not noticed"
         assert min(held) <= "2026-03-03T07"
         assert [event.date for event in rig.events("bronze", E.VALIDATION_EXHAUSTED)] == held
 
@@ -358,14 +358,14 @@ def test_stale_sensor__data_from_five_hours_ago__waits_for_news(rig: ChaosRig) -
 @scenario(
     "timestamp-forgery",
     mutation="the sensor says that its data is from tomorrow",
-    response="nobody believes it: not ready, however young that would be",
+    response="rejected: not ready, however recent it would be",
     within="the window of an hour",
 )
 def test_timestamp_forgery__data_from_tomorrow__is_not_believed(rig: ChaosRig) -> None:  # D15
     rig.define(bronze(COUNT, RECENT))
     land(rig, updatedAt=(rig.now + timedelta(days=1)).isoformat())
 
-    rig.within("61m", lambda: rig.is_told(E.VALIDATION_EXHAUSTED), "the end of the window")
+    rig.within("61m", lambda: rig.is_notified(E.VALIDATION_EXHAUSTED), "the end of the window")
 
     assert rig.jobs.orders == []
     assert "future" in rig.run(hour()).reason
@@ -376,8 +376,8 @@ def test_timestamp_forgery__data_from_tomorrow__is_not_believed(rig: ChaosRig) -
 
 @scenario(
     "phantom-sensor-unknown-pipeline",
-    mutation="sensors come for a pipeline that nobody has defined",
-    response="nothing begins and nothing breaks; the next sensor of another is heard",
+    mutation="sensors come for a pipeline that is not defined",
+    response="nothing begins and nothing breaks; the next sensor of another pipeline is handled",
     within="at once",
 )
 def test_phantom_sensor__of_no_pipeline__begins_nothing(rig: ChaosRig) -> None:
@@ -401,7 +401,7 @@ def test_phantom_sensor__key_that_looks_alike__begins_nothing(rig: ChaosRig, key
     rig.define(bronze())
     rig.push("bronze", key, HOUR, count=1_000)
 
-    rig.within("35m", lambda: rig.is_told(E.SLA_BREACH), "the breach")
+    rig.within("35m", lambda: rig.is_notified(E.SLA_BREACH), "the breach")
 
     assert rig.executions() == []
     assert rig.status(hour()) is None
@@ -410,7 +410,7 @@ def test_phantom_sensor__key_that_looks_alike__begins_nothing(rig: ChaosRig, key
 @scenario(
     "phantom-trigger",
     mutation="a lock and a run are there, and the execution they belong to is not",
-    response="told as timed out, the lock is let go, and the period is begun again",
+    response="reported as timed out, the lock is released, and the period is started again",
     within="the life of a lock, and ten minutes",
 )
 def test_phantom_trigger__run_without_an_execution__is_freed_and_begun_again(rig: ChaosRig) -> None:  # D28
@@ -483,20 +483,20 @@ def test_cascade_delay__last_hour_comes_late__the_day_waits_and_follows() -> Non
             land(rig, date)
         rig.live("4h")
         assert rig.status(day()) is None
-        assert rig.told("silver", E.SLA_WARNING, E.SLA_BREACH) == [E.SLA_WARNING, E.SLA_BREACH]
+        assert rig.event_names("silver", E.SLA_WARNING, E.SLA_BREACH) == [E.SLA_WARNING, E.SLA_BREACH]
 
         land(rig, "2026-03-03T23")
         rig.within("2m", lambda: rig.is_done(day()), "the day")
 
-        assert rig.told("silver", E.PIPELINE_FAILED, E.VALIDATION_EXHAUSTED, E.SLA_MET) == []
+        assert rig.event_names("silver", E.PIPELINE_FAILED, E.VALIDATION_EXHAUSTED, E.SLA_MET) == []
         assert [run.cause.value for run in rig.runs(day())] == ["upstream"]
         assert rig.verdict(day(), COMPLETION) == "MISSED"
 
 
 @scenario(
     "false-success",
-    mutation="jobs say that they have succeeded; one has written nothing, and of another nobody hears again",
-    response="what was written fails its rule, what is not heard of is missed; both are told, once",
+    mutation="jobs say that they have succeeded; one has written nothing, and another never reports again",
+    response="what was written fails its rule, what does not report is missed; both are reported, once",
     within="at once, and within the hour that a sensor has to follow",
 )
 def test_false_success__nothing_was_written__is_reported_afterwards(rig: ChaosRig) -> None:
@@ -510,7 +510,7 @@ def test_false_success__nothing_was_written__is_reported_afterwards(rig: ChaosRi
     rig.push("bronze", "written", empty, count=0)
 
     assert [event.date for event in rig.events("bronze", E.POST_RUN_FAILED)] == [empty]
-    rig.within("56m", lambda: rig.is_told(E.POST_RUN_SENSOR_MISSING), "the alert")
+    rig.within("56m", lambda: rig.is_notified(E.POST_RUN_SENSOR_MISSING), "the alert")
 
     rig.live("1h")
     assert [event.date for event in rig.events("bronze", E.POST_RUN_SENSOR_MISSING)] == [silent]
@@ -522,7 +522,7 @@ def test_false_success__nothing_was_written__is_reported_afterwards(rig: ChaosRi
 @scenario(
     "trigger-timeout",
     mutation="whatever starts jobs does not answer in time, again and again",
-    response="tried again with pauses under the same key, then told and let go; the next news begins it again",
+    response="tried again with pauses under the same key, then reported and given up; the next sensor starts it again",
     within="four minutes to each end",
 )
 def test_trigger_timeout__start_is_never_answered__let_go_and_begun_by_the_next_news(rig: ChaosRig) -> None:  # bug 45
@@ -531,11 +531,11 @@ def test_trigger_timeout__start_is_never_answered__let_go_and_begun_by_the_next_
     rig.jobs.start_errors.extend([late] * 20)
     land(rig)
 
-    rig.within("15m", lambda: rig.is_told(E.TRIGGER_EXHAUSTED), "the end of trying")
+    rig.within("15m", lambda: rig.is_notified(E.TRIGGER_EXHAUSTED), "the end of trying")
     rig.within("15m", lambda: rig.status(hour()) is RunStatus.FAILED and rig.is_free(hour()), "the lock is let go")
     assert rig.jobs.begun == []
     assert len({order.key for order in rig.jobs.orders}) == len(rig.runs(hour()))
-    assert rig.told("bronze", E.TRIGGER_FAILED)
+    assert rig.event_names("bronze", E.TRIGGER_FAILED)
 
     rig.jobs.start_errors.clear()
     land(rig, count=1_001)
@@ -606,7 +606,7 @@ class Loads:
         answer = httpx.get(url, verify=False).raise_for_status().json()
         return [str(each["status"]) for each in answer["runs"]][::-1]
 
-    def told(self, name: str) -> list[dict[str, Any]]:
+    def events_named(self, name: str) -> list[dict[str, Any]]:
         ended = run("pipeline", "events", "loads", "--name", name, "--json", folder=self.folder)
         assert ended.returncode == 0, ended.stderr
         found: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines()]
@@ -632,7 +632,7 @@ def is_alive(pid: int) -> bool:
 @scenario(
     "job-kill",
     mutation="the process of a job is killed with SIGKILL",
-    response="seen at once, told with the signal, and tried again",
+    response="detected at once, reported with the signal, and retried",
     within="ten seconds",
 )
 def test_job_kill__process_is_killed__reported_and_tried_again(loads: Loads) -> None:
@@ -644,7 +644,7 @@ def test_job_kill__process_is_killed__reported_and_tried_again(loads: Loads) -> 
         until(lambda: len(loads.pids()) == 2, "the second attempt", 20)
         until(lambda: loads.runs() == ["FAILED", "COMPLETED"], "the end of the run")
 
-        (failed,) = loads.told("JOB_FAILED")
+        (failed,) = loads.events_named("JOB_FAILED")
         assert "SIGKILL" in json.dumps(failed) or "signal 9" in json.dumps(failed)
 
 
@@ -673,7 +673,7 @@ def test_trigger_timeout__command_takes_longer_than_it_may__is_ended_and_tried_a
         until(lambda: loads.runs() == ["FAILED", "COMPLETED"], "the end of the run", 60)
 
         assert not is_alive(loads.pids()[0])
-        assert len(loads.told("JOB_TIMEOUT")) == 1
+        assert len(loads.events_named("JOB_TIMEOUT")) == 1
 
 
 def test_scenarios__all_of_them__are_here() -> None:

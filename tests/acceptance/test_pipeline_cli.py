@@ -84,7 +84,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.mark.timeout(240)
 def test_project__from_its_first_day_to_a_rerun__every_step_is_one_command(project: Project) -> None:
-    # One bad file has cost nobody else anything, and is told.
+    # One bad file affects no other, and is reported.
     assert [each["id"] for each in project.json("pipeline", "ls")] == ["shop-daily"]
     assert "broken.yaml" in project.server.stderr
     invalid = project.json("pipeline", "events", "--name", "PIPELINE_CONFIG_INVALID")

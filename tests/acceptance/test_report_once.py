@@ -146,7 +146,12 @@ def test_report__store_busy_when_activities_end__each_is_reported_once_when_it_r
     assert [handle.result(30) for handle in handles] == [[number] * 4 for number in range(COUNT)]
     for handle in handles:
         ends = ended(service, handle.id)
-        assert [(len(told), told[0].attempts) for _, told in sorted(ends.items())] == [(1, 1), (1, 1), (1, 1), (1, 2)]
+        assert [(len(result), result[0].attempts) for _, result in sorted(ends.items())] == [
+            (1, 1),
+            (1, 1),
+            (1, 1),
+            (1, 2),
+        ]
     assert called == {
         (name, number): times
         for number in range(COUNT)
@@ -167,6 +172,6 @@ def test_time_out__store_busy_when_it_passes__is_tried_again_and_reported_once(
 
     assert handle.result(30) == 7
     release.set()
-    (told,) = ended(service, handle.id)[1]
-    assert (told.attempts, told.error, told.timeout) == (2, None, None)
+    (result,) = ended(service, handle.id)[1]
+    assert (result.attempts, result.error, result.timeout) == (2, None, None)
     assert called == {("hanging", 7): 2}

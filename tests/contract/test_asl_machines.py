@@ -102,7 +102,7 @@ def test_corpus__as_a_whole__covers_both_languages_and_has_names_that_report_sta
     assert languages.count("JSONPath") >= 60
     assert languages.count("JSONata") >= 30
     assert [case.name for case in CASES] == [path.stem for path in sorted(MACHINES.glob("*.json"))]
-    # Where a state was entered is told from its name.
+    # The name shows where a state was entered.
     for case in CASES:
         names = inner_names(case.definition)
         assert not set(names) & set(case.definition["States"]), case.name

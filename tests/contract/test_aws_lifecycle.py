@@ -197,7 +197,7 @@ def test_router__records_reported_twice__start_nothing_twice(cloud: Cloud) -> No
 
     answers = [cloud.invoke("stream-router", {"Records": [record, record]})]
     ended(cloud, slot)
-    # Another container knows nothing of what this one has heard.
+    # Another container does not know what this one has received.
     cloud.container.batches._processed.clear()
     answers.append(cloud.invoke("stream-router", {"Records": [record]}))
 
@@ -215,11 +215,11 @@ def test_router__a_poison_record__is_reported_and_holds_up_no_other_row(cloud: C
 
     answer = cloud.invoke("stream-router", {"Records": records})
 
-    # The changes of one row are heard in their order, or not yet.
+    # The changes of one row are delivered in order, or not yet.
     reported = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
     assert reported == [record["dynamodb"]["SequenceNumber"] for record in (poison, following)]
     assert [len(executions(cloud, name)) for name in ("poison", "before", "after")] == [0, 1, 1]
-    # Given up at last, it stands in nobody's way.
+    # Once given up, it blocks nothing.
     assert cloud.invoke("stream-router", {"Records": records[2:]}) == {"batchItemFailures": []}
     assert [len(executions(cloud, name)) for name in ("poison", "before", "after")] == [1, 1, 1]
 

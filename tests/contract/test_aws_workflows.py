@@ -135,7 +135,7 @@ def test_wakes__all_of_them_lost__are_made_up_for_by_the_sweep(aws: Workflows, c
     aws.settle()
     assert aws.invoke("sweep")["sent"] == 0
 
-    # The start, the activity, its second attempt half an hour later and its end: nobody is told of any of it.
+    # The start, the activity, its second attempt half an hour later and its end: none of it sends an alert.
     for minute in range(60):
         clock.ahead = timedelta(minutes=minute)
         aws.invoke("sweep")

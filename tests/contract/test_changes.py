@@ -34,7 +34,7 @@ def reader(store: Store, eventually: Eventually) -> Reader:
     return Reader(store, eventually)
 
 
-# What is told
+# What the stream reports
 
 
 def test_changes__put_overwrite_update_delete__are_reported_with_both_images(store: Store, reader: Reader) -> None:
@@ -124,8 +124,8 @@ def test_changes__of_a_transaction__are_all_reported(store: Store, reader: Reade
         ]
     )
 
-    told = {(change.kind, change.key.sort) for change in reader.read(6)[3:]}
-    assert told == {(INSERT, "put"), (MODIFY, "updated"), (REMOVE, "deleted")}
+    received = {(change.kind, change.key.sort) for change in reader.read(6)[3:]}
+    assert received == {(INSERT, "put"), (MODIFY, "updated"), (REMOVE, "deleted")}
     assert len(reader.seen) == 6
 
 
@@ -201,7 +201,7 @@ def test_changes__quiet_put__may_be_left_out_and_the_next_change_is_reported_fro
     store.transact([Put(PIPELINES, _item(n=2), quiet=True)])
     store.put(PIPELINES, _item(n=3))
 
-    told = eventually(reader.take_all, lambda seen: bool(seen) and seen[-1].new == _item(n=3))
+    received = eventually(reader.take_all, lambda seen: bool(seen) and seen[-1].new == _item(n=3))
 
-    assert _facts(told[-1:]) == [(MODIFY, KEY, _item(n=2), _item(n=3))]
+    assert _facts(received[-1:]) == [(MODIFY, KEY, _item(n=2), _item(n=3))]
     assert store.get(PIPELINES, KEY, consistent=True) == _item(n=3)

@@ -198,10 +198,10 @@ def test_changes__away_for_longer_than_a_day__receives_all_or_informed_that_some
     store.sweep()
 
     try:
-        told = [change.key.sort for change in reader.read(3)]
+        received = [change.key.sort for change in reader.read(3)]
     except StreamTrimmedError:
-        told = ["a", "b", "c"]
-    assert told == ["a", "b", "c"]
+        received = ["a", "b", "c"]
+    assert received == ["a", "b", "c"]
 
 
 # Bad input

@@ -327,32 +327,32 @@ def test_dead_letters__workers_die_three_times__rows_are_dead_with_the_message(r
 def test_dead_letters__recording_fails__letters_come_again(rig: Rig) -> None:
     rig.split(1)
     _die_of_every_message(rig)
-    heard: list[DeadLetter] = []
+    received: list[DeadLetter] = []
 
     def busy(letter: DeadLetter) -> str | None:
-        heard.append(letter)
+        received.append(letter)
         raise StoreBusyError("injected")
 
     with pytest.raises(StoreBusyError):
         rig.queue.drain(rig.dead_url, busy, wait_seconds=0)
 
     assert rig.messages(rig.dead_url) == 1
-    assert (heard[0].receive_count, json.loads(heard[0].body)["run_id"]) == (4, "run")
-    assert heard[0].first_received_at is not None
+    assert (received[0].receive_count, json.loads(received[0].body)["run_id"]) == (4, "run")
+    assert received[0].first_received_at is not None
 
 
 def test_dead_letters__only_so_many__the_others_stay(rig: Rig) -> None:
     for number in range(15):
         rig.client.send_message(QueueUrl=rig.dead_url, MessageBody=str(number))
-    heard: list[str] = []
+    received: list[str] = []
 
     def record(letter: DeadLetter) -> str | None:
-        heard.append(letter.body)
+        received.append(letter.body)
         return None if int(letter.body) % 2 else "even"
 
     drained = rig.queue.drain(rig.dead_url, record, letters_max=12, wait_seconds=0)
 
-    assert len(heard) == 12
+    assert len(received) == 12
     assert drained.recorded + len(drained.left) == 12
     assert rig.messages(rig.dead_url) == 15 - drained.recorded
 
@@ -645,8 +645,8 @@ def test_doctor__set_up_as_it_should_not_be__finds_the_facts(
     dynamodb.update_continuous_backups(
         TableName=table, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
     )
-    mended = read_setup(session, scope, rig.clock, endpoint_url=ministack)
-    assert (mended.inputs_seconds, mended.has_alarm, mended.is_table_backed_up) == (7 * day, True, True)
+    result = read_setup(session, scope, rig.clock, endpoint_url=ministack)
+    assert (result.inputs_seconds, result.has_alarm, result.is_table_backed_up) == (7 * day, True, True)
     for client in (functions, s3, dynamodb, alarms):
         client.close()
 

@@ -85,7 +85,7 @@ def test_acquire__gave_up_once_and_holder_leaves__lock_is_free_for_others_and_fo
 
     give_up_at = time.monotonic() + 10
     while not acquired_elsewhere(path):
-        assert time.monotonic() < give_up_at, "whoever gave up must not keep the lock"
+        assert time.monotonic() < give_up_at, "a waiter that gave up must not keep the lock"
     lock.acquire()
     assert not acquired_elsewhere(path)
     lock.release()

@@ -56,11 +56,11 @@ def test_update__specs_one_after_another__leave_the_edges_of_the_newest(
     assert lineage.update(old).outcome is Outcome.STALE
     assert lineage.update(new).outcome is Outcome.UNCHANGED
 
-    told = ProducerLineage(
+    result = ProducerLineage(
         producer_id=JOB, dataset_writes=new.dataset_writes, dataset_reads=new.dataset_reads,
         column_writes=new.column_writes, column_reads=new.column_reads, complete=True,
     )  # fmt: skip
-    eventually(lambda: lineage.by_producer(JOB), lambda found: found == told)
+    eventually(lambda: lineage.by_producer(JOB), lambda found: found == result)
     (writer,) = eventually(lambda: lineage.writers(SINK).entries, lambda entries: len(entries) == 1)
     assert (writer.entity_id, writer.spec_id, writer.commit) == (JOB, "lspec:landing:git:b2", "b2")
     assert [entry.entity_id for entry in lineage.column_readers("urn:col:urn:dp:wide:t0100:id").entries] == [JOB]

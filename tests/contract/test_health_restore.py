@@ -137,12 +137,12 @@ def test_repair__chosen_items__are_as_they_were_under_a_higher_version(copies: C
     assert copies.in_use.get(SIGNAL_STATE, key(3), consistent=True) is None
     done = repair(copies.in_use, SIGNAL_STATE, keys, restored)
 
-    assert (done.mended, done.alike, done.absent) == ((key(1), key(3)), (key(4),), (key(5),))
-    assert dry.mended == done.mended
+    assert (done.repaired, done.alike, done.absent) == ((key(1), key(3)), (key(4),), (key(5),))
+    assert dry.repaired == done.repaired
     read = copies.in_use.get_many(SIGNAL_STATE, [key(1), key(2), key(3)], consistent=True)
     assert read == [row(1, version=10), row(2, score=0.9, version=9), row(3)]
     again = repair(copies.in_use, SIGNAL_STATE, keys, restored)
-    assert (again.mended, again.alike) == ((), (key(1), key(3), key(4)))
+    assert (again.repaired, again.alike) == ((), (key(1), key(3), key(4)))
 
 
 def test_repair__someone_writes_meanwhile__leaves_theirs(copies: Copies) -> None:

@@ -37,14 +37,16 @@ def everything(store: Store) -> Callable[[], object]:
     store.put(CONTROL, {"PK": "p", "SK": "s", "n": 1, "version": 1})
 
     def read() -> object:
-        told = {(change.table.name, change.key, change.kind) for change in store.changes(PIPELINES, "witness").changes}
+        events = {
+            (change.table.name, change.key, change.kind) for change in store.changes(PIPELINES, "witness").changes
+        }
         return (
             contents(store, CONTROL, "p"),
             contents(store, PIPELINES, "p"),
             contents(store, TURNS, "x", "p"),
             contents(store, EVIDENCE_CACHE, "e"),
             contents(store, DATASET_REGISTRY, "p"),
-            told,
+            events,
         )
 
     return read

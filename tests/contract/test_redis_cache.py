@@ -415,12 +415,12 @@ def test_two_processes__writes_and_invalidations__are_seen_by_each_other(
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        say, hear = child.stdin, child.stdout
+        commands, answers = child.stdin, child.stdout
 
         def ask(line: str) -> str:
-            say.write(f"{line}\n")
-            say.flush()
-            return hear.readline().strip()
+            commands.write(f"{line}\n")
+            commands.flush()
+            return answers.readline().strip()
 
         _until(lambda: admin.pubsub_numsub("headgate:invalidations")[0][1] == 2)
         assert ask("get 1") == "1 TIER_1 store"
@@ -434,9 +434,9 @@ def test_two_processes__writes_and_invalidations__are_seen_by_each_other(
 
         parent.invalidate(GROUP)
         _until(lambda: ask("get 4") == "4 TIER_4 store")
-        say.close()
+        commands.close()
 
-        assert hear.readline().strip() == "closed"
+        assert answers.readline().strip() == "closed"
         assert child.wait(DEADLINE_SECONDS) == 0
 
 

@@ -218,7 +218,7 @@ def test_put__main_thread_interrupted_at_random_moments__the_store_goes_on(store
 
     before = signal.signal(signal.SIGUSR1, handle)
     interrupter = threading.Thread(target=interrupt)
-    # What others have the collector call cannot be interrupted: that would be told as an error of theirs.
+    # What others have the collector call cannot be interrupted: that would be reported as an error of theirs.
     gc.disable()
     interrupter.start()
     interrupted = written = 0
@@ -367,16 +367,16 @@ def test_submit__done_raises__reported_and_everyone_else_goes_on(
 
 def test_close__with_submissions_under_way__each_is_reported(tmp_path: Path) -> None:
     store = create_sqlite(tmp_path)
-    told: list[BaseException | None] = []
+    received: list[BaseException | None] = []
 
     for number in range(300):
-        store.submit([Put(CONTROL, row(str(number)))], told.append)
+        store.submit([Put(CONTROL, row(str(number)))], received.append)
     store.close()
 
-    assert len(told) == 300
+    assert len(received) == 300
     reopened = create_sqlite(tmp_path)
     found = [reopened.get(CONTROL, key(str(number))) is not None for number in range(300)]
-    assert found.count(True) == told.count(None)
+    assert found.count(True) == received.count(None)
     reopened.close()
 
 
@@ -451,7 +451,7 @@ def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
         # Neither after every few rows nor only when SQLite itself would do it.
         (400, 100 * CHECKPOINT_PAGES, 100),
         (400, 1, 2_000),
-        # It was not told how many there are.
+        # It does not know how many there are.
         (400, -1, 300),
         (400, 0, 300),
     ],

@@ -31,18 +31,18 @@ class Answer:
     """What `done` was called with, and on which thread."""
 
     def __init__(self) -> None:
-        self.told: list[BaseException | None] = []
+        self.calls: list[BaseException | None] = []
         self.threads: list[int] = []
         self._arrived = threading.Event()
 
     def __call__(self, error: BaseException | None) -> None:
         self.threads.append(threading.get_ident())
-        self.told.append(error)
+        self.calls.append(error)
         self._arrived.set()
 
     def wait(self) -> BaseException | None:
         assert self._arrived.wait(PATIENCE_SECONDS), "done was never called"
-        return self.told[0]
+        return self.calls[0]
 
 
 def _put(sort: str, n: int = 1) -> Put:
@@ -69,7 +69,7 @@ def test_submit__done__is_called_once_from_another_thread(store: Store) -> None:
         answer.wait()
     store.close()
 
-    assert all(answer.told == [None] for answer in answers)
+    assert all(answer.calls == [None] for answer in answers)
     assert threading.get_ident() not in {thread for answer in answers for thread in answer.threads}
 
 
@@ -176,7 +176,7 @@ def test_submit__bad_input__is_raised_here_and_now(store: Store, bad: str) -> No
     after = Answer()
     store.submit([_put("z")], after)
     assert after.wait() is None
-    assert answer.told == []
+    assert answer.calls == []
 
 
 def test_submit__after_close__says_that_the_store_is_closed(store: Store, open_store: OpenStore) -> None:
@@ -185,4 +185,4 @@ def test_submit__after_close__says_that_the_store_is_closed(store: Store, open_s
     answer = Answer()
 
     assert_refused(StoreClosedError, lambda: store.submit([_put("a")], answer), lambda: contents(other, CONTROL, "p"))
-    assert answer.told == []
+    assert answer.calls == []

@@ -195,9 +195,9 @@ def test_lambda__event_with_a_callback__runs_until_it_is_called(world: World, fu
     config = {"function": function, "invocation": "Event"}
 
     done = world.kinds.start(order("lambda", config))
-    told = world.kinds.start(order("lambda", config, callback_url="https://headgate.example/c"))
+    result = world.kinds.start(order("lambda", config, callback_url="https://headgate.example/c"))
 
-    assert (done.status, told.status) == (StartStatus.COMPLETED, StartStatus.RUNNING)
+    assert (done.status, result.status) == (StartStatus.COMPLETED, StartStatus.RUNNING)
 
 
 def test_lambda__function_that_does_not_exist__fails_for_good(world: World) -> None:

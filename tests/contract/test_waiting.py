@@ -63,7 +63,7 @@ def waiting(clock: VirtualClock) -> Iterator[Callable[[Store, int, float], Waite
         return waiters[-1]
 
     yield start
-    # Whoever still waits is let go by time, so that no thread outlives its store.
+    # Remaining waiters time out, so that no thread outlives its store.
     clock.advance(2 * FAR_SECONDS)
     for waiter in waiters:
         waiter.returns_within(SOON_SECONDS)

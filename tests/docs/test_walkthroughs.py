@@ -267,7 +267,7 @@ def test_pipeline_page__every_command__does_what_the_page_shows(tmp_path: Path) 
 @pytest.mark.timeout(240)
 def test_medallion_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
     shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")
-    # What the page calls the hours and days of whoever wrote it, and what they are called today.
+    # Times in the page, and the same times today.
     today: dict[str, str] = {}
     with ExitStack() as exits:
         shell = Shell(tmp_path, free_ports())

@@ -247,27 +247,27 @@ async def child(mood: str) -> str:
 @app.workflow
 async def parent(taken: str) -> list[str]:
     """Children that end well, fail, are spoken to, cancelled, not to be had, and left behind."""
-    told = [await child("good")]
+    result = [await child("good")]
     try:
         await child("bad")
     except OutOfStock as exc:
-        told.append(f"{exc.item}: {type(exc.__cause__).__name__}")
+        result.append(f"{exc.item}: {type(exc.__cause__).__name__}")
     patient = child.options(tags={"kind": "patient"}, timeout="1h")("patient")
     await patient.signal("word", {"of": "the parent"})
-    told.append(await patient)
+    result.append(await patient)
     dropped = child("tired")
     await hg.sleep("1s")
     dropped.cancel()
     try:
         await child.options(id=taken)("good")
     except hg.Failure as exc:
-        told.append(exc.type)
+        result.append(exc.type)
     except Exception as exc:  # the class of the error is loaded, so that it comes as itself
-        told.append(type(exc).__name__)
+        result.append(type(exc).__name__)
     for policy in ("terminate", "cancel", "abandon"):
         child.options(id=f"{hg.info().execution_id}.{policy}", parent_close=policy)("tired")
     await hg.sleep("1s")
-    return told
+    return result
 
 
 # Runs.
@@ -337,16 +337,16 @@ async def announcer(listener: str) -> list[str]:
     hg.emit("thing.made", {"by": hg.info().execution_id}, subject="things/1")
     hg.set_tags({"stage": "made", "shelf": "7"})
     await hg.signal(listener, "vote", {"from": "announcer"})
-    told = []
+    received = []
     try:
         await hg.signal("nobody-at-all", "vote")
     except hg.Failure as exc:
-        told.append(exc.type)
+        received.append(exc.type)
     except Exception as exc:  # as above
-        told.append(type(exc).__name__)
+        received.append(type(exc).__name__)
     hg.set_tags({"stage": "done", "shelf": ""})
     hg.signal(listener, "stamp", Parcel("last word", 1))
-    return told
+    return received
 
 
 # Tasks.

@@ -43,8 +43,8 @@ def plain_turns(turns: Iterable[Turn]) -> list[dict[str, Any]]:
 def laid_out(execution_id: str, workflow: str, turns: list[dict[str, Any]]) -> str:
     """Return a history as JSON with one event, command or note to a line."""
     head = {"execution_id": execution_id, "workflow": workflow}
-    told = ", ".join(f"{_text(name)}: {_text(value)}" for name, value in head.items())
-    return f'{{{told}, "turns": [\n' + ",\n".join(_turn(turn) for turn in turns) + "\n]}\n"
+    result = ", ".join(f"{_text(name)}: {_text(value)}" for name, value in head.items())
+    return f'{{{result}, "turns": [\n' + ",\n".join(_turn(turn) for turn in turns) + "\n]}\n"
 
 
 def _turn(turn: dict[str, Any]) -> str:

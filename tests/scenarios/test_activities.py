@@ -263,7 +263,7 @@ def test_options__of_one_call__do_not_change_the_others(open_env: OpenEnvironmen
     assert tried == ["own"] * 2 + ["more"] * 3
 
 
-# What an activity is told and returns.
+# Input and result of an activity.
 
 
 def test_context__in_an_activity__says_who_and_which_attempt(open_env: OpenEnvironment) -> None:
@@ -655,7 +655,7 @@ def test_heartbeat__from_outside_that_stops__ends_the_attempt_and_hands_on_the_d
 
 def test_heartbeat__of_an_activity_that_was_cancelled__raises_in_it(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
-    told: list[str] = []
+    received: list[str] = []
 
     @mine.activity(heartbeat="10s", retry=hg.Retry(attempts=1))
     def works() -> None:
@@ -666,7 +666,7 @@ def test_heartbeat__of_an_activity_that_was_cancelled__raises_in_it(open_env: Op
         try:
             hg.heartbeat("still there?")
         except hg.Cancelled:
-            told.append("cancelled")
+            received.append("cancelled")
             raise
 
     @mine.workflow
@@ -676,7 +676,7 @@ def test_heartbeat__of_an_activity_that_was_cancelled__raises_in_it(open_env: Op
     env = open_env(mine)
     handle = asks.start(id="asks")
     env.run()
-    assert told == ["cancelled"]
+    assert received == ["cancelled"]
     assert handle.status() is hg.Status.TERMINATED
 
 

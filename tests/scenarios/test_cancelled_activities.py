@@ -27,7 +27,7 @@ WITHIN_SECONDS = 20.0
 
 app = hg.App("unwanted")
 begun = threading.Event()
-told: list[str] = []
+reports: list[str] = []
 
 
 @app.activity(retry=hg.Retry(attempts=3))
@@ -55,7 +55,7 @@ async def dozes(n: int) -> int:
     try:
         await asyncio.sleep(3600)
     except asyncio.CancelledError:
-        told.append("cancelled")
+        reports.append("cancelled")
         raise
     return n
 
@@ -94,7 +94,7 @@ async def wants_dozing(n: int) -> int:
 @pytest.fixture(autouse=True)
 def nothing_reported() -> None:
     begun.clear()
-    told.clear()
+    reports.clear()
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_unwanted__cancelled_by_another_process__is_reported_with_the_next_sweep
         while other.engine.has_work:
             other.turn()
         assert handle.status() is hg.Status.CANCELLED
-    # Nothing of it was committed here, and nobody else has told this worker.
+    # Nothing of it was committed here, and no other process has notified this worker.
     worker.engine.ready.take(10)
     worker.engine.ready.end_batch()
     assert not running.context.cancelled
@@ -261,7 +261,7 @@ def test_unwanted__on_an_event_loop__is_cancelled_there(
     handle.cancel()
     step(env.worker)
     assert ended.wait(WITHIN_SECONDS)
-    assert told == ["cancelled"]
+    assert reports == ["cancelled"]
     assert env.worker.running == {}
     assert failures == []
     assert left_behind(env) == {}

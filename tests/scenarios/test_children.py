@@ -130,12 +130,12 @@ async def with_an_id(child_id: str) -> Any:
 
 @app.workflow
 async def ponger() -> int:
-    heard = 0
+    result = 0
     while True:
         ball = await hg.wait_signal("ping")
         if ball is None:
-            return heard
-        heard += 1
+            return result
+        result += 1
         await hg.signal(ball["from"], "pong", ball["n"] + 1)
 
 

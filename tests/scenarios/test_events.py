@@ -14,18 +14,18 @@ from tests.scenarios.histories import issued, left_behind
 
 
 def received_by(app: hg.App, *types: str) -> list[tuple[str, Any]]:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
 
     @app.on_event(*types, name="listener")
     def listen(event: hg.Event) -> None:
-        heard.append((event.type, event.data))
+        received.append((event.type, event.data))
 
-    return heard
+    return received
 
 
 def test_emit__from_a_workflow__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "order.*")
+    result = received_by(app, "order.*")
 
     @app.workflow
     async def order() -> str:
@@ -39,14 +39,14 @@ def test_emit__from_a_workflow__is_delivered_once(open_env: OpenEnvironment) -> 
     handle = env.start(order)
     assert env.result(handle) == "done"
     env.advance("1m")
-    assert heard == [("order.placed", {"n": 1}), ("order.paid", [1, None])]
+    assert result == [("order.placed", {"n": 1}), ("order.paid", [1, None])]
     assert issued(env, handle) == ["emit_event", "start_timer", "emit_event", "emit_event", "close"]
     assert left_behind(env) == {}
 
 
 def test_emit__many_in_one_turn__are_all_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "*")
+    result = received_by(app, "*")
 
     @app.workflow
     async def floods(count: int) -> None:
@@ -56,12 +56,12 @@ def test_emit__many_in_one_turn__are_all_delivered(open_env: OpenEnvironment) ->
     env = open_env(app)
     env.result(env.start(floods, 150))
     env.advance("1m")
-    assert sorted(data for _, data in heard) == list(range(150))
+    assert sorted(data for _, data in result) == list(range(150))
 
 
 def test_emit__from_an_activity_that_is_tried_again__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "charged")
+    result = received_by(app, "charged")
 
     @app.activity(retry=hg.Retry(attempts=3, first="1s"))
     def charge() -> None:
@@ -76,18 +76,18 @@ def test_emit__from_an_activity_that_is_tried_again__is_delivered_once(open_env:
     env = open_env(app)
     env.result(env.start(order))
     env.advance("1m")
-    assert heard == [("charged", "once")]
+    assert result == [("charged", "once")]
 
 
 def test_emit__from_outside_twice_with_one_id__is_delivered_once(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "thing")
+    result = received_by(app, "thing")
     env = open_env(app)
     app.emit("thing", 1, id="same")
     app.emit("thing", 2, id="same")
     app.emit("thing", 3)
     env.advance("1m")
-    assert sorted(data for _, data in heard) == [1, 3]
+    assert sorted(data for _, data in result) == [1, 3]
 
 
 def test_event_driven__subscription_starts_and_signals_executions(open_env: OpenEnvironment) -> None:
@@ -139,24 +139,24 @@ def test_subscription__whose_handler_fails__is_tried_again_and_then_a_dead_lette
 
 def test_subscriptions__several_for_one_event__each_gets_its_own(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard: list[str] = []
+    received: list[str] = []
 
     @app.on_event("a.*")
     def first(event: hg.Event) -> None:
-        heard.append("first")
+        received.append("first")
 
     @app.on_event("a.b", "c")
     def second(event: hg.Event) -> None:
-        heard.append("second")
+        received.append("second")
 
     @app.on_event("x")
     def third(event: hg.Event) -> None:
-        heard.append("third")
+        received.append("third")
 
     env = open_env(app)
     app.emit("a.b")
     env.advance("1m")
-    assert sorted(heard) == ["first", "second"]
+    assert sorted(received) == ["first", "second"]
 
 
 @pytest.mark.parametrize("name", ["", "a*", " x", "x" * 256])
@@ -208,7 +208,7 @@ def test_emit__data_larger_than_an_event_may_be__raises_in_the_workflow(open_env
 
 def test_emit__in_a_turn_that_fails__is_not_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "x")
+    result = received_by(app, "x")
 
     @app.workflow(check=False)
     async def reaches_out() -> None:
@@ -219,12 +219,12 @@ def test_emit__in_a_turn_that_fails__is_not_delivered(open_env: OpenEnvironment)
     handle = env.start(reaches_out)
     env.advance("1h")
     assert handle.status() is hg.Status.STUCK
-    assert heard == []
+    assert result == []
 
 
 def test_emit__before_a_failure_of_the_workflow__is_delivered(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard = received_by(app, "x")
+    result = received_by(app, "x")
 
     @app.workflow
     async def fails() -> None:
@@ -234,22 +234,22 @@ def test_emit__before_a_failure_of_the_workflow__is_delivered(open_env: OpenEnvi
     env = open_env(app)
     assert env.start(fails).status() is hg.Status.FAILED
     env.advance("1m")
-    assert heard == [("x", "last words")]
+    assert result == [("x", "last words")]
 
 
 def test_async_subscription__is_run(open_env: OpenEnvironment) -> None:
     app = hg.App("shop")
-    heard: list[Any] = []
+    received: list[Any] = []
 
     @app.on_event("x")
     async def listen(event: hg.Event) -> None:
         await asyncio.sleep(0)
-        heard.append(event.data)
+        received.append(event.data)
 
     env = open_env(app)
     app.emit("x", 1)
     env.advance("1m")
-    assert heard == [1]
+    assert received == [1]
 
 
 def test_subscription__function_that_could_never_be_called__is_refused() -> None:

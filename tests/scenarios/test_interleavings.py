@@ -170,10 +170,10 @@ def result_of(history: list[Turn]) -> list[Any]:
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_every_order__in_turns_of_one_and_all_together__is_seen_as_it_was_received(order: tuple[str, ...]) -> None:
-    heard = [LATER[name] for name in order]
-    apart = live([[STARTED], *([event] for event in heard)])
-    together = live([[STARTED], heard])
-    in_pairs = live([[STARTED, heard[0]], heard[1:3], heard[3:]])
+    result = [LATER[name] for name in order]
+    apart = live([[STARTED], *([event] for event in result)])
+    together = live([[STARTED], result])
+    in_pairs = live([[STARTED, result[0]], result[1:3], result[3:]])
     for history in (apart, together, in_pairs):
         hg.testing.replay(everything, "everything", history)
         assert [name for name, _ in result_of(history)] == list(order)

@@ -285,7 +285,7 @@ def test_dangling_task__that_fails__is_noted_and_fails_nothing(open_env: OpenEnv
         async def bad() -> None:
             raise ValueError("nobody looks")
 
-        asyncio.create_task(bad())  # noqa: RUF006 - nobody keeps it, which is the point
+        asyncio.create_task(bad())  # noqa: RUF006 - not referenced, which is the point
         await hg.sleep(1)
         return "fine"
 
@@ -421,7 +421,7 @@ def test_real_world__reached_from_a_workflow__is_refused_and_can_be_repaired(
                 raise
         return "reached"
 
-    async def mended() -> str:
+    async def repaired() -> str:
         await before(1)
         return "mended"
 
@@ -434,7 +434,7 @@ def test_real_world__reached_from_a_workflow__is_refused_and_can_be_repaired(
     assert handle.status() is hg.Status.STUCK
     assert issued(env, handle) == ["start_activity"]
     del mine.workflows["reaching"]
-    mine.workflow(name="reaching")(mended)
+    mine.workflow(name="reaching")(repaired)
     env.service.client.redrive(handle.id)
     assert env.result(handle) == "mended"
     assert left_behind(env) == {}

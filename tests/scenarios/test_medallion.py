@@ -38,7 +38,7 @@ ORDERS: Final = 100
 LATE: Final = "2026-03-28T10"
 TOO_LATE: Final = "2026-03-30T09"
 MISSING: Final = "2026-03-31T14"
-# a sensor that makes no sense at first; a file that is not there yet; nobody confirms it; others confirm another
+# a sensor that makes no sense at first; a file that is not there yet; it is not confirmed; others confirm another
 CORRUPT: Final = "2026-04-02T08"
 FAILING: Final = "2026-04-04T12"
 UNCONFIRMED: Final = "2026-04-05T03"
@@ -47,7 +47,7 @@ CORRECTED: Final = "2026-04-07T15"
 SPARSE: Final = "2026-04-09T11"
 MORE, FEW = 30, 5
 
-# And about some days: a broken file until after the deadline of the report; nobody there when the report was due.
+# And about some days: a broken file until after the deadline of the report; the server was down when it was due.
 BROKEN: Final = "2026-04-02"
 AWAY: Final = "2026-04-08"
 BUSINESS: Final = ("2026-03-27", "2026-03-30", "2026-03-31", "2026-04-01", BROKEN, "2026-04-07", AWAY, "2026-04-09")
@@ -202,14 +202,14 @@ def check_bronze(world: World) -> None:
     # The night in which the clocks go forward has no hour from two to three.
     assert "2026-03-29T02" not in {date for date, _, _ in expected}
 
-    told = events(world, BRONZE)
-    assert told[E.POST_RUN_DRIFT] == told[E.RERUN_REQUESTED] - 1 == 1
-    assert told[E.RERUN_ACCEPTED] == told[E.RERUN_COMPLETED] == 2
-    assert (told[E.JOB_FAILED], told[E.RETRY_SCHEDULED], told[E.RETRY_EXHAUSTED]) == (1, 1, 0)
-    assert (told[E.VALIDATION_EXHAUSTED], told[E.PIPELINE_FAILED], told[E.RULE_WARNED]) == (1, 1, 1)
-    assert told[E.JOB_TRIGGERED] == told[E.JOB_COMPLETED] + 1 == len(expected) - 1
+    published = events(world, BRONZE)
+    assert published[E.POST_RUN_DRIFT] == published[E.RERUN_REQUESTED] - 1 == 1
+    assert published[E.RERUN_ACCEPTED] == published[E.RERUN_COMPLETED] == 2
+    assert (published[E.JOB_FAILED], published[E.RETRY_SCHEDULED], published[E.RETRY_EXHAUSTED]) == (1, 1, 0)
+    assert (published[E.VALIDATION_EXHAUSTED], published[E.PIPELINE_FAILED], published[E.RULE_WARNED]) == (1, 1, 1)
+    assert published[E.JOB_TRIGGERED] == published[E.JOB_COMPLETED] + 1 == len(expected) - 1
     # The last hour of each day lets the day begin.
-    assert told[E.CASCADE_SENT] == 14
+    assert published[E.CASCADE_SENT] == 14
 
 
 def check_silver(world: World) -> None:
@@ -229,14 +229,19 @@ def check_gold(world: World) -> None:
         for outcome in (failed if date == BROKEN else [(date, Cause.CRON, RunStatus.COMPLETED)])
     ]
     assert outcomes(world.all_runs(GOLD)) == expected
-    told = events(world, GOLD)
-    assert (told[E.JOB_FAILED], told[E.RETRY_SCHEDULED], told[E.RETRY_EXHAUSTED], told[E.PIPELINE_FAILED]) == (
+    published = events(world, GOLD)
+    assert (
+        published[E.JOB_FAILED],
+        published[E.RETRY_SCHEDULED],
+        published[E.RETRY_EXHAUSTED],
+        published[E.PIPELINE_FAILED],
+    ) == (
         3,
         2,
         1,
         1,
     )
-    assert (told[E.SCHEDULE_MISSED], told[E.SLA_WARNING], told[E.SLA_BREACH]) == (1, 1, 1)
+    assert (published[E.SCHEDULE_MISSED], published[E.SLA_WARNING], published[E.SLA_BREACH]) == (1, 1, 1)
     waited = next(run for run in world.all_runs(GOLD) if run.date == "2026-04-07")
     # For exchange rates that were late.
     assert waited.triggered_at_ms is not None
@@ -280,24 +285,24 @@ def missed(is_missed: bool) -> ExpectationVerdict:
 
 def verdicts(world: World, pipeline_id: str) -> dict[tuple[str, ExpectationKind], ExpectationVerdict]:
     found: list[StoredVerdict] = world.all_verdicts(pipeline_id)
-    told = [
+    result = [
         (event.date, event.detail["kind"], event.detail["verdict"])
         for event in world.all_events(pipeline_id)
         if event.name == E.EXPECTATION_JUDGED
     ]
-    assert sorted(told) == sorted((each.date, each.kind.value, each.verdict.value) for each in found)
+    assert sorted(result) == sorted((each.date, each.kind.value, each.verdict.value) for each in found)
     return {(each.date, each.kind): each.verdict for each in found}
 
 
-# What people heard.
+# Alerts.
 
 
 def check_alerts(world: World) -> None:
     """Each trouble is one alert, however often it was reported, and is over when its period is done."""
     troubles = [alert for alert in world.all_alerts() if alert.severity is not Severity.INFO]
-    heard = {(alert.event, alert.date): (alert.count, alert.status.value) for alert in troubles}
-    assert len(troubles) == len(heard)
-    assert heard == {
+    result = {(alert.event, alert.date): (alert.count, alert.status.value) for alert in troubles}
+    assert len(troubles) == len(result)
+    assert result == {
         (E.SLA_WARNING, TOO_LATE): (1, "RESOLVED"),
         (E.SLA_BREACH, TOO_LATE): (1, "RESOLVED"),
         (E.SLA_WARNING, MISSING): (1, "RESOLVED"),
@@ -312,7 +317,7 @@ def check_alerts(world: World) -> None:
         (E.SLA_BREACH, BROKEN): (1, "RESOLVED"),
         (E.SCHEDULE_MISSED, AWAY): (1, "RESOLVED"),
         (E.POST_RUN_SENSOR_MISSING, UNCONFIRMED): (1, "OPEN"),
-        (E.POST_RUN_DRIFT, CORRECTED): (1, heard[(E.POST_RUN_DRIFT, CORRECTED)][1]),
+        (E.POST_RUN_DRIFT, CORRECTED): (1, result[(E.POST_RUN_DRIFT, CORRECTED)][1]),
         (E.RULE_WARNED, SPARSE): (1, "OPEN"),
     }
     assert all(sent_to(alert) == ["console"] for alert in troubles)

@@ -219,8 +219,8 @@ def test_large_signals_inputs_and_memos__go_through(open_env: OpenEnvironment) -
 
     @mine.workflow
     async def takes(text: str) -> list[int]:
-        heard = [await hg.wait_signal("large") for _ in range(3)]
-        return [len(text), len(hg.info().memo), *(len(one) for one in heard)]
+        result = [await hg.wait_signal("large") for _ in range(3)]
+        return [len(text), len(hg.info().memo), *(len(one) for one in result)]
 
     env = open_env(mine)
     handle = env.start(takes, "x" * MEGABYTE, memo="x" * 500_000)

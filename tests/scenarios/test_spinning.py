@@ -108,7 +108,7 @@ def test_workflow__that_spins__is_stuck_with_the_line_and_goes_on_when_repaired(
         await code()
         return first
 
-    async def mended() -> str:
+    async def repaired() -> str:
         return f"{await echo('first')} and mended"
 
     env = open_env(mine)
@@ -122,7 +122,7 @@ def test_workflow__that_spins__is_stuck_with_the_line_and_goes_on_when_repaired(
     assert handle.describe().failures == 2
     assert issued(env, handle) == ["start_activity"]
     del mine.workflows["spins"]
-    mine.workflow(name="spins")(mended)
+    mine.workflow(name="spins")(repaired)
     env.service.client.redrive(handle.id)
     assert env.result(handle) == "first and mended"
     assert left_behind(env) == {}

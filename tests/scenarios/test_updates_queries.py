@@ -233,7 +233,7 @@ def test_update__unknown__names_what_there_is(open_env: OpenEnvironment) -> None
         handle.update("nothing")
     assert str(caught.value).startswith(f"execution {handle.id!r}: update 'nothing' was refused: NotFoundError: ")
     assert caught.value.is_refused
-    # Whoever caught what it was before still does.
+    # Code that caught the earlier class still does.
     assert isinstance(caught.value, hg.ExecutionFailure)
 
 

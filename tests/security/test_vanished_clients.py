@@ -15,9 +15,10 @@ import uvloop
 
 from headgate.auth.authenticator import Authenticator
 from headgate.serve.http.authentication import Authentication
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Address
+from tests.asgi_lifespan import run_lifespan
 
 REQUEST = b"POST /changes HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -31,10 +32,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
+            await run_lifespan(receive, send)
             return
         self.clients.append(scope["client"])
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})

@@ -149,10 +149,10 @@ class AslProcess(Process):
         execution_id, _ = self.executions.start_definition(MACHINE, text, input, name=name, limits=LIMITS)
         return execution_id
 
-    def answer(self, token: str, told: TaskCallback | None = None) -> bool:
+    def answer(self, token: str, callback: TaskCallback | None = None) -> bool:
         """Answer a token, and return whether anyone waited for it."""
         try:
-            self.executions.send_callback(token, told or TaskCallback(CallbackKind.SUCCESS, "answered"))
+            self.executions.send_callback(token, callback or TaskCallback(CallbackKind.SUCCESS, "answered"))
         except StaleClaimError:
             return False
         return True

@@ -45,11 +45,11 @@ class Story:
     definition: Mapping[str, Any]
     calls: int
     input: Any = None
-    # What fails until an operator has mended it and redrives the execution.
+    # Fails until an operator repairs it and redrives the execution.
     broken: frozenset[Any] = frozenset()
     # The machine that it calls.
     inner: Mapping[str, Any] | None = None
-    # Whether nobody may answer its tokens, because what comes first would decide which events there are.
+    # Whether its tokens stay unanswered, because what comes first would decide which events there are.
     is_racing: bool = False
 
 

@@ -189,12 +189,12 @@ class AslWorld:
 
     def start(self, story: str) -> None:
         name = f"{story}-{len(self.started) + 1}"
-        told = self.stories[story]
+        result = self.stories[story]
         # Noted before it is answered: it may have been started all the same.
         execution_id = execution_id_of(MACHINE, name)
         self.started[execution_id] = story
-        self.functions.broken |= {value for value in told.broken if not self.log}
-        assert self.outside.start(told.definition, told.input, name) == execution_id
+        self.functions.broken |= {value for value in result.broken if not self.log}
+        assert self.outside.start(result.definition, result.input, name) == execution_id
 
     def _start(self, process: AslProcess) -> None:
         del process
@@ -206,8 +206,8 @@ class AslWorld:
         self.start_again(process, execution_id)
 
     def start_again(self, process: AslProcess, execution_id: str) -> None:
-        told = self.stories[self.started[execution_id]]
-        assert process.start(told.definition, told.input, execution_id.partition(":")[2]) == execution_id
+        result = self.stories[self.started[execution_id]]
+        assert process.start(result.definition, result.input, execution_id.partition(":")[2]) == execution_id
 
     def _answer(self, process: AslProcess) -> None:
         if not self.functions.tokens:
@@ -270,9 +270,9 @@ class AslWorld:
         assert found.status is ExecutionStatus.SUCCEEDED, f"{execution_id}: {found}"
         assert found.output == expected.output, f"{execution_id}: {found}"
         is_redriven = any(event.type == "ExecutionRedriven" for event in events)
-        told = self.stories[story]
+        published = self.stories[story]
         # What was redriven has the events of more than one attempt, or of fewer.
-        is_open = is_redriven or told.is_racing or bool(told.broken)
+        is_open = is_redriven or published.is_racing or bool(published.broken)
         assert is_open or found == expected, f"{execution_id}: {found}"
 
     def settle(self, seconds: float = 1_000.0) -> None:
@@ -292,7 +292,7 @@ class AslWorld:
         return all(row.status is not Status.RUNNING for row in rows.executions.values()) and not rows.mail
 
     def _work(self) -> None:
-        unheard = list(self.functions.tokens)
+        unreceived = list(self.functions.tokens)
         for _ in range(500):
             self.machine.catch_up()
             moved = False
@@ -308,10 +308,10 @@ class AslWorld:
                     process.begin()
                 while process.held:
                     process.finish()
-            # Once: whoever has to hear of it may be one whose lease has yet to run out.
-            for token in unheard:
+            # Once: the receiver may be a worker whose lease has yet to expire.
+            for token in unreceived:
                 moved |= self.outside.answer(token)
-            unheard = [token for token in self.functions.tokens if token not in known]
+            unreceived = [token for token in self.functions.tokens if token not in known]
             if not moved:
                 return
         raise AssertionError("no rest: something has work to do again and again")

@@ -146,7 +146,7 @@ def _declare_steps(app: hg.App, *, check: bool) -> None:
 
 def _declare_effects(app: hg.App, *, check: bool) -> None:
     pooled, rated = app.activities["pooled"], app.activities["rated"]
-    told, asked_outside = app.activities["told"], app.activities["asked_outside"]
+    emitting, asked_outside = app.activities["told"], app.activities["asked_outside"]
 
     @app.workflow(check=check)
     async def limited(width: int) -> int:
@@ -167,7 +167,7 @@ def _declare_effects(app: hg.App, *, check: bool) -> None:
     async def emitter(count: int) -> int:
         for number in range(count):
             hg.emit("thing.made", {"key": f"{hg.info().execution_id}-{number}"})
-            await told(number)
+            await emitting(number)
             await hg.sleep(0.5)
         return count
 
@@ -189,29 +189,29 @@ def _declare_waiting(app: hg.App, *, check: bool) -> None:
 
     @app.workflow(check=check)
     async def collector() -> list[Any]:
-        heard: list[Any] = []
-        hg.on_signal("item", heard.append)
-        hg.on_query("count", lambda: len(heard))
+        received: list[Any] = []
+        hg.on_signal("item", received.append)
+        hg.on_query("count", lambda: len(received))
         limit = await hg.wait_signal("done")
-        await hg.wait_condition(lambda: len(heard) >= limit, timeout="1h")
-        return heard
+        await hg.wait_condition(lambda: len(received) >= limit, timeout="1h")
+        return received
 
 
 def _declare_runs(app: hg.App, journal: Journal, *, check: bool) -> None:
     add = app.activities["add"]
 
     @app.workflow(check=check)
-    async def loop(left: int, heard: list[Any]) -> list[Any]:
+    async def loop(left: int, received: list[Any]) -> list[Any]:
         """Runs that follow each other; each begins an activity that it may leave behind."""
         work = asyncio.ensure_future(add(1000 * left))
         tick = await hg.wait_signal("tick")
         if left % 2 == 0 or work.done():
             answer = await work
             if answer != 1000 * left + 1:
-                return [f"run {hg.info().run} heard {answer} of another run"]
+                return [f"run {hg.info().run} received {answer} of another run"]
         if left > 1:
-            hg.continue_as_new(left - 1, [*heard, tick])
-        return [*heard, tick]
+            hg.continue_as_new(left - 1, [*received, tick])
+        return [*received, tick]
 
     @app.workflow(check=False)
     async def brittle(value: int) -> int:

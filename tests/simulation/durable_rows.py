@@ -167,12 +167,12 @@ def _missing_rows(rows: Rows, row: Execution, work: OpenWork, events: list[Event
 
 
 def _missing_children(rows: Rows, row: Execution, work: OpenWork, events: list[Event]) -> list[str]:
-    told = {event.seq for event in events if isinstance(event, ChildEnded)}
+    published = {event.seq for event in events if isinstance(event, ChildEnded)}
     missing = []
     for seq, command in work.children.items():
         child = rows.executions.get(command.child_id)
         is_ours = child is not None and (child.parent_id, child.parent_seq) == (row.execution_id, seq)
-        if seq not in told and not (is_ours and child is not None and not child.status.is_closed):
+        if seq not in published and not (is_ours and child is not None and not child.status.is_closed):
             missing.append(f"child {seq} {command.child_id}")
     return missing
 
@@ -220,13 +220,13 @@ def ended_activities(turns: list[Turn]) -> dict[tuple[int, int], ActivityEnded]:
 def check_received_once(rows: Rows) -> None:
     """No ending of an activity, timer, child or signal is received twice by the same run."""
     for execution_id, turns in rows.turns.items():
-        heard: set[tuple[int, str, int]] = set()
+        result: set[tuple[int, str, int]] = set()
         for turn in turns:
             for event in turn.events:
                 if isinstance(event, ActivityEnded | TimerFired | ChildEnded | SignalSent):
                     mark = (turn.run, type(event).__name__, event.seq)
-                    assert mark not in heard, f"{execution_id} turn {turn.turn}: {mark} was heard before"
-                    heard.add(mark)
+                    assert mark not in result, f"{execution_id} turn {turn.turn}: {mark} was received before"
+                    result.add(mark)
 
 
 def check_replays(rows: Rows, workflows: Mapping[str, Workflow[..., Any]]) -> None:

@@ -79,7 +79,7 @@ class World:
         self.replay_always = self.draw.random() < 0.2
         self.faults = faults
         self.jumps = jumps
-        self.told = Acknowledged()
+        self.acknowledged = Acknowledged()
         self.checks = Checks()
         self.latest = 0.0
         self.log: list[str] = []
@@ -232,30 +232,30 @@ class World:
 
     def start(self, process: Process, workflow: str, execution_id: str) -> None:
         given = list(INPUTS[workflow])
-        self.told.doubtful.add(execution_id)
+        self.acknowledged.doubtful.add(execution_id)
         process.app.workflows[workflow].start(*given, id=execution_id)
-        self.told.started[execution_id] = workflow
+        self.acknowledged.started[execution_id] = workflow
 
     def _start_again(self, process: Process) -> None:
-        if self.told.started:
-            execution_id, workflow = self.draw.choice(list(self.told.started.items()))
+        if self.acknowledged.started:
+            execution_id, workflow = self.draw.choice(list(self.acknowledged.started.items()))
             assert not process.app.workflows[workflow].start(*INPUTS[workflow], id=execution_id).was_started
 
     def _start_anew(self, process: Process) -> None:
         """Use the id of something that has ended once more."""
-        names = [e for e, w in self.told.started.items() if w in ("serial", "clockwork", "failing", "limited")]
+        names = [e for e, w in self.acknowledged.started.items() if w in ("serial", "clockwork", "failing", "limited")]
         if names:
             execution_id = self.draw.choice(names)
-            workflow = self.told.started[execution_id]
+            workflow = self.acknowledged.started[execution_id]
             process.app.workflows[workflow].start(*INPUTS[workflow], id=execution_id, reuse="closed")
 
     def _signal(self, process: Process) -> None:
-        waiting = [e for e, w in self.told.started.items() if w in ("collector", "loop")]
+        waiting = [e for e, w in self.acknowledged.started.items() if w in ("collector", "loop")]
         if not waiting:
             return
         target = self.draw.choice(waiting)
         self.count += 1
-        known = sorted(s for s in self.told.signals.get(target, ()) if s.startswith("id-"))
+        known = sorted(s for s in self.acknowledged.signals.get(target, ()) if s.startswith("id-"))
         if known and self.draw.random() < 0.3:
             value = self.draw.choice(known)
         else:
@@ -263,21 +263,21 @@ class World:
         self.signal(process, target, value)
 
     def signal(self, process: Process, target: str, value: str) -> None:
-        name = "item" if self.told.started[target] == "collector" else "tick"
-        self.told.doubtful.add(value)
+        name = "item" if self.acknowledged.started[target] == "collector" else "tick"
+        self.acknowledged.doubtful.add(value)
         with suppress(NotFoundError, ConflictError):
             handle = process.app.workflows["serial"].handle(target)
             handle.signal(name, value, id=value if value.startswith("id-") else None)
-            self.told.signals.setdefault(target, set()).add(value)
+            self.acknowledged.signals.setdefault(target, set()).add(value)
 
     def _end(self, process: Process) -> None:
         """Cancel or terminate something; mostly not, or little would ever come to its end."""
-        names = [e for e, w in self.told.started.items() if w not in ("collector", "brittle")]
+        names = [e for e, w in self.acknowledged.started.items() if w not in ("collector", "brittle")]
         if not names or self.draw.random() < 0.5:
             return
         target, how = self.draw.choice(names), self.draw.choice(["cancel", "terminate"])
         handle = process.app.workflows["serial"].handle(target)
-        self.told.ended[target] = how
+        self.acknowledged.ended[target] = how
         with suppress(NotFoundError, ConflictError):
             getattr(handle, how)("simulated")
 
@@ -285,9 +285,9 @@ class World:
         self.count += 1
         key, kind = f"emitted-{self.count}", self.draw.choice(["thing.made", "order.made"])
         process.app.emit(kind, {"key": key}, id=key if self.draw.random() < 0.5 else "")
-        self.told.events.add(key)
+        self.acknowledged.events.add(key)
         if kind == "order.made":
-            self.told.orders.add(key)
+            self.acknowledged.orders.add(key)
 
     def _complete(self, process: Process) -> None:
         if self.journal.tokens:
@@ -298,7 +298,7 @@ class World:
             process.client.complete_activity(token, Raw(b"77"))
 
     def _query(self, process: Process) -> None:
-        collectors = [e for e, w in self.told.started.items() if w == "collector"]
+        collectors = [e for e, w in self.acknowledged.started.items() if w == "collector"]
         if collectors:
             with suppress(NotFoundError):
                 answer = process.app.workflows["serial"].handle(self.draw.choice(collectors)).query("count")
@@ -317,11 +317,11 @@ class World:
         if not self.processes:
             self.join()
         for name in ("collector-0", "brittle-0", "loop-0"):
-            if name not in self.told.started:
+            if name not in self.acknowledged.started:
                 self.start(self.outside, name.split("-")[0], name)
         self.settle()
         self._break_and_repair()
-        for target, workflow in self.told.started.items():
+        for target, workflow in self.acknowledged.started.items():
             self._say_last_words(target, workflow)
         self.settle()
         rows = self.machine.reader.read()
@@ -334,7 +334,7 @@ class World:
 
     def _break_and_repair(self) -> None:
         """Deploy code that does not fit the histories of one workflow, see it stuck beside the healthy, repair it."""
-        victims = [e for e, w in self.told.started.items() if w == "brittle"]
+        victims = [e for e, w in self.acknowledged.started.items() if w == "brittle"]
         open_victims = [e for e in victims if not self._row(e).status.is_closed]
         self.journal.broken = True
         for process in self.processes:
@@ -357,7 +357,7 @@ class World:
         if self._row(target).status.is_closed:
             return
         if workflow == "collector":
-            count = len(self.told.signals.get(target, ()))
+            count = len(self.acknowledged.signals.get(target, ()))
             self.outside.client.signal(target, "done", Raw(str(count).encode()))
         elif workflow == "loop":
             for number in range(4):
@@ -424,33 +424,33 @@ class World:
                 assert performed <= ended.attempts, f"{name}: performed {performed} times, {ended.attempts} are known"
 
     def _check_results(self, rows: Rows) -> None:
-        for execution_id, workflow in self.told.started.items():
+        for execution_id, workflow in self.acknowledged.started.items():
             row = rows.executions[execution_id]
             assert row.status.is_closed, (
                 f"{execution_id}: still {row.status}, turn {row.turn}, mail {rows.mail.get(execution_id)}"
             )
-            if execution_id in self.told.ended and row.status in (hg.Status.CANCELLED, hg.Status.TERMINATED):
+            if execution_id in self.acknowledged.ended and row.status in (hg.Status.CANCELLED, hg.Status.TERMINATED):
                 continue
             assert row.status is hg.Status.SUCCEEDED, f"{execution_id}: {row.status} {row.error}"
             check_result(workflow, json.loads(row.result or "null"), execution_id)
             if workflow == "family":
                 _check_children(rows, execution_id)
         self._check_signals(rows)
-        for key in self.told.events:
+        for key in self.acknowledged.events:
             assert self.journal.delivered.get(key, 0) >= 1, f"event {key}: accepted, and never delivered"
-        for key in self.told.orders:
+        for key in self.acknowledged.orders:
             order = rows.executions[f"order-{key}"]
             assert order.result == "2", f"{order.execution_id}: {order.status} {order.error}"
 
     def _check_signals(self, rows: Rows) -> None:
-        for target, sent in self.told.signals.items():
-            heard = [e.payload for t in rows.turns[target] for e in t.events if isinstance(e, Signal)]
-            texts = [bytes(value).decode().strip('"') for value in heard]
-            unheard = sent - set(texts)
-            is_strict = self.told.started[target] == "collector"
-            assert not (unheard and is_strict), f"{target}: signals accepted and not heard: {unheard}"
+        for target, sent in self.acknowledged.signals.items():
+            events = [e.payload for t in rows.turns[target] for e in t.events if isinstance(e, Signal)]
+            texts = [bytes(value).decode().strip('"') for value in events]
+            unreceived = sent - set(texts)
+            is_strict = self.acknowledged.started[target] == "collector"
+            assert not (unreceived and is_strict), f"{target}: signals accepted and not received: {unreceived}"
             twice = {text for text in texts if texts.count(text) > 1}
-            assert not twice, f"{target}: heard more than once: {twice}"
+            assert not twice, f"{target}: received more than once: {twice}"
 
 
 def check_result(workflow: str, result: Any, execution_id: str) -> None:

@@ -82,7 +82,7 @@ class Held:
     """A claim in a worker's hands, and what the worker knows of it."""
 
     claim: Claim
-    # The latest that the clock has been since the worker was told of its lease.
+    # The latest that the clock has been since the worker got its lease.
     latest_seconds: float
     # What was said of its end, if no answer has come yet: the same is said again.
     said: tuple[str, AttemptResult] | None = None
@@ -157,7 +157,7 @@ class World:
         self.clock = self.machine.clock
         self.faults = faults
         self.jumps = jumps
-        self.told = Acknowledged()
+        self.acknowledged = Acknowledged()
         self.asked: dict[str, Asked] = {}
         self.books: dict[str, Books] = {}
         self.log: list[str] = []
@@ -265,16 +265,16 @@ class World:
 
     def split(self, process: Process, asked: Asked) -> None:
         fanout = process.splitter.split(asked.order, asked.source, run_id=asked.run_id)
-        is_cancelled = asked.run_id in self.told.maybe_cancelled
+        is_cancelled = asked.run_id in self.acknowledged.maybe_cancelled
         if fanout.status is FanoutStatus.SPLITTING and not is_cancelled:
             self.violations.append(f"{asked.run_id}: split returned, and {fanout.split_through} items are split")
         if not is_cancelled:
-            self.told.split.add(asked.run_id)
+            self.acknowledged.split.add(asked.run_id)
 
     # Working.
 
     def _take(self, process: Process) -> None:
-        paused = set(self.told.paused)
+        paused = set(self.acknowledged.paused)
         lane = self.draw.choice(["main", "main", "main", "slow"])
         for claim in process.lanes[lane].take(self.draw.choice([1, 3, 10]), {}):
             self._perform(process, claim, paused)
@@ -285,7 +285,7 @@ class World:
             self._start(process, name, self.draw.choice([1, 1, 5]))
 
     def _start(self, process: Process, name: tuple[str, str], times: int) -> None:
-        paused = set(self.told.paused)
+        paused = set(self.acknowledged.paused)
         begun = 0
         for _ in range(times):
             start = process.tracker.start(*name, worker=process.name)
@@ -299,13 +299,13 @@ class World:
         held = Held(claim, self.clock.seconds())
         process.held.append(held)
         chunk = claim.chunk
-        if held.name in self.told.completed:
+        if held.name in self.acknowledged.completed:
             self.violations.append(f"{held.name}: begun again after it was completed")
-        if held.name in self.told.skipped:
+        if held.name in self.acknowledged.skipped:
             self.violations.append(f"{held.name}: begun after it was skipped")
         if chunk.token in self._performed:
             self.violations.append(f"{held.name}: begun twice under one token")
-        if chunk.run_id in paused and chunk.run_id in self.told.paused:
+        if chunk.run_id in paused and chunk.run_id in self.acknowledged.paused:
             self.violations.append(f"{held.name}: begun while the fan-out is paused")
         self._performed.add(chunk.token)
 
@@ -344,7 +344,7 @@ class World:
                     tracker.release(claim)
                 case _:
                     tracker.complete(claim, result)
-                    self.told.completed[held.name] = result.output or ""
+                    self.acknowledged.completed[held.name] = result.output or ""
         except StaleClaimError:
             self._drop_stale(process, held)
         else:
@@ -393,16 +393,16 @@ class World:
 
     def _pause(self, process: Process, run_id: str) -> None:
         process.control.pause(run_id)
-        self.told.paused.add(run_id)
+        self.acknowledged.paused.add(run_id)
 
     def _resume(self, process: Process, run_id: str) -> None:
-        self.told.paused.discard(run_id)
+        self.acknowledged.paused.discard(run_id)
         process.control.resume(run_id)
 
     def _cancel(self, process: Process, run_id: str) -> None:
-        self.told.maybe_cancelled.add(run_id)
+        self.acknowledged.maybe_cancelled.add(run_id)
         process.control.cancel(run_id)
-        self.told.cancelled.add(run_id)
+        self.acknowledged.cancelled.add(run_id)
 
     def _skip(self, process: Process, run_id: str) -> None:
         books = self.books.get(run_id)
@@ -411,11 +411,11 @@ class World:
         chosen = self.draw.sample(sorted(chunk.chunk_id for chunk in books.main), min(2, len(books.main)))
         skipped = process.control.skip(run_id, chosen)
         assert set(skipped) <= set(chosen)
-        self.told.skipped.update((run_id, chunk_id) for chunk_id in skipped)
+        self.acknowledged.skipped.update((run_id, chunk_id) for chunk_id in skipped)
 
     def _redrive(self, process: Process, run_id: str) -> None:
-        # What it had been told before no longer holds: it has another life.
-        self.told.cancelled.discard(run_id)
+        # Earlier acknowledgements no longer hold: it runs again.
+        self.acknowledged.cancelled.discard(run_id)
         process.redriver.redrive(run_id, ChunkSelection(all=True))
 
     # Faults and time.
@@ -540,18 +540,18 @@ class World:
             assert is_ours, f"{held.name}: taken away before {lease}: now {row.disposition} of {row.worker}"
 
     def _check_promises(self) -> None:
-        for (run_id, chunk_id), output in self.told.completed.items():
+        for (run_id, chunk_id), output in self.acknowledged.completed.items():
             row = self.books[run_id].chunks[chunk_id]
             assert row.disposition in COMPLETED, f"{run_id} {chunk_id}: was completed, is {row.disposition}"
             assert row.output == output, f"{run_id} {chunk_id}: completed with {output}, holds {row.output}"
-        for run_id, chunk_id in self.told.skipped:
+        for run_id, chunk_id in self.acknowledged.skipped:
             row = self.books[run_id].chunks[chunk_id]
             assert row.disposition is Disposition.SKIPPED, f"{run_id} {chunk_id}: was skipped, is {row.disposition}"
         for books in self.books.values():
             if books.fanout.status is FanoutStatus.SUCCEEDED:
                 items, asked = sum(chunk.items for chunk in books.main), self.asked[books.fanout.run_id]
                 assert items == asked.items, f"{asked.run_id}: SUCCEEDED with {items} of {asked.items} items"
-        for run_id in self.told.split:
+        for run_id in self.acknowledged.split:
             books = self.books[run_id]
             items = sum(chunk.items for chunk in books.main)
             assert items == self.asked[run_id].items, f"{run_id}: split, and has {items} items"
@@ -579,8 +579,8 @@ class World:
         for books in self.books.values():
             still_open = [chunk for chunk in books.chunks.values() if chunk.disposition in OPEN]
             assert books.fanout.is_finished, f"{books.fanout}: never ends; open {still_open[:3]}"
-        for run_id in self.told.cancelled:
-            assert self.books[run_id].fanout.cancelled_at is not None, f"{run_id}: cancelled, and nobody knows"
+        for run_id in self.acknowledged.cancelled:
+            assert self.books[run_id].fanout.cancelled_at is not None, f"{run_id}: the cancellation was lost"
 
     def _settle_course(self, asked: Asked) -> None:
         """Paused fan-outs are resumed, and submissions are repeated until it is split."""

@@ -99,9 +99,9 @@ class Simulation:
             [self.put, self.update, self.delete, self.transact, self.repeat, self.jump, self.restart, self.sweep],
             weights=[20, 20, 8, 20, 8, 10, 3, 5],
         )[0]
-        told = action()
+        result = action()
         self.check()
-        return told
+        return result
 
     def put(self) -> str:
         write = Put(TABLE, self.item(self.key()), self.condition())
@@ -169,20 +169,20 @@ class Simulation:
     def sweep(self) -> str:
         return f"swept {self.store.sweep(limit=self.chance.randint(1, 10))}"
 
-    def attempt(self, told: str, writes: list[Write], call: Callable[[], object]) -> str:
+    def attempt(self, operation: str, writes: list[Write], call: Callable[[], object]) -> str:
         refused = {place: write for place, write in enumerate(writes) if not self.model.admits(write)}
         try:
             call()
         except ConflictError as exc:
-            assert set(exc.failures) == set(refused), told
+            assert set(exc.failures) == set(refused), operation
             for place, write in refused.items():
                 key = TABLE.key_of(write.item) if isinstance(write, Put) else write.key
-                assert exc.failures[place] == self.model.live(key), told
-            return f"refused {told}"
-        assert not refused, told
+                assert exc.failures[place] == self.model.live(key), operation
+            return f"refused {operation}"
+        assert not refused, operation
         for write in writes:
             self.model.apply(write)
-        return f"applied {told}"
+        return f"applied {operation}"
 
     def check(self) -> None:
         for key in KEYS:

@@ -77,7 +77,7 @@ SHARED: Final[dict[str, Any]] = {
 }
 DRY: Final = "dry"
 LOOK_SECONDS: Final = 40.0
-# What a refusal is told as, where no run follows.
+# The event of a refusal that no run follows.
 REFUSALS: Final = (EventName.PIPELINE_EXCLUDED, EventName.INFRA_FAILURE, EventName.RERUN_REJECTED)
 
 

@@ -79,7 +79,7 @@ def test_crash__at_every_statement__whole_transactions_only_and_the_rest_can_be_
         store = create_sqlite(folder)
         done = steps_done(store)
         assert acknowledged <= done <= acknowledged + 1
-        # Whoever got no answer sends everything again under the same tokens.
+        # A client without an answer sends everything again under the same tokens.
         for number in range(TRANSACTIONS):
             store.transact(transaction(number), token=f"story-{number}")
         assert steps_done(store) == TRANSACTIONS

@@ -399,22 +399,22 @@ def test_continue_as_new__an_end_of_the_last_run_in_the_inbox__is_not_taken_for_
 
 def test_event__in_a_turn_for_more_subscriptions_than_fit__reaches_them_all(machine: Machine) -> None:
     process = Process(machine)
-    heard: list[int] = []
+    received: list[int] = []
     for number in range(60):
-        process.app.on_event("thing.made", name=f"watcher_{number}")(_watcher(heard, number))
+        process.app.on_event("thing.made", name=f"watcher_{number}")(_watcher(received, number))
     process.worker.join()
     process.app.workflows["emitter"].start(1, id="emitter")
 
     work_for(process, machine, 10.0)
 
-    assert sorted(heard) == list(range(60))
+    assert sorted(received) == list(range(60))
     process.bury()
 
 
-def _watcher(heard: list[int], number: int) -> Callable[[hg.Event], None]:
+def _watcher(received: list[int], number: int) -> Callable[[hg.Event], None]:
     def watch(event: hg.Event) -> None:
         del event
-        heard.append(number)
+        received.append(number)
 
     return watch
 

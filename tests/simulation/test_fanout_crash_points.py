@@ -48,7 +48,7 @@ class Teller:
 Story = Callable[[Teller], None]
 
 
-def told(teller: Teller) -> None:
+def followed(teller: Teller) -> None:
     """A client and an operator who repeat themselves until they are answered, and workers until all has ended."""
     process, run_id = teller.process, teller.run_id
     process.splitter.split(ORDER, SOURCE, run_id=run_id)
@@ -189,7 +189,7 @@ def at_every_call(folder: Path, run: Callable[[Machine, str, int], int]) -> None
 
 @pytest.mark.parametrize(
     ("story", "is_done"),
-    [(told, False), (told, True), (cancelled, False), (cancelled, True)],
+    [(followed, False), (followed, True), (cancelled, False), (cancelled, True)],
     ids=["before", "after", "before-cancel", "after-cancel"],
 )
 def test_crash__at_every_call_to_the_store__the_same_end(tmp_path: Path, is_done: bool, story: Story) -> None:
@@ -206,7 +206,7 @@ def test_crash__at_every_call_to_the_store__the_same_end(tmp_path: Path, is_done
 
 @pytest.mark.parametrize(
     ("story", "is_done"),
-    [(told, False), (told, True), (cancelled, False), (cancelled, True)],
+    [(followed, False), (followed, True), (cancelled, False), (cancelled, True)],
     ids=["refused", "unknown", "refused-cancel", "unknown-cancel"],
 )
 def test_store_busy__at_every_call__the_same_end(tmp_path: Path, is_done: bool, story: Story) -> None:
@@ -222,7 +222,7 @@ def test_store_busy__at_every_call__the_same_end(tmp_path: Path, is_done: bool, 
 def test_crash__one_process_after_the_other__they_get_it_done_between_them(tmp_path: Path) -> None:
     machine = Machine(tmp_path, random.Random(1))
     for number in range(100):
-        live(machine, "story", told, Fault(9 + number % 13, is_done=bool(number % 2)))
+        live(machine, "story", followed, Fault(9 + number % 13, is_done=bool(number % 2)))
         books = read_books(machine.store, "story")
         check_books(books)
         if books.fanout.is_finished:

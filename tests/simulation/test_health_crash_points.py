@@ -73,7 +73,7 @@ class World:
 
     def check(self) -> None:
         check_invariants(self.eye, [ORDERS, PAYMENTS], pinned=EVIDENCE)
-        # Whoever commits makes the deliveries too, so that there is no moment at which an event could be forgotten.
+        # The committing process makes the deliveries too, so that no event can be forgotten.
         keys = [Key(f"{SUBSCRIBER.name}#{each['_kept_as']}") for each in self.eye.stored_events()]
         for start in range(0, len(keys), 100):
             assert None not in self.store.get_many(ACTIVITIES, keys[start : start + 100], consistent=True)
@@ -157,7 +157,7 @@ def a_merge(rig: Rig) -> Act:
         try:
             process.incidents.merge(other, into, actor="ana")
         except IllegalTransitionError:
-            # Asked again by someone who never heard that it was done.
+            # Repeated by a client that received no answer.
             assert process.incidents.get(other).merged_into == into
 
     return act

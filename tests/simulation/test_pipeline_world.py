@@ -107,7 +107,7 @@ def test_lookout__dies_at_any_call_on_the_way_to_waking__run_starts_once(world: 
         directives.hold(slot, by="ana", reason="simulated")
         world.outside.pipelines.sensors.push("bronze", "orders", {"date": date, "count": 10})
         settle(world)
-        # Nobody is told of this: it is seen by looking.
+        # No event reports this; a check finds it.
         directives.approve(slot, by="ana", reason="simulated")
         world.clock.advance(121.0)
         world.processes[0].store.fail_in(call, crash=True, is_done=is_done)

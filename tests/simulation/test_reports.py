@@ -52,7 +52,7 @@ def complete_outside(process: Worked) -> None:
 
 
 STORIES = {
-    # Told to the engine in memory, and heard with the commit of the turn.
+    # Reported to the engine in memory, and committed with the turn.
     "in the turn": Story("serial", 2, "2", 2),
     # Through the inbox, with the slot that is freed.
     "with a slot": Story("limited", 1, "2", 2),
@@ -213,7 +213,7 @@ def test_time_out__store_busy_at_any_call__is_tried_again_and_recorded_once(
         process.store.fail_in(number, crash=False, is_done=is_done)
 
         process.patiently(lambda process=process: work(process, story))  # type: ignore[misc]
-        # It comes back after all, and nobody listens.
+        # It returns late, and its result is discarded.
         process.worker.finish(*late)
         process.patiently(lambda process=process: advance(process))  # type: ignore[misc]
 

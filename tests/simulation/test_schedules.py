@@ -280,7 +280,7 @@ class World:
             assert sum(isinstance(event, Started) for event in events) == 1
             # A backfill that comes to a slot which is still ending makes the schedule look after it again.
             _, _, slot = item["execution_id"].partition("/")
-            assert len(events) <= 2 or slot in self.backfilled, "it is told to end once"
+            assert len(events) <= 2 or slot in self.backfilled, "it is asked to end once"
 
     def close(self) -> None:
         for store in self.files:

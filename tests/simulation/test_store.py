@@ -30,16 +30,16 @@ SEEDS = seeds(20)
 
 def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store]) -> None:
     simulation = Simulation(seed, clock, reopen)
-    told: list[str] = []
+    received: list[str] = []
     for _ in range(steps):
         try:
-            told.append(simulation.step())
+            received.append(simulation.step())
         except AssertionError as exc:
-            raise AssertionError(f"seed {seed}, step {len(told)}, after {told[-3:]}") from exc
+            raise AssertionError(f"seed {seed}, step {len(received)}, after {received[-3:]}") from exc
     simulation.check_stream()
     simulation.store.close()
-    assert any(step.startswith("applied") for step in told)
-    assert any(step.startswith("refused") for step in told)
+    assert any(step.startswith("applied") for step in received)
+    assert any(step.startswith("refused") for step in received)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

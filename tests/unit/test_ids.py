@@ -110,8 +110,8 @@ def test_make__same_maker_in_a_forked_process__differs(ids: IdMaker, clock: Virt
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        theirs = told.read()
+    with os.fdopen(reading) as result:
+        theirs = result.read()
     os.waitpid(child, 0)
 
     assert ULID.fullmatch(theirs)

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import typed_decode
 
-# Four threads read, at once, a type that nobody has read before, and a generic one that is equal to an earlier one
+# Four threads read, at once, a type that was not decoded before, and a generic one that is equal to an earlier one
 # and yet another object. With plain msgspec the interpreter dies of SIGSEGV in one of the first rounds.
 RACE = '''
 import sys

@@ -177,7 +177,7 @@ def _refuse_dynamodb(settings: Settings, command: str) -> None:
     if settings.store.backend == "dynamodb":
         raise UserError(
             f"{command}: store.backend is dynamodb, whose tables are not files. Use DynamoDB's point-in-time recovery "
-            "and S3 versioning; restore tables with AWS, then 'headgate table compare', 'mend' and 'swap' them. "
+            "and S3 versioning; restore tables with AWS, then 'headgate table compare', 'repair' and 'swap' them. "
             "'headgate table create' adds missing tables after an upgrade"
         )
 

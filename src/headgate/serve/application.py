@@ -24,15 +24,15 @@ from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.serve.http.access_log import AccessLog
 from headgate.serve.http.authentication import Authentication
-from headgate.serve.http.caller_limits import CallerLimits
 from headgate.serve.http.framework import DescribedHandler
+from headgate.serve.http.limits.caller_limits import CallerLimits
+from headgate.serve.http.limits.readiness_gate import ReadinessGate
 from headgate.serve.http.openapi import PATH as DOCUMENT_PATH
 from headgate.serve.http.openapi import document_route
 from headgate.serve.http.openapi_operations import describe_get
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX, OriginGuard
 from headgate.serve.http.problem import EXCEPTION_HANDLERS, Problem, response, retry_after
-from headgate.serve.http.readiness_gate import ReadinessGate
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.probes import Phase, Report, ServerProbes, Status
 from headgate.serve.rpc.connect import Connect

@@ -20,11 +20,11 @@ from headgate.serve.components import Components, open_components
 from headgate.serve.graphql.routes import graphql_routes
 from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.http.authentication import cached_caller, caller
-from headgate.serve.http.caller_limits import CallerLimits
-from headgate.serve.http.client_address import ClientAddresses
-from headgate.serve.http.connection_limits import raise_descriptor_limit
-from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.tls import Tls
+from headgate.serve.http.connection.listener import HttpServer
+from headgate.serve.http.connection.tls import Tls
+from headgate.serve.http.limits.caller_limits import CallerLimits
+from headgate.serve.http.limits.client_address import ClientAddresses
+from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.metrics import CacheCollector, ServerCollector, SizeCollector
 from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes

@@ -204,7 +204,7 @@ def test_revoke__given_key__is_known_here_at_once_and_elsewhere_within_seconds(r
     other.principal(issued.key.reveal())
     rig.clock.advance(CACHE_SECONDS)
     assert "revoked" in refused(other, issued)
-    # Only to whoever has the secret.
+    # Only to the owner of the secret.
     assert "revoked" not in refused(other, issued.key.reveal()[:-4] + "0000")
 
 

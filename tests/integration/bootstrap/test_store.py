@@ -198,7 +198,7 @@ def test_open_cache__two_installations_on_one_redis__do_not_see_each_other(
         environ |= {"HEADGATE_CACHE_REDIS_URL": url, "HEADGATE_CACHE_ENTRIES_MAX": "0"}
         cache = open_cache(Settings.load(environ, None, {}), SystemClock())
         deadline = time.monotonic() + 10
-        # Redis is not believed before its invalidations are heard.
+        # Redis is not used before its invalidations are received.
         while read(cache, "urn:dp:warm-up", "anyone").layer is not CacheLayer.L2:
             assert time.monotonic() < deadline, "Redis has not answered within 10 s"
             time.sleep(0.01)
@@ -310,7 +310,7 @@ def test_app_service__receivers_that_the_settings_allow__are_sent_events_with_th
 
 
 @pytest.mark.parametrize(
-    ("forward", "told"),
+    ("forward", "message"),
     [
         (ForwardSettings(), "forward.plain_http"),
         (ForwardSettings(plain_http=True), "forward.private_hosts"),
@@ -318,12 +318,12 @@ def test_app_service__receivers_that_the_settings_allow__are_sent_events_with_th
     ],
 )
 def test_app_service__receivers_that_the_settings_do_not_allow__are_not_reached(
-    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
+    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, message: str
 ) -> None:
     letter = _forwarded(Settings(home=tmp_path / "home", forward=forward), _forwarding_app(inbox))
 
     assert letter is not None
-    assert told in letter.error.message
+    assert message in letter.error.message
     assert inbox.received == []
 
 
@@ -343,7 +343,7 @@ def test_app_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("forward", "told"),
+    ("forward", "message"),
     [
         (ForwardSettings(headers={"shop.example": "nowhere"}), "No such file"),
         (ForwardSettings(headers={"https://shop.example": "nowhere"}), "not a receiver"),
@@ -351,7 +351,7 @@ def test_app_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Pat
     ],
 )
 def test_app_service__settings_for_receivers_that_cannot_be_used__are_refused_before_work_begins(
-    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
+    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, message: str
 ) -> None:
     opened = open_store(Settings(home=tmp_path / "home", forward=forward), SystemClock())
     with closing(opened.store):
@@ -359,7 +359,7 @@ def test_app_service__settings_for_receivers_that_cannot_be_used__are_refused_be
         AppService(App("quiet"), opened, SystemClock()).worker()
         service = AppService(_forwarding_app(inbox), opened, SystemClock())
 
-        with pytest.raises(SettingsError, match=re.escape(told)):
+        with pytest.raises(SettingsError, match=re.escape(message)):
             service.worker()
 
 

@@ -24,7 +24,7 @@ from headgate.notify.deliverer import Deliverer
 from headgate.notify.mutes import Mutes
 from headgate.notify.notifier import Notifier
 from headgate.serve.application import build_http
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes

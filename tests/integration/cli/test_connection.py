@@ -13,7 +13,7 @@ import pytest
 from headgate.cli.connection import Connection, Reply
 from headgate.errors import SettingsError, TransientError
 from tests.integration.cli.http_peer import Peer, responds
-from tests.integration.serve.http.test_tls import make_files
+from tests.integration.serve.http.connection.test_tls import make_files
 
 
 def test_request__query_body_and_key__arrive_as_they_were_given(peer: Peer) -> None:
@@ -167,7 +167,7 @@ def test_request__with_tls__is_answered_and_a_refusal_received_or_reported_as_br
         answering.start()
         connection = Connection(f"https://127.0.0.1:{listener.getsockname()[1]}", ca=cert)
         assert connection.request("GET", "/x", query={}).status == 200
-        # What was sent last may be lost together with the connection; what is heard is true.
+        # What was sent last may be lost together with the connection; what arrives is true.
         try:
             assert connection.request("POST", "/x", query={}, content=b"x" * 20_000_000).status == 413
         except TransientError as exc:

@@ -194,7 +194,7 @@ class World:
         assert counts.drift() == 0
         is_open = counts.open or counts.slow_open
         assert not (is_open and fanout.is_finished), "an open chunk in a fan-out that counts as over"
-        assert not (is_open and fanout.attention_pk != ACTIVE), "an open chunk in a fan-out that nobody looks at"
+        assert not (is_open and fanout.attention_pk != ACTIVE), "an open chunk in a fan-out that no sweep reads"
 
     def snapshot(self) -> list[Item]:
         """Everything that is stored of the fan-out, but for what chance decides."""

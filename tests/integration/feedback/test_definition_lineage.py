@@ -51,7 +51,7 @@ def edges(rig: LoopRig, pipeline_id: str) -> tuple[tuple[str, ...], tuple[str, .
     return found.dataset_reads, found.dataset_writes
 
 
-def told(rig: LoopRig) -> list[Event]:
+def lineage_events(rig: LoopRig) -> list[Event]:
     """Return every definition that was reported, in order."""
     found = rig.env.service.bus.tail(first_id(0), limit=1_000)
     return [each.event for each in found if each.event.type in TYPES]
@@ -88,9 +88,9 @@ def test_lineage__events_come_again_late_and_in_another_order__it_says_what_is_i
     remove(rig, "silver")
     define(rig, replace(first, writes=(REPORTS,)))
 
-    # As another process hears them.
+    # As another process receives them.
     other = DefinitionLineage(rig.pipelines, rig.health)
-    for event in reversed(told(rig)):
+    for event in reversed(lineage_events(rig)):
         other.handle(event)
 
     assert edges(rig, "silver") == ((), (REPORTS,))
@@ -109,7 +109,7 @@ def test_lineage__the_clock_was_set_back__the_newer_definition_counts(rig: LoopR
 def test_lineage__the_process_dies_at_any_call__is_as_the_definition_says_once_reported_again(rig: LoopRig) -> None:
     rig.app.handlers["headgate.loop.lineage"].function = str
     define(rig, *[writer(f"silver-{number}", REVENUE, reads=(ORDERS,)) for number in range(1, 9)])
-    events, survived = told(rig), 0
+    events, survived = lineage_events(rig), 0
 
     for number, event in enumerate(events, 1):
         dying = ProcessStore(rig.store)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def run_again(rig: LoopRig, pipeline_id: str = "bronze", date: str = DATE) -> No
     rig.advance("1m")
 
 
-def told(rig: LoopRig, name: E, pipeline_id: str = "bronze") -> Event:
+def outcome_event(rig: LoopRig, name: E, pipeline_id: str = "bronze") -> Event:
     """Return an event of a pipeline as it is on the bus."""
     [event] = rig.events(pipeline_id, name)
     found = rig.env.service.bus.tail(first_id(event.at_ms - 1), limit=1_000)
@@ -72,7 +72,7 @@ def test_circle__a_run_fails_and_is_repaired__downstream_is_held_and_goes_on(rig
 
     # Long before it would have looked by itself.
     assert rig.signal(RUN).state is SignalState.OK
-    assert rig.told("silver", E.DATASET_HOLD, E.DATASET_RELEASED) == ["DATASET_HOLD", "DATASET_RELEASED"]
+    assert rig.event_names("silver", E.DATASET_HOLD, E.DATASET_RELEASED) == ["DATASET_HOLD", "DATASET_RELEASED"]
     assert rig.status(SILVER) is RunStatus.COMPLETED
     rig.advance("10m")
     rig.health.sweep()
@@ -107,7 +107,7 @@ def test_outcomes__the_process_dies_at_any_call__one_signal_one_incident_one_pro
     survived = 0
 
     for number, name in enumerate(names, 1):
-        event = told(rig, E.PIPELINE_FAILED, name)
+        event = outcome_event(rig, E.PIPELINE_FAILED, name)
         dying = ProcessStore(rig.store)  # type: ignore[arg-type]
         dying.fault = Fault(number, is_done=number % 2 == 0)
         try:
@@ -128,7 +128,7 @@ def test_outcomes__events_come_again_and_in_another_order__the_last_word_stands(
     rig.jobs.fail()
     land(rig, "bronze")
     rig.advance("1m")
-    failed = told(rig, E.PIPELINE_FAILED)
+    failed = outcome_event(rig, E.PIPELINE_FAILED)
     rig.jobs.succeed()
     run_again(rig)
     before = rig.signal(RUN)
@@ -194,8 +194,8 @@ def test_outcomes__one_writer_fails_while_another_is_well__neither_word_is_lost(
     rig.advance("1m")
 
     for number, urn in urns.items():
-        well = told(rig, E.PIPELINE_COMPLETED, f"bronze-{number}")
-        unwell = told(rig, E.PIPELINE_FAILED, f"copper-{number}")
+        well = outcome_event(rig, E.PIPELINE_COMPLETED, f"bronze-{number}")
+        unwell = outcome_event(rig, E.PIPELINE_FAILED, f"copper-{number}")
         racing = ProcessStore(rig.store)  # type: ignore[arg-type]
         # Each is now before the other, and now after it.
         first, second = (well, unwell) if number % 2 else (unwell, well)

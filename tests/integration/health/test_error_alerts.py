@@ -80,13 +80,13 @@ def test_alerts__datasets_that_is_unknown__are_reported_once_their_threshold_is_
     rig.health.sweep()
     rig.health.sweep()
 
-    (told,) = rig.alerts()
-    assert (told["event_type"], told["error_type"], told["category"]) == (
+    (result,) = rig.alerts()
+    assert (result["event_type"], result["error_type"], result["category"]) == (
         "ERROR_RATE_EXCEEDED",
         DatasetNotFoundError.code,
         "DATA",
     )
-    assert told["alert_threshold_per_minute"] == 100
+    assert result["alert_threshold_per_minute"] == 100
     assert rig.value("error_rate_alerts_total", error=DatasetNotFoundError.code, category="DATA") == 1
 
 
@@ -119,13 +119,13 @@ def test_alerts__attempts_that_the_backend_refuses__count_though_they_are_made_a
 
 
 def test_alerts__the_bus_fails__are_reported_the_next_time(rig: Rig) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     is_down = True
 
     def emit(event: Event) -> None:
         if is_down:
             raise StoreBusyError("down")
-        told.append(event)
+        events.append(event)
 
     alerts = ErrorAlerts(rig.api.clock)
     for _ in range(101):
@@ -135,7 +135,7 @@ def test_alerts__the_bus_fails__are_reported_the_next_time(rig: Rig) -> None:
     is_down = False
 
     assert alerts.publish(emit) == 1
-    assert [each.subject for each in told] == ["throttled"]
+    assert [each.subject for each in events] == ["throttled"]
     assert alerts.publish(emit) == 0
     assert alerts.per_minute() == {"throttled": 101}
     assert WAITING_MAX >= 1

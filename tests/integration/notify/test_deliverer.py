@@ -26,7 +26,7 @@ def test_channel__fails__others_are_reported_at_once_and_receive_the_failure(new
     assert world.titles("backup") == ["orders daily 2026-03-03: the job failed"]
 
     world.advance(30)
-    failure = world.told("backup")[1]
+    failure = world.sent("backup")[1]
     assert failure["event"] == "ALERT_CHANNEL_FAILED"
     assert failure["title"].startswith("alerts do not reach the channel ops: channel ops: ")
     assert failure["lines"][0] == "not delivered: orders daily 2026-03-03: the job failed"
@@ -43,9 +43,9 @@ def test_channel__repaired__is_reported_by_a_retry_and_the_failure_is_over(new_w
 
     assert world.titles("ops")[0] == "orders daily 2026-03-03: the job failed"
     assert "resolved: alerts do not reach the channel ops" in world.titles("backup")[-1]
-    told = next(alert for alert in world.alerts.ls().alerts if alert.event == "JOB_FAILED")
-    assert sent_to(told) == ["backup", "ops"]
-    assert told.deliveries["ops#trigger"].attempts > 1
+    result = next(alert for alert in world.alerts.ls().alerts if alert.event == "JOB_FAILED")
+    assert sent_to(result) == ["backup", "ops"]
+    assert result.deliveries["ops#trigger"].attempts > 1
 
 
 def test_channel__the_only_one_of_an_alert_fails__another_reports_it(world: World) -> None:
@@ -83,10 +83,10 @@ def test_channel__fails_for_many_alerts__others_receive_it_once(new_world: Calla
         world.emit(world.notice(pipeline_id=f"p{number}"))
     world.advance(120)
 
-    failures = [each for each in world.told("backup") if each["event"] == "ALERT_CHANNEL_FAILED"]
+    failures = [each for each in world.sent("backup") if each["event"] == "ALERT_CHANNEL_FAILED"]
     assert len(failures) == 1
     assert world.deliverer.failing() == ("ops",)
-    assert len(world.told("backup")) == 7
+    assert len(world.sent("backup")) == 7
 
 
 def test_channel__all_fail__everything_waits_and_is_reported_later(new_world: Callable[..., World]) -> None:
@@ -130,7 +130,7 @@ def test_order__delivered_twice__is_reported_once(world: World) -> None:
 
     world.deliverer.deliver(order)
 
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1
 
 
 def with_slack(folder: Path, url: str) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_channel__another_is_beginning_the_thread__waits_and_is_no_failure(
 
     assert len(service.received) == 6
     assert world.deliverer.failing() == ()
-    assert world.told("backup") == world.told("ops") == []
+    assert world.sent("backup") == world.sent("ops") == []
 
 
 def test_channel__wants_fewer_messages__gets_them_later_and_is_no_failure(

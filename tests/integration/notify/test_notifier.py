@@ -28,7 +28,7 @@ def test_event_on_the_bus__alerts__reaches_the_channel_of_its_default_route(worl
     world.emit(world.notice())
 
     assert world.titles() == ["orders daily 2026-03-03: the job failed"]
-    assert world.told("backup") == []
+    assert world.sent("backup") == []
     alert = world.alerts.ls().alerts[0]
     assert alert.status is AlertStatus.OPEN
     assert sent_to(alert) == ["ops"]
@@ -55,12 +55,12 @@ def test_event_on_the_bus__same_delivery_twice__is_reported_once(world: World) -
     assert world.notifier.take(notice) is NoticeOutcome.PASS
     world.run()
 
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1
     assert world.alerts.ls().alerts[0].count == 1
 
 
 def test_event_on_the_bus__not_a_notice__is_a_dead_letter(world: World) -> None:
-    # bug 69: what cannot be told is never passed over in silence.
+    # bug 69: an event that cannot be delivered is never dropped silently.
     world.bus.emit(Event(type="headgate.pipeline.job_failed", data={"is_news": True, "event": "JOB_FAILED"}))
     world.advance(7200)
 
@@ -74,13 +74,13 @@ def test_same_trouble__within_the_window__counts_up_and_is_reported_again_after_
     for _ in range(3):
         world.emit(world.notice())
         world.clock.advance(60)
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1
     assert world.alerts.ls().alerts[0].count == 3
 
     world.clock.advance(3600)
     world.emit(world.notice())
 
-    assert len(world.told()) == 2
+    assert len(world.sent()) == 2
     assert [alert.count for alert in world.alerts.ls().alerts] == [1, 3]
 
 
@@ -95,8 +95,8 @@ def test_not_an_alert__a_route_names_it__is_reported(new_world: Callable[..., Wo
 
     world.emit(world.notice(event="JOB_TRIGGERED", alerts=False, is_news=False, severity=Severity.INFO))
 
-    assert len(world.told("backup")) == 1
-    assert world.told() == []
+    assert len(world.sent("backup")) == 1
+    assert world.sent() == []
 
 
 def test_definition__names_a_channel_and_mutes_an_event__both_hold(new_world: Callable[..., World]) -> None:
@@ -106,10 +106,10 @@ def test_definition__names_a_channel_and_mutes_an_event__both_hold(new_world: Ca
     world.emit(world.notice())
     world.emit(world.notice(event="SLA_WARNING"))
 
-    assert len(world.told()) == len(world.told("backup")) == 1
-    muted, told = world.alerts.ls().alerts
+    assert len(world.sent()) == len(world.sent("backup")) == 1
+    muted, result = world.alerts.ls().alerts
     assert (muted.status, muted.muted_by) == (AlertStatus.MUTED, "definition:SLA_*")
-    assert told.owner == "team-a"
+    assert result.owner == "team-a"
 
 
 def test_mute__until_a_time__silences_what_fits_and_is_audited(world: World) -> None:
@@ -123,7 +123,7 @@ def test_mute__until_a_time__silences_what_fits_and_is_audited(world: World) -> 
     assert [alert.muted_by for alert in world.alerts.ls("orders").alerts] == [mute.mute_id]
     world.clock.advance(3601)
     world.emit(world.notice())
-    assert len(world.told()) == 2, "it is told once the mute is over, not taken for the one that nobody heard of"
+    assert len(world.sent()) == 2, "it is sent once the mute is over, not taken for the muted one"
     assert [(change.actor, change.action, change.reason) for change in world.audited] == [
         ("ada", "alert.mute", "migration")
     ]
@@ -136,7 +136,7 @@ def test_mute__removed__is_over_and_audited(world: World) -> None:
     world.mutes.remove(mute.mute_id, by="bob")
 
     world.emit(world.notice())
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1
     assert world.audited[-1].action == "alert.unmute"
     with pytest.raises(NotFoundError):
         world.mutes.remove(mute.mute_id, by="bob")
@@ -160,28 +160,28 @@ def test_mute__only_up_to_a_severity__lets_worse_through(world: World) -> None:
     world.emit(world.notice(event="LATE_DATA_ARRIVAL", severity=Severity.WARNING, route=DefaultRoute.NOTIFY))
     world.emit(world.notice())
 
-    assert [each["event"] for each in world.told()] == ["JOB_FAILED"]
+    assert [each["event"] for each in world.sent()] == ["JOB_FAILED"]
 
 
 def test_many_of_a_kind__within_a_window__become_one_message(new_world: Callable[..., World]) -> None:
     world = new_world({"channels": TWO_FILES, "defaults": {"page": ["ops"]}, "group_after": 3, "group_seconds": 120})
     for number in range(40):
         world.emit(world.notice(pipeline_id=f"p{number:02d}"))
-    assert len(world.told()) == 3
+    assert len(world.sent()) == 3
 
     assert world.notifier.tick() == 0, "the window is still open"
     world.clock.advance(121)
     assert world.notifier.tick() == 1
     world.run()
 
-    digest = world.told()[3]
+    digest = world.sent()[3]
     assert digest["title"] == "37 more JOB_FAILED in 120 s"
     assert digest["lines"][0].startswith("p03 daily 2026-03-03, p04 daily")
     assert digest["lines"][0].endswith("and 17 more")
     assert len(world.alerts.ls(limit=100).alerts) == 41, "each is kept, and the one that stands for the rest"
     assert world.notifier.tick() == 0
     world.emit(world.notice(pipeline_id="p99"))
-    assert len(world.told()) == 5, "the next window begins anew"
+    assert len(world.sent()) == 5, "the next window begins anew"
 
 
 def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_reported(world: World) -> None:
@@ -205,12 +205,12 @@ def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_reported(wor
     alert = world.alerts.ls().alerts[0]
     assert (alert.status, alert.resolved_by) == (AlertStatus.RESOLVED, "PIPELINE_COMPLETED")
     world.emit(world.notice())
-    assert len(world.told()) == 3, "it is a new trouble, not the old one again"
+    assert len(world.sent()) == 3, "it is a new trouble, not the old one again"
 
 
 def test_trouble__comes_after_what_ended_it__is_over_and_no_one_is_called_for_it(world: World) -> None:
     late, lost = world.notice(), world.notice(dedup_key="JOB_FAILED#lost")
-    # Whoever took the second died before it looked whether that is over.
+    # The process that took the second one died before it checked whether that is over.
     assert world.notifier.take(lost) is NoticeOutcome.SEND
     world.run()
     world.ended_by = {late.dedup_key: "PIPELINE_COMPLETED", lost.dedup_key: "PIPELINE_COMPLETED"}
@@ -221,7 +221,7 @@ def test_trouble__comes_after_what_ended_it__is_over_and_no_one_is_called_for_it
 
     alerts = world.alerts.ls().alerts
     assert [(each.status, each.resolved_by) for each in alerts] == [(AlertStatus.RESOLVED, "PIPELINE_COMPLETED")] * 2
-    assert [each["action"] for each in world.told()] == ["trigger", "resolve"]
+    assert [each["action"] for each in world.sent()] == ["trigger", "resolve"]
 
 
 def test_good_news__older_than_the_trouble__resolves_nothing(world: World) -> None:
@@ -243,14 +243,14 @@ def test_escalation__no_one_acknowledges__goes_to_the_next_and_then_to_all(new_w
     assert world.notifier.tick() == 1
     assert world.notifier.tick() == 0
     world.run()
-    assert (len(world.told()), len(world.told("backup"))) == (1, 1)
-    assert "unacknowledged since" in world.told("backup")[0]["lines"][-1]
+    assert (len(world.sent()), len(world.sent("backup"))) == (1, 1)
+    assert "unacknowledged since" in world.sent("backup")[0]["lines"][-1]
 
     world.clock.advance(600)
     assert world.notifier.tick() == 1
     world.run()
-    assert (len(world.told()), len(world.told("backup"))) == (2, 2)
-    assert len({each["message_id"] for each in world.told("backup")}) == 2, "a reminder is not the same message"
+    assert (len(world.sent()), len(world.sent("backup"))) == (2, 2)
+    assert len({each["message_id"] for each in world.sent("backup")}) == 2, "a reminder is not the same message"
     world.clock.advance(86_400)
     assert world.notifier.tick() == 0
 
@@ -267,7 +267,7 @@ def test_escalation__acknowledged__ends(new_world: Callable[..., World]) -> None
 
     assert world.notifier.tick() == 0
     assert (acknowledged.status, again.acknowledged_by) == (AlertStatus.ACKNOWLEDGED, "ada")
-    assert world.told("backup") == []
+    assert world.sent("backup") == []
     assert world.titles()[1:] == ["acknowledged by ada: orders daily 2026-03-03: the job failed"]
     assert [(change.actor, change.action) for change in world.audited] == [("ada", "alert.acknowledge")]
     assert world.store.get(CONTROL, escalation_key(alert_id)) is None
@@ -289,7 +289,7 @@ def test_escalation__everything_stood_still__the_last_in_line_receives_at_once(n
     assert world.notifier.tick() == 1
     world.run()
 
-    assert (len(world.told()), len(world.told("backup"))) == (2, 1)
+    assert (len(world.sent()), len(world.sent("backup"))) == (2, 1)
     assert world.notifier.tick() == 0
 
 
@@ -315,4 +315,4 @@ def test_tick__one_row_is_broken__the_others_are_reported_and_the_error_is_raise
         world.notifier.tick()
     world.run()
 
-    assert len(world.told("backup")) == 1
+    assert len(world.sent("backup")) == 1

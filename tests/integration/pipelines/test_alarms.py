@@ -21,6 +21,6 @@ def test_alarm__on_then_brought_again_then_off__is_reported_once() -> None:
         for event_id, data in (("1", CLOUDWATCH), ("1", CLOUDWATCH), ("2", {"alarm": "errors", "state": "OK"})):
             alarms.handle(Event(type="infra.alarm", source="/cloudwatch", id=event_id, data=data))
 
-        [told] = rig.events(INFRASTRUCTURE, EventName.INFRA_ALARM)
+        [events] = rig.events(INFRASTRUCTURE, EventName.INFRA_ALARM)
 
-    assert (told.text, told.message) == ("alarm errors is in state ALARM", "5 > 1")
+    assert (events.text, events.message) == ("alarm errors is in state ALARM", "5 > 1")

@@ -70,9 +70,9 @@ def test_baseline__something_it_is_taken_from_makes_no_sense__the_run_is_done_an
     rig.advance("1m")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
-    told = rig.events("silver", EventName.BASELINE_CAPTURE_FAILED, EventName.POST_RUN_BASELINE_CAPTURED)
-    assert [each.name for each in told] == ["BASELINE_CAPTURE_FAILED"]
-    assert "RUNLOG#" in told[0].detail["error"]
+    events = rig.events("silver", EventName.BASELINE_CAPTURE_FAILED, EventName.POST_RUN_BASELINE_CAPTURED)
+    assert [each.name for each in events] == ["BASELINE_CAPTURE_FAILED"]
+    assert "RUNLOG#" in events[0].detail["error"]
 
 
 # Quarantine.
@@ -84,9 +84,9 @@ def test_quarantine__records_are_put_aside_by_others_and_taken_back__both_are_re
     raw(rig, f"QUARANTINE#{DATE}#07", count=0)
     rig.receive_again(rig.all_changes())
 
-    told = rig.events("silver", EventName.DATA_QUARANTINED, EventName.QUARANTINE_CLEARED)
-    assert [(each.name, each.date) for each in told] == [("DATA_QUARANTINED", DATE), ("QUARANTINE_CLEARED", DATE)]
-    assert (told[0].detail["count"], told[0].detail["reasons"]) == (3, ["no id"])
+    events = rig.events("silver", EventName.DATA_QUARANTINED, EventName.QUARANTINE_CLEARED)
+    assert [(each.name, each.date) for each in events] == [("DATA_QUARANTINED", DATE), ("QUARANTINE_CLEARED", DATE)]
+    assert (events[0].detail["count"], events[0].detail["reasons"]) == (3, ["no id"])
 
 
 # Sensors.
@@ -124,7 +124,7 @@ def test_sensor__with_a_condition__begins_a_run_if_it_is_met(
         (Period.DAILY, "2026-03-03T08:00:00+00:00", None, {}, "2026-03-03"),
         (Period.DAILY, "2026-03-03T08:00:00+00:00", None, {"date": "2026-03-02", "hour": "23"}, "2026-03-02"),
         (Period.HOURLY, "2026-03-03T08:00:00+00:00", None, {"date": "2026-03-03", "hour": "07"}, "2026-03-03T07"),
-        # bug 16: the last hour of a day, told of after midnight, is of the day before.
+        # bug 16: the last hour of a day, reported after midnight, is of the day before.
         (Period.HOURLY, "2026-03-04T00:01:00+00:00", None, {"date": "2026-03-03", "hour": "23"}, "2026-03-03T23"),
         (Period.HOURLY, "2027-01-01T00:01:00+00:00", "2026-12-31T23", {}, "2026-12-31T23"),
         (Period.WEEKLY, "2026-03-03T08:00:00+00:00", None, {"date": "2026-03-01"}, "2026-W09"),
@@ -166,7 +166,7 @@ def test_sensor__written_by_others_after_the_run__is_late_data(rig: Rig) -> None
     raw(rig, "SENSOR#landed", data={"date": DATE, "count": 13})
     rig.advance("1m")
 
-    assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
+    assert rig.event_names("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
     assert rig.log(SLOT).attempts == 2
 
 
@@ -186,7 +186,7 @@ def test_sensor__said_again_after_a_pause__begins(rig: Rig) -> None:
     rig.define(pipeline())
     rig.stores.controls.pause("silver", by="ana", reason="migration")
     rig.push("silver", "landed", date=DATE)
-    refused = rig.told("silver", EventName.PIPELINE_EXCLUDED)
+    refused = rig.event_names("silver", EventName.PIPELINE_EXCLUDED)
     rig.stores.controls.resume("silver", by="ana", reason="done")
 
     rig.push("silver", "landed", date=DATE)
@@ -215,8 +215,8 @@ def test_sensor__of_an_excluded_date__begins_nothing_and_says_so(rig: Rig) -> No
     rig.push("silver", "landed", date=DATE)
 
     assert begun(rig) == []
-    (told,) = rig.events("silver", EventName.PIPELINE_EXCLUDED)
-    assert told.date == DATE
+    (events,) = rig.events("silver", EventName.PIPELINE_EXCLUDED)
+    assert events.date == DATE
     assert rig.lock(SLOT) is None
 
 
@@ -350,12 +350,12 @@ def test_stream__reported_again__reports_nothing_twice(rig: Rig) -> None:
     rig.push("silver", "orders", date=DATE, count=20)
     rig.push("silver", "landed", date=DATE, again=1)
     rig.advance("2m")
-    before = rig.told("silver")
+    before = rig.event_names("silver")
 
     rig.receive_again(rig.all_changes())
     rig.advance("2m")
 
-    assert rig.told("silver") == before
+    assert rig.event_names("silver") == before
 
 
 # Markers.
@@ -426,7 +426,7 @@ def test_late_data__after_a_success__noted_once_and_done_again(rig: Rig) -> None
     rig.push("silver", "landed", date=DATE, n=2)
     rig.advance("1m")
 
-    assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
+    assert rig.event_names("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
     assert [run.cause for run in rig.runs(SLOT)] == [Cause.SENSOR, Cause.RERUN]
 
 
@@ -434,7 +434,7 @@ def test_late_data__same_data_said_again__is_not_late(rig: Rig) -> None:
     done(rig)
     rig.push("silver", "landed", date=DATE)
     rig.advance("1m")
-    assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == []
+    assert rig.event_names("silver", EventName.LATE_DATA_ARRIVAL) == []
 
 
 def test_late_data__while_the_job_runs__is_not_late(rig: Rig) -> None:
@@ -445,7 +445,7 @@ def test_late_data__while_the_job_runs__is_not_late(rig: Rig) -> None:
     rig.jobs.succeed()
     rig.advance("5m")
 
-    assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == []
+    assert rig.event_names("silver", EventName.LATE_DATA_ARRIVAL) == []
     assert rig.log(SLOT).attempts == 1
 
 
@@ -457,7 +457,7 @@ def test_late_data__second_time__budget_is_spent_and_that_is_reported(rig: Rig) 
         rig.advance("2m")
 
     assert rig.log(SLOT).attempts == 2
-    assert rig.told("silver", EventName.RERUN_REJECTED) == ["RERUN_REJECTED"]
+    assert rig.event_names("silver", EventName.RERUN_REJECTED) == ["RERUN_REJECTED"]
 
 
 # What the post-run rules look at.
@@ -469,8 +469,8 @@ def test_drift__after_a_success__the_period_is_done_again(rig: Rig) -> None:
     rig.push("silver", "orders", date=DATE, count=25)
     rig.advance("1m")
 
-    (told,) = rig.events("silver", EventName.POST_RUN_DRIFT)
-    assert (told.detail["previous"], told.detail["current"], told.detail["delta"]) == (10, 25, 15)
+    (events,) = rig.events("silver", EventName.POST_RUN_DRIFT)
+    assert (events.detail["previous"], events.detail["current"], events.detail["delta"]) == (10, 25, 15)
     assert [run.cause for run in rig.runs(SLOT)] == [Cause.SENSOR, Cause.RERUN]
 
 
@@ -498,7 +498,7 @@ def test_drift__no_baseline_yet__is_none(rig: Rig) -> None:
     rig.jobs.succeed()
     rig.advance("1m")
 
-    assert rig.told("silver", EventName.POST_RUN_DRIFT, EventName.POST_RUN_DRIFT_INFLIGHT) == []
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT, EventName.POST_RUN_DRIFT_INFLIGHT) == []
     assert rig.log(SLOT).attempts == 1
 
 
@@ -529,7 +529,7 @@ def test_drift__of_two_sensors_at_once__one_rerun(rig: Rig) -> None:
         rig.pipelines.sensors.push("silver", key, {"date": DATE, "count": 20})
     rig.advance("3m")
 
-    assert len(rig.told("silver", EventName.POST_RUN_DRIFT)) == 2
+    assert len(rig.event_names("silver", EventName.POST_RUN_DRIFT)) == 2
     assert len(rig.stores.reruns.ls("silver").reruns) == 1
     assert rig.log(SLOT).attempts == 2
 
@@ -545,8 +545,8 @@ def test_drift__of_the_sensor_that_begins_runs__is_seen_too(rig: Rig) -> None:
     rig.push("silver", "landed", date=DATE, count=20)
     rig.advance("2m")
 
-    assert rig.told("silver", EventName.POST_RUN_DRIFT) == ["POST_RUN_DRIFT"]
-    assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT) == ["POST_RUN_DRIFT"]
+    assert rig.event_names("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
     # Both ask for the same, and get one rerun.
     assert rig.log(SLOT).attempts == 2
     assert len(rig.stores.reruns.ls("silver").reruns) == 1
@@ -560,8 +560,8 @@ def test_drift__while_a_rerun_is_under_way__is_reported_and_begins_nothing(rig: 
 
     rig.push("silver", "orders", date=DATE, count=20)
 
-    assert rig.told("silver", EventName.POST_RUN_DRIFT_INFLIGHT) == ["POST_RUN_DRIFT_INFLIGHT"]
-    assert rig.told("silver", EventName.POST_RUN_DRIFT) == []
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT_INFLIGHT) == ["POST_RUN_DRIFT_INFLIGHT"]
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT) == []
 
 
 def test_drift__after_a_rerun_that_failed__is_not_reported_as_under_way(rig: Rig) -> None:
@@ -574,7 +574,7 @@ def test_drift__after_a_rerun_that_failed__is_not_reported_as_under_way(rig: Rig
     rig.push("silver", "orders", date=DATE, count=20)
 
     assert failed is RunStatus.FAILED
-    assert rig.told("silver", EventName.POST_RUN_DRIFT_INFLIGHT) == []
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT_INFLIGHT) == []
 
 
 def test_drift__read_as_it_was_just_written__not_missed(rig: Rig) -> None:
@@ -584,7 +584,7 @@ def test_drift__read_as_it_was_just_written__not_missed(rig: Rig) -> None:
 
     rig.pump()
 
-    assert rig.told("silver", EventName.POST_RUN_DRIFT) == ["POST_RUN_DRIFT"]
+    assert rig.event_names("silver", EventName.POST_RUN_DRIFT) == ["POST_RUN_DRIFT"]
 
 
 # Requests for reruns.
@@ -638,7 +638,7 @@ def test_rerun_request__on_an_excluded_date__is_rejected_and_leaves_the_period_a
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
     assert rig.log(SLOT).attempts == 1
-    assert rig.told("silver", EventName.RERUN_REJECTED, EventName.PIPELINE_EXCLUDED)
+    assert rig.event_names("silver", EventName.RERUN_REJECTED, EventName.PIPELINE_EXCLUDED)
     (rerun,) = rig.stores.reruns.ls("silver").reruns
     assert rerun.status is RerunStatus.REJECTED
     assert rig.lock(SLOT) is None

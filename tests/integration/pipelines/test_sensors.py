@@ -76,9 +76,9 @@ def test_push__with_further_writes__all_or_nothing(sensors: Sensors, store: Stor
     assert store.get(PIPELINES, PIPELINES.key_of(wake)) == {**wake, "of": 1}
     with pytest.raises(ConflictError):
         sensors.push("silver", "orders", {"count": 2}, also=waking)
-    told = sensors.get("silver", "orders")
-    assert told is not None
-    assert told.data == {"count": 1}
+    response = sensors.get("silver", "orders")
+    assert response is not None
+    assert response.data == {"count": 1}
     # What refused was not the sensor, so that trying again would not have helped.
     assert versions == [1, 2]
 
@@ -264,8 +264,8 @@ def test_row__wrapped_or_flat__read_alike(sensors: Sensors, store: Store, attrib
 
 def test_push__over_a_row_of_another_writer__goes_on_from_it(sensors: Sensors, store: Store) -> None:
     write(store, "orders", count=5, data="text", version="v2")
-    told = sensors.push("silver", "orders", {"count": 6})
-    assert (told.version, told.data) == (1, {"count": 6})
+    result = sensors.push("silver", "orders", {"count": 6})
+    assert (result.version, result.data) == (1, {"count": 6})
     assert sensors.push("silver", "orders", {"count": 7}).version == 2
 
 

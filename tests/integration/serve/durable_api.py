@@ -26,7 +26,7 @@ class Shop:
     def __init__(self) -> None:  # noqa: C901 - one function declares it all
         self.app = app = hg.App("shop")
         self.tokens: list[str] = []
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.is_broken = False
 
         @app.activity(retry=hg.Retry(attempts=3, first=10.0, jitter=0))
@@ -98,7 +98,7 @@ class Shop:
         def hear(event: hg.Event) -> None:
             if self.is_broken:
                 raise ValueError("no ears")
-            self.heard.append(event.data)
+            self.received.append(event.data)
 
         self.workflows = app.workflows
 

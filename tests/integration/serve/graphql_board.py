@@ -189,8 +189,8 @@ class Board:
         return self.health.incidents.get(signal.value.incident_id)
 
     def tell(self, incident: Incident) -> None:
-        told = Changes(oncall_user="bob@example.com", notification_state=Notification(jira_ticket="OPS-7"))
-        self.health.incidents.change(incident.incident_id, told, actor="ann")
+        result = Changes(oncall_user="bob@example.com", notification_state=Notification(jira_ticket="OPS-7"))
+        self.health.incidents.change(incident.incident_id, result, actor="ann")
 
     def lineage(self, writes: Sequence[str] = (SHIPPED,)) -> None:
         self.health.lineage.update(

@@ -19,7 +19,7 @@ from headgate.auth.principals import LOCAL, Principal
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.clock import SystemClock
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.http.origin_guard import OriginGuard
 from headgate.serve.rpc.connect import Connect
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher

@@ -35,15 +35,15 @@ def ed_key() -> ed25519.Ed25519PrivateKey:
 
 def jwk(key: Any, key_id: str | None, **more: Any) -> dict[str, Any]:
     """The public half of a key as a JWK."""
-    told: dict[str, Any]
+    result: dict[str, Any]
     if isinstance(key, rsa.RSAPrivateKey):
-        told = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        result = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     elif isinstance(key, ec.EllipticCurvePrivateKey):
-        told = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        result = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     else:
-        told = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    told.pop("key_ops", None)
-    return {**told, **({} if key_id is None else {"kid": key_id}), **more}
+        result = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    result.pop("key_ops", None)
+    return {**result, **({} if key_id is None else {"kid": key_id}), **more}
 
 
 def jwks(*keys: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from headgate.errors import SettingsError
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "told"),
+    ("source", "line", "message"),
     [
         ("import headgate\nimport nosuch_module\n", 2, "ModuleNotFoundError: No module named 'nosuch_module'"),
         ("\n\ndef f(:\n", 3, "SyntaxError: "),
@@ -23,7 +23,7 @@ from headgate.errors import SettingsError
     ],
 )
 def test_load_app__the_users_module_raises__is_named_with_its_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: int, message: str
 ) -> None:
     name = f"broken_{zlib.crc32(source.encode())}"
     file = tmp_path / f"{name}.py"
@@ -33,7 +33,7 @@ def test_load_app__the_users_module_raises__is_named_with_its_file_and_line(
     with pytest.raises(SettingsError) as raised:
         load_app(f"{name}:app")
 
-    assert f"--app '{name}:app': {file}, line {line}: {told}" in raised.value.message
+    assert f"--app '{name}:app': {file}, line {line}: {message}" in raised.value.message
     assert raised.value.message.endswith("; fix it there")
 
 

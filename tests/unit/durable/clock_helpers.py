@@ -32,7 +32,7 @@ class Pricing:
         return n + stamp()
 
     def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"nobody may ask an object of the user's for {name}")
+        raise AssertionError(f"no code may read {name} of a user's object")
 
 
 pricing = Pricing()

@@ -307,7 +307,7 @@ def test_perform__nonsense_in_what_a_handler_may_set__fails_the_chunk_and_nothin
 ) -> None:
     answer = run(spoil, job([1, 2]), takes_work=True)
 
-    # Whatever it comes to, whoever reads it must be able to.
+    # Every value must be readable.
     assert isinstance(answer, Failed)
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Failed) == answer
 

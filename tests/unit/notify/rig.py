@@ -95,13 +95,13 @@ class World:
         self.clock.advance(max(0.0, until - self.clock.seconds()))
         self.run()
 
-    def told(self, channel: str = "ops") -> list[dict[str, Any]]:
+    def sent(self, channel: str = "ops") -> list[dict[str, Any]]:
         """Return what a file channel received, in order."""
         path = self.folder / f"{channel}.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
     def titles(self, channel: str = "ops") -> list[str]:
-        return [each["title"] for each in self.told(channel)]
+        return [each["title"] for each in self.sent(channel)]
 
     def break_channel(self, channel: str) -> None:
         """Make a file channel fail: its path is a folder."""

@@ -102,7 +102,7 @@ class Rig:
     def items(self, partition: str) -> list[Item]:
         return self.store.query(Query(table=PIPELINES, partition=partition)).items
 
-    def is_told(self) -> bool:
+    def is_notified(self) -> bool:
         """Whether the caller's event was written."""
         return self.item("PIPELINE#orders", "EVENT#1#e1") is not None
 

@@ -12,7 +12,7 @@ from headgate.triggers.failure_patterns import category_of
 @pytest.mark.parametrize(
     ("text", "category"),
     [
-        # D27: what the code is at fault for can be told apart.
+        # D27: faults of the code are distinguished.
         ("ModuleNotFoundError: No module named 'pandas'", FailureCategory.PERMANENT),
         ("KeyError: 'id'", FailureCategory.PERMANENT),
         ("AnalysisException: Path does not exist: s3://b/x", FailureCategory.PERMANENT),

@@ -87,6 +87,8 @@ def _dynamodb(settings: Settings) -> Settings:
 
 
 app.command("compare")(compare)
-app.command("mend")(repair)
+app.command("repair")(repair)
+# The name in earlier releases.
+app.command("mend", hidden=True)(repair)
 app.command("swap")(swap)
 app.command("costs")(costs)

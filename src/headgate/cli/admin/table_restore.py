@@ -1,4 +1,4 @@
-"""`headgate table compare`, `mend` and `swap`: compares, repairs from, and switches to a restored table."""
+"""`headgate table compare`, `repair` and `swap`: compares, repairs from, and switches to a restored table."""
 
 from __future__ import annotations
 
@@ -79,21 +79,24 @@ def repair(
     as_json: Json = False,
 ) -> None:
     """Restore items from a restored table. Items that change concurrently are left alone."""
+    import msgspec
+
     from headgate.bootstrap.health import repair_restored
     from headgate.clock import SystemClock
 
     if bool(key) == all:
-        raise UserError("mend: give either --key or --all")
+        raise UserError("repair: give either --key or --all")
     settings = session_of(context).settings(config, home=home)
     catalogued = _table(table)
     keys = None if all else [_key(catalogued, text) for text in key or []]
     found = repair_restored(settings, SystemClock(), catalogued, restored, keys, dry_run=dry_run)
     if as_json:
-        echo_json(found)
+        # `mended` is the name in earlier releases.
+        echo_json({**msgspec.structs.asdict(found), "mended": found.repaired})
         return
     status = "would be repaired" if found.is_dry_run else "repaired"
     for label, keys_done in (
-        (status, found.mended), ("already equal", found.alike),
+        (status, found.repaired), ("already equal", found.alike),
         ("not in the restored table, unchanged", found.absent),
         ("changed concurrently, unchanged", found.overtaken),
     ):  # fmt: skip

@@ -112,7 +112,7 @@ class RepairResult(msgspec.Struct, frozen=True):
     """The outcome of a repair, or in a dry run what it would be."""
 
     is_dry_run: bool
-    mended: tuple[Key, ...] = ()
+    repaired: tuple[Key, ...] = ()
     # Already correct, not in the restored copy, and changed by another writer meanwhile.
     alike: tuple[Key, ...] = ()
     absent: tuple[Key, ...] = ()
@@ -127,7 +127,7 @@ def repair(
     A repaired item gets a version above the one it replaces, so that concurrent readers get a conflict. An item that
     changes between read and write is skipped. Idempotent.
     """
-    mended: list[Key] = []
+    repaired: list[Key] = []
     alike: list[Key] = []
     gone: list[Key] = []
     overtaken: list[Key] = []
@@ -139,10 +139,10 @@ def repair(
         elif current is not None and _digest(current, (VERSION,)) == _digest(wanted, (VERSION,)):
             alike.append(key)
         elif dry_run or _put_back(store, table, wanted, current):
-            mended.append(key)
+            repaired.append(key)
         else:
             overtaken.append(key)
-    return RepairResult(dry_run, tuple(mended), tuple(alike), tuple(gone), tuple(overtaken))
+    return RepairResult(dry_run, tuple(repaired), tuple(alike), tuple(gone), tuple(overtaken))
 
 
 def swapped(table_names: Mapping[str, str], table: Table, physical: str, *, prefix: str = "") -> dict[str, str]:

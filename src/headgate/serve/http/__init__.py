@@ -1,1 +1,1 @@
-"""HTTP layer: listener, middleware, API operations, problem responses and OpenAPI."""
+"""HTTP layer: connections, limits, middleware, API operations, problem responses and OpenAPI."""

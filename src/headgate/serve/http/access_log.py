@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from headgate.auth.principals import Principal
 from headgate.clock import Clock
 from headgate.ids import IdMaker
-from headgate.serve.http.client_address import ClientAddresses
+from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.problem import Problem, send_problem
 from headgate.serve.metrics import ApiMeters
 from headgate.telemetry import Tracing, correlated, is_correlation_id

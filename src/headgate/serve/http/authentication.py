@@ -12,7 +12,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL, Principal
 from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
-from headgate.serve.http.caller_limits import CallerLimits
+from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import is_loopback

@@ -21,7 +21,7 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # it has no stubs
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]
 
 from headgate.errors import ServerBusyError, SettingsError
-from headgate.serve.http.tls import Tls
+from headgate.serve.http.connection.tls import Tls
 from headgate.serve.rpc.codec import Binary
 from headgate.serve.rpc.dispatcher import CORRELATION, Dispatcher
 from headgate.serve.rpc.errors import RpcFailure, failure

@@ -73,7 +73,7 @@ def test_start__same_name_with_another_input__is_refused(rig: Rig, ended: bool) 
 
     with pytest.raises(AlreadyStartedError, match="choose another name") as refused:
         rig.start(ECHO if ended else machine(("W", LONG)), {"a": 2})
-    assert "reuse" not in str(refused.value), "nobody who starts a machine has such a policy to set"
+    assert "reuse" not in str(refused.value), "a machine start has no such policy"
 
 
 def test_start__same_name_and_input_after_a_redrive__the_same_execution(rig: Rig) -> None:
@@ -367,7 +367,7 @@ def test_events_max__reached__fails_as_step_functions_does(rig: Rig, definition:
 
     assert (found.status, found.error) == (ExecutionStatus.FAILED, "States.Runtime")
     assert "maximum number of history events" in found.cause
-    # Whoever is under way at that moment is still noted as aborted.
+    # An execution in progress at that moment is still recorded as aborted.
     assert len(rig.history(found.execution_id)) <= 50 + 2 * 40 + 4
     assert rig.rows_left() == []
 

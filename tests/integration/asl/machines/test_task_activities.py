@@ -162,7 +162,7 @@ def test_fanout__worker_dies_while_it_is_split__second_attempt_goes_on_with_it(
 
 
 @pytest.mark.parametrize(
-    ("fanout", "parameters", "error", "told"),
+    ("fanout", "parameters", "error", "message"),
     [
         ("double", {"items": []}, "States.Runtime", "module.function"),
         ("a.b", {}, "States.Runtime", "'items' and 'range'"),
@@ -175,11 +175,13 @@ def test_fanout__worker_dies_while_it_is_split__second_attempt_goes_on_with_it(
         ("a.b", {"items": ["x" * 300_000]}, "Fanout.InvalidOrderException", "300002 bytes"),
     ],
 )
-def test_fanout__that_cannot_be_made__is_refused(rig: Rig, fanout: str, parameters: Any, error: str, told: str) -> None:
+def test_fanout__that_cannot_be_made__is_refused(
+    rig: Rig, fanout: str, parameters: Any, error: str, message: str
+) -> None:
     with pytest.raises(StateError) as failed:
         rig.attempt(FANOUT, {"fanout": fanout, "parameters": parameters})
     assert failed.value.error == error
-    assert told in failed.value.cause
+    assert message in failed.value.cause
     assert rig.fanouts.queries.active().fanouts == []
 
 
@@ -277,8 +279,8 @@ def test_machine__its_tasks_call_services__keeps_the_item_and_publishes() -> Non
             env.run()
         assert executions.describe("claims:first").output == {"who": "first"}
         assert executions.describe("claims:second").error == "Taken"
-        (told,) = env.service.bus.tail()
-        assert (told.event.subject, told.event.decoded().data["message"]) == ("locks", {"by": "first"})
+        (result,) = env.service.bus.tail()
+        assert (result.event.subject, result.event.decoded().data["message"]) == ("locks", {"by": "first"})
 
 
 def test_machine__starts_another_and_waits_for_a_third__has_both_run() -> None:

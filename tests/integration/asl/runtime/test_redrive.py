@@ -68,9 +68,9 @@ def test_redrive__that_fails_again__can_be_redriven_again_and_counts(rig: Rig) -
     rig.functions.broken = {"a", "b", "c"}
     definition = machine(("M", each(("Item", task("work")), MaxConcurrency=1)))
     execution_id = rig.start(definition, ["a", "b", "c"])
-    for count, mended in enumerate(["a", "b", "c"], start=1):
+    for count, result in enumerate(["a", "b", "c"], start=1):
         assert rig.end(execution_id).status is ExecutionStatus.FAILED
-        rig.functions.broken.discard(mended)
+        rig.functions.broken.discard(result)
         assert rig.executions.redrive(execution_id) == count
 
     found = rig.end(execution_id)

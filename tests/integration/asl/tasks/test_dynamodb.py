@@ -61,7 +61,7 @@ def test_put_and_get__a_value_of_each_type__comes_back_as_it_was(rig: Rig, value
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ({"N": 12}, "must be text"),
         ({"N": "twelve"}, "is not a number"),
@@ -74,10 +74,10 @@ def test_put_and_get__a_value_of_each_type__comes_back_as_it_was(rig: Rig, value
         ({"X": "a"}, "'X'"),
     ],
 )
-def test_put__what_is_no_attribute_value__is_refused_with_its_place(rig: Rig, value: Any, told: str) -> None:
+def test_put__what_is_no_attribute_value__is_refused_with_its_place(rig: Rig, value: Any, message: str) -> None:
     refused = rig.refused("putItem", Item={**key(), "v": value})
     assert refused.error == VALID
-    assert told in refused.cause
+    assert message in refused.cause
     assert "ValidationException" in refused.cause
     assert item(rig) is None
 
@@ -195,7 +195,7 @@ def test_condition__that_the_item_is_not_there__lets_only_the_first_put_it(rig: 
 
 
 @pytest.mark.parametrize(
-    ("condition", "told"),
+    ("condition", "message"),
     [
         ("n ==", "syntax error"),
         ("n = :five AND", "syntax error"),
@@ -211,13 +211,13 @@ def test_condition__that_the_item_is_not_there__lets_only_the_first_put_it(rig: 
         ("attribute_exists(:five)", "the name of an attribute"),
     ],
 )
-def test_condition__that_cannot_be_read__is_refused_and_reported(rig: Rig, condition: str, told: str) -> None:
+def test_condition__that_cannot_be_read__is_refused_and_reported(rig: Rig, condition: str, message: str) -> None:
     put(rig, **ATTRIBUTES)
     refused = rig.refused(
         "deleteItem", Key=key(), ConditionExpression=condition, ExpressionAttributeValues={":five": {"N": "5"}}
     )
     assert refused.error == VALID
-    assert told in refused.cause
+    assert message in refused.cause
     assert item(rig) == ATTRIBUTES
 
 
@@ -272,7 +272,7 @@ def test_update__each_form__changes_the_item_as_dynamodb_does(rig: Rig, before: 
 
 
 @pytest.mark.parametrize(
-    ("update", "told"),
+    ("update", "message"),
     [
         ("SET l = list_append(l, :l)", "list_append"),
         ("DELETE l :l", "DELETE"),
@@ -289,13 +289,13 @@ def test_update__each_form__changes_the_item_as_dynamodb_does(rig: Rig, before: 
         ("PUT a = :l", "SET, ADD or REMOVE"),
     ],
 )
-def test_update__that_the_store_cannot_make__is_refused_by_name(rig: Rig, update: str, told: str) -> None:
+def test_update__that_the_store_cannot_make__is_refused_by_name(rig: Rig, update: str, message: str) -> None:
     before = {"l": {"L": []}, "n": {"N": "1"}, "s": {"S": "a"}}
     put(rig, **before)
     given: dict[str, Any] = {"ExpressionAttributeValues": {":l": {"L": []}}} if ":l" in update else {}
     refused = rig.refused("updateItem", Key=key(), UpdateExpression=update, **given)
     assert refused.error == VALID
-    assert told in refused.cause
+    assert message in refused.cause
     assert item(rig) == before
 
 
@@ -493,7 +493,7 @@ def test_query__only_the_count__has_no_items(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"KeyConditionExpression": "SK = :p"}, "PK = :value"),
         ({"KeyConditionExpression": "PK > :p"}, "PK = :value"),
@@ -504,10 +504,10 @@ def test_query__only_the_count__has_no_items(rig: Rig) -> None:
         ({"KeyConditionExpression": "PK = :p", "ExclusiveStartKey": {"headgate.cursor": {"S": "x"}}}, "cursor"),
     ],
 )
-def test_query__that_no_index_can_answer__is_refused(rig: Rig, given: dict[str, Any], told: str) -> None:
+def test_query__that_no_index_can_answer__is_refused(rig: Rig, given: dict[str, Any], message: str) -> None:
     refused = rig.refused("query", ExpressionAttributeValues={":p": {"S": "app"}}, **given)
     assert refused.error == VALID
-    assert told in refused.cause
+    assert message in refused.cause
 
 
 # Tables and parameters.
@@ -601,7 +601,7 @@ def test_declaration__invalid_or_of_a_table_of_headgate__is_refused(rig: Rig, de
 
 
 @pytest.mark.parametrize(
-    ("action", "given", "told"),
+    ("action", "given", "message"),
     [
         ("getItem", {}, "'Key'"),
         ("getItem", {"Key": "text"}, "an OBJECT"),
@@ -612,13 +612,13 @@ def test_declaration__invalid_or_of_a_table_of_headgate__is_refused(rig: Rig, de
     ],
 )
 def test_parameters__that_the_call_does_not_take__end_the_execution(
-    rig: Rig, action: str, given: dict[str, Any], told: str
+    rig: Rig, action: str, given: dict[str, Any], message: str
 ) -> None:
     if "KeyConditionExpression" in given:
         given = {**given, "ExpressionAttributeValues": {":p": {"S": "app"}}}
     refused = rig.refused(action, **given)
     assert refused.error == "States.Runtime"
-    assert told in refused.cause
+    assert message in refused.cause
 
 
 @pytest.mark.parametrize("given", [{"PK": {"S": "a"}}, {**key(), "more": {"S": "a"}}, {**key(), "SK": {"N": "1"}}])

@@ -135,9 +135,9 @@ def test_put_events__one_entry_is_wrong__the_others_are_put_and_the_task_fails(r
     with pytest.raises(StateError) as failed:
         rig.call("events", "putEvents", {"Entries": entries})
     assert failed.value.error == "EventBridge.FailedEntry"
-    told = msgspec.json.decode(failed.value.cause)
-    assert told["FailedEntryCount"] == 1
-    assert told["Entries"][1]["ErrorCode"] == code
+    result = msgspec.json.decode(failed.value.cause)
+    assert result["FailedEntryCount"] == 1
+    assert result["Entries"][1]["ErrorCode"] == code
     assert [event.type for event in emitted(rig)] == ["good"]
 
 
@@ -155,7 +155,7 @@ def test_event_type__of_a_detail_type__is_one_that_the_bus_takes(given: str, typ
 
 
 @pytest.mark.parametrize(
-    ("service", "action", "given", "error", "told"),
+    ("service", "action", "given", "error", "message"),
     [
         ("sns", "publish", {"Message": "m"}, "States.Runtime", "'TopicArn'"),
         ("sns", "publish", {"TopicArn": TOPIC}, "States.Runtime", "'Message'"),
@@ -179,10 +179,10 @@ def test_event_type__of_a_detail_type__is_one_that_the_bus_takes(given: str, typ
     ],
 )
 def test_call__that_cannot_be_made__is_refused_and_nothing_is_reported(
-    rig: Rig, service: str, action: str, given: Any, error: str, told: str
+    rig: Rig, service: str, action: str, given: Any, error: str, message: str
 ) -> None:
     with pytest.raises(StateError) as failed:
         rig.call(service, action, given)
     assert failed.value.error == error
-    assert told in failed.value.cause
+    assert message in failed.value.cause
     assert emitted(rig) == []

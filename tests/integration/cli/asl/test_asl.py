@@ -197,14 +197,14 @@ def _map(items: int, done: int) -> list[dict[str, Any]]:
     return [event_view(HistoryEvent(number, row[0], row[1], number, row[2])) for number, row in enumerate(rows, 1)]
 
 
-def told(lines: list[str]) -> list[str]:
+def report_lines(lines: list[str]) -> list[str]:
     return [line.split("s  ", 1)[1] for line in lines]
 
 
 def test_progress__few_items__shows_each_iteration() -> None:
     progress = Progress(VirtualClock())
 
-    assert told(list(progress.lines(_map(2, 1)))) == [
+    assert report_lines(list(progress.lines(_map(2, 1)))) == [
         "▶ M",
         "  M: 2 items",
         "  [0] ▶ I",
@@ -218,10 +218,10 @@ def test_progress__many_items__counts_them_once_a_second() -> None:
     many = ITEMS_SHOWN_MAX + 1
     events = _map(many, many)
 
-    first = told(list(progress.lines(events[:7])))
-    at_once = told(list(progress.lines(events[7:11])))
+    first = report_lines(list(progress.lines(events[:7])))
+    at_once = report_lines(list(progress.lines(events[7:11])))
     clock.advance(1)
-    later = told(list(progress.lines(events[11:15])))
+    later = report_lines(list(progress.lines(events[11:15])))
 
     assert first == ["▶ M", f"  M: {many} items", f"  M: 1 of {many} items processed"]
     assert at_once == []
@@ -237,7 +237,7 @@ def test_progress__failure_among_many__is_shown_all_the_same() -> None:
         HistoryEvent(number + 2, number + 1, "LambdaFunctionFailed", 0, {"error": "E", "cause": "c"}),
     ]
 
-    lines = told(list(Progress(VirtualClock()).lines([*events, *map(event_view, failing)])))
+    lines = report_lines(list(Progress(VirtualClock()).lines([*events, *map(event_view, failing)])))
 
     assert "  [1] ✗ I  E: c" in lines
 
@@ -251,6 +251,6 @@ def test_progress__map_run__is_counted_by_its_fan_out() -> None:
         HistoryEvent(4, 3, "MapRunStarted", 0, {"mapRunArn": "run"}),
     ]
 
-    lines = told(list(Progress(VirtualClock(), counts.get).lines([event_view(each) for each in rows])))
+    lines = report_lines(list(Progress(VirtualClock(), counts.get).lines([event_view(each) for each in rows])))
 
     assert lines == ["▶ M", "  M: map run run", "  M: 7 of 40 items processed"]

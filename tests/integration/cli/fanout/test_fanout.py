@@ -182,14 +182,14 @@ def test_show__running__reports_where_it_stands(world: World, capsys: pytest.Cap
     world.end("chunk-0000010", AttemptFailure("KeyError", "gone"))
 
     fanout_views.show_fanout(world.shown(**{"jobs:run": "no such module"}))
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "1 of 3 completed, 1 failed, 1 pending" in told
-    assert "9 of 30 ok, 1 failed" in told
-    assert "integers from 0 up to 30, 10 per chunk" in told
-    assert "jobs:run" in told
-    assert "note: this server cannot run it: no such module" in told
-    assert "'headgate fanout failures r' says why" in told
+    assert "1 of 3 completed, 1 failed, 1 pending" in output
+    assert "9 of 30 ok, 1 failed" in output
+    assert "integers from 0 up to 30, 10 per chunk" in output
+    assert "jobs:run" in output
+    assert "note: this server cannot run it: no such module" in output
+    assert "'headgate fanout failures r' says why" in output
 
 
 def test_show__ended__reports_how_long_it_took(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,11 +198,11 @@ def test_show__ended__reports_how_long_it_took(world: World, capsys: pytest.Capt
     world.fanouts.new_maintenance().run_once()
 
     fanout_views.show_fanout(world.shown())
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "SUCCEEDED" in told
-    assert "duration" in told
-    assert "remaining" not in told
+    assert "SUCCEEDED" in output
+    assert "duration" in output
+    assert "remaining" not in output
 
 
 def test_csv__chunks__have_one_line_each_whatever_the_error_says(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class World:
         assert self.health.evidence.put(from_outside(given)).stored
 
     def say(self, state: SignalState, seconds: int) -> str:
-        told = SignalValue(
+        result = SignalValue(
             state=state,
             score=0.5,
             window_start=instant(self.now_ms + 1000 * seconds - 300_000),
@@ -86,7 +86,7 @@ class World:
             failure_signature="LATE" if state.is_breach else None,
             top_producer=Producer(producer_id="shop", version="v9"),
         )
-        update = SignalUpdate(dataset_urn=ORDERS, signal_type="FRESHNESS", value=told, expected_version=ANY_VERSION)
+        update = SignalUpdate(dataset_urn=ORDERS, signal_type="FRESHNESS", value=result, expected_version=ANY_VERSION)
         taken = self.health.signals.update(update).signal
         assert taken is not None
         return taken.value.incident_id or ""
@@ -95,8 +95,8 @@ class World:
         return shown(self.health.incidents.get(self.incident_id))
 
     def context(self) -> Any:
-        told = self.health.contexts.of(self.incident_id)
-        return {**shown(told), "signals": [shown(signal_view(each)) for each in told.signals]}
+        result = self.health.contexts.of(self.incident_id)
+        return {**shown(result), "signals": [shown(signal_view(each)) for each in result.signals]}
 
     def decision(self, *urns: str, on_unknown: OnUnknown = OnUnknown.WARN) -> Any:
         question = GateQuestion(principal="bill", verb=Verb.READ, on_unknown=on_unknown)
@@ -198,9 +198,9 @@ def test_health_commands__no_server__say_so_with_75(tmp_path: Path, arguments: l
 
 
 def test_gate__help__reports_the_exit_codes(tmp_path: Path) -> None:
-    told = " ".join(run("gate", "check", "--help", home=tmp_path).output.split())
+    output = " ".join(run("gate", "check", "--help", home=tmp_path).output.split())
 
-    assert "0 for allow, 10 warn, 20 block, 30 unknown" in told
+    assert "0 for allow, 10 warn, 20 block, 30 unknown" in output
     assert gate.EXIT_CODES.keys() == set(Ruling)
 
 
@@ -303,27 +303,32 @@ def test_config_options__fields_of_the_server__are_not_sent_back() -> None:
 
 def test_why__critical_incident__reports_the_whole_story(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     incident_views.show_context(world.context())
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert told.startswith(f"OPEN  SEV_1  {world.incident_id}  ")
-    assert "orders, TIER_1, orders@example.com" in told
-    assert "shop v9" in told
-    first_bad = next(line for line in told.splitlines() if line.startswith("first bad"))
+    assert output.startswith(f"OPEN  SEV_1  {world.incident_id}  ")
+    assert "orders, TIER_1, orders@example.com" in output
+    assert "shop v9" in output
+    first_bad = next(line for line in output.splitlines() if line.startswith("first bad"))
     assert "FAIL evd-" in first_bad
     assert "LATE by shop" in first_bad
-    assert "PASS evd-" in next(line for line in told.splitlines() if line.startswith("last good"))
-    assert "CRITICAL  FRESHNESS  " in told
-    assert "HIGH: 1 datasets (1 of TIER_1), 1 users" in told
-    assert told.index("SIGNALS") < told.index("WRITERS\nnone known") < told.index("READERS") < told.index("TIMELINE")
-    assert "FRESHNESS first -> CRITICAL" in told
-    assert "missing" not in told
+    assert "PASS evd-" in next(line for line in output.splitlines() if line.startswith("last good"))
+    assert "CRITICAL  FRESHNESS  " in output
+    assert "HIGH: 1 datasets (1 of TIER_1), 1 users" in output
+    assert (
+        output.index("SIGNALS")
+        < output.index("WRITERS\nnone known")
+        < output.index("READERS")
+        < output.index("TIMELINE")
+    )
+    assert "FRESHNESS first -> CRITICAL" in output
+    assert "missing" not in output
 
 
 def test_why__parts_that_could_not_be_had__are_named_last(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     missing = [{"part": "blast_radius", "why": "the store is busy"}]
-    told = {**world.context(), "blast_radius": None, "dataset": None, "missing": missing, "complete": False}
+    result = {**world.context(), "blast_radius": None, "dataset": None, "missing": missing, "complete": False}
 
-    incident_views.show_context(told)
+    incident_views.show_context(result)
 
     lines = capsys.readouterr().out.splitlines()
     assert "no downstream datasets known" in lines
@@ -341,13 +346,13 @@ def test_incidents__each_standing__is_reported_first(world: World, capsys: pytes
     incident_views.show_incidents([world.incident()])
     incident_views.show_incident(world.incident())
 
-    told = capsys.readouterr().out
-    header, row, standing, *_ = told.splitlines()
+    output = capsys.readouterr().out
+    header, row, standing, *_ = output.splitlines()
     assert header.startswith("STATUS")
     assert row.split()[:3] == ["RESOLVED", "SEV_1", world.incident_id]
     assert standing.endswith("(false positive)")
-    assert "a stuck job" in told
-    assert "restarted" in told
+    assert "a stuck job" in output
+    assert "restarted" in output
 
 
 def test_incidents__none__is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,10 +374,10 @@ def test_recovery__nothing_and_something__are_reported(world: World, capsys: pyt
         {**nothing, "resolved": 2, "mttr_seconds": 3_700.0, "by_severity": {"SEV_1": 61.0}, "complete": False}
     )
 
-    told = capsys.readouterr().out
-    assert "no resolved incidents" in told
-    assert "at least 2" in told
-    assert "1h01m" in told
+    output = capsys.readouterr().out
+    assert "no resolved incidents" in output
+    assert "at least 2" in output
+    assert "1h01m" in output
 
 
 def test_signals__several__have_the_worst_first(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,11 +414,11 @@ def test_decision__nothing_known__is_unknown_if_so_asked(world: World, capsys: p
     found = world.decision(PAID, on_unknown=OnUnknown.ASK)
     gate.show_decision({**found, "complete": False, "verb": "publish"})
 
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert gate.EXIT_CODES[found["decision"]] == 30
-    assert "UNKNOWN" in told
-    assert "some signals are from the cache" in told
-    assert "--verb publish" in told
+    assert "UNKNOWN" in output
+    assert "some signals are from the cache" in output
+    assert "--verb publish" in output
 
 
 def test_deliver__to_a_file__is_for_its_owner_alone_and_not_shown(
@@ -425,10 +430,10 @@ def test_deliver__to_a_file__is_for_its_owner_alone_and_not_shown(
     api_key._deliver(made, path, as_json=False)
     api_key._deliver(made, tmp_path / "other", as_json=True)
 
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert path.read_text() == "hg_k1_secret\n"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "secret" not in told.out + told.err
+    assert "secret" not in output.out + output.err
     with pytest.raises(UserError, match="revoke k1"):
         api_key._deliver(made, path, as_json=False)
 
@@ -436,9 +441,9 @@ def test_deliver__to_a_file__is_for_its_owner_alone_and_not_shown(
 def test_deliver__to_the_terminal__has_the_key_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     api_key._deliver({"key": {"key_id": "k1", "principal": "bob"}, "text": "hg_k1_secret"}, None, as_json=False)
 
-    told = capsys.readouterr()
-    assert told.out == "hg_k1_secret\n"
-    assert "cannot be printed again" in told.err
+    output = capsys.readouterr()
+    assert output.out == "hg_k1_secret\n"
+    assert "cannot be printed again" in output.err
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,11 @@ def keep(folder: Path, *, well: bool) -> None:
 def test_show__lease_and_reports__are_reported(tmp_path: Path) -> None:
     keep(tmp_path, well=True)
 
-    told = run("region", "show", "--config", config(tmp_path, EAST)).stdout
+    output = run("region", "show", "--config", config(tmp_path, EAST)).stdout
 
-    assert EAST in told
-    assert "epoch 1" in told
-    assert [line.split()[:3] for line in told.splitlines() if line.startswith("us-")] == [
+    assert EAST in output
+    assert "epoch 1" in output
+    assert [line.split()[:3] for line in output.splitlines() if line.startswith("us-")] == [
         [region, "UP", observer] for region in (EAST, WEST) for observer in ("one", "two")
     ]
 
@@ -81,9 +81,9 @@ def test_drill__everything_well__says_who_would_take_over_and_moves_nothing(tmp_
     keep(tmp_path, well=True)
     path = config(tmp_path, EAST)
 
-    told = said("region", "drill", "--config", path)
+    output = said("region", "drill", "--config", path)
 
-    assert told["move_to"] == WEST
+    assert output["move_to"] == WEST
     assert said("region", "show", "--config", path)["state"]["active"] == EAST
 
 
@@ -133,10 +133,10 @@ def test_compare__a_restored_home__names_what_differs(tmp_path: Path) -> None:
     fill(tmp_path / "restored", row(1), row(2), row(4))
     asked = ("table", "compare", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
 
-    told = run(*asked, exit_code=1).stdout
+    output = run(*asked, exit_code=1).stdout
 
-    assert "1 equal, 1 only in the live table, 1 only in the restored table, 1 different" in told
-    assert "differs: urn:dp:a:d2=FRESHNESS" in told
+    assert "1 equal, 1 only in the live table, 1 only in the restored table, 1 different" in output
+    assert "differs: urn:dp:a:d2=FRESHNESS" in output
     assert said(*asked, "--ignore", "state", exit_code=1)["difference"]["differing_count"] == 0
     same = ("table", "compare", TABLE, "--restored", tmp_path / "used", "--home", tmp_path / "used")
     assert said(*same)["is_alike"] is True
@@ -145,15 +145,28 @@ def test_compare__a_restored_home__names_what_differs(tmp_path: Path) -> None:
 def test_repair__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Path) -> None:
     fill(tmp_path / "used", row(1, state="CRITICAL", version=9), row(2, state="CRITICAL"))
     fill(tmp_path / "restored", row(1), row(2), row(4))
-    asked = ("table", "mend", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
+    asked = ("table", "repair", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
 
     assert "would be repaired" in run(*asked, "--key", "urn:dp:a:d1=FRESHNESS", "--dry-run").stdout
     assert kept(tmp_path / "used", 1) == row(1, state="CRITICAL", version=9)
     run(*asked, "--key", '["urn:dp:a:d1", "FRESHNESS"]')
     assert kept(tmp_path / "used", 1) == row(1, version=10)
     rest = said(*asked, "--all")
-    assert (len(rest["mended"]), len(rest["alike"])) == (2, 1), "d1 is as it should be but for its version"
+    assert (len(rest["repaired"]), len(rest["alike"])) == (2, 1), "d1 is as it should be but for its version"
     assert kept(tmp_path / "used", 4) == row(4)
+
+
+def test_repair__name_of_earlier_releases__works_and_is_not_listed(tmp_path: Path) -> None:
+    fill(tmp_path / "used", row(1, state="CRITICAL"))
+    fill(tmp_path / "restored", row(1))
+
+    rest = said("table", "mend", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used", "--all")
+
+    assert rest["mended"] == rest["repaired"] == [["urn:dp:a:d1", "FRESHNESS"]]
+    assert kept(tmp_path / "used", 1) == row(1, version=4)
+    help_text = run("table", "--help").stdout
+    assert "repair" in help_text
+    assert "mend" not in help_text
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_repair__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Pa
 )
 def test_repair__asked_wrongly__is_refused(tmp_path: Path, more: list[str], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        run("table", "mend", TABLE, "--restored", tmp_path, "--home", tmp_path / "used", *more)
+        run("table", "repair", TABLE, "--restored", tmp_path, "--home", tmp_path / "used", *more)
 
 
 def test_compare__no_store_in_the_folder__is_refused(tmp_path: Path) -> None:
@@ -177,10 +190,10 @@ def test_compare__no_store_in_the_folder__is_refused(tmp_path: Path) -> None:
 
 
 def test_swap__another_table_and_back__is_the_setting(tmp_path: Path) -> None:
-    told = run("table", "swap", TABLE, "signals-restored", "--home", tmp_path).stdout
-    assert told == f'[store.table_names]\n"{TABLE}" = "signals-restored"\n'
+    output = run("table", "swap", TABLE, "signals-restored", "--home", tmp_path).stdout
+    assert output == f'[store.table_names]\n"{TABLE}" = "signals-restored"\n'
     path = tmp_path / "headgate.toml"
-    path.write_text(told)
+    path.write_text(output)
 
     assert said("table", "swap", TABLE, TABLE, "--config", path) == {"store.table_names": {}}
 
@@ -206,9 +219,9 @@ def test_costs__an_estimate_that_does_not_add_up__is_doubted(tmp_path: Path) -> 
     line = {"name": "signals", "quantity": 7800, "price_low": 1.25, "dollars": 9750}
     path.write_text(json.dumps({"stated": [line], "stated_total": 3000}))
 
-    told = run("table", "costs", path, exit_code=1).stdout
+    output = run("table", "costs", path, exit_code=1).stdout
 
-    assert "doubt: total: stated 3,000.00, computed 9,750.00" in told
+    assert "doubt: total: stated 3,000.00, computed 9,750.00" in output
 
 
 @pytest.mark.parametrize(

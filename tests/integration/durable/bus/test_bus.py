@@ -694,7 +694,7 @@ def test_emit__a_process_that_dies_at_any_statement__all_subscriptions_are_repor
         after = len({each.name for each in deliveries(store)})
         seen.add((before > 0, before == count))
         assert after in ((count,) if acknowledged or before else (0,))
-        # Whoever got no answer sends it again, and that changes nothing where it had been taken.
+        # A client without an answer sends it again, which changes nothing if it was accepted.
         bus.emit(event)
         assert sorted(each.name for each in deliveries(store)) == [f"s{number:03d}" for number in range(count)]
         assert undelivered(store) == []

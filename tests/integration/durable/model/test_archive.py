@@ -104,7 +104,7 @@ def test_archive_due__kept_for_as_long_as_is_wished__row_goes_and_then_its_archi
 
     archiver.archive_due()
     assert rig.row("e") is None
-    # Whoever read the row a moment ago still finds what it points to.
+    # A reader of the earlier row still finds what it points to.
     assert rig.names() == [name]
     rig.clock.advance(GRACE_SECONDS)
     archiver.archive_due()

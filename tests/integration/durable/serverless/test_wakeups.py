@@ -275,13 +275,13 @@ def test_sweep__what_was_reported_and_forgotten__is_reported_again_at_growing_in
 ) -> None:
     nap.start(id="n-2")
     sweep = WakeSweep(service, ["default"])
-    told = []
+    received = []
     for minute in range(130):
         if sweep.overdue():
-            told.append(minute)
+            received.append(minute)
         clock.advance(60)
 
-    assert told == [1, 2, 4, 8, 16, 32, 61, 64, 122, 128]
+    assert received == [1, 2, 4, 8, 16, 32, 61, 64, 122, 128]
     assert not is_wake_due(59_999)
 
 
@@ -316,7 +316,7 @@ def test_deliveries__held_by_an_invocation_that_was_killed__are_made_by_a_later_
     killed.join()
     assert killed.activities.claim_one(activity(service, "g-4")) is not None
     clock.advance(300)
-    # It may still be there: nobody watches for long enough to know.
+    # It may still be there: no check waits long enough to know.
     assert run_worker(service, never) == 0
 
     clock.advance(900)

@@ -167,20 +167,20 @@ def test_split__a_range_of_ten_million_and_one__needs_one_digit_more(shop: Shop)
 
 def interrupted(items: Sequence[int], after: int) -> tuple[Source, list[bool]]:
     """Items of which the maker breaks down after so many, until it is repaired."""
-    mended = [False]
+    result = [False]
 
     def make() -> Iterator[int]:
         for place, item in enumerate(items):
-            if place == after and not mended[0]:
+            if place == after and not result[0]:
                 raise ValueError("the tape is torn")
             yield item
 
-    return IterableSource(make, name="tape"), mended
+    return IterableSource(make, name="tape"), result
 
 
 @pytest.mark.parametrize("after", [0, 5, 950, 1_999])
 def test_split__the_source_breaks__says_why_and_goes_on_when_it_is_repaired(shop: Shop, after: int) -> None:
-    source, mended = interrupted(range(2_000), after)
+    source, result = interrupted(range(2_000), after)
     with pytest.raises(InvalidPayloadError, match="the tape is torn"):
         shop.split(source, size=10)
 
@@ -188,7 +188,7 @@ def test_split__the_source_breaks__says_why_and_goes_on_when_it_is_repaired(shop
     assert fanout.status is FanoutStatus.SPLITTING
     assert "the tape is torn" in (fanout.split_error or "")
     shop.check()
-    mended[0] = True
+    result[0] = True
     fanout = shop.split(source, size=10)
     assert (fanout.status, fanout.split_error) == (FanoutStatus.RUNNING, None)
     check_whole(shop, 2_000, 10)
@@ -215,7 +215,7 @@ def test_split__dies_and_workers_go_on_meanwhile__nothing_is_lost(shop: Shop) ->
 
 
 def test_split__all_that_there_is_so_far_has_ended__is_not_over_before_it_is_split(shop: Shop) -> None:
-    source, mended = interrupted(range(1_000), 900)
+    source, result = interrupted(range(1_000), 900)
     with pytest.raises(InvalidPayloadError):
         shop.split(source, size=10)
     for claim in shop.claims().take(1_000, {}):
@@ -223,7 +223,7 @@ def test_split__all_that_there_is_so_far_has_ended__is_not_over_before_it_is_spl
     shop.maintenance.run_once()
     assert shop.fanout().status is FanoutStatus.SPLITTING
 
-    mended[0] = True
+    result[0] = True
     shop.split(source, size=10)
     for claim in shop.claims().take(1_000, {}):
         shop.tracker.complete(claim, AttemptResult())

@@ -323,7 +323,7 @@ def test_complete__a_worker_that_overtakes_the_splitter__is_counted(shop: Shop) 
     assert (counts.total, counts.done, counts.queued) == (200, 50, 150)
 
 
-# What is told to whom.
+# Notifications.
 
 
 def test_start__what_is_not_there__not_found(shop: Shop) -> None:

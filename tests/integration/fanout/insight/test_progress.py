@@ -45,7 +45,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
     opened.close()
 
 
-def _told(
+def _progress(
     counts: Counts,
     *,
     after_seconds: float,
@@ -70,13 +70,13 @@ def test_patience__one_attempt__has_no_pauses() -> None:
 def test_stall__silent_for_no_longer_than_the_retries_can_take__is_none() -> None:
     counts = Counts(total=9, done=1, running=8)
 
-    assert _told(counts, after_seconds=PATIENCE).stall is None
+    assert _progress(counts, after_seconds=PATIENCE).stall is None
 
 
 def test_stall__silent_for_longer__says_since_when_and_why() -> None:
     counts = Counts(total=9, done=1, running=8)
 
-    stall = _told(counts, after_seconds=PATIENCE + 10, progressed_at=timestamp(T0 + 5000)).stall
+    stall = _progress(counts, after_seconds=PATIENCE + 10, progressed_at=timestamp(T0 + 5000)).stall
 
     assert stall is not None
     assert stall.since == timestamp(T0 + 5000)
@@ -85,7 +85,7 @@ def test_stall__silent_for_longer__says_since_when_and_why() -> None:
 
 
 def test_stall__nothing_runs__says_that_no_worker_takes_chunks() -> None:
-    stall = _told(Counts(total=9, queued=9), after_seconds=PATIENCE + 10).stall
+    stall = _progress(Counts(total=9, queued=9), after_seconds=PATIENCE + 10).stall
 
     assert stall is not None
     assert "no worker" in stall.reason
@@ -103,14 +103,16 @@ def test_stall__nothing_runs__says_that_no_worker_takes_chunks() -> None:
 def test_stall__a_later_sign_of_life__counts_from_there(sign: dict[str, Any]) -> None:
     counts = Counts(total=9, done=1, running=1, queued=7)
 
-    assert _told(counts, after_seconds=PATIENCE + 50, **sign).stall is None
-    assert _told(counts, after_seconds=PATIENCE + 200, **sign).stall is not None
+    assert _progress(counts, after_seconds=PATIENCE + 50, **sign).stall is None
+    assert _progress(counts, after_seconds=PATIENCE + 200, **sign).stall is not None
 
 
 def test_stall__let_go_on_after_a_long_pause__has_all_the_time_again() -> None:
     counts = Counts(total=9, done=1, queued=8)
 
-    assert _told(counts, after_seconds=2 * PATIENCE, updated_at=timestamp(T0 + round(1500 * PATIENCE))).stall is None
+    assert (
+        _progress(counts, after_seconds=2 * PATIENCE, updated_at=timestamp(T0 + round(1500 * PATIENCE))).stall is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,11 +124,11 @@ def test_stall__let_go_on_after_a_long_pause__has_all_the_time_again() -> None:
     ],
 )
 def test_stall__nothing_is_to_happen__is_none(counts: Counts, changes: dict[str, Any]) -> None:
-    assert _told(counts, after_seconds=10 * PATIENCE, **changes).stall is None
+    assert _progress(counts, after_seconds=10 * PATIENCE, **changes).stall is None
 
 
 def test_stall__a_split_that_stopped__says_what_went_wrong() -> None:
-    stall = _told(
+    stall = _progress(
         Counts(total=9, done=9),
         after_seconds=PATIENCE + 10,
         status=FanoutStatus.SPLITTING,
@@ -175,20 +177,20 @@ def test_progress__running_chunks_of_which_some_were_read__are_paid_for_all() ->
     running = [made_chunk(number, Disposition.RUNNING) for number in range(2)]
     counts = Counts(total=10, running=10, attempts=10)
 
-    told = _told(counts, after_seconds=100, running=running)
+    events = _progress(counts, after_seconds=100, running=running)
 
-    assert told.cost.gb_seconds == pytest.approx(1000)
+    assert events.cost.gb_seconds == pytest.approx(1000)
 
 
 def test_progress__no_chunks__is_whole_once_it_has_ended() -> None:
-    assert _told(Counts(), after_seconds=1).share == 0
-    assert _told(Counts(), after_seconds=1, finished_at=timestamp(T0)).share == 1
+    assert _progress(Counts(), after_seconds=1).share == 0
+    assert _progress(Counts(), after_seconds=1, finished_at=timestamp(T0)).share == 1
 
 
 def test_progress__as_json__can_be_read_back() -> None:
-    told = _told(Counts(total=1, done=1), after_seconds=5, chunks=[made_chunk(0)])
+    events = _progress(Counts(total=1, done=1), after_seconds=5, chunks=[made_chunk(0)])
 
-    assert msgspec.json.decode(msgspec.json.encode(told), type=Progress) == told
+    assert msgspec.json.decode(msgspec.json.encode(events), type=Progress) == events
 
 
 def test_look__once__knows_the_rate_from_the_rows(store: SqliteStore, clock: VirtualClock) -> None:
@@ -197,15 +199,15 @@ def test_look__once__knows_the_rate_from_the_rows(store: SqliteStore, clock: Vir
         stage.complete(number, seconds=2)
     stage.start(60)
 
-    told = Follower(store, clock, RUN).look()
+    result = Follower(store, clock, RUN).look()
 
-    assert told.completed_per_second == pytest.approx(0.5, rel=0.1)
-    assert told.items_per_second == pytest.approx(5, rel=0.1)
-    assert told.estimate.eta_seconds == pytest.approx(80, rel=0.1)
-    assert told.estimate.p50_seconds == pytest.approx(80, rel=0.15)
-    assert told.durations is not None
-    assert told.durations.p99_ms == 2000
-    assert (told.share, told.sampled, told.attempts) == (0.6, 100, {1: 61})
+    assert result.completed_per_second == pytest.approx(0.5, rel=0.1)
+    assert result.items_per_second == pytest.approx(5, rel=0.1)
+    assert result.estimate.eta_seconds == pytest.approx(80, rel=0.1)
+    assert result.estimate.p50_seconds == pytest.approx(80, rel=0.15)
+    assert result.durations is not None
+    assert result.durations.p99_ms == 2000
+    assert (result.share, result.sampled, result.attempts) == (0.6, 100, {1: 61})
 
 
 def test_look__again_and_again__follows_what_it_sees_and_samples_seldom(
@@ -216,10 +218,10 @@ def test_look__again_and_again__follows_what_it_sees_and_samples_seldom(
     follower.look()
     for number in range(200):
         stage.complete(number, seconds=1)
-        told = follower.look()
+        result = follower.look()
 
-    assert told.completed_per_second == pytest.approx(1, rel=0.1)
-    assert told.durations is None
+    assert result.completed_per_second == pytest.approx(1, rel=0.1)
+    assert result.durations is None
     clock.advance(1000)
     assert follower.look().durations == spread_of([1000] * 200)
 
@@ -244,10 +246,10 @@ def test_look__it_has_ended__reports_how_fast_it_was(store: SqliteStore, clock: 
     store.transact([ended.replacing(fanout.version)])
     clock.advance(100_000)
 
-    told = Follower(store, clock, RUN).look()
+    result = Follower(store, clock, RUN).look()
 
-    assert told.completed_per_second == 0.25
-    assert (told.share, told.estimate.eta_seconds, told.stall) == (1, 0, None)
+    assert result.completed_per_second == 0.25
+    assert (result.share, result.estimate.eta_seconds, result.stall) == (1, 0, None)
 
 
 def test_look__no_such_fan_out__is_said(store: SqliteStore, clock: VirtualClock) -> None:

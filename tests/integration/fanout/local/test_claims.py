@@ -276,7 +276,7 @@ def test_take__the_store_is_busy__nothing_is_counted_twice(shop: Shop, is_done: 
         claims.take(3, {})
     except (OutcomeUnknownError, StoreBusyError):
         shop.check()
-    # Whoever is not sure lets the lease run out.
+    # A worker in doubt lets the lease expire.
     shop.clock.advance(11)
     shop.maintenance.run_once()
     shop.clock.advance(11)

@@ -193,10 +193,10 @@ def test_delivery__time_is_nearly_up__the_rest_is_not_begun(rig: Rig) -> None:
 
 def test_delivery__failed_chunk_is_to_be_tried_later__its_message_is_postponed(rig: Rig) -> None:
     rig.split(backoff_seconds=40)
-    told: list[tuple[str, str, float]] = []
+    received: list[tuple[str, str, float]] = []
 
     def later(queue_url: str, receipt: str, seconds: float) -> None:
-        told.append((queue_url, receipt, seconds))
+        received.append((queue_url, receipt, seconds))
         raise ThrottledError("not now")
 
     @chunk_handler(rig.worker, later=later)
@@ -207,7 +207,7 @@ def test_delivery__failed_chunk_is_to_be_tried_later__its_message_is_postponed(r
     rig.clock.advance(40)
     assert failures(broken(delivery(record(0)))) == ["m0"]
 
-    assert told == [(QUEUE, "r0", 40.0), (QUEUE, "r0", 80.0)]
+    assert received == [(QUEUE, "r0", 40.0), (QUEUE, "r0", 80.0)]
 
 
 def test_delivery__store_is_gone__is_not_passed_over(rig: Rig) -> None:

@@ -19,7 +19,7 @@ from headgate.store.port import Store
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
-TOLD = {"pagerduty_incident_id": "PD-77", "slack_thread_ts": "17.5"}
+PLAIN_TEXT = {"pagerduty_incident_id": "PD-77", "slack_thread_ts": "17.5"}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
 def incident(number: int = 1, status: str = "OPEN", **more: Any) -> dict[str, Any]:
     return {
         "PK": f"INC#{number}", "SK": "META", "GSI2PK": f"STATUS#{status}", "GSI2SK": f"SEV_1#{number:04d}",
-        "version": 3, "title": "late", "oncall_user": "ann@example.com", "notification_state": TOLD, **more,
+        "version": 3, "title": "late", "oncall_user": "ann@example.com", "notification_state": PLAIN_TEXT, **more,
     }  # fmt: skip
 
 

@@ -464,8 +464,8 @@ def test_verify__given_head_and_entries_set_back__shows_only_to_those_who_know_t
     rig.store.delete(AUDIT, at(4))
 
     assert rig.faults() == []
-    told = rig.process().verify(anchors).problems
-    assert [(each.fault, each.sequence) for each in told] == [(Fault.SET_BACK, 4)]
+    report = rig.process().verify(anchors).problems
+    assert [(each.fault, each.sequence) for each in report] == [(Fault.SET_BACK, 4)]
     # The process that added those entries knows it as well, and does not go on.
     assert rig.faults(rig.audit) == [(Fault.SET_BACK, 4)]
     with pytest.raises(CorruptionError, match="it had 4 entries and now has 2"):
@@ -559,8 +559,8 @@ def test_verify__given_random_tampering__is_never_silent(rig: Rig) -> None:
                 continue
             rig.store.put(AUDIT, row)
         assert rig.faults() != [], row
-        for mended in whole:
-            rig.store.put(AUDIT, mended)
+        for result in whole:
+            rig.store.put(AUDIT, result)
     assert rig.faults() == []
 
 

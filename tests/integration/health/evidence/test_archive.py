@@ -64,7 +64,7 @@ def test_archive__given_ids_whose_dates_are_not_true__then_they_are_found_alike(
 
 def test_archive__given_no_one_came_for_a_week__then_nothing_is_lost(rig: Rig) -> None:
     evidence = rig.put()
-    # Nobody archived for a week. What is in the spool does not expire.
+    # The archiver did not run for a week. What is in the spool does not expire.
     rig.clock.advance(7 * DAY)
     rig.sqlite.sweep()
     assert rig.cache.oldest_waits_seconds() == pytest.approx(7 * DAY, abs=1)

@@ -45,7 +45,7 @@ def test_put__given_new_evidence__then_it_is_stored_for_a_day_and_then_gone(rig:
     rig.clock.advance(DAY - 1)
     assert rig.cache.get(evidence.evidence_id) == evidence
     rig.clock.advance(1)
-    # The row is still there, as DynamoDB leaves it for days, and nobody sees it.
+    # The row is still there, as DynamoDB leaves it for days, and readers do not see it.
     assert rig.raw(evidence.evidence_id) is not None
     assert rig.cache.get(evidence.evidence_id) is None
     assert rig.cache.of_dataset(URN).evidence == []

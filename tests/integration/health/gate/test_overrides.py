@@ -37,8 +37,8 @@ def test_grant__of_half_a_second__is_over_after_it(rig: Rig) -> None:
 def test_grant__and_revoke__are_in_the_audit(rig: Rig) -> None:
     override = grant(rig, ticket="OPS-1")
     rig.overrides.revoke(ORDERS, override.override_id, actor="bob", reason="no longer")
-    told = [(each.actor, each.action, each.reason, each.ticket) for each in rig.audit.ls(limit=10).entries]
-    assert sorted(told) == [
+    result = [(each.actor, each.action, each.reason, each.ticket) for each in rig.audit.ls(limit=10).entries]
+    assert sorted(result) == [
         ("ana", "gate.override", "we know", "OPS-1"),
         ("bob", "gate.revoke", "no longer", "OPS-1"),
     ]

@@ -43,8 +43,8 @@ def test_escalation__no_one_acknowledges__more_are_notified_after_15_30_and_60_m
         rig.pass_minutes(1)
     assert levels == [(0, 0), (15, 1), (30, 2), (60, 3)]
     assert rig.due(TimerKind.ESCALATION, incident_id) is None
-    told = [each["escalation_level"] for each in rig.stored_events() if each["event_type"] == "INCIDENT_UPDATED"]
-    assert told == [1, 2, 3]
+    events = [each["escalation_level"] for each in rig.stored_events() if each["event_type"] == "INCIDENT_UPDATED"]
+    assert events == [1, 2, 3]
 
 
 def test_escalation__is_due__is_listed_before_it_is_swept(rig: Rig) -> None:
@@ -312,9 +312,9 @@ def test_sweep__two_at_once__each_row_is_dealt_with_once(rig: Rig) -> None:
     for thread in threads:
         thread.join(30)
     assert problems == []
-    told = Counter((each["incident_id"], each["escalation_level"]) for each in rig.stored_events()
+    events = Counter((each["incident_id"], each["escalation_level"]) for each in rig.stored_events()
                    if each["event_type"] == "INCIDENT_UPDATED" and each["escalation_level"])  # fmt: skip
-    assert all(count == 1 for count in told.values())
+    assert all(count == 1 for count in events.values())
     assert sum(not each.is_open for each in rig.all_incidents()) == 10
     check_invariants(rig, [ORDERS])
 
@@ -380,7 +380,7 @@ def test_recovery__a_report_takes_its_last_unhealthy_signal_to_another__ends(rig
     assert rig.signal("B").value.incident_id == second.incident_id
     rig.pass_minutes(40)
     sweep_all(rig)
-    assert not rig.incidents.get(first).is_open, "all that it holds is well, and nobody would ever end it"
+    assert not rig.incidents.get(first).is_open, "all of its signals are OK, and nothing else would end it"
     assert rig.incidents.get(second.incident_id).is_open
 
 

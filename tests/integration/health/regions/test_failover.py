@@ -39,7 +39,7 @@ class Rig:
         self.authority = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
         self.lease = WriterLease(self.authority, self.clock)
         self.moved: list[str] = []
-        self.told: list[FailoverState] = []
+        self.moves: list[FailoverState] = []
         self.crash_at_traffic = False
         self.failover = self.another()
         self.down: dict[str, int] = {EAST: 0, WEST: 0}
@@ -47,7 +47,7 @@ class Rig:
     def another(self) -> Failover:
         return Failover(
             self.authority, self.clock, self.lease,
-            regions=(EAST, WEST), move_traffic=self._move, on_moved=self.told.append,
+            regions=(EAST, WEST), move_traffic=self._move, on_moved=self.moves.append,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def test_failover__outage__happens_once_however_often_it_is_looked_at(rig: Rig) 
     state = rig.failover.state()
     assert (state.active, state.failovers, state.latched_for) == (WEST, 1, EAST)
     assert rig.moved == [WEST]
-    assert [told.active for told in rig.told] == [WEST]
+    assert [result.active for result in rig.moves] == [WEST]
     lease = rig.lease.read()
     assert lease is not None
     assert (lease.region, lease.epoch) == (WEST, 2)

@@ -85,8 +85,8 @@ def test_fenced__the_writer__does_all_that_a_store_does_and_marks_it(rig: Rig) -
     store.transact([Put(CONTROL, {**ROW, "SK": "later"})])
     store.batch_write([Put(CONTROL, {**ROW, "SK": "batched"})])
     outcomes = store.transact_many([[Put(CONTROL, {**ROW, "SK": "many"})], [Put(CONTROL, ROW, absent())]])
-    told: list[BaseException | None] = []
-    store.submit([Put(CONTROL, ROW, absent())], told.append)
+    received: list[BaseException | None] = []
+    store.submit([Put(CONTROL, ROW, absent())], received.append)
 
     found = store.get(CONTROL, KEY, consistent=True)
     assert found is not None
@@ -111,10 +111,10 @@ def test_fenced__entries_of_the_audit__are_as_they_were_sealed(rig: Rig) -> None
 def test_fenced__the_other_region__reads_and_writes_nothing(rig: Rig) -> None:
     store = rig.west.fenced
     assert store.get(CONTROL, KEY) is None
-    told: list[BaseException | None] = []
-    store.submit([Put(CONTROL, ROW)], told.append)
+    received: list[BaseException | None] = []
+    store.submit([Put(CONTROL, ROW)], received.append)
 
-    assert [type(each) for each in told] == [StoreBusyError]
+    assert [type(each) for each in received] == [StoreBusyError]
     for write in (
         lambda: store.put(CONTROL, ROW),
         lambda: store.update(CONTROL, KEY, set={"a": 1}),

@@ -372,7 +372,7 @@ def test_two_regions__outages_partitions_and_a_failback__one_writer_and_equal_co
         written_under_2 = {SIGNAL_STATE.key_of(row) for row in world.accepted if row[EPOCH] == 2}
         assert written_under_2
 
-        # Someone in the lost region finishes what it had begun under the old epoch, which nobody there knows is over.
+        # A writer in the lost region finishes its write under the old epoch, which that region does not know is over.
         zombies = [(region, writes) for region, writes in world.zombies if region is east]
         east.commit(zombies[0][1])
         assert SIGNAL_STATE.key_of(zombies[0][1][0].item) in written_under_2

@@ -98,7 +98,7 @@ def test_of__changed_here_or_elsewhere_or_long_ago__is_looked_up_anew(rig: Rig) 
     here.update(name, replace(SPEC, tier=Tier.TIER_2), actor="jane", expected_version=UNCHECKED)
     assert tiers(here, name) == {name: Tier.TIER_2}
     elsewhere.update(name, replace(SPEC, tier=Tier.TIER_3), actor="jane", expected_version=UNCHECKED)
-    assert tiers(here, name) == {name: Tier.TIER_2}, "nobody has said so yet"
+    assert tiers(here, name) == {name: Tier.TIER_2}, "not invalidated yet"
     rig.cache.invalidate(cache_keys.dataset_config(name))
     assert tiers(here, name) == {name: Tier.TIER_3}
     elsewhere.delete(name, actor="jane")

@@ -383,8 +383,8 @@ def test_changes__of_all_kinds__are_audited_with_versions_fields_and_grounds(rig
 
     entries = list(reversed(rig.audit.ls(ORDERS).entries))
 
-    told = [(each.actor, each.action, each.before_version, each.after_version, each.ticket) for each in entries]
-    assert told == [
+    result = [(each.actor, each.action, each.before_version, each.after_version, each.ticket) for each in entries]
+    assert result == [
         ("jane", "dataset.create", None, 1, "CHG-1"),
         ("joe", "dataset.update", 1, 2, "CHG-2"),
         ("joe", "dataset.rollback", 2, 3, "CHG-3"),

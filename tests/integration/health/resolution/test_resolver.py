@@ -475,11 +475,11 @@ def test_explain__every_rule_of_the_topic__in_order_with_why(world: World) -> No
     world.add("*", D)
     world.add("other", D)
 
-    told = world.resolver.explain("raw.x", {"t": "x"})
+    report = world.resolver.explain("raw.x", {"t": "x"})
 
-    assert told.resolution == world.resolver.resolve("raw.x", {"t": "x"})
-    assert told.resolution.dataset_urn == C
-    assert [(step.rule and step.rule.name, step.outcome, step.why) for step in told.steps] == [
+    assert report.resolution == world.resolver.resolve("raw.x", {"t": "x"})
+    assert report.resolution.dataset_urn == C
+    assert [(step.rule and step.rule.name, step.outcome, step.why) for step in report.steps] == [
         (None, Outcome.NOT_MATCHED, "header x-dataset-urn is missing"),
         ("default", Outcome.NOT_MATCHED, "it is for schema s9, not None"),
         ("later", Outcome.NOT_MATCHED, "valid only from 2040-01-01T00:00:00.000Z until ever"),
@@ -487,7 +487,7 @@ def test_explain__every_rule_of_the_topic__in_order_with_why(world: World) -> No
         ("cond2", Outcome.MATCHED, f"$.t EQUALS 'x': {C}"),
         ("default", Outcome.NOT_REACHED, "an earlier one matched"),
     ]
-    assert told.others == 1
+    assert report.others == 1
     by_header = world.resolver.explain("raw.x", headers={"x-dataset-urn": B})
     assert [step.outcome for step in by_header.steps] == [Outcome.MATCHED] + [Outcome.NOT_REACHED] * 5
 

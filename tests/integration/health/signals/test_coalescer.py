@@ -49,13 +49,13 @@ def held(rig: Rig) -> Held:
 
 def together(coalescer: Coalescer, held: Held, first: SignalUpdate, others: list[SignalUpdate]) -> list[Any]:
     """Send one that is held up, have the others queue behind it, and return what all received."""
-    told: list[Any] = [None] * (len(others) + 1)
+    received: list[Any] = [None] * (len(others) + 1)
 
     def send(index: int, update: SignalUpdate) -> None:
         try:
-            told[index] = coalescer.update(update)
+            received[index] = coalescer.update(update)
         except StoreBusyError as exc:
-            told[index] = exc
+            received[index] = exc
 
     held.gate.clear()
     held.entered.clear()
@@ -68,7 +68,7 @@ def together(coalescer: Coalescer, held: Held, first: SignalUpdate, others: list
     held.gate.set()
     for thread in threads:
         thread.join(20)
-    return told
+    return received
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -95,10 +95,10 @@ def test_update__bad_input__is_raised_and_no_other_notices(rig: Rig, held: Held)
 def test_update__many_signals_at_once__are_one_batch_and_each_has_its_own_answer(rig: Rig, held: Held) -> None:
     kinds = [f"KIND_{number}" for number in range(20)]
 
-    told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind=kind) for kind in kinds])
+    result = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind=kind) for kind in kinds])
 
     assert held.batches == [1, 20]
-    assert sorted(each.signal.signal_type for each in told) == sorted(["FRESHNESS", *kinds])
+    assert sorted(each.signal.signal_type for each in result) == sorted(["FRESHNESS", *kinds])
 
 
 def test_update__refreshes_of_one_signal__are_written_once_and_all_are_reported_the_last(rig: Rig, held: Held) -> None:
@@ -106,10 +106,10 @@ def test_update__refreshes_of_one_signal__are_written_once_and_all_are_reported_
     held.batches.clear()
     refreshes = [rig.update(OK, ago_ms=50_000 - 10_000 * number) for number in range(4)]
 
-    told = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), refreshes)
+    result = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), refreshes)
 
     assert held.batches == [1, 1]
-    assert {each.signal.value.window_end for each in told[1:]} == {refreshes[-1].value.window_end}
+    assert {each.signal.value.window_end for each in result[1:]} == {refreshes[-1].value.window_end}
     assert rig.signal().version == 2
 
 
@@ -117,9 +117,9 @@ def test_update__volumes_of_one_dataset__all_count(rig: Rig, held: Held) -> None
     rig.say(OK, kind="VOLUME", ago_ms=60_000)
     windows = [rig.update(OK, kind="VOLUME", ago_ms=50_000 - 10_000 * number) for number in range(3)]
 
-    told = together(Coalescer(held), held, rig.update(OK), windows)
+    result = together(Coalescer(held), held, rig.update(OK), windows)
 
-    assert all(each.is_success for each in told)
+    assert all(each.is_success for each in result)
     found = Volumes(rig.store, rig.clock).history(ORDERS, 1).points
     assert sum(each.event_count or 0 for each in found) == 4 * 10
 
@@ -129,9 +129,9 @@ def test_update__transitions_among_refreshes__are_all_taken_over_in_order(rig: R
     states = [OK, CRITICAL, OK]
     updates = [rig.update(state, ago_ms=50_000 - 10_000 * number) for number, state in enumerate(states)]
 
-    told = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), updates)
+    result = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), updates)
 
-    assert all(each.is_success for each in told)
+    assert all(each.is_success for each in result)
     history = rig.signals.history(
         "urn:dp:orders:created:v1", "FRESHNESS", instant(rig.now_ms - 86_400_000), instant(rig.now_ms)
     )
@@ -141,18 +141,18 @@ def test_update__transitions_among_refreshes__are_all_taken_over_in_order(rig: R
 def test_update__store_away_for_a_moment__no_one_notices(rig: Rig, held: Held) -> None:
     held.failures = 1
 
-    told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind="OTHER")])
+    result = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind="OTHER")])
 
-    assert [each.verdict for each in told] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
+    assert [each.verdict for each in result] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
 def test_update__store_away__all_who_wait_are_reported_and_the_next_ones_are_served(rig: Rig, held: Held) -> None:
     held.failures = 4
     coalescer = Coalescer(held)
 
-    told = together(coalescer, held, rig.update(OK), [rig.update(OK, kind="OTHER")])
+    result = together(coalescer, held, rig.update(OK), [rig.update(OK, kind="OTHER")])
 
-    assert [type(each) for each in told] == [StoreBusyError, StoreBusyError]
+    assert [type(each) for each in result] == [StoreBusyError, StoreBusyError]
     assert coalescer.update(rig.update(OK)).verdict is UpdateVerdict.APPLIED
 
 
@@ -179,7 +179,7 @@ def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(m
 
 def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[UpdateResult | BaseException | None] = []
+    received: list[UpdateResult | BaseException | None] = []
     held.gate.clear()
     held.entered.clear()
     leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
@@ -187,66 +187,66 @@ def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_report
     assert held.entered.wait(20)
 
     for kind in ("A", "B", "C"):
-        coalescer.submit(rig.update(OK, kind=kind), lambda result, error: told.append(error or result))
+        coalescer.submit(rig.update(OK, kind=kind), lambda result, error: received.append(error or result))
     held.gate.set()
     leader.join(20)
-    _until(lambda: len(told) == 3)
+    _until(lambda: len(received) == 3)
 
     assert held.batches == [1, 3]
-    assert [each.signal.signal_type for each in told if isinstance(each, UpdateResult) and each.signal] == [
+    assert [each.signal.signal_type for each in received if isinstance(each, UpdateResult) and each.signal] == [
         "A",
         "B",
         "C",
     ]
-    # The next to come finds nobody at work, in either way.
+    # The next update finds no writer at work, either way.
     assert coalescer.update(rig.update(OK, kind="D")).is_success
-    coalescer.submit(rig.update(OK, kind="E"), lambda result, error: told.append(error or result))
-    _until(lambda: len(told) == 4)
+    coalescer.submit(rig.update(OK, kind="E"), lambda result, error: received.append(error or result))
+    _until(lambda: len(received) == 4)
     coalescer.close()
 
 
 def test_submit__one_that_waits_behind_it__leads_in_its_turn(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[UpdateResult | None] = []
+    received: list[UpdateResult | None] = []
     held.gate.clear()
     held.entered.clear()
-    coalescer.submit(rig.update(OK), lambda result, _error: told.append(result))
+    coalescer.submit(rig.update(OK), lambda result, _error: received.append(result))
     assert held.entered.wait(20)
-    waiting = threading.Thread(target=lambda: told.append(coalescer.update(rig.update(OK, kind="OTHER"))))
+    waiting = threading.Thread(target=lambda: received.append(coalescer.update(rig.update(OK, kind="OTHER"))))
     waiting.start()
     _until(lambda: len(coalescer._queue) == 1)
     held.gate.set()
     waiting.join(20)
     coalescer.close()
 
-    assert [each.verdict for each in told if each is not None] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
+    assert [each.verdict for each in received if each is not None] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
 def test_submit__bad_or_store_away_or_closed__is_raised_or_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[BaseException | None] = []
+    received: list[BaseException | None] = []
     with pytest.raises(InvalidPayloadError, match="score"):
-        coalescer.submit(rig.update(OK, score=2.0), lambda _result, error: told.append(error))
+        coalescer.submit(rig.update(OK, score=2.0), lambda _result, error: received.append(error))
     held.failures = 2
-    coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
+    coalescer.submit(rig.update(OK), lambda _result, error: received.append(error))
 
     # What was taken is finished first.
     coalescer.close()
 
-    assert [type(each) for each in told] == [StoreBusyError]
+    assert [type(each) for each in received] == [StoreBusyError]
     with pytest.raises(StoreClosedError):
-        coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
+        coalescer.submit(rig.update(OK), lambda _result, error: received.append(error))
 
 
 def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_reported(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[UpdateResult | None] = []
+    received: list[UpdateResult | None] = []
     held.gate.clear()
     held.entered.clear()
     leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
     leader.start()
     assert held.entered.wait(20)
-    coalescer.submit(rig.update(OK, kind="A"), lambda result, _error: told.append(result))
+    coalescer.submit(rig.update(OK, kind="A"), lambda result, _error: received.append(result))
     closing = threading.Thread(target=coalescer.close)
     closing.start()
     _until(lambda: coalescer._is_closed)
@@ -255,7 +255,7 @@ def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_rep
     held.gate.set()
     closing.join(20)
 
-    assert len(told) == 1
+    assert len(received) == 1
     leader.join(20)
 
 
@@ -298,12 +298,12 @@ def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closin
 
     coalescer = Coalescer(held)
     coalescer._pace = Patient()
-    told: list[UpdateResult | None] = []
+    received: list[UpdateResult | None] = []
     for place in range(5):
-        coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda result, _error: told.append(result))
+        coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda result, _error: received.append(result))
     coalescer.close()
 
-    assert (len(told), held.batches) == (5, [5])
+    assert (len(received), held.batches) == (5, [5])
 
 
 def test_submit__enough_come_while_a_group_waits__it_begins_at_once(rig: Rig, held: Held) -> None:

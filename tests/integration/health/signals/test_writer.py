@@ -57,16 +57,16 @@ def test_update__transition__has_its_history_and_its_event(rig: Rig) -> None:
     rig.later(WARNING)
     rig.later(OK)
     assert history(rig) == [(OK, 1, False), (WARNING, 2, False), (OK, 4, False)]
-    told = events(rig)
-    assert [(each["previous_state"], each["new_state"], each["version"]) for each in told] == [
+    published = events(rig)
+    assert [(each["previous_state"], each["new_state"], each["version"]) for each in published] == [
         (None, "OK", 1),
         ("OK", "WARNING", 2),
         ("WARNING", "OK", 4),
     ]
     assert {"dataset_urn", "signal_type", "previous_state", "new_state", "failure_signature", "timestamp"} <= set(
-        told[1]
+        published[1]
     )
-    assert told[1]["failure_signature"] == SIGNATURE
+    assert published[1]["failure_signature"] == SIGNATURE
     check_invariants(rig, [ORDERS])
 
 
@@ -250,7 +250,7 @@ def test_update__signature_changes__the_incident_it_left_ends_in_time(rig: Rig) 
     rig.pass_minutes(40)
     rig.incident_timers.sweep()
     rig.incident_timers.sweep()
-    assert not rig.incidents.get(first.incident_id).is_open, "nothing holds it, and nobody would ever end it"
+    assert not rig.incidents.get(first.incident_id).is_open, "no signal holds it, and nothing else would end it"
     assert rig.incident_of().is_open
     check_invariants(rig, [ORDERS])
 

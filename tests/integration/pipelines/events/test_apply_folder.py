@@ -22,18 +22,18 @@ def test_apply_folder__archetypes_beside_it__are_known_and_what_is_wrong_with_on
     own.write_text("name: own-load\nrequired_traits: [{type: landed, evaluator: push, color: red}]\n")
     with World("2026-03-03T08:00:00+00:00", App("shop"), tmp_path / "home") as world:
         world.apply(folder)
-        refused = world.told(INFRASTRUCTURE, EventName.PIPELINE_CONFIG_INVALID)
+        refused = world.event_names(INFRASTRUCTURE, EventName.PIPELINE_CONFIG_INVALID)
         own.write_text("name: own-load\nrequired_traits: [{type: landed, evaluator: push}]\n")
         world.apply(folder)
         world.apply(folder)
 
         defined = world.pipelines.definitions.get("silver").pipeline
-        told = world.told("silver", EventName.PIPELINE_DEFINED)
+        events = world.event_names("silver", EventName.PIPELINE_DEFINED)
 
     # The archetype that is none, and the pipeline that has it.
     assert len(refused) == 2
     assert list(defined.readiness.traits) == ["landed"]
-    assert told == ["PIPELINE_DEFINED"]
+    assert events == ["PIPELINE_DEFINED"]
 
 
 def test_apply_folder__job_that_is_a_fan_out__runs_to_its_end(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ def test_event__reported__is_kept_whole_on_the_bus_and_reported_to_people(world:
     on_bus = world.bus.tail(type="headgate.pipeline.job_failed")[0].event
     assert (on_bus.id, on_bus.source, on_bus.subject) == (stored.event_id, "/headgate/pipelines", "orders")
     assert on_bus.time == datetime.fromtimestamp(now_ms(world) / 1000, UTC)
-    told = world.told()[0]
-    assert told["title"] == stored.text
-    assert told["lines"] == ["Traceback", "error: exit 1", "category: TRANSIENT", "attempts: 2"]
+    published = world.sent()[0]
+    assert published["title"] == stored.text
+    assert published["lines"] == ["Traceback", "error: exit 1", "category: TRANSIENT", "attempts: 2"]
 
 
 def test_event__kept__is_forgotten_after_90_days(world: World, events: PipelineEvents) -> None:
@@ -95,7 +95,7 @@ def test_event__kept__is_forgotten_after_90_days(world: World, events: PipelineE
 
 
 def test_event__the_change_is_refused__neither_kept_nor_on_the_bus(world: World, events: PipelineEvents) -> None:
-    # bug 68: an event is never half told: not kept without being on the bus, nor without its change.
+    # bug 68: an event is stored, published and committed with its change, or none of these.
     change = Check(CONTROL, Key("RUN", "STATE"), exists())
 
     with pytest.raises(ConflictError):
@@ -104,7 +104,7 @@ def test_event__the_change_is_refused__neither_kept_nor_on_the_bus(world: World,
 
     assert events.ls("orders").events == []
     assert world.bus.tail(type="headgate.pipeline.*") == []
-    assert world.told() == []
+    assert world.sent() == []
 
 
 def test_event__with_its_change__both_are_there(world: World, events: PipelineEvents) -> None:
@@ -114,7 +114,7 @@ def test_event__with_its_change__both_are_there(world: World, events: PipelineEv
     world.run()
 
     assert names(events.ls("orders").events) == ["JOB_FAILED"]
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1
     assert len(events.event_writes(FAILED, now_ms(world))) <= 8
 
 
@@ -141,7 +141,7 @@ def test_event__same_kind_in_the_same_millisecond__none_overwrites_another(
 def test_event__detail_lacks_a_field__is_refused_and_not_passed_over(
     world: World, events: PipelineEvents, detail: dict[str, Any]
 ) -> None:
-    # bug 69: what cannot be told is an error of who tells it, not a line in a log.
+    # bug 69: an event that cannot be published is an error of the publisher, not a log line.
     event = PipelineEvent(name=EventName.JOB_FAILED, pipeline_id="orders", detail=detail)
 
     with pytest.raises(InvalidPayloadError, match="JOB_FAILED: its detail has no"):
@@ -164,7 +164,7 @@ def test_once__reported_twice__the_second_is_not_reported(world: World, events: 
     assert not events.publish(missed)
     world.run()
 
-    assert len(events.ls("orders").events) == len(world.told()) == 1
+    assert len(events.ls("orders").events) == len(world.sent()) == 1
     with pytest.raises(ConflictError) as raised:
         world.store.transact([Put(CONTROL, {"PK": "X", "SK": "X"}), *events.event_writes(missed, now_ms(world))])
     assert raised.value.write_index == 1
@@ -209,7 +209,7 @@ def test_completed__after_a_failure__resolves_its_alert(world: World, events: Pi
     world.run()
 
     assert world.titles()[1] == "resolved: orders daily 2026-03-03: the job failed (TRANSIENT): exit 1"
-    assert len(world.told()) == 2
+    assert len(world.sent()) == 2
 
 
 def test_ls__by_time_name_and_page__goes_through_all(world: World, events: PipelineEvents) -> None:
@@ -266,4 +266,4 @@ def test_event__huge_and_odd_detail__receives_all_the_same(world: World, events:
     world.run()
 
     assert len(events.ls("orders").events[0].text) <= TEXT_MAX
-    assert len(world.told()) == 1
+    assert len(world.sent()) == 1

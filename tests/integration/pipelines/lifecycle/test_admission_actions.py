@@ -82,9 +82,9 @@ def test_exclusion__breaker_has_opened__is_reported_with_the_reason(rig: Rig) ->
     failed(rig, category=FailureCategory.PERMANENT)
     answer = rig.call(SLOT, action="checkExclusion", cause="sensor")
     assert answer["result"] == "skip"
-    (told,) = rig.events("silver", EventName.PIPELINE_EXCLUDED)
-    assert "failures in a row" in told.detail["reason"]
-    assert rig.told("silver", EventName.CIRCUIT_BREAKER_TRIPPED) == ["CIRCUIT_BREAKER_TRIPPED"]
+    (events,) = rig.events("silver", EventName.PIPELINE_EXCLUDED)
+    assert "failures in a row" in events.detail["reason"]
+    assert rig.event_names("silver", EventName.CIRCUIT_BREAKER_TRIPPED) == ["CIRCUIT_BREAKER_TRIPPED"]
 
 
 def test_exclusion__pipeline_that_is_gone__skips(rig: Rig) -> None:
@@ -107,7 +107,7 @@ def test_lock__asked_for_again_by_the_same__is_the_same_hold(rig: Rig) -> None:
 
 
 def test_lock__that_has_run_out__is_given_and_the_first_can_do_no_harm(rig: Rig) -> None:
-    # bugs 17 and 21: a process that never came back blocks nobody for ever; one that does, ends nobody's hold.
+    # bugs 17 and 21: a process that never came back blocks no other for ever; one that does, ends no other hold.
     token = acquire(rig, "e1")
     first = resolve(rig, token, "e1")["runId"]
     rig.env.clock.advance(lifetime_seconds(pipeline()) + 1)
@@ -201,7 +201,7 @@ def test_rerun__accepted_and_charged_together__once(rig: Rig) -> None:
 
     assert answers == ["proceed", "proceed"]
     assert rig.log(SLOT).reruns == {"manual": 1}
-    assert rig.told("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
+    assert rig.event_names("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
 
 
 def test_rerun__taken_by_another_execution__does_not_proceed(rig: Rig) -> None:

@@ -59,7 +59,7 @@ def test_cascade__upstream_done__downstream_begins_for_the_same_date(rig: Rig) -
 
     assert begun(rig) == [("stream", DATE)]
     assert rig.run(GOLD).cause is Cause.UPSTREAM
-    assert rig.told("silver", EventName.CASCADE_SENT) == ["CASCADE_SENT"]
+    assert rig.event_names("silver", EventName.CASCADE_SENT) == ["CASCADE_SENT"]
 
 
 def test_cascade__upstream_failed__downstream_does_not_begin(rig: Rig) -> None:
@@ -176,7 +176,7 @@ def test_cascade__switched_off__begins_nothing(rig: Rig) -> None:
 
 
 def test_cascade__upstream_done_again__downstream_is_done_once(rig: Rig) -> None:
-    # What is done is not done again by itself, but whoever waits is asked once more.
+    # What is done is not done again by itself, but waiting pipelines are evaluated once more.
     rig.define(pipeline("silver"), after(Upstream(pipeline="silver")))
     do(rig, "silver")
     rig.advance("1m")
@@ -237,7 +237,7 @@ def test_cascade__that_fails__does_not_fail_the_run(rig: Rig) -> None:
     rig.advance("3h")
 
     assert rig.status(slot_of()) is RunStatus.COMPLETED
-    assert rig.told("silver", EventName.CASCADE_FAILED) == ["CASCADE_FAILED"]
+    assert rig.event_names("silver", EventName.CASCADE_FAILED) == ["CASCADE_FAILED"]
     assert rig.lock(slot_of()) is None
 
 

@@ -28,13 +28,16 @@ def rig() -> Iterator[Rig]:
         opened.advance("1m")
         yield opened
         assert opened.jobs.begun == [], "a dry run starts nothing"
-        assert opened.told("silver", E.RERUN_ACCEPTED, E.RERUN_REJECTED, E.LATE_DATA_ARRIVAL, E.POST_RUN_DRIFT) == []
+        assert (
+            opened.event_names("silver", E.RERUN_ACCEPTED, E.RERUN_REJECTED, E.LATE_DATA_ARRIVAL, E.POST_RUN_DRIFT)
+            == []
+        )
 
 
 def since_then(rig: Rig) -> list[str]:
     """Return what was reported of dry runs since the first was over."""
-    told = rig.told("silver", *DRY)
-    return told[told.index("DRY_RUN_COMPLETED") + 1 :]
+    events = rig.event_names("silver", *DRY)
+    return events[events.index("DRY_RUN_COMPLETED") + 1 :]
 
 
 def test_dry_run__data_comes_after_it__is_late_once(rig: Rig) -> None:
@@ -57,10 +60,10 @@ def test_dry_run__reruns_within_and_beyond_their_budget__are_reported_as_what_th
         rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="again")
         rig.advance("1m")
 
-    told = since_then(rig)
-    assert told[0] == "DRY_RUN_WOULD_RERUN"
-    assert told[-1] == "DRY_RUN_RERUN_REJECTED"
-    assert rig.told("silver", E.RERUN_CAP_REACHED) == []
+    result = since_then(rig)
+    assert result[0] == "DRY_RUN_WOULD_RERUN"
+    assert result[-1] == "DRY_RUN_RERUN_REJECTED"
+    assert rig.event_names("silver", E.RERUN_CAP_REACHED) == []
 
 
 def test_dry_run__others_report_failures__says_whether_it_would_try_again(rig: Rig) -> None:

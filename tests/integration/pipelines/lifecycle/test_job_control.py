@@ -131,7 +131,7 @@ def test_trigger__that_fails_for_a_while__is_noted_and_raised(rig: Rig) -> None:
 
     noted = rig.stores.runs.get(run.run_id)
     assert (noted.status, noted.event) == (RunStatus.TRIGGERING, JobEvent.INFRA_TRIGGER_FAILURE)
-    assert rig.told("silver", EventName.TRIGGER_FAILED) == ["TRIGGER_FAILED"]
+    assert rig.event_names("silver", EventName.TRIGGER_FAILED) == ["TRIGGER_FAILED"]
 
 
 def test_trigger__success_after_failures__takes_back_what_they_left(rig: Rig) -> None:
@@ -169,7 +169,7 @@ def test_check_job__that_failed__says_how_and_keeps_why(rig: Rig, category: Fail
     [None, JobEvent.FAIL, JobEvent.TIMEOUT, JobEvent.JOB_POLL_EXHAUSTED, JobEvent.INFRA_TRIGGER_EXHAUSTED],
 )
 def test_check_job__run_that_has_ended__is_an_end_to_the_lifecycle_too(rig: Rig, event: JobEvent | None) -> None:
-    # Whatever ended it, the poll must not go on: there is nobody left who would end it.
+    # Whatever ended it, the poll must not go on: nothing is left that would end it.
     run, carried = begun(rig)
     trigger(rig, carried)
     rig.stores.runs.move(rig.stores.runs.get(run.run_id), RunStatus.FAILED, event=event, reason="taken over")
@@ -247,7 +247,7 @@ def test_job_poll_exhausted__asked_twice__ends_once(rig: Rig) -> None:
 
     assert first == second
     assert len(rig.stores.job_log.ls(SLOT).entries) == 1
-    assert rig.told("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
+    assert rig.event_names("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
 
 
 def test_job_poll_exhausted__job_that_cannot_be_cancelled__is_reported(rig: Rig) -> None:
@@ -258,7 +258,7 @@ def test_job_poll_exhausted__job_that_cannot_be_cancelled__is_reported(rig: Rig)
     rig.call(SLOT, mode="job-poll-exhausted", **carried)
 
     assert rig.run(SLOT).status is RunStatus.FAILED
-    assert rig.told("silver", EventName.TRIGGER_FAILED) == ["TRIGGER_FAILED"]
+    assert rig.event_names("silver", EventName.TRIGGER_FAILED) == ["TRIGGER_FAILED"]
 
 
 def test_order__of_a_run__is_keyed_by_its_id_and_names_its_period(rig: Rig) -> None:

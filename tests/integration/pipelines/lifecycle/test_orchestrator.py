@@ -51,7 +51,7 @@ def test_look__action_that_does_something__is_none(rig: Rig) -> None:
 def test_look_at_exclusion__pipeline_that_is_paused__is_left_to_the_caller_that_reports_it(rig: Rig) -> None:
     rig.stores.controls.pause("silver", by="ana", reason="repairs")
     assert rig.pipelines.orchestrator.peek(event(rig, "checkExclusion")) is None
-    assert rig.told("silver", EventName.PIPELINE_EXCLUDED) == []
+    assert rig.event_names("silver", EventName.PIPELINE_EXCLUDED) == []
     rig.forget("silver")
     with pytest.raises(NotFoundError):
         rig.pipelines.orchestrator.peek(event(rig, "checkExclusion"))

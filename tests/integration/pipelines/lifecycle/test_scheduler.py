@@ -157,7 +157,7 @@ def test_tick__paused_pipeline__passes_over_and_says_so(rig: Rig) -> None:
     rig.stores.controls.resume("silver", by="ana", reason="done")
     rig.advance("1d")
     assert begun(rig) == ["2026-03-04"]
-    assert rig.told("silver").count("PIPELINE_EXCLUDED") == 1
+    assert rig.event_names("silver").count("PIPELINE_EXCLUDED") == 1
 
 
 @pytest.mark.parametrize(

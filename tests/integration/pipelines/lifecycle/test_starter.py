@@ -66,7 +66,7 @@ def test_pursue__same_request_again__is_one_execution(rig: Rig) -> None:
     assert [starter.start_run(SLOT, Cause.MARKER, by=by) for by in ("ana", "ana", "bob")] == [True, False, False]
     rig.pump()
     assert len(rig.executions()) == 1
-    assert rig.told("silver", EventName.EXECUTION_STARTED) == ["EXECUTION_STARTED"]
+    assert rig.event_names("silver", EventName.EXECUTION_STARTED) == ["EXECUTION_STARTED"]
 
 
 def test_pursue__other_token_or_cause__is_another_request(rig: Rig) -> None:

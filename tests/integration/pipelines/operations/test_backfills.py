@@ -92,7 +92,7 @@ def test_create__a_range__is_kept_as_truth_and_as_a_copy_without_its_dates(rig: 
     assert (copy.backfill_id, copy.dates, copy.dates_count) == (backfill.backfill_id, (), 7)
     assert rig.item(f"BACKFILL#{backfill.backfill_id}", "STATE") is not None
     assert rig.backfills.unfinished() == [backfill.backfill_id]
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_advance__as_periods_end__never_has_more_under_way_than_it_may(rig: Rig) -> None:
@@ -188,7 +188,7 @@ def test_settle__the_same_end_reported_twice__is_noted_once(rig: Rig) -> None:
 
     assert again == once
     assert once.succeeded == 1
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 @pytest.mark.parametrize("date", ["2026-03-07", "2027-01-01"])
@@ -243,7 +243,7 @@ def test_pause__resume_and_cancel__say_who_and_why(rig: Rig) -> None:
 
     paused = rig.backfills.pause(backfill.backfill_id, by="bob", reason="too slow", also=[EVENT])
     assert (paused.state, paused.by, paused.reason) == (BackfillState.PAUSED, "bob", "too slow")
-    assert rig.is_told()
+    assert rig.is_notified()
     assert next_batch(paused, ()) == Batch()
     assert rig.backfills.pause(backfill.backfill_id, by="ann", reason="also") == paused
 

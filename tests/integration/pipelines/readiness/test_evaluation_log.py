@@ -132,7 +132,7 @@ def test_purposes__are_kept_apart(evaluations: Evaluations, clock: VirtualClock)
     assert evaluations.latest(SLOT) is None
     assert evaluations.memory(SLOT) is None
     assert evaluations.latest(SLOT, purpose=Purpose.POST_RUN) == after
-    # What is told quickly of a pipeline is its readiness, and not what came after.
+    # The summary of a pipeline shows its readiness, not what came after.
     assert evaluations.cached("silver") is None
 
 

@@ -48,7 +48,7 @@ def land(rig: Rig) -> None:
     rig.push("silver", "landed", date=DATE)
 
 
-def push_unheard(rig: Rig, count: int = 10) -> None:
+def push_without_notice(rig: Rig, count: int = 10) -> None:
     """Say something of a sensor without notifying anyone."""
     rig.pipelines.sensors.push("silver", "orders", {"count": count})
     rig.read_stream()
@@ -151,7 +151,7 @@ def test_wait__nothing_changes__looked_at_every_interval_and_the_machine_sleeps(
     rig.advance("10m")
 
     assert looks(rig) == 11
-    assert rig.told("silver").count(EventName.READINESS_CHECKED) == 11
+    assert rig.event_names("silver").count(EventName.READINESS_CHECKED) == 11
     assert len(rig.visited(rig.executions()[0])) == turns
     latest = rig.pipelines.evaluations.latest(SLOT)
     assert latest is not None
@@ -162,7 +162,7 @@ def test_wait__nothing_changes__looked_at_every_interval_and_the_machine_sleeps(
 def test_wait__change_that_no_one_reports__starts_at_the_next_look_and_is_evaluated_once(rig: Rig) -> None:
     land(rig)
     rig.advance("90s")
-    push_unheard(rig)
+    push_without_notice(rig)
     before = looks(rig)
 
     rig.advance("29s")
@@ -172,7 +172,7 @@ def test_wait__change_that_no_one_reports__starts_at_the_next_look_and_is_evalua
     assert early is RunStatus.PENDING
     assert rig.status(SLOT) is RunStatus.RUNNING
     assert looks(rig) == before + 1
-    assert rig.told("silver").count(EventName.VALIDATION_PASSED) == 1
+    assert rig.event_names("silver").count(EventName.VALIDATION_PASSED) == 1
 
 
 def test_wait__rule_that_has_to_pass_three_times__counts_looks(rig: Rig) -> None:
@@ -219,7 +219,7 @@ def test_wait__window_closes__fails_then_and_nothing_is_looked_at_after(rig: Rig
 def test_wait__held_while_it_is_ready__looked_at_and_not_woken_until_it_is_let_go(rig: Rig) -> None:
     land(rig)
     rig.stores.directives.hold(SLOT, by="ana", reason="audit")
-    push_unheard(rig)
+    push_without_notice(rig)
     rig.advance("5m")
     held = rig.status(SLOT)
     of_the_machine = evaluations_of_the_machine(rig)
@@ -273,7 +273,7 @@ def test_wait__no_one_at_the_lookout__machine_looks_at_every_interval() -> None:
 def test_wait__lookout_that_is_gone__machine_looks_by_itself_in_time(rig: Rig) -> None:
     rig.define(waiting_pipeline(readiness=replace(MINUTE, window=Seconds(86_400))))
     land(rig)
-    push_unheard(rig)
+    push_without_notice(rig)
 
     rig.env.advance(FALLBACK_SECONDS)
 
@@ -285,7 +285,7 @@ def test_wait__lookout_that_is_gone__machine_looks_by_itself_in_time(rig: Rig) -
 
 def test_tick__server_that_has_just_started__looks_at_who_waited_before(rig: Rig) -> None:
     land(rig)
-    push_unheard(rig)
+    push_without_notice(rig)
     rig.env.clock.advance(61.0)
 
     another_server(rig).tick()
@@ -298,7 +298,7 @@ def test_tick__who_waits_was_seen_by_another_process__found_in_time(rig: Rig) ->
     other = another_server(rig)
     other.tick()
     land(rig)
-    push_unheard(rig)
+    push_without_notice(rig)
 
     rig.env.clock.advance(RELOAD_SECONDS - 1)
     early = other.readiness_poller.tick()
@@ -440,7 +440,7 @@ def test_tick__row_of_a_waiter_that_makes_no_sense__others_are_looked_at(rig: Ri
 
 def test_tick__answer_that_cannot_be_given_now__is_given_a_little_later(rig: Rig) -> None:
     land(rig)
-    push_unheard(rig)
+    push_without_notice(rig)
     answer = rig.pipelines.waiters._answer
 
     def busy(_token: str, _output: dict[str, str]) -> None:
@@ -462,7 +462,7 @@ def test_tick__clock_that_jumps__looked_at_after_the_interval_at_the_latest(rig:
     land(rig)
     rig.advance("30s")
     rig.env.clock.step(seconds)
-    push_unheard(rig)
+    push_without_notice(rig)
 
     for _ in range(61):
         rig.env.clock.advance(1.0)

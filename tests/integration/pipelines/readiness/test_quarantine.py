@@ -30,8 +30,8 @@ class Rig:
     def __init__(self, store: SqliteStore) -> None:
         self.clock = virtual_clock()
         self.store = store
-        self.told: list[QuarantineCheck] = []
-        self.records = QuarantineRecords(store, self.clock, on_unreadable=self.told.append)
+        self.unreadable: list[QuarantineCheck] = []
+        self.records = QuarantineRecords(store, self.clock, on_unreadable=self.unreadable.append)
 
     def state(self, date: str, *, blocking: bool = False, pipeline_id: str = "orders") -> QuarantineState:
         return self.records.check(pipeline_id, date, blocking=blocking).state
@@ -148,7 +148,7 @@ def test_check__cannot_be_read__is_clean_and_reported(rig: Rig) -> None:
     check = rig.records.check("orders", "2026-03-03", blocking=True)
     assert check.state is CLEAN
     assert "closed" in check.problem
-    assert rig.told == [check]
+    assert rig.unreadable == [check]
     assert "could not be read" in check.reason
 
 
@@ -164,12 +164,12 @@ def test_check__who_is_reported_fails_too__is_clean_all_the_same(rig: Rig) -> No
 def test_check__read_well__notifies_no_one(rig: Rig) -> None:
     rig.records.put("orders", "2026-03-03", 5)
     assert rig.state("2026-03-03", blocking=True) is BLOCKED
-    assert rig.told == []
+    assert rig.unreadable == []
 
 
 def test_check__date_is_none__is_clean_and_reported(rig: Rig) -> None:
     assert rig.state("someday", blocking=True) is CLEAN
-    assert len(rig.told) == 1
+    assert len(rig.unreadable) == 1
 
 
 def test_prefixes__of_a_week__are_those_of_its_seven_days_in_both_forms() -> None:

@@ -134,7 +134,7 @@ def test_wait__change_between_looking_and_lying_down__is_seen_at_once() -> None:
 
         def interrupted(event: dict[str, object]) -> object:
             if event.get("mode") == "await-change" and not pushed:
-                # The stream tells of it before the waiter is there, and nobody is woken.
+                # The stream reports it before the waiter is registered, and wakes none.
                 pushed.append(rig.pipelines.sensors.push("silver", "orders", {"count": 10}))
                 for change in rig.read_stream():
                     rig.pipelines.router.on_change(change)

@@ -49,10 +49,10 @@ def _control(state: ControlState = ACTIVE, **more: Any) -> Control:
 def test_refusal__by_state_and_cause__lets_pass_what_someone_wants_by_hand(
     control: Control, cause: Cause, while_paused: bool, expected: str
 ) -> None:
-    told = refusal(control, cause, NOW_MS, while_paused=while_paused)
+    report = refusal(control, cause, NOW_MS, while_paused=while_paused)
 
-    assert told.startswith(expected)
-    assert bool(told) == bool(expected)
+    assert report.startswith(expected)
+    assert bool(report) == bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_pause__and_resume__are_kept_with_who_and_why(rig: Rig) -> None:
 
     assert (paused.state, paused.by, paused.reason, paused.since_ms) == (PAUSED, "ann", "migration", rig.now_ms)
     assert rig.controls.get("orders") == paused
-    assert rig.is_told()
+    assert rig.is_notified()
     item = rig.item("CONTROL#orders", "STATUS")
     assert item is not None
     assert (item["GSI1PK"], item["GSI1SK"]) == ("CONTROLS", "orders")
@@ -110,9 +110,9 @@ def test_pause__twice_in_the_same_words__reports_it_once(rig: Rig) -> None:
     first = rig.controls.pause("orders", by="ann", reason="migration")
 
     assert rig.controls.pause("orders", by="ann", reason="migration", also=[EVENT]) == first
-    assert not rig.is_told()
+    assert not rig.is_notified()
     assert rig.controls.resume("raw", by="ann", reason="why not", also=[EVENT]).version == 0
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_pause__in_other_words__keeps_when_it_began(rig: Rig) -> None:
@@ -129,7 +129,7 @@ def test_pause__of_what_the_breaker_stopped__leaves_it_stopped(rig: Rig) -> None
     rig.store.transact(writes)
 
     assert rig.controls.pause("orders", by="ann", reason="look", also=[EVENT]).state is TRIPPED
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 @pytest.mark.parametrize(("by", "reason"), [("", "why"), ("ann", ""), ("ann", "  "), ("ann", "x" * 1025)])

@@ -44,7 +44,7 @@ def test_hold__before_anything_began__keeps_it_from_beginning_until_it_is_approv
 
     assert held.hold is not None
     assert (held.hold.by, held.hold.reason, held.hold.order) == ("ann", "audit", Order.HOLD)
-    assert rig.is_told()
+    assert rig.is_notified()
     assert not _admits(rig)
     assert not _admits(rig, Cause.REPLAY, is_replay=True)
 
@@ -103,7 +103,7 @@ def test_orders__while_a_run_is_under_way__are_refused_and_say_what_to_do(rig: R
         ORDERS[name](rig.directives, SLOT, by="ann", reason="why", also=[EVENT])
 
     assert rig.log().status is RunStatus.PENDING
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_hold__once_the_job_is_being_started__is_too_late(rig: Rig) -> None:

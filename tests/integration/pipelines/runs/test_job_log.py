@@ -68,7 +68,7 @@ def test_note__with_an_event__writes_both(rig: Rig) -> None:
     rig.job_log.note(entry, also=[EVENT])
     rig.job_log.note(entry)
 
-    assert rig.is_told()
+    assert rig.is_notified()
     assert rig.job_log.ls(SLOT).entries == [entry]
 
 

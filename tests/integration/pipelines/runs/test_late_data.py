@@ -42,7 +42,7 @@ def _late(rig: Rig, **more: Any) -> LateArrival:
     [
         (None, 50, Arrival.FIRST),
         (_log(RunStatus.PENDING, attempts=0, run_id="", begun_at_ms=None), 50, Arrival.FIRST),
-        # The record that began the run, told of again when the run is done, is not late data.
+        # The record that started the run, delivered again after its end, is not late data.
         (_log(RunStatus.COMPLETED, succeeded_at_ms=200), 100, Arrival.KNOWN),
         (_log(RunStatus.RUNNING), 50, Arrival.KNOWN),
         (_log(RunStatus.PENDING), 150, Arrival.DURING),
@@ -71,7 +71,7 @@ def test_note__late_data__is_kept_with_an_entry_in_the_job_log(rig: Rig) -> None
     entry = rig.job_log.latest(SLOT)
     assert entry is not None
     assert (entry.event, entry.detail["sensor_key"]) == (JobEvent.LATE_DATA_ARRIVAL, "orders-complete")
-    assert rig.is_told()
+    assert rig.is_notified()
     rig.clock.advance(RETENTION_SECONDS + 1)
     assert rig.late_data.ls(SLOT) == []
 
@@ -84,7 +84,7 @@ def test_note__the_same_arrival_reported_again__is_noted_once(rig: Rig) -> None:
     assert sorted(map(str, outcomes)) == ["False"] * 4 + ["True"]
     assert rig.late_data.ls(SLOT) == [late]
     assert not rig.late_data.note(late, also=[EVENT])
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_note__other_arrivals_in_the_same_millisecond__are_all_noted(rig: Rig) -> None:

@@ -86,7 +86,7 @@ def test_lifecycle__job_done__reported_once(rig: Rig) -> None:
     rig.advance("10m")
 
     for name in (EventName.JOB_TRIGGERED, EventName.JOB_COMPLETED, EventName.PIPELINE_COMPLETED):
-        assert len(rig.told("silver", name)) == 1, name
+        assert len(rig.event_names("silver", name)) == 1, name
 
 
 def test_lifecycle__replayed_before_every_turn__goes_the_same_way() -> None:
@@ -147,7 +147,7 @@ def test_lifecycle__job_reports_its_end_itself__is_believed_at_once(rig: Rig) ->
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
     assert rig.jobs.polls == []
-    assert rig.told("silver", EventName.CALLBACK_RECEIVED)
+    assert rig.event_names("silver", EventName.CALLBACK_RECEIVED)
 
 
 def test_lifecycle__job_reports_its_end_twice_and_otherwise__the_first_word_counts(rig: Rig) -> None:
@@ -220,7 +220,7 @@ def test_lifecycle__window_closes__fails_and_can_begin_again_with_news(rig: Rig)
     assert run.category is FailureCategory.TIMEOUT
     assert "orders" in run.reason
     assert free
-    assert rig.told("silver", EventName.VALIDATION_EXHAUSTED)
+    assert rig.event_names("silver", EventName.VALIDATION_EXHAUSTED)
     assert rig.status(SLOT) is RunStatus.RUNNING
     assert rig.log(SLOT).attempts == 2
 
@@ -231,7 +231,7 @@ def test_lifecycle__window_closes__reported_as_a_failure_of_the_pipeline(rig: Ri
 
     rig.advance("10m")
 
-    assert rig.told("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
+    assert rig.event_names("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
     assert [event.detail["after"] for event in rig.events("silver", EventName.RUN_STATE_CHANGED)][-1] == "FAILED"
 
 
@@ -244,7 +244,7 @@ def test_lifecycle__hard_limit_on_waiting__ends_the_attempt_before_the_window_do
 
     assert rig.status(SLOT) is RunStatus.FAILED
     assert rig.run(SLOT).event is JobEvent.VALIDATION_EXHAUSTED
-    assert rig.told("silver", EventName.VALIDATION_TIMEOUT)
+    assert rig.event_names("silver", EventName.VALIDATION_TIMEOUT)
 
 
 def test_lifecycle__trait_that_cannot_be_found_out__fails_and_is_reported(rig: Rig) -> None:
@@ -255,7 +255,7 @@ def test_lifecycle__trait_that_cannot_be_found_out__fails_and_is_reported(rig: R
     rig.advance("1h")
 
     assert rig.status(SLOT) is RunStatus.FAILED
-    assert rig.told("silver", EventName.EVALUATOR_FAILED, EventName.VALIDATION_EXHAUSTED)
+    assert rig.event_names("silver", EventName.EVALUATOR_FAILED, EventName.VALIDATION_EXHAUSTED)
     assert rig.jobs.orders == []
 
 
@@ -298,9 +298,9 @@ def test_lifecycle__job_fails__tried_again_after_a_pause_that_grows(rig: Rig) ->
     assert [run.status for run in runs] == [RunStatus.FAILED] * 3
     pauses = [after.created_at_ms - (before.ended_at_ms or 0) for before, after in pairwise(runs)]
     assert pauses == [60_000, 120_000]
-    assert len(rig.told("silver", EventName.RETRY_SCHEDULED)) == 2
-    assert len(rig.told("silver", EventName.RETRY_EXHAUSTED)) == 1
-    assert len(rig.told("silver", EventName.PIPELINE_FAILED)) == 1
+    assert len(rig.event_names("silver", EventName.RETRY_SCHEDULED)) == 2
+    assert len(rig.event_names("silver", EventName.RETRY_EXHAUSTED)) == 1
+    assert len(rig.event_names("silver", EventName.PIPELINE_FAILED)) == 1
     assert rig.lock(SLOT) is None
 
 
@@ -348,7 +348,7 @@ def test_lifecycle__failure_that_trying_again_does_not_help__is_not_tried_again(
     rig.advance("1h")
 
     assert [run.reason for run in rig.runs(SLOT)] == ["syntax error"]
-    assert rig.told("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
+    assert rig.event_names("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
 
 
 def test_lifecycle__job_that_hangs__is_cancelled_when_the_window_closes(rig: Rig) -> None:
@@ -362,7 +362,7 @@ def test_lifecycle__job_that_hangs__is_cancelled_when_the_window_closes(rig: Rig
     run = rig.run(SLOT)
     assert (run.status, run.event) == (RunStatus.FAILED, JobEvent.JOB_POLL_EXHAUSTED)
     assert set(rig.jobs.cancelled) == {run.run_id}
-    assert rig.told("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
+    assert rig.event_names("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
     assert run.ended_at_ms is not None
     assert run.started_at_ms is not None
     assert 900_000 <= run.ended_at_ms - run.started_at_ms <= 905_000
@@ -426,7 +426,7 @@ def test_lifecycle__start_that_keeps_failing__ends_the_attempt_and_frees_the_per
     run = rig.run(SLOT)
     assert (run.status, run.event) == (RunStatus.FAILED, JobEvent.INFRA_TRIGGER_EXHAUSTED)
     assert len(rig.jobs.orders) == 5
-    assert rig.told("silver", EventName.TRIGGER_EXHAUSTED) == ["TRIGGER_EXHAUSTED"]
+    assert rig.event_names("silver", EventName.TRIGGER_EXHAUSTED) == ["TRIGGER_EXHAUSTED"]
     assert rig.lock(SLOT) is None
     # A new sensor begins it again, although its attempts are used up: the job never began.
     rig.jobs.start_errors.clear()
@@ -469,8 +469,8 @@ def test_lifecycle__definition_without_a_trigger__is_reported_and_closes_the_per
     land(rig)
 
     assert rig.status(SLOT) is RunStatus.FAILED
-    told = rig.events("silver", EventName.PIPELINE_FAILED)
-    assert [("no trigger" in str(event.detail)) for event in told] == [True]
+    events = rig.events("silver", EventName.PIPELINE_FAILED)
+    assert [("no trigger" in str(event.detail)) for event in events] == [True]
     assert rig.lock(SLOT) is None
 
 
@@ -489,7 +489,7 @@ def test_cancel__run_that_waits__ends_at_once(rig: Rig, minutes: int) -> None:
     assert rig.status(SLOT) is RunStatus.CANCELLED
     assert rig.lock(SLOT) is None
     assert rig.ended(the_execution(rig)) is ExecutionStatus.SUCCEEDED
-    assert rig.told("silver", EventName.RUN_CANCELLED) == ["RUN_CANCELLED"]
+    assert rig.event_names("silver", EventName.RUN_CANCELLED) == ["RUN_CANCELLED"]
 
 
 def test_cancel__run_whose_job_runs__ends_the_job_too(rig: Rig) -> None:
@@ -601,10 +601,10 @@ def test_lifecycle__step_of_the_lifecycle_that_fails_for_good__frees_the_period_
     assert rig.lock(SLOT) is None
     assert rig.run(SLOT).status is RunStatus.FAILED
     assert "disk on fire" in rig.run(SLOT).reason
-    assert rig.told("silver", EventName.INFRA_FAILURE) == ["INFRA_FAILURE"]
+    assert rig.event_names("silver", EventName.INFRA_FAILURE) == ["INFRA_FAILURE"]
     # Nothing follows by itself, and nothing says that it would.
-    assert rig.told("silver", EventName.RETRY_SCHEDULED) == []
-    assert rig.told("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
+    assert rig.event_names("silver", EventName.RETRY_SCHEDULED) == []
+    assert rig.event_names("silver", EventName.PIPELINE_FAILED) == ["PIPELINE_FAILED"]
     assert rig.ended(the_execution(rig)) is ExecutionStatus.FAILED
 
 
@@ -625,7 +625,7 @@ def test_lifecycle__lock_cannot_be_released__run_stays_what_it_is_and_it_is_repo
     rig.advance("3h")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
-    assert rig.told("silver", EventName.LOCK_NOT_RELEASED) == ["LOCK_NOT_RELEASED"]
+    assert rig.event_names("silver", EventName.LOCK_NOT_RELEASED) == ["LOCK_NOT_RELEASED"]
     assert rig.ended(the_execution(rig)) is ExecutionStatus.SUCCEEDED
 
 
@@ -633,7 +633,7 @@ def test_lifecycle__lock_cannot_be_released__run_stays_what_it_is_and_it_is_repo
 
 
 def test_absence__longer_than_a_lock_lasts__job_that_succeeded_meanwhile_has_succeeded(rig: Rig) -> None:
-    # Nobody has taken the period over: whose it was, it still is.
+    # The period was not taken over: its owner is the same.
     rig.define(pipeline())
     land(rig)
     rig.jobs.succeed()
@@ -642,7 +642,7 @@ def test_absence__longer_than_a_lock_lasts__job_that_succeeded_meanwhile_has_suc
     rig.advance("10m")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
-    assert rig.told("silver", EventName.INFRA_FAILURE) == []
+    assert rig.event_names("silver", EventName.INFRA_FAILURE) == []
     assert rig.lock(SLOT) is None
 
 
@@ -654,7 +654,7 @@ def test_absence__longer_than_the_window__run_that_waited_is_reported_as_that(ri
     rig.advance("10m")
 
     assert rig.run(SLOT).event is JobEvent.VALIDATION_EXHAUSTED
-    assert rig.told("silver", EventName.INFRA_FAILURE) == []
+    assert rig.event_names("silver", EventName.INFRA_FAILURE) == []
 
 
 def test_absence__between_the_lock_and_the_run__request_is_not_lost(rig: Rig) -> None:
@@ -699,7 +699,7 @@ def test_absence__and_another_took_over__the_first_does_no_harm(rig: Rig) -> Non
     assert rig.status(SLOT) is RunStatus.PENDING
 
 
-# SLA: told, never enforced, and never in the way.
+# SLA: reported, never enforced, and never blocking.
 
 
 def test_lifecycle__sla_with_a_duration_alone_and_no_arrival__ends(rig: Rig) -> None:
@@ -733,7 +733,7 @@ def test_lifecycle__sla_of_any_form__machine_finds_all_that_it_reads(rig: Rig, s
     rig.advance("1m")
 
     assert rig.ended(the_execution(rig)) is ExecutionStatus.SUCCEEDED
-    # D7: the zone is passed to whoever cancels, as to whoever schedules.
+    # D7: the zone is passed to the canceller as to the scheduler.
     assert {call["sla"]["timezone"] for call in rig.sla_calls} == {sla.timezone or "America/New_York"}
 
 
@@ -787,7 +787,7 @@ def test_lifecycle__sla_monitor_that_fails__job_goes_on_and_it_is_reported() -> 
         rig.advance("2h")
 
         assert rig.status(SLOT) is RunStatus.COMPLETED
-        assert len(rig.told("silver", EventName.INFRA_FAILURE)) == 2
+        assert len(rig.event_names("silver", EventName.INFRA_FAILURE)) == 2
         assert rig.lock(SLOT) is None
 
 
@@ -801,7 +801,7 @@ def test_dry_run__ready__says_what_would_be_started_and_starts_nothing(rig: Rig)
     rig.advance("1h")
 
     assert rig.jobs.orders == []
-    assert rig.told("silver", EventName.DRY_RUN_WOULD_TRIGGER, EventName.DRY_RUN_COMPLETED) == [
+    assert rig.event_names("silver", EventName.DRY_RUN_WOULD_TRIGGER, EventName.DRY_RUN_COMPLETED) == [
         "DRY_RUN_WOULD_TRIGGER",
         "DRY_RUN_COMPLETED",
     ]
@@ -860,7 +860,7 @@ def test_rerun__of_a_done_period__does_it_again(rig: Rig) -> None:
         (Cause.RERUN, RunStatus.COMPLETED),
     ]
     assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
-    assert rig.told("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
+    assert rig.event_names("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
 
 
 def test_rerun__beyond_its_budget__is_rejected_and_reported(rig: Rig) -> None:
@@ -871,8 +871,8 @@ def test_rerun__beyond_its_budget__is_rejected_and_reported(rig: Rig) -> None:
 
     assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REJECTED
     assert rig.log(SLOT).attempts == 1
-    (told,) = rig.events("silver", EventName.RERUN_REJECTED)
-    assert "budget is 0" in told.detail["refusal"]
+    (events,) = rig.events("silver", EventName.RERUN_REJECTED)
+    assert "budget is 0" in events.detail["refusal"]
     assert rig.lock(SLOT) is None
 
 
@@ -882,12 +882,12 @@ def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_reporte
         rig.stores.reruns.request(SLOT, RerunReason.DATA_DRIFT)
         rig.advance("2m")
 
-    assert rig.told("silver", EventName.RERUN_ACCEPTED, EventName.RERUN_REJECTED) == [
+    assert rig.event_names("silver", EventName.RERUN_ACCEPTED, EventName.RERUN_REJECTED) == [
         "RERUN_ACCEPTED",
         "RERUN_REJECTED",
     ]
-    (told,) = rig.events("silver", EventName.RERUN_CAP_REACHED)
-    assert (told.detail["reason"], told.detail["limit"]) == ("data-drift", 1)
+    (events,) = rig.events("silver", EventName.RERUN_CAP_REACHED)
+    assert (events.detail["reason"], events.detail["limit"]) == ("data-drift", 1)
 
 
 def test_run__begun_by_hand__keeps_what_was_said_about_it(rig: Rig) -> None:
@@ -909,7 +909,7 @@ def test_rerun__while_its_period_is_locked__costs_nothing_and_is_not_accepted_be
     rig.pump()
 
     assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
-    assert rig.told("silver", EventName.RERUN_ACCEPTED) == []
+    assert rig.event_names("silver", EventName.RERUN_ACCEPTED) == []
     assert rig.log(SLOT).reruns == {}
 
 
@@ -967,7 +967,7 @@ def test_monitoring__nothing_changes__ends_by_itself(rig: Rig) -> None:
     rig.advance("11m")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
-    assert rig.told("silver", EventName.MONITORING_STARTED, EventName.MONITORING_COMPLETED) == [
+    assert rig.event_names("silver", EventName.MONITORING_STARTED, EventName.MONITORING_COMPLETED) == [
         "MONITORING_STARTED",
         "MONITORING_COMPLETED",
     ]
@@ -980,7 +980,7 @@ def test_monitoring__traits_no_longer_hold__the_period_is_done_again(rig: Rig) -
 
     rig.push_trait("silver", "fresh", "FAIL")
     rig.advance("2m")
-    drifted = rig.told("silver", EventName.MONITORING_DRIFT_DETECTED)
+    drifted = rig.event_names("silver", EventName.MONITORING_DRIFT_DETECTED)
     rig.push_trait("silver", "fresh", "PASS")
     rig.advance("2m")
 

@@ -43,7 +43,7 @@ def test_acquire__someone_else_has_it__is_refused_and_writes_nothing(rig: Rig) -
     rig.lock("exec-1")
 
     assert rig.locks.acquire(KEY, "exec-2", HOUR, also=[EVENT]) is None
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_acquire__by_many_at_once__is_won_by_one(rig: Rig) -> None:  # bug 18
@@ -64,7 +64,7 @@ def test_acquire__again_by_who_has_it__is_the_same_hold_and_kept_longer(rig: Rig
     assert again is not None
     assert again.token == first.token
     assert again.expires_at == first.expires_at + 600
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_acquire__what_comes_with_it_is_refused__takes_nothing(rig: Rig) -> None:
@@ -87,10 +87,10 @@ def test_acquire__as_time_passes__is_possible_once_the_other_has_run_out_and_not
 def test_release__by_its_holder__frees_it_at_once(rig: Rig) -> None:  # bug 17
     lock = rig.lock("exec-1")
 
-    # The execution could not be started: whoever took the lock lets it go.
+    # The execution could not be started: the holder releases the lock.
     assert rig.locks.release(KEY, lock.token, also=[EVENT])
 
-    assert rig.is_told()
+    assert rig.is_notified()
     assert rig.locks.acquire(KEY, "exec-2", HOUR) is not None
 
 
@@ -102,7 +102,7 @@ def test_release__after_a_pause_in_which_another_took_it__leaves_it_to_the_other
     assert not rig.locks.release(KEY, paused.token, also=[EVENT])
 
     assert rig.locks.find(KEY) == other
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_release__of_an_earlier_hold_of_the_same_execution__leaves_the_present_one(rig: Rig) -> None:  # bug 21
@@ -193,7 +193,7 @@ def test_held__while_it_lasts__lets_writes_pass_and_refuses_them_afterwards(rig:
     with pytest.raises(ConflictError):
         rig.store.transact([held(KEY, lock.token), EVENT])
 
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_locks__of_other_periods__are_other_locks(rig: Rig) -> None:

@@ -39,7 +39,7 @@ def test_put__the_first__is_a_row_of_its_own_date_that_the_stream_reports(rig: R
     assert item is not None
     assert item["ttl"] == rig.now_ms // 1000 + RETENTION_SECONDS
     assert _kinds(rig) == [ChangeKind.INSERT]
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_put__where_one_is__changes_nothing_and_reports_nothing(rig: Rig) -> None:
@@ -48,7 +48,7 @@ def test_put__where_one_is__changes_nothing_and_reports_nothing(rig: Rig) -> Non
 
     assert second == Placed(first.marker, is_new=False)
     assert _kinds(rig) == [ChangeKind.INSERT]
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_put__by_many_at_once__is_new_to_one(rig: Rig) -> None:
@@ -66,7 +66,7 @@ def test_put_again__where_one_is__asks_once_more(rig: Rig) -> None:
     assert (again.version, again.source) == (2, "cascade:raw")
     assert rig.markers.find(SLOT) == again
     assert _kinds(rig) == [ChangeKind.INSERT, ChangeKind.MODIFY]
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_put_again__by_many_at_once__counts_each(rig: Rig) -> None:

@@ -158,7 +158,7 @@ def test_decide_rerun__after_a_success__asks_for_something_new(
             False,
             RerunRule.MONITORED,
         ),
-        # Left open by one whose lock ran out: nobody is at it.
+        # Left open by an execution whose lock expired: none runs it.
         (Situation(budgets=Budgets()), _log(status=RunStatus.RUNNING), False, RerunRule.ALLOWED),
         (Situation(budgets=Budgets()), None, False, RerunRule.ALLOWED),
     ],
@@ -229,7 +229,7 @@ def test_request__the_first__is_kept_as_truth_copy_and_request(rig: Rig) -> None
     assert item is not None
     assert item["rerun_id"] == rerun.rerun_id
     assert rig.item(f"RERUN#{rerun.rerun_id}", "STATE") is not None
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_request__while_one_waits__is_that_one(rig: Rig) -> None:  # bug 61
@@ -238,7 +238,7 @@ def test_request__while_one_waits__is_that_one(rig: Rig) -> None:  # bug 61
     assert rig.reruns.request(SLOT, DRIFT, also=[EVENT]) == first
     assert rig.reruns.request(SLOT, MANUAL, by="ann") == first
     assert rig.reruns.pending(SLOT) == first
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_request__by_many_sensors_at_once__is_one_rerun(rig: Rig) -> None:  # bug 61
@@ -294,7 +294,7 @@ def test_pending__the_request_was_deleted__asks_for_nothing(rig: Rig) -> None:  
     rig.store.delete(PIPELINES, Key("PIPELINE#orders", "RERUN_REQUEST#daily#2026-03-03"))
 
     (removed,) = [each for each in rig.store.changes(PIPELINES, "r").changes if each.kind is ChangeKind.REMOVE]
-    # What is told of is what was there; there is no row to adopt.
+    # The event names the earlier run; there is no row to adopt.
     assert removed.new is None
     assert rig.reruns.pending(SLOT) is None
     assert rig.runs.log(SLOT) is None
@@ -320,7 +320,7 @@ def test_judge__with_the_lock__accepts_charges_and_notes_in_one(rig: Rig) -> Non
     entry = rig.job_log.latest(SLOT)
     assert entry is not None
     assert entry.event is JobEvent.RERUN_ACCEPTED
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_judge__without_the_lock__burns_no_budget(rig: Rig) -> None:  # bugs 24, 25
@@ -332,7 +332,7 @@ def test_judge__without_the_lock__burns_no_budget(rig: Rig) -> None:  # bugs 24,
     assert judgement.rerun.status is RerunStatus.REQUESTED
     assert rig.runs.log(SLOT) is None
     assert rig.job_log.latest(SLOT) is None
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_judge__the_lock_was_lost_meanwhile__burns_no_budget(rig: Rig) -> None:  # bugs 24, 25
@@ -346,7 +346,7 @@ def test_judge__the_lock_was_lost_meanwhile__burns_no_budget(rig: Rig) -> None: 
 
     assert rig.reruns.get(rerun.rerun_id) == rerun
     assert rig.runs.log(SLOT) is None
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_judge__again_by_the_same_execution__goes_on_and_charges_once(rig: Rig) -> None:
@@ -358,7 +358,7 @@ def test_judge__again_by_the_same_execution__goes_on_and_charges_once(rig: Rig) 
 
     assert again == first
     assert rig.log().reruns == {"manual": 1}
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_judge__by_a_second_execution_for_the_same_request__does_not_go_on(rig: Rig) -> None:  # D11
@@ -449,7 +449,7 @@ def test_judge__a_rejection__needs_no_lock_and_is_written_once(rig: Rig) -> None
 
     assert (first.proceeds, first.rerun.status) == (False, RerunStatus.REJECTED)
     assert again.rerun == first.rerun
-    assert rig.is_told()
+    assert rig.is_notified()
     assert len(rig.job_log.ls(SLOT).entries) == 1
 
 
@@ -490,5 +490,5 @@ def test_rerun__accepted__is_admitted_once_and_ends_with_its_run(rig: Rig) -> No
     ended = rig.reruns.get(accepted.rerun_id)
     assert (ended.status, ended.run_id) == (RerunStatus.COMPLETED, run.run_id)
     assert rig.reruns.ending_writes(ended, run_id=run.run_id, is_success=False) == []
-    # The same rerun told of once more finds the period done, and leaves it so.
+    # The same rerun, reported again, finds the period done and changes nothing.
     assert not admit(rig.log(), asks, RetryPolicy()).proceeds

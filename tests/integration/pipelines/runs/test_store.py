@@ -62,21 +62,21 @@ def test_create__the_first_attempt__is_pending_with_a_copy_and_a_log(rig: Rig) -
     log = rig.log()
     assert (log.status, log.attempts, log.run_id, log.by) == (RunStatus.PENDING, 1, run.run_id, "ann")
     assert [each.run_id for each in log.history] == [run.run_id]
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_create__again_under_the_same_hold__is_the_same_attempt(rig: Rig) -> None:  # bug 39
     start = _start(rig)
     run = rig.runs.create(start)
-    told: list[Run] = []
+    received: list[Run] = []
 
     def event(begun: Run, _log: RunLog) -> list[Write]:
-        told.append(begun)
+        received.append(begun)
         return []
 
     assert rig.runs.create(start, also=event) == run
     assert rig.log().attempts == 1
-    assert told == []
+    assert received == []
 
 
 def test_create__again_after_the_run_was_cancelled__does_not_begin_another(rig: Rig) -> None:
@@ -115,7 +115,7 @@ def test_create__the_lock_was_lost__is_refused_and_writes_nothing(rig: Rig) -> N
         rig.runs.create(start, also=[EVENT])
 
     assert rig.runs.log(SLOT) is None
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_create__a_run_was_left_open_by_one_whose_lock_ran_out__ends_that_one_with_it(rig: Rig) -> None:  # D28
@@ -168,9 +168,9 @@ def test_create__what_comes_with_it__sees_the_run_and_the_log_as_they_will_stand
 
     run = rig.runs.create(_start(rig, "exec-2"), also=event)
 
-    told = rig.item("PIPELINE#orders", "EVENT#1#e1")
-    assert told is not None
-    assert (told["run_id"], told["attempt"]) == (run.run_id, 2)
+    events = rig.item("PIPELINE#orders", "EVENT#1#e1")
+    assert events is not None
+    assert (events["run_id"], events["attempt"]) == (run.run_id, 2)
 
 
 # Moving.
@@ -208,7 +208,7 @@ def test_move__where_it_cannot_go__is_refused(rig: Rig, status: RunStatus, to: R
 
     assert refused.value.current is not None
     assert rig.runs.get(run.run_id) == run
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def _way_to(status: RunStatus) -> list[RunStatus]:
@@ -242,7 +242,7 @@ def test_move__the_event_of_a_lost_race__is_not_written(rig: Rig) -> None:
     with pytest.raises(VersionConflictError, match="TRIGGERING at version 2"):
         rig.runs.move(run, RunStatus.CANCELLED, also=[EVENT])
 
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_move__the_log_changes_meanwhile_for_other_reasons__goes_through(rig: Rig) -> None:
@@ -259,7 +259,7 @@ def test_move__the_log_changes_meanwhile_for_other_reasons__goes_through(rig: Ri
     log = rig.log()
     assert (log.status, log.hold is not None) == (RunStatus.TRIGGERING, True)
     assert rig.runs.get(run.run_id) == moved
-    assert rig.is_told()
+    assert rig.is_notified()
 
 
 def test_move__under_a_lock_that_was_lost__is_refused(rig: Rig) -> None:  # bug 21
@@ -271,7 +271,7 @@ def test_move__under_a_lock_that_was_lost__is_refused(rig: Rig) -> None:  # bug 
         rig.runs.move(run, RunStatus.TRIGGERING, lock_token=run.lock_token, also=[EVENT])
 
     assert rig.runs.get(run.run_id) == run
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 def test_move__under_the_lock_it_began_with__goes_through(rig: Rig) -> None:
@@ -296,7 +296,7 @@ def test_move__of_a_run_that_another_has_followed__leaves_the_period_to_that(rig
     rig.clock.advance(HOUR + 1)
     second = rig.runs.move(rig.begin("exec-2"), RunStatus.TRIGGERING)
 
-    # The first wakes up and wants to say that it has failed: it has been ended, and is told so.
+    # The first one resumes and reports a failure: it was ended meanwhile, and the report is refused.
     with pytest.raises(VersionConflictError):
         rig.runs.move(first, RunStatus.FAILED)
 
@@ -437,7 +437,7 @@ def test_close__what_no_one_began__fails_it_once(rig: Rig) -> None:  # bug 20
 
     assert closed is not None
     assert (rig.log(), rig.log().status, rig.log().attempts) == (closed, RunStatus.FAILED, 0)
-    assert rig.is_told()
+    assert rig.is_notified()
     assert rig.runs.close(SLOT, "again") is None
 
 
@@ -477,7 +477,7 @@ def test_close__where_a_run_was_begun__leaves_it_alone(rig: Rig) -> None:
 
     assert rig.runs.close(SLOT, "late", also=[EVENT]) is None
     assert rig.log().status is RunStatus.PENDING
-    assert not rig.is_told()
+    assert not rig.is_notified()
 
 
 # Reading.

@@ -69,7 +69,7 @@ json.dump({"status": "FAIL", "value": asked, "reason": "not yet", "more": 1}, sy
 def test_process__ends_with_a_code__is_an_error_of_its_category(code: int, category: FailureCategory) -> None:
     answer = run(f"import sys; print('{PASS}'); print('no such\\x1b[31m table', file=sys.stderr); sys.exit({code})")
     assert (answer.status, answer.category) == (TraitStatus.ERROR, category)
-    # bug 82: what it said is told, without what would paint a terminal.
+    # bug 82: its output is reported without terminal escapes.
     assert f"ended with {code}" in answer.reason
     assert "no such [31m table" in answer.reason
     assert "\x1b" not in answer.reason

@@ -90,8 +90,8 @@ def pass_minutes(rig: WatchRig, minutes: int, *alive: HeartbeatSource) -> list[H
     return found
 
 
-def told(rig: WatchRig) -> list[str]:
-    return rig.told(INFRASTRUCTURE)
+def infrastructure_events(rig: WatchRig) -> list[str]:
+    return rig.event_names(INFRASTRUCTURE)
 
 
 def test_watch__watchdog_dies__server_reports_once_and_once_more_when_it_is_back(rig: WatchRig) -> None:
@@ -101,7 +101,7 @@ def test_watch__watchdog_dies__server_reports_once_and_once_more_when_it_is_back
     back = pass_minutes(rig, 10, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
 
     assert (silence, back) == ([HeartbeatChange.FELL_SILENT], [HeartbeatChange.RECOVERED])
-    assert told(rig) == [EventName.WATCHDOG_SILENT, EventName.WATCHDOG_RECOVERED]
+    assert infrastructure_events(rig) == [EventName.WATCHDOG_SILENT, EventName.WATCHDOG_RECOVERED]
 
 
 def test_watch__server_dies_twice__each_silence_is_reported_once(rig: WatchRig) -> None:
@@ -110,7 +110,7 @@ def test_watch__server_dies_twice__each_silence_is_reported_once(rig: WatchRig) 
         pass_minutes(rig, 30, HeartbeatSource.WATCHDOG)
         pass_minutes(rig, 5, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
 
-    assert told(rig) == [EventName.SERVER_SILENT, EventName.SERVER_RECOVERED] * 2
+    assert infrastructure_events(rig) == [EventName.SERVER_SILENT, EventName.SERVER_RECOVERED] * 2
 
 
 def test_watch__a_watchdog_that_never_came__is_missed_too(rig: WatchRig) -> None:
@@ -123,7 +123,7 @@ def test_watch__both_slept_with_the_machine__no_one_is_accused(rig: WatchRig) ->
 
     pass_minutes(rig, 5, HeartbeatSource.SERVER, HeartbeatSource.WATCHDOG)
 
-    assert told(rig) == []
+    assert infrastructure_events(rig) == []
 
 
 def test_watch__an_observer_that_is_started_anew_for_every_look__still_sees_the_silence(rig: WatchRig) -> None:
@@ -145,7 +145,7 @@ def test_watch__two_servers_see_it_at_once__one_reports(rig: WatchRig) -> None:
     changes = [heartbeats(rig, read).watch(own, HeartbeatSource.WATCHDOG) for _ in range(2)]
 
     assert changes == [HeartbeatChange.FELL_SILENT, None]
-    assert told(rig) == [EventName.WATCHDOG_SILENT]
+    assert infrastructure_events(rig) == [EventName.WATCHDOG_SILENT]
 
 
 def test_degrade__the_same_checks_fail_for_an_hour__reported_once_then_recovered(rig: WatchRig) -> None:
@@ -158,5 +158,9 @@ def test_degrade__the_same_checks_fail_for_an_hour__reported_once_then_recovered
         rig.env.clock.advance(300)
 
     assert outcomes == [True, False, False, False, True, True, False]
-    assert told(rig) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
+    assert infrastructure_events(rig) == [
+        EventName.WATCHDOG_DEGRADED,
+        EventName.WATCHDOG_DEGRADED,
+        EventName.WATCHDOG_RECOVERED,
+    ]
     assert [event.detail.get("checks") for event in rig.events(INFRASTRUCTURE)] == ["a, b", "a, c", None]

@@ -168,7 +168,7 @@ def test_decide_liveness__watched_after_its_success__is_not_stuck_within_its_win
         (None, a_lock(10), False, LivenessFinding.GONE),
         (None, a_lock(10), True, LivenessFinding.FINE),
         (a_run(RunStatus.COMPLETED, 10), a_lock(12), False, LivenessFinding.GONE),
-        # Nobody says which execution it was.
+        # The execution is not named.
         (a_run(RunStatus.PENDING, 10), None, None, LivenessFinding.FINE),
         (a_run(RunStatus.PENDING, 40), None, None, LivenessFinding.STUCK),
     ],
@@ -267,12 +267,12 @@ def test_pursuits__a_run_makes_no_progress__is_reported_once_and_again_for_anoth
     run = rig.begin_alone()
     rig.watchdog = _with_open(rig)
     rig.watch(until="2026-03-03T11:00:00+00:00")
-    told = rig.count(EventName.RUN_STUCK)
+    response = rig.count(EventName.RUN_STUCK)
     rig.move(rig.stores.runs.get(run.run_id), RunStatus.TRIGGERING)
     rig.watch(until="2026-03-03T13:00:00+00:00")
 
     events = rig.events("gold", EventName.RUN_STUCK)
-    assert told == 1
+    assert response == 1
     assert [(event.detail["status"], event.detail["since"]) for event in events] == [
         ("PENDING", "2026-03-03T09:00:00.000Z"),
         ("TRIGGERING", "2026-03-03T11:00:00.000Z"),
@@ -286,7 +286,7 @@ def _with_open(rig: WatchRig) -> Watchdog:
 
 
 def test_pursuits__execution_is_gone__run_ends_lock_is_let_go_and_it_is_tried_again(rig: WatchRig) -> None:
-    # bug 17, bug 22: neither held for hours, nor begun beside a run that goes on. D9: it is told, and tried again.
+    # bug 17, bug 22: neither held for hours, nor begun beside a run that goes on. D9: it is reported and retried.
     rig.define(gold())
     rig.set_clock("2026-03-03T09:00:30+00:00")
     rig.begin_alone(execution="gone")
@@ -300,7 +300,7 @@ def test_pursuits__execution_is_gone__run_ends_lock_is_let_go_and_it_is_tried_ag
     assert rig.status(SLOT) is RunStatus.COMPLETED
     assert [run.cause for run in rig.runs(SLOT)] == [Cause.CRON, Cause.RECOVERY]
     names = (EventName.SFN_TIMEOUT, EventName.WATCHDOG_RETRIGGER)
-    assert rig.told("gold", *names) == list(names)
+    assert rig.event_names("gold", *names) == list(names)
 
 
 def test_pursuits__execution_is_gone_and_the_job_succeeded_meanwhile__the_run_is_completed(rig: WatchRig) -> None:
@@ -356,7 +356,7 @@ def test_pursuits__a_lock_taken_over_by_another__is_not_let_go_on_behalf_of_the_
 
 
 def test_pursuits__validation_exhausted__ends_the_period_and_its_lock(rig: WatchRig) -> None:
-    # D8: it was left running, later data was ignored, and hours later it was told as timed out.
+    # D8: it was left running, later data was ignored, and hours later it was reported as timed out.
     rig.define(waiting_pipeline(retry=NO_RETRY))
     rig.push("silver", "landed", date=DATE)
     rig.watch(until="2026-03-03T14:00:00+00:00")
@@ -395,7 +395,7 @@ def test_pursuits__a_run_that_goes_well__is_looked_after_and_forgotten(rig: Watc
     rig.watch(until="2026-03-03T10:00:00+00:00")
 
     assert (during, rig.watched()) == ({FollowupKind.LIVENESS}, set())
-    assert not set(rig.told("gold")) & {EventName.SFN_TIMEOUT, EventName.RUN_STUCK, EventName.WATCHDOG_RETRIGGER}
+    assert not set(rig.event_names("gold")) & {EventName.SFN_TIMEOUT, EventName.RUN_STUCK, EventName.WATCHDOG_RETRIGGER}
 
 
 # Failed runs.
@@ -555,7 +555,7 @@ def test_arrivals__dry_run_or_excluded__nothing_is_begun(rig: WatchRig, fields: 
 
 
 def test_arrivals__without_a_period_just_before_midnight__is_for_the_day_it_came_on(rig: WatchRig) -> None:
-    # The date is that of the record, not of whoever reads it after midnight.
+    # The date is that of the record, not of a reader after midnight.
     rig.define(pipeline())
     rig.jobs.is_sync = True
     rig.set_clock("2026-03-03T23:58:00+00:00")
@@ -636,12 +636,12 @@ def test_relative_sla__data_came_and_nothing_was_done__is_warned_of_and_breached
     rig.push("silver", "landed", date=DATE, hour="07")
     rig.stores.controls.resume("silver", by="ana", reason="now")
     rig.watch(until="2026-03-03T08:44:00+00:00")
-    early = rig.told("silver", EventName.RELATIVE_SLA_WARNING)
+    early = rig.event_names("silver", EventName.RELATIVE_SLA_WARNING)
     rig.watch(until="2026-03-03T09:10:00+00:00")
 
     names = (EventName.RELATIVE_SLA_WARNING, EventName.RELATIVE_SLA_BREACH)
     assert early == []
-    assert rig.told("silver", *names) == list(names)
+    assert rig.event_names("silver", *names) == list(names)
     assert rig.verdict(slot, RELATIVE) == "MISSED"
     assert rig.events("silver", names[1])[0].detail["deadline"] == "2026-03-03T09:00:00.000Z"
 
@@ -653,7 +653,7 @@ def test_relative_sla__done_in_time__is_met_once(rig: WatchRig) -> None:
     rig.watch(until="2026-03-03T10:00:00+00:00")
 
     assert rig.verdict(STREAM, RELATIVE) == "MET"
-    assert rig.told("silver", EventName.SLA_MET, EventName.RELATIVE_SLA_BREACH) == [EventName.SLA_MET]
+    assert rig.event_names("silver", EventName.SLA_MET, EventName.RELATIVE_SLA_BREACH) == [EventName.SLA_MET]
 
 
 def test_relative_sla__the_sensor_comes_again__counts_from_the_first(rig: WatchRig) -> None:
@@ -732,13 +732,13 @@ def test_feed__reported_everything_twice__nothing_is_reported_or_begun_twice(rig
     rig.pipelines.sensors.push("silver", "landed", {"date": DATE})
     lose_the_stream(rig)
     rig.watch(until="2026-03-03T12:00:00+00:00")
-    before = (rig.told("silver"), rig.told("gold"), list(rig.jobs.begun))
+    before = (rig.event_names("silver"), rig.event_names("gold"), list(rig.jobs.begun))
     rig.store.checkpoint(PIPELINES, "watchdog", "0")
     for _ in range(3):
         rig.tick()
     rig.watch(until="2026-03-03T13:30:00+00:00")
 
-    assert (rig.told("silver"), rig.told("gold"), rig.jobs.begun) == before
+    assert (rig.event_names("silver"), rig.event_names("gold"), rig.jobs.begun) == before
 
 
 def test_feed__sensor_of_a_pipeline_that_begins_otherwise__is_no_arrival(rig: WatchRig) -> None:

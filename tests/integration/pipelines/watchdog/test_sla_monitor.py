@@ -110,7 +110,7 @@ def test_schedule__pipeline_or_schedule_that_is_gone__expects_nothing(rig: Watch
 
 
 @pytest.mark.parametrize(
-    ("minutes", "verdict", "margin", "warned", "told"),
+    ("minutes", "verdict", "margin", "warned", "expected_events"),
     [
         (10, "MET", 3_000.0, False, [EventName.SLA_MET]),
         (40, "MET", 1_200.0, True, [EventName.SLA_MET]),
@@ -120,7 +120,7 @@ def test_schedule__pipeline_or_schedule_that_is_gone__expects_nothing(rig: Watch
     ],
 )
 def test_cancel__run_succeeded__is_judged_by_when(
-    rig: WatchRig, minutes: int, verdict: str, margin: float, warned: bool, told: list[str]
+    rig: WatchRig, minutes: int, verdict: str, margin: float, warned: bool, expected_events: list[str]
 ) -> None:
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T09:00:00+00:00")
@@ -133,12 +133,12 @@ def test_cancel__run_succeeded__is_judged_by_when(
     assert [(each["verdict"], each["marginSeconds"], each["warned"]) for each in answers] == [
         (verdict, margin, warned)
     ] * 3
-    assert rig.told("gold", EventName.SLA_MET, EventName.SLA_BREACH) == told
+    assert rig.event_names("gold", EventName.SLA_MET, EventName.SLA_BREACH) == expected_events
 
 
 @pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.CANCELLED])
 def test_cancel__failed_before_the_deadline__is_open_and_never_met(rig: WatchRig, status: RunStatus) -> None:
-    # bug 8, D6: a run that failed in time was told as met, and nobody watched it any more.
+    # bug 8, D6: a run that failed in time was reported as met and no longer watched.
     rig.define(gold(sla=BY_TEN, retry=ONE_TRY))
     rig.set_clock("2026-03-03T09:00:00+00:00")
     rig.move(rig.begin_alone(), status)
@@ -149,7 +149,7 @@ def test_cancel__failed_before_the_deadline__is_open_and_never_met(rig: WatchRig
 
     assert (answer["verdict"], answer["marginSeconds"]) == ("OPEN", None)
     assert rig.verdict(kind=COMPLETION) == "MISSED"
-    assert rig.told("gold", EventName.SLA_MET, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
+    assert rig.event_names("gold", EventName.SLA_MET, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
 
 
 def test_cancel__never_ran__is_not_met(rig: WatchRig) -> None:
@@ -164,7 +164,7 @@ def test_cancel__never_ran__is_not_met(rig: WatchRig) -> None:
 
 
 def test_cancel__late_after_the_watchdog_reported_it__the_verdict_stays(rig: WatchRig) -> None:
-    # A late completion was told as met after it had been told as breached, because the deadline was rolled on.
+    # A late completion was reported as met after it had been reported as breached, because the deadline was rolled on.
     rig.define(gold(sla=BY_TEN, trigger=replace(COMMAND, poll_window=Seconds(14_400))))
     rig.watch(until="2026-03-03T10:10:00+00:00")
     rig.jobs.succeed()
@@ -173,7 +173,7 @@ def test_cancel__late_after_the_watchdog_reported_it__the_verdict_stays(rig: Wat
     assert rig.status(SLOT) is RunStatus.COMPLETED
     assert rig.verdict(kind=COMPLETION) == "MISSED"
     assert [call["mode"] for call in rig.sla_calls] == ["schedule", "cancel"]
-    assert rig.told("gold", EventName.SLA_WARNING, EventName.SLA_MET, EventName.SLA_BREACH) == [
+    assert rig.event_names("gold", EventName.SLA_WARNING, EventName.SLA_MET, EventName.SLA_BREACH) == [
         EventName.SLA_WARNING,
         EventName.SLA_BREACH,
     ]
@@ -217,7 +217,7 @@ def test_cancel__dry_run__is_waived(rig: WatchRig) -> None:
     rig.set_clock("2026-03-03T10:30:00+00:00")
 
     assert ask(rig, "cancel")["verdict"] == "WAIVED"
-    assert rig.told("gold") == [EventName.EXPECTATION_JUDGED]
+    assert rig.event_names("gold") == [EventName.EXPECTATION_JUDGED]
 
 
 # Timers that fire.
@@ -230,7 +230,7 @@ def test_fire_alert__warning_after_the_breach__no_one_is_warned(rig: WatchRig) -
 
     assert ask(rig, "fire-alert", kind="warning") == {"alerted": False}
     assert ask(rig, "fire-alert", kind="breach") == {"alerted": True}
-    assert rig.told("gold", EventName.SLA_WARNING, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
+    assert rig.event_names("gold", EventName.SLA_WARNING, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
 
 
 def test_fire_alert__in_time_and_again__warns_once(rig: WatchRig) -> None:
@@ -240,34 +240,34 @@ def test_fire_alert__in_time_and_again__warns_once(rig: WatchRig) -> None:
     answers = [ask(rig, "fire-alert", kind=kind)["alerted"] for kind in ("warning", "warning", "breach", "")]
 
     assert answers == [True, False, False, False]
-    assert rig.told("gold") == [EventName.SLA_WARNING]
+    assert rig.event_names("gold") == [EventName.SLA_WARNING]
 
 
 def test_fire_alert__the_period_is_done__reports_nothing(rig: WatchRig) -> None:
-    # bug 5: timers that were left, or made anew, told of what had long been done. bug 6: by its log, not by its lock.
+    # bug 5: stale or recreated timers reported finished periods. bug 6: by its log, not by its lock.
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T09:00:00+00:00")
     run = rig.move(rig.begin_alone(), RunStatus.TRIGGERING, RunStatus.RUNNING, RunStatus.COMPLETED)
     ask(rig, "cancel", runId=run.run_id)
-    before = rig.told("gold")
+    before = rig.event_names("gold")
 
     for clock, kind in (("09:45", "warning"), ("10:01", "breach"), ("10:02", "warning")):
         rig.set_clock(f"2026-03-03T{clock}:00+00:00")
         assert ask(rig, "fire-alert", kind=kind) == {"alerted": False}
-    assert rig.told("gold") == before
+    assert rig.event_names("gold") == before
 
 
 def test_fire_alert__a_lookup_fails__nothing_is_reported_and_it_can_be_asked_again(
     rig: WatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # bug 15: an error fell through, and was told as a breach.
+    # bug 15: an error was reported as a breach.
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T10:01:00+00:00")
     with monkeypatch.context() as patch:
         patch.setattr(rig.stores.runs, "log", _unreachable)
         with pytest.raises(TransientError):
             ask(rig, "fire-alert", kind="breach")
-        assert rig.told("gold") == []
+        assert rig.event_names("gold") == []
 
     assert ask(rig, "fire-alert", kind="breach") == {"alerted": True}
 

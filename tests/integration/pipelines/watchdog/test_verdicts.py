@@ -39,7 +39,7 @@ def judged(verdict: ExpectationVerdict = MISSED, reason: str = "too late") -> Ex
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict", "told"),
+    ("kind", "verdict", "expected_events"),
     [
         (ExpectationKind.SCHEDULE, MISSED, EventName.SCHEDULE_MISSED),
         (ExpectationKind.IRREGULAR_DATE, MISSED, EventName.IRREGULAR_SCHEDULE_MISSED),
@@ -55,13 +55,13 @@ def judged(verdict: ExpectationVerdict = MISSED, reason: str = "too late") -> Ex
     ],
 )
 def test_judge_once__each_kind_and_verdict__reports_what_the_catalogue_has_for_it(
-    rig: WatchRig, kind: ExpectationKind, verdict: ExpectationVerdict, told: EventName | None
+    rig: WatchRig, kind: ExpectationKind, verdict: ExpectationVerdict, expected_events: EventName | None
 ) -> None:
     is_first = rig.verdicts.judge_once("gold", expected(kind), judged(verdict))
 
-    names = [EventName.EXPECTATION_JUDGED, *([] if told is None else [told])]
+    names = [EventName.EXPECTATION_JUDGED, *([] if expected_events is None else [expected_events])]
     assert is_first
-    assert rig.told("gold") == names
+    assert rig.event_names("gold") == names
     assert {event.detail["verdict"] for event in rig.events("gold")} == {verdict.value}
 
 
@@ -75,7 +75,7 @@ def test_judge_once__asked_again_with_another_outcome__the_first_verdict_stays_a
     assert stored is not None
     assert (stored.verdict, stored.reason, stored.warned) == (MISSED, "too late", True)
     assert stored.due_at == "2026-03-03T10:00:00.000Z"
-    assert rig.told("gold") == [EventName.EXPECTATION_JUDGED, EventName.SLA_BREACH]
+    assert rig.event_names("gold") == [EventName.EXPECTATION_JUDGED, EventName.SLA_BREACH]
 
 
 def test_judge_once__eight_at_once__one_of_them_judges(rig: WatchRig) -> None:
@@ -106,29 +106,31 @@ def test_judge_once__still_open__is_a_mistake_of_the_caller(rig: WatchRig) -> No
     with pytest.raises(AssertionError):
         rig.verdicts.judge_once("gold", expected(), judged(ExpectationVerdict.OPEN))
 
-    assert rig.told("gold") == []
+    assert rig.event_names("gold") == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected_events"),
     [
         (ExpectationKind.COMPLETION_SLA, EventName.SLA_WARNING),
         (ExpectationKind.EVALUATION_SLA, EventName.EVALUATION_SLA_WARNING),
-        # D10: this one was declared, and never told.
+        # D10: this one was declared and never published.
         (ExpectationKind.RELATIVE_SLA, EventName.RELATIVE_SLA_WARNING),
     ],
 )
-def test_warn_once__asked_three_times__is_reported_once(rig: WatchRig, kind: ExpectationKind, told: EventName) -> None:
+def test_warn_once__asked_three_times__is_reported_once(
+    rig: WatchRig, kind: ExpectationKind, expected_events: EventName
+) -> None:
     outcomes = [rig.verdicts.warn_once("gold", expected(kind), status="RUNNING") for _ in range(3)]
 
     assert outcomes == [True, False, False]
-    assert rig.told("gold") == [told]
+    assert rig.event_names("gold") == [expected_events]
     assert rig.events("gold")[0].detail["deadline"] == "2026-03-03T10:00:00.000Z"
 
 
 def test_warn_once__a_kind_that_no_one_is_warned_of__nothing_is_reported(rig: WatchRig) -> None:
     assert not rig.verdicts.warn_once("gold", expected(ExpectationKind.SCHEDULE))
-    assert rig.told("gold") == []
+    assert rig.event_names("gold") == []
 
 
 def test_ls__verdicts_beside_warnings_and_watches__only_verdicts_are_listed(rig: WatchRig) -> None:

@@ -155,11 +155,11 @@ def test_tick__data_never_came__its_sla_is_warned_of_and_breached(rig: WatchRig)
     # bug 7: an SLA was watched only once a run had started.
     rig.define(pipeline("silver", sla=Sla(deadline="02:00", at_risk=Seconds(1_800))))
     rig.watch(until="2026-03-04T01:00:00+00:00")
-    early = rig.told("silver")
+    early = rig.event_names("silver")
     rig.watch(until="2026-03-04T02:10:00+00:00")
 
     assert early == []
-    assert rig.told("silver") == [EventName.SLA_WARNING, EventName.EXPECTATION_JUDGED, EventName.SLA_BREACH]
+    assert rig.event_names("silver") == [EventName.SLA_WARNING, EventName.EXPECTATION_JUDGED, EventName.SLA_BREACH]
 
 
 def test_tick__both_moments_passed_while_away__only_the_breach_is_reported(rig: WatchRig) -> None:
@@ -170,7 +170,7 @@ def test_tick__both_moments_passed_while_away__only_the_breach_is_reported(rig: 
 
     rig.watchdog.tick()
 
-    assert rig.told("gold", EventName.SLA_WARNING, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
+    assert rig.event_names("gold", EventName.SLA_WARNING, EventName.SLA_BREACH) == [EventName.SLA_BREACH]
 
 
 def test_tick__done_and_its_lock_long_gone__no_alert(rig: WatchRig) -> None:
@@ -178,12 +178,12 @@ def test_tick__done_and_its_lock_long_gone__no_alert(rig: WatchRig) -> None:
     rig.define(gold(sla=Sla(deadline="23:00", at_risk=Seconds(3_600))))
     rig.jobs.is_sync = True
     rig.watch(until="2026-03-03T09:30:00+00:00")
-    before = rig.told("gold")
+    before = rig.event_names("gold")
     rig.set_clock("2026-03-04T08:59:00+00:00")
     rig.watchdog.tick()
 
     assert rig.lock(SLOT) is None
-    assert rig.told("gold") == before
+    assert rig.event_names("gold") == before
     assert rig.verdict(kind=COMPLETION) == "MET"
 
 
@@ -228,10 +228,10 @@ def test_tick__dry_run__nothing_is_missed_and_nothing_begun(rig: WatchRig) -> No
 
     assert rig.missed() == []
     assert rig.executions() == []
-    assert set(rig.told("gold")) == {EventName.EXPECTATION_JUDGED}
+    assert set(rig.event_names("gold")) == {EventName.EXPECTATION_JUDGED}
 
 
-# What nobody is accused of.
+# Periods without a verdict.
 
 
 def test_tick__first_deployment__nothing_from_before_is_reported(rig: WatchRig) -> None:
@@ -240,7 +240,7 @@ def test_tick__first_deployment__nothing_from_before_is_reported(rig: WatchRig) 
 
     rig.watchdog.tick()
 
-    assert [rig.told(f"p{number}") for number in range(5)] == [[]] * 5
+    assert [rig.event_names(f"p{number}") for number in range(5)] == [[]] * 5
 
 
 def test_tick__a_schedule_added_to_an_old_pipeline__owes_nothing_for_the_time_before(rig: WatchRig) -> None:
@@ -370,7 +370,7 @@ def test_tick__all_is_well_again__that_is_reported_once(rig: WatchRig) -> None:
     for _ in range(2):
         watchdog_of(rig).tick()
 
-    assert rig.told(INFRASTRUCTURE) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
+    assert rig.event_names(INFRASTRUCTURE) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
 
 
 def test_tick__one_bad_definition__the_others_are_judged_and_it_is_named(rig: WatchRig) -> None:
@@ -411,7 +411,7 @@ def test_tick__judging_fails_for_a_while__the_cursor_waits_and_nothing_is_lost(
     assert set(report.failed) == {"missed-schedules"}
     assert degraded == [("other", "2026-03-03", "schedule")]
     assert {each[0] for each in rig.missed()} == {"gold", "other"}
-    assert rig.told(INFRASTRUCTURE) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
+    assert rig.event_names(INFRASTRUCTURE) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
 
 
 def test_tick__a_schedule_check_that_meets_a_mistake_of_ours__keeps_the_schedule_on_its_agenda(

@@ -513,7 +513,7 @@ def test_principal__no_one_known__401_as_everywhere(board: Board) -> None:
     assert answer.json()["code"] == "unauthenticated"
 
 
-# What nobody foresaw, and what is away for a while.
+# Unexpected errors, and a store that is unavailable for a while.
 
 
 def test_store__cannot_be_asked__datasets_are_remembered_and_the_rest_is_worth_another_try(

@@ -402,9 +402,9 @@ def test_signal_changed__transitions__are_reported_as_they_stand_of_what_was_ask
             await asyncio.to_thread(board.signal, ORDERS, "FRESHNESS", SignalState.OK)
             return [first, await stream.event()]
 
-    told = [event[1]["data"]["signalChanged"] for event in asyncio.run(talk())]
+    result = [event[1]["data"]["signalChanged"] for event in asyncio.run(talk())]
 
-    assert told == [
+    assert result == [
         {"datasetUrn": ORDERS, "state": "CRITICAL", "dataset": {"displayName": "Orders"}},
         {"datasetUrn": ORDERS, "state": "OK", "dataset": {"displayName": "Orders"}},
     ]
@@ -425,9 +425,9 @@ def test_incident_changed__out_of_scope__is_not_reported_and_secrets_are_masked(
             await asyncio.to_thread(board.tell, board.incident_of(signal))
             return [first, await stream.event()]
 
-    told = [event[1]["data"]["incidentChanged"] for event in asyncio.run(talk())]
+    result = [event[1]["data"]["incidentChanged"] for event in asyncio.run(talk())]
 
-    assert told == [
+    assert result == [
         {"primaryDatasetUrn": STOCK, "status": "OPEN", "oncallUser": None},
         {"primaryDatasetUrn": STOCK, "status": "OPEN", "oncallUser": "***"},
     ]
@@ -470,7 +470,7 @@ async def _followed(board: Board) -> None:
         if board.watches._watches:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("nobody follows")
+    raise AssertionError("no subscriber")
 
 
 def test_body__encoded_answer__is_what_msgspec_reads(board: Board) -> None:

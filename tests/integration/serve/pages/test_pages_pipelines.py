@@ -519,7 +519,7 @@ def test_changes__of_one_pipeline__are_reported_to_its_page_and_not_those_of_oth
         await apart(
             site.pipelines.service.event_writer.publish, EventName.RUN_HELD, Slot("loads", "daily", TODAY), **HELD
         )
-        # Either of the others would have been told as a run too.
+        # Either of the others would be listed as a run too.
         assert await stream.event() == ("changed", {"kinds": ["pipeline"]})
 
     following(site, talk, query="pipeline_id=loads")

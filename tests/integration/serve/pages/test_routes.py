@@ -178,8 +178,8 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.incidents = {urn: made.trouble(urn) for urn in (ORDERS, PAYMENTS)}
         spec = made.spec(reads=[ORDERS], writes=[PAYMENTS])
         done(made.put(f"/lineage/specs/{quote(spec['spec_id'], safe='')}", spec), 200)
-        told = {"oncall_user": "bob@example.com", "notification_state": {"jira_ticket": "OPS-7"}}
-        done(made.patch(f"/incidents/{made.incidents[ORDERS]}", told), 200)
+        result = {"oncall_user": "bob@example.com", "notification_state": {"jira_ticket": "OPS-7"}}
+        done(made.patch(f"/incidents/{made.incidents[ORDERS]}", result), 200)
         # The graph of the lineage is looked at anew after a second.
         made.clock.advance(5)
         yield made
@@ -580,7 +580,7 @@ def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_reported(s
         forged = Event(type="headgate.incident.created", source="/elsewhere", data={"dataset_urn": ORDERS})
         await apart(site.service.bus.emit, forged)
         await apart(_break, site, ORDERS, "WARNING")
-        # Either of the others would have been told as an incident too.
+        # Either of the others would be listed as an incident too.
         assert await stream.event() == ("changed", {"kinds": ["signal"]})
 
     following(site, talk, query=f"dataset_urn={quote(ORDERS.removesuffix(':v1'))}")

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from headgate.durable.http.openapi import PROBLEM_SCHEMA
 from headgate.durable.http.router import Cors, HttpError, Next, Request, Response, Router
 from headgate.errors import AlreadyStartedError, NotFoundError, StoreIOError, ThrottledError
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.rest.user_routes import QUERY_ARGUMENTS_MAX, UserProblem, admits_origin, user_routes
 from headgate.settings import Address

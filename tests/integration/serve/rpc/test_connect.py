@@ -316,12 +316,12 @@ def test_direct__whatever_is_asked__is_answered_as_over_asgi_and_asked_once(requ
     async def scenario(ports: Ports) -> list[Any]:
         # The guard has to let the host through once.
         await _answers(ports, [_request()], 1)
-        told = []
+        received = []
         for _ in range(2):
             handler.calls = 0
-            told.append((await _answers(ports, [request_bytes], 1), handler.calls))
+            received.append((await _answers(ports, [request_bytes], 1), handler.calls))
             ports.dispatcher.fast_methods.clear()
-        return told
+        return received
 
     directly, usually = talk(
         declared(GetSignalState_inline=handler, UpdateSignalState=update), scenario, remember=known

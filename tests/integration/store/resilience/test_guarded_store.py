@@ -151,11 +151,11 @@ def test_guarded__is_a_store(rig: Rig) -> None:
 
 
 def test_guarded__submit__reports_the_outcome(rig: Rig) -> None:
-    told: list[BaseException | None] = []
+    received: list[BaseException | None] = []
     ended = threading.Event()
 
     def done(error: BaseException | None) -> None:
-        told.append(error)
+        received.append(error)
         ended.set()
 
     rig.store.submit([Put(CONTROL, {"PK": "p", "SK": "t"})], done)
@@ -166,18 +166,18 @@ def test_guarded__submit__reports_the_outcome(rig: Rig) -> None:
     with pytest.raises(InvalidItemError):
         rig.store.submit([Put(CONTROL, {"PK": "p"})], done)
 
-    assert told[0] is None
-    assert isinstance(told[1], ConflictError)
-    assert len(told) == 2
+    assert received[0] is None
+    assert isinstance(received[1], ConflictError)
+    assert len(received) == 2
 
 
 def test_guarded__submit_to_a_table_that_is_ill__is_reported_and_not_raised(rig: Rig) -> None:
-    told: list[BaseException | None] = []
+    received: list[BaseException | None] = []
     rig.fail_with(StoreBusyError("x"))
     for _ in range(12):
-        rig.store.submit([Put(CONTROL, ROW)], told.append)
+        rig.store.submit([Put(CONTROL, ROW)], received.append)
 
-    assert [type(error) for error in told] == [StoreBusyError] * 10 + [BreakerOpenError] * 2
+    assert [type(error) for error in received] == [StoreBusyError] * 10 + [BreakerOpenError] * 2
     assert rig.failing.calls == 10
 
 
@@ -274,10 +274,10 @@ def test_guarded__throttled__sheds_evidence_and_keeps_transitions(rig: Rig) -> N
 
     assert caught.value.retry_after_seconds > 0
     assert rig.failing.calls == sent, "nothing was sent"
-    told: list[BaseException | None] = []
+    received: list[BaseException | None] = []
     with prioritised(Priority.TRANSITION):
-        rig.store.submit([Put(EVIDENCE_CACHE, {"evidence_id": "e"})], told.append)
-    _until(lambda: told == [None])
+        rig.store.submit([Put(EVIDENCE_CACHE, {"evidence_id": "e"})], received.append)
+    _until(lambda: received == [None])
     rig.store.put(CONTROL, ROW)
     assert [limiter.name for limiter in rig.store.limiters() if limiter.rate is not None] == [EVIDENCE_CACHE.name]
 

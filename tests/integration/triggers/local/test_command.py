@@ -63,7 +63,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # One that nobody has collected yet is as dead.
+    # A zombie counts as dead.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
@@ -258,7 +258,7 @@ def test_start__server_killed_meanwhile__waits_for_the_command_that_still_runs(t
 
     assert while_running is JobState.RUNNING
     assert times_meanwhile == "x\n"
-    # Nobody saw how the first one ended, so it was run once more after that.
+    # The end of the first one was not observed, so it was run once more after that.
     assert (tmp_path / "times").read_text() == "x\nx\n"
     assert registry.poll(order("command", config), {}).state is JobState.SUCCEEDED
 

@@ -529,9 +529,9 @@ def test_problems__many_things_wrong__all_at_once_with_what_is_allowed() -> None
         ProblemCode.MISSING_FIELD,
         ProblemCode.UNREACHABLE_STATE,
     }
-    told = {problem.path: problem.allowed for problem in found}
-    assert told[f"{_A}.Parametrs"] == "did you mean Parameters?"
-    assert told[f"{_A}.Next"] == "did you mean Be?"
+    report = {problem.path: problem.allowed for problem in found}
+    assert report[f"{_A}.Parametrs"] == "did you mean Parameters?"
+    assert report[f"{_A}.Next"] == "did you mean Be?"
     assert all(problem.allowed and problem.fact for problem in found)
 
 
@@ -616,7 +616,7 @@ def test_problems__junk_in_any_field__reported_and_never_raised(field: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param('{"A": 1,\n "A": 2}', r"'A' twice in one object: line 1, column 2 and line 2, column 2", id="top"),
         pytest.param('{"a": [{"b": 1, "c": {}, "b": 2}]}', r"'b' twice", id="in-a-list"),
@@ -627,8 +627,8 @@ def test_problems__junk_in_any_field__reported_and_never_raised(field: str) -> N
         pytest.param('"' + "é" * 524_288 + '"', r"1048578 bytes", id="large"),
     ],
 )
-def test_load__text_that_is_no_definition__refused_with_the_place(text: str, told: str) -> None:
-    with pytest.raises(DefinitionError, match=told):
+def test_load__text_that_is_no_definition__refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
         load(text)
 
 

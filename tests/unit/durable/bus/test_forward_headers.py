@@ -61,7 +61,7 @@ def test_headers__file_was_replaced__are_the_new_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("s3cret", "line 1: not a header"),
         ("x-key: 1\ns3 cret: 1", "line 2: not a header"),
@@ -80,7 +80,7 @@ def test_headers__file_was_replaced__are_the_new_ones(tmp_path: Path) -> None:
     ],
 )
 def test_headers__a_file_that_is_not_one__says_where_and_repeats_nothing(
-    tmp_path: Path, content: str | bytes, told: str
+    tmp_path: Path, content: str | bytes, message: str
 ) -> None:
     files = headers_of(tmp_path / "shop", content)
 
@@ -90,7 +90,7 @@ def test_headers__a_file_that_is_not_one__says_where_and_repeats_nothing(
         files.headers("shop.example:443")
 
     for error in (refused.value, failed.value):
-        assert told in str(error)
+        assert message in str(error)
         assert "forward.headers" in str(error)
         assert str(tmp_path / "shop") in str(error)
         assert "s3cret" not in f"{error} {error.__cause__!r} {error.__context__!r}"

@@ -13,9 +13,9 @@ from headgate.durable.model.history import ActivityEnded, Note, Turn
 from headgate.errors import CursorError
 
 
-def turn(number: int, *lines: str, heard: tuple[str, ...] = ()) -> Turn:
+def turn(number: int, *lines: str, early_notes: tuple[str, ...] = ()) -> Turn:
     notes = tuple(Note(1_000 * number + place, "INFO", text) for place, text in enumerate(lines))
-    early = tuple(Note(1_000 * number - 500 + place, "INFO", text, "charge") for place, text in enumerate(heard))
+    early = tuple(Note(1_000 * number - 500 + place, "INFO", text, "charge") for place, text in enumerate(early_notes))
     return Turn(number, 1, 1_000 * number, (ActivityEnded(seq=1, notes=early),), (), notes, "w")
 
 
@@ -32,7 +32,7 @@ def pages(history: list[Turn], limit: int) -> Iterator[list[str]]:
 
 
 def test_notes_of__a_turn__has_the_lines_of_the_activity_that_ended_before_its_own() -> None:
-    assert [note.text for note in notes_of(turn(3, "c", heard=("a", "b")))] == ["a", "b", "c"]
+    assert [note.text for note in notes_of(turn(3, "c", early_notes=("a", "b")))] == ["a", "b", "c"]
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.integers(1, 7))

@@ -497,10 +497,10 @@ def test_revive__into_a_future__is_raised_as_it_is() -> None:
 def test_revive__twice__is_the_same() -> None:
     info = _sent(describe(_raised(CardDeclined(1, None), KeyError("x"))))
 
-    def told(error: BaseException | None) -> list[object]:
-        return [] if error is None else [(type(error), str(error), vars(error)), *told(error.__cause__)]
+    def messages_of(error: BaseException | None) -> list[object]:
+        return [] if error is None else [(type(error), str(error), vars(error)), *messages_of(error.__cause__)]
 
-    assert told(revive(info, otherwise=ActivityFailure)) == told(revive(info, otherwise=ActivityFailure))
+    assert messages_of(revive(info, otherwise=ActivityFailure)) == messages_of(revive(info, otherwise=ActivityFailure))
 
 
 def test_failure__that_passes_through_another_execution__keeps_facts_and_origin() -> None:

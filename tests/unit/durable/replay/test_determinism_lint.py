@@ -75,10 +75,10 @@ async def _local_import() -> object:
 )
 def test_lint__clock_in_a_helper__is_found_with_its_name_and_line(function: Callable[..., object]) -> None:
     (finding,) = lint(function).findings
-    line, _, told = finding.partition(": ")
+    line, _, result = finding.partition(": ")
     first = inspect.getsourcelines(function)[1]
     assert first < int(line.removeprefix("line ")) <= first + 3
-    assert told == STAMP
+    assert result == STAMP
 
 
 async def _mixed() -> object:

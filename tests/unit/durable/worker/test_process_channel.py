@@ -37,7 +37,7 @@ def ends() -> Iterator[Ends]:
     theirs.close()
 
 
-def heard(channel: ProcessChannel[Answer], count: int) -> list[Answer]:
+def received(channel: ProcessChannel[Answer], count: int) -> list[Answer]:
     found: list[Answer] = []
     while len(found) < count:
         found += channel.receive()
@@ -49,7 +49,7 @@ def test_channel__every_kind_of_message__arrives_as_it_was(ends: Ends) -> None:
     child.send(*ANSWERS)
     worker.send(JOB)
 
-    assert heard(worker, len(ANSWERS)) == ANSWERS
+    assert received(worker, len(ANSWERS)) == ANSWERS
     assert child.receive() == [JOB]
 
 
@@ -67,7 +67,7 @@ def test_channel__cut_anywhere_on_the_way__arrives_whole(ends: Ends, cuts: list[
         at += cut
     if text[at:]:
         wire.sendall(text[at:])
-        found += heard(worker, len(ANSWERS) - len(found))
+        found += received(worker, len(ANSWERS) - len(found))
 
     assert found == ANSWERS
 
@@ -118,7 +118,7 @@ def test_send__from_several_threads_at_once__no_message_is_cut_by_another(ends: 
     threads = [threading.Thread(target=speak, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    found = heard(worker, 80)
+    found = received(worker, 80)
     for thread in threads:
         thread.join(10)
 
@@ -160,7 +160,7 @@ def test_received__nonsense__is_the_end_of_what_is_received(ends: Ends, nonsense
     with pytest.raises(EOFError):
         worker.receive()
     assert worker.is_corrupt
-    # Where the next message would begin, nobody knows.
+    # The start of the next message is unknown.
     child.send(Done(1, 2, 3))
     with pytest.raises(EOFError):
         worker.receive()
@@ -173,7 +173,7 @@ def test_received__nonsense_behind_messages_that_came_with_it__those_are_receive
     worker, _, wire = ends
     wire.sendall(pack(Ready()) + pack(Done(1, 2, 3)) + nonsense)
 
-    assert heard(worker, 2) == [Ready(), Done(1, 2, 3)]
+    assert received(worker, 2) == [Ready(), Done(1, 2, 3)]
     with pytest.raises(EOFError):
         worker.receive()
 
@@ -215,9 +215,9 @@ print(worker.receive())
 def test_close_on_fork__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=30, check=True)
 
-    refused, heard = done.stdout.splitlines()
+    refused, output = done.stdout.splitlines()
     assert "only the process itself" in refused
-    assert heard == f"[{Done(2, 2, 3)}]"
+    assert output == f"[{Done(2, 2, 3)}]"
 
 
 def test_close_on_fork__a_program_that_is_started__does_not_have_the_descriptor(ends: Ends) -> None:

@@ -159,8 +159,8 @@ def test_durations_plot__a_tail__is_counted_whole_and_set_apart() -> None:
     root = _parsed(durations_plot(RUN, chunks))
 
     bars = _marks(root, "bar")
-    told = [int("".join(bar.itertext()).rsplit(" ", 2)[1]) for bar in bars]
-    assert sum(told) == 1000
+    result = [int("".join(bar.itertext()).rsplit(" ", 2)[1]) for bar in bars]
+    assert sum(result) == 1000
     assert len({bar.attrib["fill"] for bar in bars}) >= 2
     assert all(float(bar.attrib["height"]) >= 2 for bar in bars)
     assert len(_marks(root, "percentile")) == 3

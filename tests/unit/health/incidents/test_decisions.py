@@ -307,8 +307,8 @@ def test_changed__everything_at_once__is_one_version() -> None:
 
 
 def test_changed__ticket__keeps_where_else_people_were_reported() -> None:
-    told = decisions.changed(opened(), Changes(notification_state=Notification(slack_thread_ts="1.2")), "a", NOW_MS)
-    changed = decisions.changed(told, Changes(ticket="OPS-1"), "a", NOW_MS)
+    result = decisions.changed(opened(), Changes(notification_state=Notification(slack_thread_ts="1.2")), "a", NOW_MS)
+    changed = decisions.changed(result, Changes(ticket="OPS-1"), "a", NOW_MS)
     assert changed.notification_state == Notification(slack_thread_ts="1.2", jira_ticket="OPS-1")
 
 

@@ -167,10 +167,10 @@ def test_checked__what_is_no_signal_type__is_refused(kind: str) -> None:
 
 
 def test_checked__much_that_is_wrong__is_reported_at_once() -> None:
-    told = refusal(with_value(value(CRITICAL, NOW_MS), score=2.0, failure_signature=None, slo_threshold=-1.0))
-    assert "score" in told
-    assert "failure_signature" in told
-    assert "slo_threshold" in told
+    report = refusal(with_value(value(CRITICAL, NOW_MS), score=2.0, failure_signature=None, slo_threshold=-1.0))
+    assert "score" in report
+    assert "failure_signature" in report
+    assert "slo_threshold" in report
 
 
 def test_checked__a_text_of_a_megabyte__is_refused_and_not_repeated() -> None:

@@ -69,7 +69,7 @@ def test_row__nothing_odd_in_it__is_what_a_store_would_have_made_of_it(signal: S
     assert type(row) is TrustedItem
     made, special = canonical_item(dict(row))
     assert (made, special) == (row, False)
-    # 1 and 1.0 are equal, and not the same to whoever reads the text.
+    # 1 and 1.0 are equal, and not the same as text.
     assert dump(row, special=False) == dump(made, special=False)
     assert checked_item(SIGNAL_STATE, dict(row)) == (row, False)
     assert signal_of(load(dump(row, special=False))) == signal

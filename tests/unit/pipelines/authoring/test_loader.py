@@ -457,7 +457,7 @@ def test_load_text__upstreams__circles_are_found_and_nothing_else_is(texts: list
     loaded = load_text("---\n".join([*texts, "id: other\n"]), SOURCE)
     found = [problem.fact for problem in errors_of(loaded.problems)]
     assert found == ([] if circle is None else [f"upstreams go in a circle: {circle}"])
-    # Whoever is not in it loads.
+    # Definitions that are not in it load.
     assert "other" in [each.pipeline.id for each in loaded.pipelines]
     assert len(loaded.pipelines) == (1 if circle is not None else len(texts) + 1)
 

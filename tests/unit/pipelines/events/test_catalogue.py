@@ -41,7 +41,7 @@ NEWER = [
     "DRY_RUN_WOULD_TRIGGER", "DRY_RUN_LATE_DATA", "DRY_RUN_SLA_PROJECTION", "DRY_RUN_DRIFT", "DRY_RUN_COMPLETED",
     "DRY_RUN_WOULD_RERUN", "DRY_RUN_RERUN_REJECTED", "DRY_RUN_WOULD_RETRY", "DRY_RUN_RETRY_EXHAUSTED",
 ]  # fmt: skip
-# Those that a newer installation told people of, and one that it should have.
+# Events that a newer release publishes, and one that it should.
 TOLD_BEFORE = set(NEWER) - {
     "VALIDATION_PASSED", "JOB_TRIGGERED", "POST_RUN_BASELINE_CAPTURED", "POST_RUN_PASSED",
 }  # fmt: skip
@@ -74,7 +74,7 @@ def test_catalogue__every_name__has_one_entry_that_is_complete(name: EventName) 
     assert kind.severity in Severity
     assert kind.route in DefaultRoute
     assert kind.alerts or kind.route is DefaultRoute.LOG
-    assert not kind.alerts or kind.severity is Severity.INFO or kind.hint, "who is alarmed is told what to do"
+    assert not kind.alerts or kind.severity is Severity.INFO or kind.hint, "an alert names a remedy"
     assert (kind.severity is Severity.CRITICAL) == (kind.route is DefaultRoute.PAGE)
     assert all(CATALOGUE[resolved].alerts for resolved in kind.resolves)
     assert name.value == name.name
@@ -88,13 +88,13 @@ def test_catalogue__entries__are_each_made_once() -> None:
 
 
 def test_catalogue__every_name__is_reported_by_some_code() -> None:
-    # Where they are declared, and where they are only heard of, nothing is told.
+    # Modules that declare or only receive events publish none.
     elsewhere = {"event_names.py", "run_event_types.py", "watch_event_types.py", "outcome_signals.py"}
     files = (path for path in (ROOT / "src" / "headgate").rglob("*.py") if path.name not in elsewhere)
-    told = {name for path in files for name in re.findall(r"EventName\.([A-Z_]+)", path.read_text())}
+    result = {name for path in files for name in re.findall(r"EventName\.([A-Z_]+)", path.read_text())}
     by_alerts = {CHANNEL_FAILED, CHANNEL_RECOVERED}
 
-    assert {name.value for name in EventName} - told - by_alerts == set()
+    assert {name.value for name in EventName} - result - by_alerts == set()
 
 
 def test_catalogue__two_meanings__have_two_names() -> None:
@@ -112,13 +112,15 @@ def test_catalogue__every_event__reaches_people_exactly_if_its_entry_says_so(tmp
     world = World(tmp_path, {"channels": {"ops": {"kind": "file", "path": "ops.jsonl"}}, "group_after": 0})
     events = PipelineEvents(world.store, world.clock, world.ids, world.bus)
     for kind in CATALOGUE.values():
-        # Each about a pipeline of its own, and told before the next, so that none puts an end to another first.
+        # Each about its own pipeline, and published before the next, so that none puts an end to another first.
         events.publish(PipelineEvent(name=kind.name, pipeline_id=kind.name.lower(), detail=detail_of(kind)))
         world.run()
 
-    told = [(each["event"], each["severity"]) for each in world.told() if each["action"] == "trigger"]
+    published = [(each["event"], each["severity"]) for each in world.sent() if each["action"] == "trigger"]
     world.close()
-    assert sorted(told) == sorted((kind.name.value, kind.severity.value) for kind in CATALOGUE.values() if kind.alerts)
+    assert sorted(published) == sorted(
+        (kind.name.value, kind.severity.value) for kind in CATALOGUE.values() if kind.alerts
+    )
 
 
 class _Bus:
@@ -146,7 +148,7 @@ def test_catalogue__any_event__is_brought_to_alerts_if_it_reports_or_ends_someth
 
 
 def test_catalogue__watchdog_is_degraded_or_silent__someone_is_woken() -> None:
-    # bug 65: what fails while it looks for failures is told.
+    # bug 65: a failure of the failure check is reported.
     for name in (EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_SILENT, EventName.SERVER_SILENT):
         assert CATALOGUE[name].route is DefaultRoute.PAGE
         assert CATALOGUE[name].scope is Scope.INSTALLATION

@@ -85,7 +85,7 @@ def log(status: RunStatus, **more: Any) -> RunLog:
     return RunLog(**SLOT._asdict(), status=status, **given)
 
 
-def told(**known: Any) -> tuple[PeriodState, str]:
+def explain(**known: Any) -> tuple[PeriodState, str]:
     explanation = why(PeriodSnapshot(pipeline=PIPELINE, slot=SLOT, now=NOW, **known))
     return explanation.state, explanation.sentence.removeprefix("silver-orders of 2026-03-03 ")
 
@@ -251,27 +251,27 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
 def test_why__circumstances__what_comes_first_in_the_way(
     standing: PeriodState, sentence: str, known: dict[str, Any]
 ) -> None:
-    assert told(**known) == (standing, sentence)
+    assert explain(**known) == (standing, sentence)
 
 
 def test_why__a_pause_that_is_over__is_not_in_the_way() -> None:
     over = Control(pipeline_id="silver-orders", state=ControlState.PAUSED, by="anna", until_ms=at(6, 29))
-    assert told(control=over, due=DUE)[0] is PeriodState.UNASKED
+    assert explain(control=over, due=DUE)[0] is PeriodState.UNASKED
 
 
 def test_why__a_lock_that_ran_out__is_not_in_the_way() -> None:
-    assert told(lock=replace(lock(), expires_at=at(6, 30) // 1000), due=DUE)[0] is PeriodState.UNASKED
+    assert explain(lock=replace(lock(), expires_at=at(6, 30) // 1000), due=DUE)[0] is PeriodState.UNASKED
 
 
 def test_why__ready_or_error__said_so() -> None:
     there = replace(KNOWN, sensors={**KNOWN.sensors, "orders-landed": Sensor(key="orders-landed", data={})})
-    assert told(evaluation=evaluated(facts=there)) == (
+    assert explain(evaluation=evaluated(facts=there)) == (
         PeriodState.READY,
         "is ready since 06:00 and about to start: 3 of 3 rules hold",
     )
     pipeline = replace(PIPELINE, readiness=replace(PIPELINE.readiness, traits={"fresh": Trait(evaluator="push")}))
     failed = replace(there, traits={"fresh": TraitFact(status=TraitStatus.ERROR, reason="HTTP 404")})
-    standing, sentence = told(evaluation=evaluated(pipeline, failed))
+    standing, sentence = explain(evaluation=evaluated(pipeline, failed))
     assert standing is PeriodState.ERROR
     assert sentence.startswith("has not started: the evaluation failed: trait fresh is ERROR: HTTP 404")
 

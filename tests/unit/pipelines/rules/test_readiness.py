@@ -119,7 +119,7 @@ def test_rule_on_a_trait__that_could_not_be_found_out__is_an_error() -> None:
     verdict = readiness_of(evaluation, results, pipeline)
     assert (verdict.result, verdict.category) == (ERROR, FailureCategory.PERMANENT)
     assert verdict.reason == "the evaluation failed: HTTP 404"
-    # Where another rule is enough, nobody has to know.
+    # Where another rule is enough, it is not evaluated.
     either = replace(pipeline, readiness=replace(pipeline.readiness, mode="ANY"))
     enough = evaluate(compile_readiness(either.readiness), replace(KNOWN, traits=results), NOW)
     assert readiness_of(enough, results, either).result is PROCEED

@@ -38,7 +38,7 @@ DONE = _log(RunStatus.COMPLETED, succeeded_run_id="run_1")
     [
         (None, Cause.CRON, "exec-1", True),
         (_log(RunStatus.PENDING, attempts=0, run_id=""), Cause.CRON, "exec-1", True),
-        # Done is done, whoever comes by.
+        # A finished period stays finished for every caller.
         *((DONE, cause, "exec-2", False) for cause in Cause if cause is not Cause.REPLAY),
         (_log(RunStatus.COMPLETED_MONITORING), Cause.RECOVERY, "exec-2", False),
         # With the lock in hand: the same execution goes on, another takes over what was left open.

@@ -69,7 +69,7 @@ def ask(
     return due_expectations(timetable, created_at=created_at, judged_through=at(after), now=at(now), anchors=anchors)
 
 
-def told(found: tuple[Expectation, ...]) -> list[tuple[str, str, str]]:
+def summaries(found: tuple[Expectation, ...]) -> list[tuple[str, str, str]]:
     return [(each.kind.value, each.date, f"{each.due_at:%dT%H:%M}") for each in found]
 
 
@@ -151,7 +151,7 @@ def told(found: tuple[Expectation, ...]) -> list[tuple[str, str, str]]:
 def test_asked__each_kind__is_there_once_its_time_has_come(
     timetable: Timetable, after: str, now: str, expected: list[tuple[str, str, str]]
 ) -> None:
-    assert told(ask(timetable, after, now).due) == expected
+    assert summaries(ask(timetable, after, now).due) == expected
 
 
 # D10: relative SLAs and post-run sensors hang on what happened, on any date and at any hour.
@@ -163,7 +163,7 @@ def test_asked__what_hangs_on_an_arrival_or_a_success__comes_after_it() -> None:
 
     found = ask(table(pipeline), "2026-03-04T00:00:00Z", "2026-03-04T12:00:00Z", anchors={"2026-03-03": anchors})
 
-    assert told(found.due) == [
+    assert summaries(found.due) == [
         ("relative-sla", "2026-03-03", "04T03:00"),
         ("post-run-sensor", "2026-03-03", "04T04:30"),
     ]
@@ -364,7 +364,7 @@ def test_next_at__looked_at_only_then__misses_nothing(
         cursor = upcoming
 
     assert due == list(due_expectations(timetable, created_at=LONG_AGO, judged_through=start, now=end).due)
-    # Nobody who looks in time misses a warning.
+    # A check in time misses no warning.
     warnable = [each for each in due if each.warning_at is not None and each.warning_at > start and not each.waiver]
     assert all(each in warnings for each in warnable if each.warning_at != each.due_at)
 
@@ -484,7 +484,7 @@ def test_judge__asked_as_things_happen__says_one_thing_and_keeps_to_it(
     assert len(set(said)) == 1
 
 
-# bugs 4 and 5: nobody is warned of what is done, waived, paused or over.
+# bugs 4 and 5: no warning for what is done, waived, paused or over.
 @pytest.mark.parametrize(
     ("facts", "now", "is_due"),
     [

@@ -89,14 +89,14 @@ def test_pressure__few_large_calls__is_high() -> None:
 
 
 def test_reported__what_is_written_or_invalidated_here__and_not_what_was_received() -> None:
-    told: list[Invalidation] = []
+    received: list[Invalidation] = []
     cache = Cache(clock=VirtualClock())
-    with cache.forwarding(told.extend):
+    with cache.forwarding(received.extend):
         cache.wrote(KEY, "a value", 3)
         cache.invalidate(GROUP)
         cache.on_invalidated(Invalidation(KEY, 9))
     cache.wrote(KEY, "a value", 10)
-    assert told == [Invalidation(KEY, 3), Invalidation(GROUP, None)]
+    assert received == [Invalidation(KEY, 3), Invalidation(GROUP, None)]
 
 
 def test_failure__as_a_status_and_back__says_the_same() -> None:

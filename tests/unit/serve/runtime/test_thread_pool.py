@@ -107,7 +107,7 @@ def test_reported__something_that_needs_no_thread__gives_what_it_is_reported_and
     outcomes, accepted = asyncio.run(everyone())
 
     pool.close()
-    # Whoever went away does not end what was begun.
+    # A caller that left does not end the work.
     assert accepted == 2
     assert [type(each) for each in outcomes] == [asyncio.CancelledError, NotFoundError]
     assert pool.accepted == 0

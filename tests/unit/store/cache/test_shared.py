@@ -556,8 +556,8 @@ def test_owe__several_debts_of_one_key__become_the_strictest(
     server = MemoryServer(clock)
     layer, other = MemoryLayer(server), MemoryLayer(server)
     guarded = GuardedLayer(layer, clock=clock, stats=CacheStats())
-    heard: list[Invalidation] = []
-    other.listen(RecordingListener(heard.append))
+    received: list[Invalidation] = []
+    other.listen(RecordingListener(received.append))
     layer.down = True
     for version in versions[: FAILURES_MAX - 1]:
         guarded.invalidate(Invalidation(KEY, version))
@@ -568,7 +568,7 @@ def test_owe__several_debts_of_one_key__become_the_strictest(
     guarded.send_pending()
     other.deliver()
 
-    assert [invalidation.version for invalidation in heard] == expected
+    assert [invalidation.version for invalidation in received] == expected
 
 
 def test_owe__more_than_can_be_remembered__forgets_the_oldest() -> None:

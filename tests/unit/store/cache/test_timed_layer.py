@@ -55,8 +55,8 @@ class SlowLayer:
 
 def test_timed__every_call__is_passed_on_and_timed() -> None:
     clock = VirtualClock()
-    slow, told = SlowLayer(clock), list[tuple[str, str, float]]()
-    layer = TimedLayer(slow, clock, lambda *said: told.append(said))
+    slow, received = SlowLayer(clock), list[tuple[str, str, float]]()
+    layer = TimedLayer(slow, clock, lambda *said: received.append(said))
 
     assert layer.get(KEY).entry is ENTRY
     assert layer.fill(KEY, ENTRY, b"m")
@@ -67,5 +67,5 @@ def test_timed__every_call__is_passed_on_and_timed() -> None:
         layer.get(KEY)
     layer.close()
 
-    assert told == [("l2", name, 2.0) for name in ("get", "fill", "write", "invalidate", "get")]
+    assert received == [("l2", name, 2.0) for name in ("get", "fill", "write", "invalidate", "get")]
     assert slow.is_closed

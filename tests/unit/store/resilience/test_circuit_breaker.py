@@ -227,7 +227,7 @@ def test_breaker__random_walk__moves_only_as_it_may(seed: int) -> None:
     out: list[int] = []
     opened_at = -1.0
     for _ in range(5000):
-        told, before = len(rig.changes), rig.breaker.state
+        received, before = len(rig.changes), rig.breaker.state
         match draw.randrange(5):
             case 0 | 1:
                 try:
@@ -241,7 +241,7 @@ def test_breaker__random_walk__moves_only_as_it_may(seed: int) -> None:
             case _ if out:
                 ticket = out.pop(draw.randrange(len(out)))
                 draw.choice([rig.breaker.succeeded, rig.breaker.failed, rig.breaker.abandoned])(ticket)
-        if rig.changes[told:] and rig.breaker.state is OPEN:
+        if rig.changes[received:] and rig.breaker.state is OPEN:
             opened_at = rig.clock.monotonic()
 
     legal = {(CLOSED, OPEN), (OPEN, HALF_OPEN), (HALF_OPEN, OPEN), (HALF_OPEN, CLOSED)}

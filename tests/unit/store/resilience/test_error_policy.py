@@ -246,8 +246,8 @@ def test_retry__conflict__is_the_caller_s_at_once() -> None:
 class Watch:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.told: list[ErrorRateExceeded] = []
-        self.rates = ErrorRates(self.clock, self.told.append)
+        self.exceeded: list[ErrorRateExceeded] = []
+        self.rates = ErrorRates(self.clock, self.exceeded.append)
 
     def meet(self, error: BaseException, times: int, seconds: float = 0.0) -> None:
         for _ in range(times):
@@ -262,23 +262,23 @@ def watch() -> Watch:
 
 def test_rates__at_the_threshold__nothing_is_said_and_one_more_is_reported(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 100, seconds=30)
-    assert watch.told == []
+    assert watch.exceeded == []
 
     watch.rates.record(ThrottledError("x"))
 
-    assert watch.told == [ErrorRateExceeded("throttled", ErrorCategory.TRANSIENT, 100)]
+    assert watch.exceeded == [ErrorRateExceeded("throttled", ErrorCategory.TRANSIENT, 100)]
 
 
 def test_rates__goes_on__is_reported_once_and_again_after_a_calm_minute(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 500, seconds=30)
-    assert len(watch.told) == 1
+    assert len(watch.exceeded) == 1
 
     watch.clock.advance(61)
     watch.meet(ThrottledError("x"), 100, seconds=30)
-    assert len(watch.told) == 1
+    assert len(watch.exceeded) == 1
 
     watch.meet(ThrottledError("x"), 100, seconds=1)
-    assert len(watch.told) == 2
+    assert len(watch.exceeded) == 2
 
 
 def test_rates__burst_over_the_turn_of_a_minute__is_seen(watch: Watch) -> None:
@@ -287,13 +287,13 @@ def test_rates__burst_over_the_turn_of_a_minute__is_seen(watch: Watch) -> None:
     watch.clock.advance(2)
     watch.meet(ThrottledError("x"), 75)
 
-    assert len(watch.told) == 1
+    assert len(watch.exceeded) == 1
 
 
 def test_rates__slow_trickle__is_never_too_many(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 1000, seconds=610)
 
-    assert watch.told == []
+    assert watch.exceeded == []
     assert 95 <= watch.rates.per_minute()["throttled"] <= 101
 
 
@@ -301,14 +301,14 @@ def test_rates__kinds__do_not_add_up(watch: Watch) -> None:
     watch.meet(ThrottledError("x"), 90)
     watch.meet(ConflictError("x"), 900)
 
-    assert watch.told == []
+    assert watch.exceeded == []
     assert watch.rates.per_minute() == {"throttled": 90, "conflict": 900}
 
 
 def test_rates__fatal__is_reported_at_the_first(watch: Watch) -> None:
     watch.rates.record(StoreIOError("x"))
 
-    assert watch.told == [ErrorRateExceeded("store_io", ErrorCategory.SYSTEM, 0)]
+    assert watch.exceeded == [ErrorRateExceeded("store_io", ErrorCategory.SYSTEM, 0)]
 
 
 def test_rates__codes_of_aws__unknown_ones_together(watch: Watch) -> None:
@@ -316,7 +316,7 @@ def test_rates__codes_of_aws__unknown_ones_together(watch: Watch) -> None:
         watch.rates.record(answer(f"Strange{number}", status=500))
         watch.rates.record(answer("ServiceUnavailable", status=503))
 
-    assert {told.code for told in watch.told} == {"unknown", "ServiceUnavailable"}
+    assert {result.code for result in watch.exceeded} == {"unknown", "ServiceUnavailable"}
 
 
 def test_rates__wall_clock_set_back__changes_nothing(watch: Watch) -> None:
@@ -325,4 +325,4 @@ def test_rates__wall_clock_set_back__changes_nothing(watch: Watch) -> None:
     watch.clock.advance(61)
     watch.rates.record(ThrottledError("x"))
 
-    assert watch.told == []
+    assert watch.exceeded == []

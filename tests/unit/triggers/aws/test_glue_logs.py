@@ -42,7 +42,7 @@ def test_log4j__error_of_the_driver__is_found(line: str) -> None:
         "26/03/03 07:00:01 INFO Checker: rows with ERROR in column status: 0",
         "the table has columns ID ERROR DATE",
         "| id | ERROR |",
-        # What Spark has mended by itself.
+        # What Spark has recovered from by itself.
         "26/03/03 07:00:01 ERROR ShutdownHookManager: Exception while deleting Spark temp dir",
         "26/03/03 07:00:01 ERROR YarnClusterScheduler: Lost executor 3 on 10.0.0.1: Container killed",
         "26/03/03 07:00:01 ERROR org.apache.spark.scheduler.AsyncEventQueue: Dropping event from queue",

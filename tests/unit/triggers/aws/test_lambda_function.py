@@ -9,7 +9,7 @@ from headgate.triggers.contract import FailureCategory
 
 
 @pytest.mark.parametrize(
-    ("said", "category", "told"),
+    ("said", "category", "message"),
     [
         # D27
         (
@@ -29,9 +29,9 @@ from headgate.triggers.contract import FailureCategory
         ("", FailureCategory.TRANSIENT, "it failed"),
     ],
 )
-def test_failure__by_the_payload__has_a_category(said: str, category: FailureCategory, told: str) -> None:
+def test_failure__by_the_payload__has_a_category(said: str, category: FailureCategory, message: str) -> None:
     error = failure_of("function load", said)
 
     assert (error.category, error.was_started) == (category, True)
-    assert told in str(error)
+    assert message in str(error)
     assert str(error).isprintable()

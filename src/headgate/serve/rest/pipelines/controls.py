@@ -222,13 +222,13 @@ class _Backfills:
                     excluded=found.excluded,
                 )
             )
-        made = self._backfills.create(spec, by=call.principal.name, reason=body.reason, also=self._told)
+        made = self._backfills.create(spec, by=call.principal.name, reason=body.reason, also=self._event_writes)
         return Answer(backfill_view(made), 202, {"location": f"{PREFIX}/backfills/{quote(made.backfill_id, safe='')}"})
 
     def steer(self, call: Call[SteerBackfill, NoQuery], *, give: Callable[..., Backfill]) -> Answer:
         return Answer(backfill_view(give(call.path["backfill_id"], by=call.principal.name, reason=call.body.reason)))
 
-    def _told(self, backfill: Backfill) -> list[Write]:
+    def _event_writes(self, backfill: Backfill) -> list[Write]:
         about = Slot(backfill.pipeline_id, backfill.schedule_id, "")
         detail = {"backfill_id": backfill.backfill_id, "periods": backfill.dates_count, "by": backfill.by}
         return self._events.writes(EventName.BACKFILL_STARTED, about, detail)

@@ -138,9 +138,9 @@ class _Traits:
             schedule_id=body.schedule or "",
             by=call.principal.name,
         )
-        return Answer(self._view(self._traits.push(pipeline.id, trait_type, push, also=self._told)))
+        return Answer(self._view(self._traits.push(pipeline.id, trait_type, push, also=self._event_writes)))
 
-    def _told(self, result: TraitResult, _before: TraitResult | None) -> list[Write]:
+    def _event_writes(self, result: TraitResult, _before: TraitResult | None) -> list[Write]:
         about = Slot(result.pipeline_id, result.schedule_id, result.date)
         detail = {"trait": result.trait_type, "status": result.status.value, "by": result.by}
         return self._events.writes(EventName.TRAIT_PUSHED, about, detail)

@@ -162,7 +162,7 @@ def test_dry_run__whichever_are_chosen__counts_them_and_changes_nothing(api: Api
     )
     assert left(api) == dead
     api.env.run()
-    assert api.shop.heard == []
+    assert api.shop.received == []
 
 
 def test_redeliver__by_age__is_received_and_the_others_stay(api: Api, dead: list[str]) -> None:
@@ -170,7 +170,7 @@ def test_redeliver__by_age__is_received_and_the_others_stay(api: Api, dead: list
     api.env.run()
 
     assert answer.json() == {"count": 2, "more": False}
-    assert sorted(api.shop.heard) == [0, 1]
+    assert sorted(api.shop.received) == [0, 1]
     assert left(api) == dead[2:]
 
 
@@ -183,7 +183,7 @@ def test_purge__by_id_filter_and_all__is_gone_for_good(api: Api, dead: list[str]
     assert api.post("/dead-letters/purge", {"subscription": "hear", "all": True}).json()["count"] == 1
     assert left(api) == []
     api.env.run()
-    assert api.shop.heard == []
+    assert api.shop.received == []
 
 
 @pytest.mark.parametrize("action", ["redeliver", "purge"])

@@ -40,7 +40,7 @@ def test_emit__plain__is_delivered(api: Api) -> None:
     api.env.run()
 
     assert answer.status_code == 202
-    assert api.shop.heard == [{"id": 7}]
+    assert api.shop.received == [{"id": 7}]
     (listed,) = api.get("/events").json()["events"]
     assert listed["id"] == answer.json()["ids"][0]
     assert (listed["event"]["subject"], listed["event"]["specversion"]) == ("7", "1.0")
@@ -58,7 +58,7 @@ def test_emit__every_form_of_a_cloud_event__is_the_same_event(api: Api) -> None:
 
     assert [each.status_code for each in answers] == [202] * 4
     assert len({each.json()["ids"][0] for each in answers}) == 1
-    assert api.shop.heard == [{"n": 1}]
+    assert api.shop.received == [{"n": 1}]
 
 
 def test_emit__batch__is_accepted_in_order(api: Api) -> None:
@@ -204,7 +204,7 @@ def test_dead_letters__listed_and_redelivered__are_received(api: Api) -> None:
     api.env.run()
 
     assert (one.json(), all_others.json()) == ({"count": 1, "more": False}, {"count": 2, "more": False})
-    assert sorted(api.shop.heard) == [0, 1, 2]
+    assert sorted(api.shop.received) == [0, 1, 2]
     assert api.get("/dead-letters").json()["dead_letters"] == []
 
 
@@ -224,7 +224,7 @@ def test_replay__range__is_delivered_again_once(api: Api) -> None:
     api.env.run()
 
     assert [each.json() for each in answers] == [{"count": 1}, {"count": 1}]
-    assert api.shop.heard == [1, 1]
+    assert api.shop.received == [1, 1]
     problem(api.post("/subscriptions/nobody/replay", body), 404, "not_found")
     problem(api.post("/subscriptions/hear/replay", {**body, "since": "2025-06-15T00:00:00"}), 400, "bad_payload")
     problem(api.post("/subscriptions/hear/replay", {**body, "types": ["a"]}), 409, "token_reused")

@@ -71,7 +71,7 @@ def test_start__delay_and_timeout__wait_and_end_as_asked(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "code", "told"),
+    ("body", "status", "code", "message"),
     [
         ({"workflow": "nothing"}, 404, "unknown_workflow", "there is bank, family"),
         ({"workflow": "pay", "input": 1, "id": "a#b"}, 400, "bad_id", "a#b"),
@@ -86,9 +86,9 @@ def test_start__delay_and_timeout__wait_and_end_as_asked(api: Api) -> None:
     ],
 )
 def test_start__cannot_be__says_why_and_starts_nothing(
-    api: Api, body: dict[str, Any], status: int, code: str, told: str
+    api: Api, body: dict[str, Any], status: int, code: str, message: str
 ) -> None:
-    assert told in problem(api.post("/executions", body), status, code)["detail"]
+    assert message in problem(api.post("/executions", body), status, code)["detail"]
     assert api.get("/executions").json()["executions"] == []
 
 

@@ -43,7 +43,7 @@ def test_create__again__is_the_same_and_another_is_409(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "code", "told"),
+    ("change", "status", "code", "message"),
     [
         ({"cron": "61 * * * *"}, 400, "bad_schedule", "minute"),
         ({"cron": "0 0 30 2 *"}, 400, "bad_schedule", "day-of-month"),
@@ -57,8 +57,8 @@ def test_create__again__is_the_same_and_another_is_409(api: Api) -> None:
         ({"crn": 1}, 400, "bad_payload", "crn"),
     ],
 )
-def test_create__cannot_be__says_why(api: Api, change: dict[str, Any], status: int, code: str, told: str) -> None:
-    assert told in problem(api.post("/schedules", {**HOURLY, **change}), status, code)["detail"]
+def test_create__cannot_be__says_why(api: Api, change: dict[str, Any], status: int, code: str, message: str) -> None:
+    assert message in problem(api.post("/schedules", {**HOURLY, **change}), status, code)["detail"]
     assert api.get("/schedules").json()["schedules"] == []
 
 

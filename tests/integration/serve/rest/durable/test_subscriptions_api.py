@@ -25,7 +25,7 @@ def test_retire__a_subscription__is_reported_nothing_more_and_says_so(api: Api) 
 
     assert answer.status_code == 200
     assert answer.json()["retired_at"]
-    assert api.shop.heard == []
+    assert api.shop.received == []
     (listed,) = api.get("/subscriptions").json()["subscriptions"]
     assert listed == answer.json() == api.post("/subscriptions/hear/retire").json()
     problem(api.post("/subscriptions/nobody/retire"), 404, "not_found")
@@ -50,7 +50,7 @@ def test_replays__stopped__drop_what_waits_and_stay_stopped(api: Api) -> None:
         "until": "2025-06-16T00:00:00.000Z",
     }
     assert stopped.json() == {"replay": listed, "dropped": 3}
-    assert api.shop.heard == [0, 1, 2]
+    assert api.shop.received == [0, 1, 2]
     assert "stopped" in problem(api.post("/subscriptions/hear/replay", REPLAY), 409, "conflict")["detail"]
     assert api.post("/subscriptions/hear/replays/r1/stop").json()["dropped"] == 0
 

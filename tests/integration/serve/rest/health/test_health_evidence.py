@@ -143,11 +143,11 @@ def test_batch__of_all_kinds__reports_what_became_of_each(api: HealthApi) -> Non
     urn = api.fresh()
     given = [api.evidence(10, urn), {"dataset_urn": urn}, api.evidence(10, urn), api.evidence(11, urn)]
 
-    told = done(api.post("/evidence/batch", {"evidence": given}), 200)
+    response = done(api.post("/evidence/batch", {"evidence": given}), 200)
 
-    assert [each["decision"] for each in told["results"]] == ["STORED", "REFUSED", "DUPLICATE", "STORED"]
-    assert told["failed"] == 1
-    assert told["results"][1]["error"]
+    assert [each["decision"] for each in response["results"]] == ["STORED", "REFUSED", "DUPLICATE", "STORED"]
+    assert response["failed"] == 1
+    assert response["results"][1]["error"]
     assert len(done(api.get(f"{of(urn)}/evidence"), 200)["items"]) == 2
 
 

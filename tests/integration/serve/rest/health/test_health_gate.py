@@ -26,14 +26,14 @@ def test_check__of_a_dataset_that_is_well__lets_through(api: HealthApi) -> None:
     urn = api.fresh()
     api.signal("OK", urn)
 
-    told = _asked(api, urn)
+    response = _asked(api, urn)
 
-    assert told["decision"] == "allow"
-    assert told.keys() >= {
+    assert response["decision"] == "allow"
+    assert response.keys() >= {
         "decision", "verb", "principal", "as_of", "datasets", "reasons", "since", "until", "override_id",
         "overridable_by", "ttl_seconds", "complete",
     }  # fmt: skip
-    assert (told["verb"], told["principal"], told["as_of"]) == ("read", "local", api.at())
+    assert (response["verb"], response["principal"], response["as_of"]) == ("read", "local", api.at())
     assert done(api.post("/gate", {"dataset": urn}), 200)["decision"] == "allow"
 
 
@@ -41,13 +41,13 @@ def test_check__of_a_critical_one__is_closed_and_says_why_since_when_and_who_may
     urn = api.fresh(tier="TIER_1")
     incident = api.signal("CRITICAL", urn)["current"]["incident_id"]
 
-    told = _asked(api, urn)
+    response = _asked(api, urn)
 
-    assert told["decision"] == "block"
-    assert told["since"] is not None
-    assert set(told["overridable_by"]) == {"admin", "operator"}
-    assert incident in {each.get("incident_id") for each in told["reasons"]}
-    assert all(each["message"] and each["code"] and each["dataset_urn"] == urn for each in told["reasons"])
+    assert response["decision"] == "block"
+    assert response["since"] is not None
+    assert set(response["overridable_by"]) == {"admin", "operator"}
+    assert incident in {each.get("incident_id") for each in response["reasons"]}
+    assert all(each["message"] and each["code"] and each["dataset_urn"] == urn for each in response["reasons"])
 
 
 def test_check__of_several__says_the_worst(api: HealthApi) -> None:
@@ -56,10 +56,10 @@ def test_check__of_several__says_the_worst(api: HealthApi) -> None:
     api.signal("CRITICAL", unwell)
 
     assert _asked(api, well, unknown)["decision"] == "warn"
-    told = _asked(api, well, unwell, unknown)
+    response = _asked(api, well, unwell, unknown)
 
-    assert told["decision"] == "block"
-    assert {each["dataset_urn"]: each["ruling"] for each in told["datasets"]} == {
+    assert response["decision"] == "block"
+    assert {each["dataset_urn"]: each["ruling"] for each in response["datasets"]} == {
         well: "allow", unwell: "block", unknown: "warn",
     }  # fmt: skip
     assert len(_asked(api, well, well)["datasets"]) == 1
@@ -119,8 +119,8 @@ def test_override__for_a_while__opens_the_gate_and_then_no_more(api: HealthApi) 
 
     assert (made["dataset_urn"], made["actor"], made["reason"], made["ticket"]) == (urn, "ann", "month end", "T-1")
     assert made["expires_at"] == api.at(60)
-    told = _asked(api, urn)
-    assert (told["decision"] in ("allow", "warn"), told["override_id"]) == (True, made["override_id"])
+    response = _asked(api, urn)
+    assert (response["decision"] in ("allow", "warn"), response["override_id"]) == (True, made["override_id"])
     assert _asked(api, urn, verb="publish")["decision"] == "block"
     assert done(api.get(f"/gate/overrides/{urn}"), 200)["overrides"] == [made]
     api.clock.advance(3601)
@@ -223,8 +223,8 @@ def test_flag__thrown_and_thrown_back__is_shown_audited_and_for_people_alone(api
     problem(api.put(path, {"is_on": True, "reason": "mended", "expected_version": 0}), 409, "version_conflict")
     on = done(api.put(path, {"is_on": True, "reason": "mended"}, headers={"if-match": '"1"'}), 200)
     assert done(api.get("/flags"), 200)["flags"] == [on]
-    told = done(api.get("/audit", params={"entity": "flag:fleet.enabled"}), 200)["items"]
-    assert sorted((each["action"], each["reason"]) for each in told) == [
+    response = done(api.get("/audit", params={"entity": "flag:fleet.enabled"}), 200)["items"]
+    assert sorted((each["action"], each["reason"]) for each in response) == [
         ("flag.off", "bad deployment"), ("flag.on", "mended"),
     ]  # fmt: skip
     for name, wrong in (("a b", off), ("x", {**off, "reason": " "}), ("x", {"is_on": "maybe", "reason": "r"})):

@@ -224,8 +224,8 @@ def test_change__by_many_of_one_version__is_made_once(api: HealthApi) -> None:
 )
 def test_change__that_is_wrong__changes_nothing(api: HealthApi, wrong: dict[str, Any]) -> None:
     path = _opened(api)
-    told = {"pagerduty_incident_id": "PD1", "slack_thread_ts": "1.2", "jira_ticket": "J-1"}
-    before = done(api.patch(path, {"notification_state": told}), 200)
+    response = {"pagerduty_incident_id": "PD1", "slack_thread_ts": "1.2", "jira_ticket": "J-1"}
+    before = done(api.patch(path, {"notification_state": response}), 200)
 
     problem(api.patch(path, wrong), 400, "bad_payload")
 
@@ -290,20 +290,20 @@ def test_context__of_an_incident__reports_all_that_is_known(api: HealthApi) -> N
     # Longer than lineage that was looked at is remembered.
     api.clock.advance(600)
 
-    told = done(api.get(f"/incidents/{signal['current']['incident_id']}/context"), 200)
+    response = done(api.get(f"/incidents/{signal['current']['incident_id']}/context"), 200)
 
-    assert told["incident"]["primary_dataset_urn"] == urn
-    assert told["dataset"]["owner_team"] == "orders"
-    assert [each["signal_type"] for each in told["signals"]] == ["FRESHNESS"]
-    assert told["signals"][0]["state"] == "CRITICAL", "signals are shown as everywhere else"
-    assert [each["evidence_id"] for each in told["evidence"]] == [evidence_id(42)]
-    assert told["first_bad"]["evidence_id"] == evidence_id(42)
-    assert [each["entity_id"] for each in told["readers"]] == ["job:c"]
-    assert told["blast_radius"]["dataset_count"] == 1
-    assert told["complete"] is False
-    assert any(evidence_id(49) in each["why"] for each in told["missing"])
-    assert [each["at"] for each in told["timeline"]] == sorted(each["at"] for each in told["timeline"])
-    assert {each["kind"] for each in told["timeline"]} >= {"signal", "incident"}
+    assert response["incident"]["primary_dataset_urn"] == urn
+    assert response["dataset"]["owner_team"] == "orders"
+    assert [each["signal_type"] for each in response["signals"]] == ["FRESHNESS"]
+    assert response["signals"][0]["state"] == "CRITICAL", "signals are shown as everywhere else"
+    assert [each["evidence_id"] for each in response["evidence"]] == [evidence_id(42)]
+    assert response["first_bad"]["evidence_id"] == evidence_id(42)
+    assert [each["entity_id"] for each in response["readers"]] == ["job:c"]
+    assert response["blast_radius"]["dataset_count"] == 1
+    assert response["complete"] is False
+    assert any(evidence_id(49) in each["why"] for each in response["missing"])
+    assert [each["at"] for each in response["timeline"]] == sorted(each["at"] for each in response["timeline"])
+    assert {each["kind"] for each in response["timeline"]} >= {"signal", "incident"}
 
 
 def _listed(api: HealthApi, **query: Any) -> list[str]:

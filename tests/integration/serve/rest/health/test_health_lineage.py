@@ -327,12 +327,12 @@ def test_event__of_megabytes__is_kept_whole(api: HealthApi) -> None:
 def test_batch__some_wrong__the_others_are_accepted(api: HealthApi) -> None:
     events = [api.run_event("b1"), {}, 7, api.run_event("b2"), api.run_event("b2")]
 
-    told = done(api.post("/lineage/batch", events), 200)
+    response = done(api.post("/lineage/batch", events), 200)
 
-    assert told["status"] == "partial_success"
-    assert told["summary"] == {"received": 5, "successful": 3, "failed": 2, "retriable": 0, "non_retriable": 2}
-    assert [(each["index"], each["retriable"]) for each in told["failed_events"]] == [(1, False), (2, False)]
-    assert all(each["reason"] for each in told["failed_events"])
+    assert response["status"] == "partial_success"
+    assert response["summary"] == {"received": 5, "successful": 3, "failed": 2, "retriable": 0, "non_retriable": 2}
+    assert [(each["index"], each["retriable"]) for each in response["failed_events"]] == [(1, False), (2, False)]
+    assert all(each["reason"] for each in response["failed_events"])
     assert done(api.post("/lineage/batch", [api.run_event("b3")]), 200)["status"] == "success"
     assert done(api.post("/lineage/batch", []), 200)["summary"]["received"] == 0
 

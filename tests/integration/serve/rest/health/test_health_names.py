@@ -343,7 +343,7 @@ def test_scope__over_graphql__is_judged_by_the_registered_name(full: Names) -> N
     assert all(each["extensions"]["code"] == "forbidden" for each in full.graphql(query, urn=SHORT)["errors"])
 
 
-# Nobody has registered it.
+# Not registered.
 
 
 @pytest.mark.parametrize("name", ["urn:dp:nobody:knows:v1", "urn:dp:nobody:knows"])
@@ -391,10 +391,10 @@ def test_gate__a_deleted_dataset__blocks_whatever_name_asks(
         names.api.dataset(BARE)
     done(names.api.delete(of(registered)), 200)
 
-    told = done(names.api.post("/gate", {"dataset": asked, "on_unknown": on_unknown}), 200)
+    response = done(names.api.post("/gate", {"dataset": asked, "on_unknown": on_unknown}), 200)
 
-    assert told["decision"] == "block"
-    assert told["reasons"][0]["code"] == "DATASET_DELETED"
+    assert response["decision"] == "block"
+    assert response["reasons"][0]["code"] == "DATASET_DELETED"
     over_rpc = names.rpc("GateService/Check", dataset_urn=[asked], on_unknown=on_unknown)
     assert over_rpc["decision"] == "block"
 
@@ -413,9 +413,9 @@ def test_gate__the_newest_version_deleted__is_about_the_one_that_is_left(names: 
     names.api.dataset("urn:dp:shop:orders:v2")
     done(names.api.delete(of("urn:dp:shop:orders:v2")), 200)
 
-    told = done(names.api.post("/gate", {"dataset": SHORT}), 200)
+    response = done(names.api.post("/gate", {"dataset": SHORT}), 200)
 
-    assert told["datasets"][0]["dataset_urn"] == URN
+    assert response["datasets"][0]["dataset_urn"] == URN
 
 
 # What is wrong is named by the field that it is in.

@@ -72,26 +72,26 @@ def test_resolve__of_several_kinds__the_more_particular_wins_and_says_why(api: H
     assert _resolved(api, topic="res.orders.x", payload={"event_type": "paid"}) == paid
     assert _resolved(api, topic="res.orders.x", payload={"event_type": "?"}) == other
     assert _resolved(api, topic="res.elsewhere") == wild
-    told = done(api.post("/resolve/explain", {"topic": "res.orders.x", "payload": {"event_type": "paid"}}), 200)
-    assert told["resolution"]["dataset_urn"] == paid
-    assert any(each["outcome"] == "MATCHED" for each in told["steps"])
+    response = done(api.post("/resolve/explain", {"topic": "res.orders.x", "payload": {"event_type": "paid"}}), 200)
+    assert response["resolution"]["dataset_urn"] == paid
+    assert any(each["outcome"] == "MATCHED" for each in response["steps"])
 
 
 def test_resolve__a_topic_that_no_one_mapped__is_unknown_with_a_warning(api: HealthApi) -> None:
-    told = done(api.post("/resolve", {"topic": "nobody.mapped"}), 200)["resolution"]
+    response = done(api.post("/resolve", {"topic": "nobody.mapped"}), 200)["resolution"]
 
-    assert told["dataset_urn"] == "urn:dp:unknown:nobody.mapped"
-    assert told["is_mapped"] is False
-    assert "UNMAPPED_TOPIC" in told["warning"]
+    assert response["dataset_urn"] == "urn:dp:unknown:nobody.mapped"
+    assert response["is_mapped"] is False
+    assert "UNMAPPED_TOPIC" in response["warning"]
 
 
 def test_resolve__with_a_fallback__has_the_config_too(api: HealthApi) -> None:
     urn = api.fresh(owner_team="orders")
     _rule(api, urn, topic_pattern="res.config")
 
-    told = done(api.post("/resolve", {"topic": "res.config", "fallback_on_miss": "WARN"}), 200)
+    response = done(api.post("/resolve", {"topic": "res.config", "fallback_on_miss": "WARN"}), 200)
 
-    assert told["config"]["dataset"]["owner_team"] == "orders"
+    assert response["config"]["dataset"]["owner_team"] == "orders"
 
 
 @pytest.mark.parametrize(

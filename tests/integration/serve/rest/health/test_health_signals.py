@@ -41,14 +41,19 @@ def test_update__the_first__is_shown_with_everything(api: HealthApi) -> None:
 
     answer = api.put(_path(urn), api.value("WARNING", top_producer=producer, expected_version=0))
 
-    told = done(answer, 200)
-    assert (told["success"], told["new_version"], told["duplicate"], told["error_code"]) == (True, 1, False, None)
+    result = done(answer, 200)
+    assert (result["success"], result["new_version"], result["duplicate"], result["error_code"]) == (
+        True,
+        1,
+        False,
+        None,
+    )
     assert answer.headers["etag"] == '"1"'
     shown = api.get(_path(urn), params={"consistent": "true"})
     signal = done(shown, 200)
     assert shown.headers["etag"] == '"1"'
     assert signal.keys() >= FIELDS
-    assert signal == told["current"]
+    assert signal == result["current"]
     assert (signal["state"], signal["previous_state"], signal["tier"], signal["owner_team"]) == (
         "WARNING", None, "TIER_2", "orders",
     )  # fmt: skip
@@ -96,8 +101,8 @@ def test_update__of_another_version__is_409_by_body_and_412_by_header_with_what_
     as_absent = problem(api.put(_path(urn), {**value, "expected_version": 0}), 409, "version_conflict")
     by_header = problem(api.put(_path(urn), value, headers={"if-match": '"9"'}), 412, "precondition_failed")
 
-    for told in (by_body, as_absent, by_header):
-        assert (told["current_version"], told["current"]["state"]) == (1, "WARNING")
+    for result in (by_body, as_absent, by_header):
+        assert (result["current_version"], result["current"]["state"]) == (1, "WARNING")
     twice = api.put(_path(urn), {**value, "expected_version": 9}, headers={"if-match": '"1"'})
     problem(twice, 400, "bad_payload")
     assert done(api.get(_path(urn)), 200)["version"] == 1
@@ -202,11 +207,11 @@ def test_batch__some_wrong__each_is_judged_by_itself_in_its_place(api: HealthApi
         {**good, "dataset_urn": urn.removesuffix(":v1"), "signal_type": "FOUR"},
     ]
 
-    told = done(api.post("/signals/batch", {"updates": updates}), 200)
+    response = done(api.post("/signals/batch", {"updates": updates}), 200)
 
-    assert (told["success_count"], told["failure_count"]) == (2, 5)
-    assert [each["success"] for each in told["results"]] == [True, False, False, False, False, False, True]
-    assert [each["error_code"] for each in told["results"]][1:6] == [
+    assert (response["success_count"], response["failure_count"]) == (2, 5)
+    assert [each["success"] for each in response["results"]] == [True, False, False, False, False, False, True]
+    assert [each["error_code"] for each in response["results"]][1:6] == [
         "DATASET_NOT_FOUND", "VALIDATION_ERROR", "VALIDATION_ERROR", "STALE_WINDOW", "VERSION_CONFLICT",
     ]  # fmt: skip
     kept = {each["signal_type"] for each in done(api.get(f"{of(urn)}/signals"), 200)["signals"]}
@@ -216,9 +221,9 @@ def test_batch__some_wrong__each_is_judged_by_itself_in_its_place(api: HealthApi
 def test_batch__one_signal_twice__the_second_is_refused(api: HealthApi) -> None:
     update = {**api.value("OK"), "dataset_urn": api.fresh(), "signal_type": "ONE"}
 
-    told = done(api.post("/signals/batch", {"updates": [update, {**update, "score": 0.9}]}), 200)
+    response = done(api.post("/signals/batch", {"updates": [update, {**update, "score": 0.9}]}), 200)
 
-    assert [each["success"] for each in told["results"]] == [True, False]
+    assert [each["success"] for each in response["results"]] == [True, False]
 
 
 @pytest.mark.parametrize("updates", [[], None, {}, [1], [[]], "x"])
@@ -294,9 +299,9 @@ def test_engine__with_its_scope__may_do_all_this(api: HealthApi) -> None:
 
 def test_volume_history__of_counted_windows__has_every_hour_and_no_zero_for_a_gap(alone: HealthApi) -> None:
     urn = alone.fresh()
-    for minutes, told in ((-115, {"metrics": {"evidence_count": 40}}), (-110, {}), (-5, {"metrics": {}})):
-        value = {**alone.value("OK", minutes=minutes), **told}
-        done(alone.put(_path(urn, "VOLUME_ANOMALY"), value if told else _without_metrics(value)), 200)
+    for minutes, result in ((-115, {"metrics": {"evidence_count": 40}}), (-110, {}), (-5, {"metrics": {}})):
+        value = {**alone.value("OK", minutes=minutes), **result}
+        done(alone.put(_path(urn, "VOLUME_ANOMALY"), value if result else _without_metrics(value)), 200)
     late = {**alone.value("OK", minutes=-112), "metrics": {"evidence_count": 2}}
     problem(alone.put(_path(urn, "VOLUME"), late), 409, "stale_window")
 
@@ -325,9 +330,9 @@ def test_reset__signals_and_incidents__are_gone_and_what_comes_next_is_the_first
     path = f"{of(urn.removesuffix(':v1'))}/signals/reset"
 
     problem(api.post(path, {"reason": " "}), 400, "bad_payload")
-    told = done(api.post(path, {"reason": "a bad deployment of the engine"}), 200)
+    response = done(api.post(path, {"reason": "a bad deployment of the engine"}), 200)
 
-    assert told == {
+    assert response == {
         "dataset_urn": urn, "signal_types": ["FRESHNESS", "VOLUME"], "incident_ids": [incident["incident_id"]],
     }  # fmt: skip
     assert done(api.get(f"{of(urn)}/signals"), 200)["signals"] == []

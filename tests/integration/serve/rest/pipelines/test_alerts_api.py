@@ -177,8 +177,8 @@ def test_channel__that_works__takes_a_test(api: AlertApi) -> None:
     answer = api.ask("POST", "/alert-channels/ops/test")
 
     assert (answer.status_code, answer.json()["channel"]) == (200, "ops")
-    (told,) = api.world.told()
-    assert "This is a test of the channel ops" in told["title"]
+    (response,) = api.world.sent()
+    assert "This is a test of the channel ops" in response["title"]
     assert api.ask("GET", "/alert-channels").json() == {
         "channels": [{"name": "backup", "failing": False}, {"name": "ops", "failing": False}]
     }

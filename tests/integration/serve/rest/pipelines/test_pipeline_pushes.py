@@ -121,7 +121,7 @@ def test_delete__sensor__is_forgotten_and_begins_nothing(api: PipelineApi) -> No
     assert api.delete(path).status_code == 204
     problem(api.delete(path), 404, "not_found")
     api.settle()
-    # The push began one; the deletion is told of by the stream as well.
+    # The push began one; the stream reports the deletion as well.
     assert api.events().count("EXECUTION_STARTED") == 1
 
 

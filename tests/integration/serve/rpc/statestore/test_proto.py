@@ -445,7 +445,7 @@ def test_evidence__too_much_at_once__is_refused(rpcs: HealthRpcs) -> None:
 def test_lineage__reported_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) -> None:
     async def scenario(ports: Ports) -> tuple[Any, ...]:
         column = f"urn:col:{URN}:customer_id"
-        told = pb.UpdateLineageRequest(
+        result = pb.UpdateLineageRequest(
             spec_id="lspec:orders-job:git:abc123",
             dataset_writes=[
                 pb.DatasetLineageEntry(
@@ -455,7 +455,7 @@ def test_lineage__reported_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) 
             column_writes=[pb.ColumnLineageEntry(column_urn=column)],
             confidence="MEDIUM",
         )
-        done = await ports.call("json", "LineageIndexService/UpdateLineage", told, pb.UpdateLineageResponse)
+        done = await ports.call("json", "LineageIndexService/UpdateLineage", result, pb.UpdateLineageResponse)
         found = [
             await ports.call(
                 "grpc", "LineageIndexService/GetWriters", pb.GetLineageRequest(urn=urn), pb.GetLineageResponse
@@ -469,7 +469,7 @@ def test_lineage__reported_and_asked__is_known_from_both_ends(rpcs: HealthRpcs) 
             pb.ListByProducerResponse,
         )
         spec = await ports.call(
-            "grpc", "LineageIndexService/GetSpec", pb.GetLineageSpecRequest(spec_id=told.spec_id), pb.LineageSpec
+            "grpc", "LineageIndexService/GetSpec", pb.GetLineageSpecRequest(spec_id=result.spec_id), pb.LineageSpec
         )
         return done, found, producer, spec
 

@@ -35,7 +35,7 @@ from tests.integration.serve.health_rig import (
 )
 
 ORIGIN: Final = "http://127.0.0.1:8400"
-# Whoever reaches the port may ask these: what this is, how it is, and what can be asked.
+# Public methods: version, health, and reflection.
 PUBLIC: Final = {
     "GET /",
     "GET /health",
@@ -312,7 +312,7 @@ def _content(method: str) -> dict[str, Any]:
 def test_table__all_that_is_served__is_in_it(shared: HealthApi) -> None:
     served = _served(shared)
 
-    assert served - ALL - PUBLIC == set(), "served, and nobody has said to whom"
+    assert served - ALL - PUBLIC == set(), "served without a rule"
     assert (ALL | PUBLIC) - served == set(), "said, and not served"
     documented = {
         f"{method.upper()} {path}"
@@ -348,7 +348,7 @@ def test_table__every_role__may_do_what_it_is_there_for_and_no_more(guarded: Hea
                 async with asyncio.timeout(None if name not in STREAMS else 0.3):
                     answer = await client.request(method, url, **_content(method))
             except TimeoutError:
-                # It is being told what happens, and nothing does.
+                # It is a subscription, and no event occurs.
                 answer = httpx.Response(200)
             is_allowed = answer.status_code not in (401, 403)
             if is_allowed is not (name in ALLOWED[role]) or answer.status_code >= 500:
@@ -583,11 +583,11 @@ def test_scope__the_context_of_an_incident__has_no_foreign_evidence(both: Health
     }
 
     opened = both.post("/incidents", given, key=key)
-    told = both.get(f"/incidents/{opened.json().get('incident_id', 'none')}/context", key=key)
+    response = both.get(f"/incidents/{opened.json().get('incident_id', 'none')}/context", key=key)
 
     assert opened.status_code in (201, 403)
     if opened.status_code == 201:
-        assert PAYMENTS not in {each["dataset_urn"] for each in told.json()["evidence"]}
+        assert PAYMENTS not in {each["dataset_urn"] for each in response.json()["evidence"]}
 
 
 def test_scope__evidence__of_a_foreign_dataset_is_neither_taken_nor_shown(shared: HealthApi) -> None:
@@ -658,11 +658,11 @@ def test_scope__rules_of_all__are_for_those_who_reach_all(shared: HealthApi) -> 
 def test_scope__resolve__does_not_report_what_is_known_of_a_foreign_dataset(shared: HealthApi) -> None:
     key = _everything(shared)
 
-    told = shared.post("/resolve", {"topic": "raw.2", "fallback_on_miss": "WARN"}, key=key)
+    response = shared.post("/resolve", {"topic": "raw.2", "fallback_on_miss": "WARN"}, key=key)
     explained = shared.post("/resolve/explain", {"topic": "raw.2"}, key=key)
 
-    assert "name of" not in told.text
-    assert told.status_code == 403 or told.json()["config"] is None
+    assert "name of" not in response.text
+    assert response.status_code == 403 or response.json()["config"] is None
     assert explained.status_code == 403 or PAYMENTS not in explained.text
     assert done(shared.post("/resolve", {"topic": "raw.1", "fallback_on_miss": "WARN"}, key=key), 200)["config"]
 
@@ -765,8 +765,8 @@ def test_annotate__by_one_who_may_say_the_cause__takes_the_summary_and_nothing_e
 
 def test_secrets__for_those_who_are_not_on_call__are_masked_wherever_an_incident_is_shown(both: HealthApi) -> None:
     path = f"/incidents/{_incident_of(both, ORDERS)}"
-    told = {"pagerduty_incident_id": "PD-SECRET", "slack_thread_ts": "17.SECRET", "jira_ticket": "J-SECRET"}
-    done(both.patch(path, {"oncall_user": "ann@SECRET", "notification_state": told}), 200)
+    result = {"pagerduty_incident_id": "PD-SECRET", "slack_thread_ts": "17.SECRET", "jira_ticket": "J-SECRET"}
+    done(both.patch(path, {"oncall_user": "ann@SECRET", "notification_state": result}), 200)
     copilot, operator = both.key("copilot", Role.RCA_COPILOT), both.key("operator", Role.OPERATOR)
 
     answers = [

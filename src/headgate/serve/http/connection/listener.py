@@ -15,10 +15,11 @@ import uvicorn
 from litestar.types import ASGIApp
 
 from headgate.errors import SettingsError
-from headgate.serve.http.connection_limits import ConnectionCounter
-from headgate.serve.http.load_shedder import LoadShedder
-from headgate.serve.http.protocol import HeadCache, HttpProtocol, protocol_of
-from headgate.serve.http.tls import Tls
+from headgate.serve.http.connection.head_cache import HeadCache
+from headgate.serve.http.connection.protocol import HttpProtocol, protocol_of
+from headgate.serve.http.connection.tls import Tls
+from headgate.serve.http.limits.connection_limits import ConnectionCounter
+from headgate.serve.http.limits.load_shedder import LoadShedder
 from headgate.settings import Address, LimitSettings
 
 _BACKLOG: Final = 512

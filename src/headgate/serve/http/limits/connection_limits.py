@@ -6,7 +6,7 @@ import resource
 from collections import Counter
 from typing import Final, NamedTuple
 
-from headgate.serve.http.client_address import limit_key
+from headgate.serve.http.limits.client_address import limit_key
 from headgate.settings import LimitSettings
 
 # A body that arrives more slowly than this makes no progress.

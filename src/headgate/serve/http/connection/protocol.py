@@ -7,8 +7,8 @@ Limits apply before a request is complete. Data is parsed in pieces no larger th
 never takes more than two limits of memory. The listener checks the times of all connections once a second, which costs
 a request nothing.
 
-It relies on internals of uvicorn; the dependency is bounded, and `tests/unit/serve/http/test_uvicorn_internals.py`
-fails when one of them is gone.
+It relies on internals of uvicorn. The dependency is bounded by version, and a test fails when an internal is gone
+(`tests/unit/serve/http/connection/test_uvicorn_internals.py`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,24 @@ import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headgate.serve.http.connection_limits import ConnectionCounter, Refusal, check_head, is_body_late
-from headgate.serve.http.fast_path import DEFERRED, FastPathApp, FullResponse, RawPairs, head_of
-from headgate.serve.http.load_shedder import BEGUN, LoadShedder, Priority, priority_of
+from headgate.serve.http.connection.head_cache import HeadCache
+from headgate.serve.http.fast_path import DEFERRED, FastPathApp, FullResponse
+from headgate.serve.http.limits.connection_limits import ConnectionCounter, Refusal, check_head, is_body_late
+from headgate.serve.http.limits.load_shedder import BEGUN, LoadShedder, Priority, priority_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.http.problem import MEDIA_TYPE, Problem, retry_after
 from headgate.settings import LimitSettings
 from headgate.telemetry import correlated
 
-# Limits of the head cache: entries, and bytes of one head.
-HEADS_MAX: Final = 512
-HEAD_BYTES_MAX: Final = 2048
 # Bodies whose length has at least this many digits share a memory budget until their caller is authenticated.
 _LARGE_DIGITS: Final = 5
 LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
-_END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
@@ -52,49 +49,6 @@ _UNUSUAL: Final = re.compile(rb"\r\n(?:[ \t]|transfer-encoding|expect|upgrade|co
 _LENGTHS: Final = re.compile(rb"\r\ncontent-length([^\r\n]*)", re.IGNORECASE)
 _LENGTH: Final = re.compile(rb": *([0-9]{1,5})")
 _log = structlog.get_logger(__name__)
-
-
-class _Head(NamedTuple):
-    parsed_head: Any
-    body_bytes: int
-
-
-class HeadCache:
-    """Cache of parsed request heads, keyed by their bytes and shared by all connections of a server.
-
-    Also caches the encoded default response headers, which uvicorn renews once a second.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[bytes, _Head] = {}
-        self._default_headers: RawPairs = []
-        self._default_head = b""
-        # Declared bytes of the large bodies that are being buffered, on all connections.
-        self.large_bytes = 0
-
-    def default(self, headers: RawPairs) -> bytes:
-        """Return the default response headers, encoded."""
-        if headers is not self._default_headers:
-            self._default_headers, self._default_head = headers, head_of(headers)
-        return self._default_head
-
-    def find(self, data: bytes) -> tuple[Any, bytes] | None:
-        """Return the parsed head and the body if `data` is one complete request with a cached head."""
-        end = data.find(_END) + len(_END)
-        head = self._entries.get(data[:end])
-        if head is None or len(data) - end != head.body_bytes:
-            return None
-        return head.parsed_head, data[end:]
-
-    def learn(self, data: bytes, parsed_head: object, body: bytes) -> None:
-        """Cache the head of `data` if `data` is one complete request."""
-        end = data.find(_END) + len(_END)
-        if end > HEAD_BYTES_MAX or data[end:] != body:
-            return
-        if len(self._entries) >= HEADS_MAX:
-            # Heads that all differ, for example by a counter in a header, are not worth caching.
-            self._entries.clear()
-        self._entries[data[:end]] = _Head(parsed_head, len(body))
 
 
 class _DeferredCycle:

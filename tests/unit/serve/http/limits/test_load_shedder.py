@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headgate.serve.http.fast_path import FullResponse
-from headgate.serve.http.load_shedder import OVERLOADED, LoadShedder, Priority, priority_of
+from headgate.serve.http.limits.load_shedder import OVERLOADED, LoadShedder, Priority, priority_of
 
 
 class Loop:

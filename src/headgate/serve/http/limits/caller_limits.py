@@ -12,7 +12,7 @@ from headgate.auth.principals import CredentialKind, Principal
 from headgate.auth.rate_limits import Rate, RateLimiter
 from headgate.clock import Clock
 from headgate.errors import RateLimitedError
-from headgate.serve.http.client_address import ClientAddresses, limit_key
+from headgate.serve.http.limits.client_address import ClientAddresses, limit_key
 from headgate.settings import LimitSettings, is_loopback
 
 # Unless set: writes a second of a caller with credentials, and of an address other than loopback.

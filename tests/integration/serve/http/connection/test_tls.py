@@ -21,8 +21,8 @@ from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it has 
 from litestar import Litestar
 
 from headgate.errors import SettingsError
-from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.tls import Tls
+from headgate.serve.http.connection.listener import HttpServer
+from headgate.serve.http.connection.tls import Tls
 from headgate.serve.rpc.grpc import GrpcServer
 from headgate.settings import Address
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.load_shedder import HOLD_SECONDS
+from headgate.serve.http.connection.listener import HttpServer
+from headgate.serve.http.limits.load_shedder import HOLD_SECONDS
 from headgate.settings import Address, LimitSettings
+from tests.asgi_lifespan import run_lifespan
 
 
 class App:
@@ -24,10 +25,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
+            await run_lifespan(receive, send)
             return
         self.paths.append(scope["path"])
         start = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}

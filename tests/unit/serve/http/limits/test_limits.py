@@ -7,9 +7,9 @@ import pytest
 from headgate.auth.principals import LOCAL, CredentialKind, Principal
 from headgate.clock import VirtualClock
 from headgate.errors import RateLimitedError, SettingsError
-from headgate.serve.http.caller_limits import BURST_SECONDS, WRITES_PER_SECOND, CallerLimits
-from headgate.serve.http.client_address import UNKNOWN, ClientAddresses, limit_key
-from headgate.serve.http.connection_limits import ConnectionCounter, check_head, is_body_late
+from headgate.serve.http.limits.caller_limits import BURST_SECONDS, WRITES_PER_SECOND, CallerLimits
+from headgate.serve.http.limits.client_address import UNKNOWN, ClientAddresses, limit_key
+from headgate.serve.http.limits.connection_limits import ConnectionCounter, check_head, is_body_late
 from headgate.settings import LimitSettings, Settings
 
 LIMITS = LimitSettings(

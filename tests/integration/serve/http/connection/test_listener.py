@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.connection.listener import HttpServer
 from headgate.settings import Address
 from tests.integration.serve.conftest import Application
 

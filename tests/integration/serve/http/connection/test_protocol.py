@@ -11,11 +11,13 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from headgate.serve.http import protocol as http_protocol
+from headgate.serve.http.connection import protocol as http_protocol
+from headgate.serve.http.connection.head_cache import HEADS_MAX, HeadCache
+from headgate.serve.http.connection.listener import HttpServer
+from headgate.serve.http.connection.protocol import protocol_of
 from headgate.serve.http.fast_path import DEFERRED, Deferred, FullResponse, RawPairs
-from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.protocol import HEADS_MAX, HeadCache, protocol_of
 from headgate.settings import Address
+from tests.asgi_lifespan import run_lifespan
 
 URL = b"/direct"
 
@@ -31,7 +33,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            await _lifespan(receive, send)
+            await run_lifespan(receive, send)
             return
         body = b""
         while True:
@@ -67,13 +69,6 @@ class App:
     def answer_next(self) -> None:
         body, answered = self.waiting.pop(0)
         answered(_whole(body))
-
-
-async def _lifespan(receive: Any, send: Any) -> None:
-    await receive()
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    await send({"type": "lifespan.shutdown.complete"})
 
 
 def _whole(body: bytes) -> FullResponse:
@@ -129,7 +124,7 @@ def finds() -> Iterator[list[bool]]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_protocol.HeadCache, "find", noting)
+        patch.setattr(HeadCache, "find", noting)
         yield noted
 
 

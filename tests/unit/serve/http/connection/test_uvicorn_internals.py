@@ -1,4 +1,4 @@
-"""The internals of uvicorn that `headgate.serve.http.protocol` and `listener` override or read."""
+"""The internals of uvicorn that `headgate.serve.http.connection.protocol` and `listener` override or read."""
 
 from __future__ import annotations
 
