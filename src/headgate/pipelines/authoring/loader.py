@@ -38,6 +38,8 @@ class Known(Struct, frozen=True, kw_only=True):
     check_trigger: TriggerCheck | None = None
     # `Evaluators.check` of the evaluators.
     check_trait: TraitCheck | None = None
+    # Whether the definitions are in use already: checks newer than them are warnings.
+    is_stored: bool = False
 
 
 class LoadedPipeline(Struct, frozen=True, kw_only=True):
@@ -167,6 +169,7 @@ def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | No
             calendars=known.calendars,
             check_trigger=known.check_trigger,
             check_trait=known.check_trait,
+            is_stored=known.is_stored,
         ).check()
     is_right = not errors_of(reading.problems)
     return _normalised(pipeline) if is_right else None, reading.problems

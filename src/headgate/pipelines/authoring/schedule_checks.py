@@ -13,6 +13,7 @@ from headgate.durable.schedules import cron
 from headgate.errors import UserError
 from headgate.notify.notices import TYPE_PREFIX
 from headgate.pipelines.authoring.rule_checks import RuleChecks
+from headgate.pipelines.authoring.slot_checks import check_slots
 from headgate.pipelines.definition.bounds import SCHEDULES_MAX
 from headgate.pipelines.definition.model import Exclusions, Inclusions, Pipeline, Schedule, Sla
 from headgate.pipelines.definition.problems import nearest, shown
@@ -27,7 +28,14 @@ _NAME_FORM: Final = "use up to 63 letters, digits, '.', '_' and '-', beginning w
 _WEEK: Final = 7
 
 
-def check_schedules(pipeline: Pipeline, rules: RuleChecks, calendars: Calendars | None, reading: DecodeReport) -> None:
+def check_schedules(
+    pipeline: Pipeline,
+    rules: RuleChecks,
+    calendars: Calendars | None,
+    reading: DecodeReport,
+    *,
+    is_stored: bool = False,
+) -> None:
     """Report the problems of the schedules of a pipeline."""
     if len(pipeline.schedules) > SCHEDULES_MAX:
         reading.report(("schedules",), f"there are {len(pipeline.schedules)}", allowed=f"at most {SCHEDULES_MAX}")
@@ -42,6 +50,8 @@ def check_schedules(pipeline: Pipeline, rules: RuleChecks, calendars: Calendars 
         ids.setdefault(schedule_id, index)
         _check_schedule(pipeline, schedule, path, rules, reading)
         _check_days(schedule, path, calendars, reading)
+        if not reading.is_bad((*path, "cron")) and not _has_problem_days(reading, path):
+            check_slots(pipeline, schedule, path, reading, is_stored=is_stored)
 
 
 def check_zone(name: str, path: Path, reading: DecodeReport) -> None:
@@ -110,7 +120,7 @@ def _check_cron(expression: str, zone: str, path: Path, reading: DecodeReport) -
     try:
         cron.check(cron.Recurrence(expression, zone))
     except UserError as exc:
-        reading.report(path, str(exc).removeprefix("expression "))
+        reading.refuse_read(path, str(exc).removeprefix("expression "))
 
 
 def _check_days(schedule: Schedule, path: Path, calendars: Calendars | None, reading: DecodeReport) -> None:

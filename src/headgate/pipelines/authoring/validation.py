@@ -72,7 +72,10 @@ class DefinitionChecks:
         calendars: Calendars | None = None,
         check_trigger: TriggerCheck | None = None,
         check_trait: TraitCheck | None = None,
+        is_stored: bool = False,
     ) -> None:
+        """`is_stored`: the definition is in use already, so that checks newer than it are warnings."""
+        self._is_stored = is_stored
         self._pipeline = pipeline
         self._reading = reading
         self._archetypes = archetypes
@@ -89,7 +92,7 @@ class DefinitionChecks:
         are_traits_known = pipeline.archetype is None or pipeline.archetype in (self._archetypes or ())
         rules = RuleChecks(pipeline, pipeline.readiness.traits if are_traits_known else None, reading)
         self._check_identity()
-        check_schedules(pipeline, rules, self._calendars, reading)
+        check_schedules(pipeline, rules, self._calendars, reading, is_stored=self._is_stored)
         self._check_readiness()
         rules.check_all(pipeline.readiness.rules, ("readiness", "rules"))
         rules.check_all(pipeline.post_run.rules, ("post_run", "rules"))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError, UserError
-from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.authoring.loader import Known, load_pipeline
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.serialization import decode, digest, encode
 from headgate.pipelines.schedule.dependencies import Dependency, sources_of, upstreams_of
@@ -153,7 +153,7 @@ def _definition(item: Item, where: str) -> Pipeline:
         return decode(config)
     # A row of another program: as text, or as the map itself.
     text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
-    return load_pipeline(text, where)
+    return load_pipeline(text, where, Known(is_stored=True))
 
 
 def _attributes(stored: StoredPipeline) -> Item:

@@ -378,7 +378,7 @@ def test_newer__a_job_and_nothing_else__has_the_defaults_of_that_generation() ->
         ("{cron: '0 6 * * *'}", "cron", Period.DAILY),
         ("{cron: '5 * * * *'}", "cron", Period.HOURLY),
         ("{cron: '@hourly'}", "cron", Period.HOURLY),
-        ("{cron: '*/5 2 * * *'}", "cron", Period.DAILY),
+        ("{cron: '5 2 * * *'}", "cron", Period.DAILY),
         ("{trigger: {key: a}}", "stream", Period.DAILY),
         ("{trigger: {key: a, deadline: ':15'}}", "stream", Period.HOURLY),
         ("{include: {dates: [2026-03-31]}}", "stream", Period.DAILY),
