@@ -6,15 +6,16 @@ Changes arrive at least once and in order for each row, so every action is idemp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 from msgspec.structs import replace
 
 from headgate.clock import Clock, epoch_ms
-from headgate.errors import CorruptionError
+from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.catalog.rows import stored_of
-from headgate.pipelines.definition.model import Json
+from headgate.pipelines.definition.model import Json, Period
 from headgate.pipelines.enums import Cause
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
@@ -24,10 +25,12 @@ from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.readiness.quarantine import gained_expiry_only, quarantined_of
 from headgate.pipelines.readiness.waiters import Waiters, WaitKind
-from headgate.pipelines.runs.markers import marker_of
+from headgate.pipelines.runs.markers import Marker, marker_of
 from headgate.pipelines.runs.reruns import Reruns
 from headgate.pipelines.runs.rows import Order, RunLog, Slot, run_log_of
-from headgate.pipelines.schedule.periods import own_period, periods_of
+from headgate.pipelines.schedule.periods import Periods, own_period, parse, periods_of
+from headgate.pipelines.schedule.sensor_periods import period_text
+from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.sensors import sensor_of
 from headgate.store.model.requests import Change
 
@@ -85,7 +88,7 @@ class ChangeRouter:
     def _route(self, item: Mapping[str, Any], change: Change) -> None:
         partition, sort = str(item["PK"]), str(item["SK"])
         if partition.startswith("MARKER#"):
-            self._marker(item)
+            self._marker(item, change)
             return
         if not partition.startswith(_PIPELINE):
             return
@@ -107,15 +110,27 @@ class ChangeRouter:
                 continue
         self._follow(types)
 
-    def _marker(self, item: Mapping[str, Any]) -> None:
+    def _marker(self, item: Mapping[str, Any], change: Change) -> None:
         marker = marker_of(item)
-        if self._starter.find_pipeline(marker.pipeline_id) is None:
+        pipeline = self._starter.find_pipeline(marker.pipeline_id)
+        if pipeline is None:
+            _log.warning("marker of an unknown pipeline skipped", pipeline=marker.pipeline_id, key=str(change.key))
+            return
+        schedule = next((each for each in pipeline.schedules if schedule_id_of(each) == marker.schedule_id), None)
+        try:
+            date = _marker_date(periods_of(pipeline, schedule), marker, change.at_seconds)
+        except UserError as exc:
+            _log.warning("marker refused", pipeline=pipeline.id, key=str(change.key), reason=str(exc))
+            slot = Slot(pipeline.id, marker.schedule_id, "")
+            detail: dict[str, Json] = {"marker": str(change.key.sort), "reason": str(exc)}
+            self._events.publish_once(f"marker#{change.id}", EventName.MARKER_REFUSED, slot, **detail)
             return
         cause = Cause.UPSTREAM if marker.source.startswith("cascade:") else Cause.MARKER
         token = "" if marker.version <= 1 else str(marker.version)
         not_before_ms = marker.data.get("notBeforeMs")
         wait_ms = not_before_ms - epoch_ms(self._clock) if isinstance(not_before_ms, int) else 0
-        self._starter.start_run(marker.slot, cause, token=token, by=marker.by, delay_seconds=max(0.0, wait_ms / 1000))
+        slot = Slot(pipeline.id, marker.schedule_id, date)
+        self._starter.start_run(slot, cause, token=token, by=marker.by, delay_seconds=max(0.0, wait_ms / 1000))
 
     def _trait(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
         del item, change
@@ -181,6 +196,21 @@ class ChangeRouter:
             self._downstream.notify_done(log.slot, pipeline)
         for dependent in self._downstream.dependent_periods(log.slot):
             self._waiters.wake_all(dependent.pipeline.id, WaitKind.CHANGE, f"{log.slot} is {log.status.value}")
+
+
+def _marker_date(periods: Periods, marker: Marker, at_seconds: float) -> str:
+    """Return the period that a marker requests: the named one, ours around a shorter one, or that of the marker's time.
+
+    Raises `UserError` for a date that names no period, or a longer one than ours.
+    """
+    named = period_text(marker.date)
+    if named is None and marker.is_date_of_key:
+        # By the time of the change, which stays the same when the change is delivered again.
+        return periods.at(datetime.fromtimestamp(at_seconds, UTC))
+    kind = parse(named or marker.date).period
+    if kind is not Period.CUSTOM and Periods(kind).length > periods.length:
+        raise UserError(f"date {named} is {kind}, and the pipeline is {periods.period}: name one of its periods")
+    return own_period(periods, named or marker.date)
 
 
 def _is_marked(log: RunLog) -> bool:

@@ -377,6 +377,47 @@ def test_marker__written_by_others_with_nothing_but_its_keys__begins(rig: Rig) -
     assert rig.run(SLOT).cause is Cause.MARKER
 
 
+@pytest.mark.parametrize(
+    ("sort", "fields", "schedule", "date"),
+    [
+        # The marker of the last hour of a day is written after midnight.
+        ("2026-03-04#h23", {"date": "2026-03-03"}, "h23", "2026-03-03"),
+        ("2026-03-04#h23", {"date": 20260303}, "h23", "2026-03-03"),
+        ("2026-03-04#stream", {"date": "2026-03-03", "scheduleID": "h23"}, "h23", "2026-03-03"),
+        ("whatever#h23", {"date": "2026-03-03"}, "h23", "2026-03-03"),
+        ("2026-03-04#h23", {"date": "2026-03-03T23"}, "h23", "2026-03-03"),
+        # Without any date it is the day on which it is written.
+        ("whatever#h23", {}, "h23", DATE),
+    ],
+)
+def test_marker__with_a_date_of_its_own__begins_that_period(
+    rig: Rig, sort: str, fields: dict[str, Any], schedule: str, date: str
+) -> None:
+    rig.define(pipeline(schedules=(Schedule(name="stream"), Schedule(name="h23"))))
+    rig.store.put(PIPELINES, {"PK": "MARKER#silver", "SK": sort, **fields})
+    rig.pump()
+
+    assert [(log.schedule_id, log.date) for log in rig.stores.runs.logs("silver").logs] == [(schedule, date)]
+
+
+@pytest.mark.parametrize(
+    ("period", "date", "reason"),
+    [(Period.DAILY, "tomorrow", "does not name a period"), (Period.HOURLY, "2026-03-03", "name one of its periods")],
+)
+def test_marker__whose_date_is_no_period_of_the_pipeline__is_refused_and_reported_once(
+    rig: Rig, period: Period, date: str, reason: str
+) -> None:
+    rig.define(pipeline(period=period))
+    rig.store.put(PIPELINES, {"PK": "MARKER#silver", "SK": "2026-03-03#stream", "date": date})
+    rig.pump()
+    rig.receive_again(rig.all_changes())
+
+    assert rig.stores.runs.logs("silver").logs == []
+    (refused,) = rig.events("silver", EventName.MARKER_REFUSED)
+    assert refused.detail["marker"] == "2026-03-03#stream"
+    assert reason in refused.detail["reason"]
+
+
 def test_marker__put_again_after_a_failure__begins_another_attempt(rig: Rig) -> None:
     # bug 23
     rig.define(pipeline(retry=pipeline().retry))

@@ -117,6 +117,13 @@ _JOBS: Final = (
         "nothing, unless the calendar is wrong",
         "source",
     ),
+    warn(
+        E.MARKER_REFUSED,
+        "{pipeline} {schedule}: the marker {marker} started nothing: {reason}",
+        "write it again with the attribute date, in the form of the pipeline's periods",
+        "marker",
+        "reason",
+    ),
     page(
         E.INFRA_FAILURE,
         "{pipeline} {schedule} {date}: the lifecycle itself failed: {error}",

@@ -28,6 +28,8 @@ RETENTION_SECONDS: Final = 30 * 86_400
 PARTITION: Final = "MARKER#"
 SCHEDULE_DEFAULT: Final = "daily"
 _RACES_MAX: Final = 10
+# The spellings of the attribute in rows of other programs, and ours.
+_SCHEDULE_NAMES: Final = ("scheduleID", "scheduleId", "schedule_id")
 
 
 class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +38,8 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pipeline_id: str
     schedule_id: str
     date: str
+    # Whether only the key of the row has the date, and no attribute.
+    is_date_of_key: bool = False
     version: int = 0
     # The source ("cascade:UPSTREAM", "api") and the author.
     source: str = ""
@@ -147,17 +151,29 @@ def marker_item(marker: Marker, *, kept_seconds: int = RETENTION_SECONDS) -> Ite
 
 
 def marker_of(item: Mapping[str, Any]) -> Marker:
-    """Decode a marker from its row, also a row of another program with nothing but the keys.
+    """Decode a marker from its row, also a row of another program.
 
-    Its date comes from the key: a marker of the last hour of a day may be read on the next day.
+    Its own attributes `date` and `scheduleID` take precedence over the key: the marker of the last hour of a day is
+    written on the next day.
     """
-    date, _, schedule_id = str(item["SK"]).partition("#")
+    key_date, _, key_schedule = str(item["SK"]).partition("#")
+    date = item.get("date")
     named = {
         "pipeline_id": str(item["PK"]).removeprefix(PARTITION),
-        "schedule_id": schedule_id or SCHEDULE_DEFAULT,
-        "date": date,
+        "schedule_id": _schedule_of(item) or key_schedule or SCHEDULE_DEFAULT,
+        "date": _text(date) if date not in (None, "") else key_date,
+        "is_date_of_key": date in (None, ""),
     }
     return struct_of({**item, **named}, Marker)
+
+
+def _schedule_of(item: Mapping[str, Any]) -> str:
+    return next((value for name in _SCHEDULE_NAMES if isinstance(value := item.get(name), str) and value), "")
+
+
+def _text(date: object) -> str:
+    # A compact day may be a number: 20260303.
+    return str(int(date)) if isinstance(date, int | float) and not isinstance(date, bool) else str(date)
 
 
 def _unchanged(replaces: Marker | None) -> Condition:
