@@ -73,6 +73,15 @@ class OnUnknown(enum.StrEnum):
     PASS = "pass"
 
 
+class SensorPeriod(enum.StrEnum):
+    """Of which period a rule reads its sensor."""
+
+    # The period of the run, or a value that was pushed for all periods.
+    OWN = "own"
+    # The newest value, whichever period it is of.
+    ANY = "any"
+
+
 class Severity(enum.StrEnum):
     """Whether a failing rule blocks the run or only warns."""
 

@@ -1,13 +1,18 @@
 """Sensors: data that producers push, stored as rows `SENSOR#key` and `SENSOR#key#period`.
 
-The row of a period takes precedence over the row without one, and a row that names another period in its fields does
-not apply. Other programs may write rows too, with their fields in `data` or beside the keys; both are read.
+A value belongs to one period: the one that the push or its fields name, or else the one in which it arrives. It holds
+for all periods only if the push says so. The row of a period takes precedence over the row without one, which has the
+newest value and applies only to its own period.
+
+Other programs may write rows too, with their fields in `data` or beside the keys; both are read. Such a row without a
+period holds for all, and so does one that an earlier release stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -37,20 +42,22 @@ KEY_LENGTH_MAX: Final = 256
 _PREFIX: Final = "SENSOR#"
 _RACES_MAX: Final = 8
 _PAGE: Final = 200
+# The attribute with the period in which a value arrived that names none.
+_ARRIVED_IN: Final = "arrived_in"
 # The attributes of our rows beside the data.
 _OURS: Final = frozenset(
-    {"PK", "SK", "ttl", "data", "version", "changed_at_ms", "pushed_at_ms", "pushed_by", "is_copy"}
+    {"PK", "SK", "ttl", "data", "version", "changed_at_ms", "pushed_at_ms", "pushed_by", "is_copy", _ARRIVED_IN}
 )
 _KEYS: Final = frozenset({"PK", "SK", "ttl"})
 _CLAIMS: Final = ("updatedAt", "updated_at")
 
 
 class Sensor(Struct, frozen=True, kw_only=True):
-    """The latest data of a key, for one period or for none in particular."""
+    """The latest data of a key, for one period or for all."""
 
     key: str
     data: Mapping[str, Json]
-    # The period that the key or the fields name.
+    # The period that the key or the fields name, or in which it arrived. None: it holds for all periods.
     period: str | None = None
     # Whether the key names it.
     is_of_period: bool = False
@@ -85,11 +92,29 @@ class Reading(Struct, frozen=True, kw_only=True):
     strays: Mapping[str, str] = {}
 
 
+class _Push(NamedTuple):
+    """A value to store. `arrived_in` is its period if it names none."""
+
+    pipeline_id: str
+    key: str
+    data: Mapping[str, Json]
+    by: str
+    arrived_in: str | None
+
+
 Also = Callable[[Sensor], Sequence[Write]]
+
+
+# Returns the period of a value that names none and arrives at a time, by pipeline and key. None: it is unknown.
+ArrivalPeriod = Callable[[str, str, datetime], str | None]
 
 
 def _nothing(_: Sensor) -> Sequence[Write]:
     return ()
+
+
+def _unknown_period(_pipeline_id: str, _key: str, _at: datetime) -> str | None:
+    return None
 
 
 def sensor_of(item: Mapping[str, Any]) -> Sensor:
@@ -99,7 +124,7 @@ def sensor_of(item: Mapping[str, Any]) -> Sensor:
     return Sensor(
         key=key,
         data=data,
-        period=period if period is not None else period_of_fields(data),
+        period=period or period_of_fields(data) or _arrived_in(item),
         is_of_period=period is not None,
         version=_whole(item.get("version")),
         changed_at_ms=_whole(item.get("changed_at_ms")),
@@ -127,10 +152,19 @@ def sensor_key(pipeline_id: str, key: str, period: str | None = None) -> Key:
 class Sensors:
     """Stores sensors. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, *, retention_seconds: int = RETENTION_SECONDS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        retention_seconds: int = RETENTION_SECONDS,
+        arrival_period: ArrivalPeriod = _unknown_period,
+    ) -> None:
+        """`arrival_period` returns the period of values that name none; without it, they hold for all."""
         self._store = store
         self._clock = clock
         self._retention_seconds = retention_seconds
+        self._arrival_period = arrival_period
 
     def push(
         self,
@@ -139,22 +173,31 @@ class Sensors:
         data: Mapping[str, Json],
         *,
         period: str | None = None,
+        is_for_all: bool = False,
         by: str = "",
         also: Also = _nothing,
     ) -> Sensor:
-        """Store data under a key, for one period if given, and return the sensor.
+        """Store data under a key, for one period or for all, and return the sensor.
 
-        Without a period the data may name one (`date`, `hour`); it is then stored for that period too, and data of an
-        older period does not replace the row without one. `also` makes further writes for the transaction from the new
-        sensor. Pushing equal data is a new version but no change. Raises `InvalidPayloadError` for an invalid key,
-        period or data, and `ConflictError` if a write of `also` is refused.
+        Without a period the data may name one (`date`, `hour`), or else it belongs to the period in which it arrives.
+        It is then stored for that period too, and data of an older period does not replace the row without one. `also`
+        makes further writes for the transaction from the new sensor. Pushing equal data for the same period is a new
+        version but no change. Raises `InvalidPayloadError` for an invalid key, period or data, and `ConflictError` if a
+        write of `also` is refused.
         """
         base, named = _checked_key(key, period)
         check_new_path("sensor key", base, KEY_LENGTH_MAX, is_foreign=True)
         _check_data(base, data)
-        claimed = None if named is not None else period_of_fields(data)
+        of_data = period_of_fields(data)
+        if is_for_all and (named or of_data) is not None:
+            fact = f"names the period {named or of_data} and is pushed for all periods"
+            raise InvalidPayloadError(f"sensor {base}: it {fact}; leave one of the two out")
+        arrived_in = None
+        if named is None and of_data is None and not is_for_all:
+            arrived_in = self._arrival_period(pipeline_id, base, self._clock.now())
         for race in range(_RACES_MAX):
-            sensor, writes = self._writes(pipeline_id, base, named or claimed, data, by, with_base=named is None)
+            pushed = _Push(pipeline_id, base, data, by, arrived_in)
+            sensor, writes = self._writes(pushed, named or of_data or arrived_in, with_base=named is None)
             try:
                 self._store.transact([*writes, *also(sensor)])
                 return sensor
@@ -169,8 +212,8 @@ class Sensors:
         item = self._store.get(PIPELINES, sensor_key(pipeline_id, base, named), consistent=True)
         return None if item is None else sensor_of(item)
 
-    def read(self, pipeline_id: str, keys: Iterable[str], date: str) -> Reading:
-        """Return the sensors that apply to a run of `date`, by key.
+    def read(self, pipeline_id: str, keys: Iterable[str], date: str, *, any_period: Collection[str] = ()) -> Reading:
+        """Return the sensors that apply to a run of `date`, by key; those of `any_period` whichever period they are of.
 
         Costs one read for each form of a key, regardless of the number of periods.
         """
@@ -181,11 +224,13 @@ class Sensors:
         sensors: dict[str, Sensor] = {}
         strays: dict[str, str] = {}
         for key in wanted:
-            for sensor in (stored[place] for place in _places(pipeline_id, key, date) if place in stored):
-                if sensor.is_of_period or sensor.period is None or may_concern(sensor.period, date):
+            found = [stored[place] for place in _places(pipeline_id, key, date) if place in stored]
+            for sensor in _newest_first(found, is_of_any_period=key in any_period):
+                is_own = sensor.is_of_period or sensor.period is None or not date or may_concern(sensor.period, date)
+                if is_own or key in any_period:
                     sensors[key] = sensor
                     break
-                strays[key] = sensor.period
+                strays[key] = str(sensor.period)
         return Reading(sensors=sensors, strays=strays)
 
     def read_periods(self, pipeline_id: str, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Sensor]]:
@@ -199,6 +244,16 @@ class Sensors:
             if item is not None:
                 sensors[key].setdefault(date, sensor_of(item))
         return sensors
+
+    def values(self, pipeline_id: str, *, key: str | None = None) -> Iterator[Sensor]:
+        """Yield sensors as `ls` does, without the copies of values that are in the row without a period."""
+        newest: dict[str, str | None] = {}
+        for sensor in self.ls(pipeline_id, key=key):
+            if not sensor.is_of_period:
+                newest[sensor.key] = sensor.period
+            elif sensor.is_copy and newest.get(sensor.key) == sensor.period:
+                continue
+            yield sensor
 
     def ls(self, pipeline_id: str, *, key: str | None = None) -> Iterator[Sensor]:
         """Yield all sensors of a pipeline, or those of one key with its periods and parts, in order of keys."""
@@ -223,48 +278,56 @@ class Sensors:
                 return
 
     def delete(self, pipeline_id: str, key: str, *, period: str | None = None) -> bool:
-        """Delete the sensor of exactly this key and period. Returns whether there was one."""
+        """Delete the sensor of exactly this key and period, with its copy. Returns whether there was one."""
         base, named = _checked_key(key, period)
-        return self._store.delete(PIPELINES, sensor_key(pipeline_id, base, named)) is not None
+        place = sensor_key(pipeline_id, base, named)
+        item = self._store.get(PIPELINES, place, consistent=True)
+        of_base = None if item is None or named is not None else sensor_of(item).period
+        if of_base is not None:
+            copied = sensor_key(pipeline_id, base, of_base)
+            found = self._store.get(PIPELINES, copied, consistent=True)
+            if found is not None and sensor_of(found).is_copy:
+                self._store.delete(PIPELINES, copied)
+        return self._store.delete(PIPELINES, place) is not None
 
-    def _writes(
-        self, pipeline_id: str, key: str, period: str | None, data: Mapping[str, Json], by: str, *, with_base: bool
-    ) -> tuple[Sensor, list[Write]]:
+    def _writes(self, pushed: _Push, period: str | None, *, with_base: bool) -> tuple[Sensor, list[Write]]:
         """Return the new sensor, and its writes: without a period, with one, or both."""
         rows: list[tuple[Sensor, Put]] = []
         if with_base:
-            base = self._put(pipeline_id, key, None, data, by, is_copy=False)
+            base = self._put(pushed, None, is_copy=False)
             if base is not None:
                 rows.append(base)
         if period is not None:
             # Beside a row without a period it is a copy; alone, the row of a period is a change of its own.
-            of_period = self._put(pipeline_id, key, period, data, by, is_copy=bool(rows))
+            of_period = self._put(pushed, period, is_copy=bool(rows))
             if of_period is not None:
                 rows.append(of_period)
         return rows[0][0], [put for _, put in rows]
 
-    def _put(
-        self, pipeline_id: str, key: str, period: str | None, data: Mapping[str, Json], by: str, *, is_copy: bool
-    ) -> tuple[Sensor, Put] | None:
-        place = sensor_key(pipeline_id, key, period)
+    def _put(self, pushed: _Push, period: str | None, *, is_copy: bool) -> tuple[Sensor, Put] | None:
+        place = sensor_key(pushed.pipeline_id, pushed.key, period)
         current = self._store.get(PIPELINES, place, consistent=True)
         now_ms = int(self._clock.seconds() * 1000)
-        claimed = period_of_fields(data)
-        if period is None and current is not None and _is_older(claimed, sensor_of(current).period):
+        claimed = period_of_fields(pushed.data) or pushed.arrived_in
+        before = None if current is None else sensor_of(current)
+        if period is None and before is not None and _is_older(claimed, before.period):
             return None
-        is_same = current is not None and data_of(current) == dict(data)
+        is_same = before is not None and before.data == dict(pushed.data) and before.period == (period or claimed)
         sensor = Sensor(
-            key=key,
-            data=dict(data),
+            key=pushed.key,
+            data=dict(pushed.data),
             period=period or claimed,
             is_of_period=period is not None,
-            version=1 if current is None else _whole(current.get("version")) + 1,
-            changed_at_ms=_whole(current.get("changed_at_ms")) or now_ms if is_same and current else now_ms,
+            version=1 if before is None else before.version + 1,
+            changed_at_ms=before.changed_at_ms or now_ms if is_same and before is not None else now_ms,
             pushed_at_ms=now_ms,
-            by=by,
+            by=pushed.by,
             is_copy=is_copy,
         )
-        return sensor, Put(PIPELINES, self._item(place, sensor), _unchanged(current))
+        item = self._item(place, sensor)
+        if period is None and pushed.arrived_in is not None:
+            item[_ARRIVED_IN] = pushed.arrived_in
+        return sensor, Put(PIPELINES, item, _unchanged(current))
 
     def _item(self, place: Key, sensor: Sensor) -> Item:
         item: Item = {
@@ -286,6 +349,18 @@ def _places(pipeline_id: str, key: str, date: str) -> list[Key]:
     """Return the candidate rows of a key, in order of precedence."""
     of_period = [sensor_key(pipeline_id, key, form) for form in forms_of(date)]
     return [*of_period, sensor_key(pipeline_id, key)]
+
+
+def _newest_first(found: Sequence[Sensor], *, is_of_any_period: bool) -> Sequence[Sensor]:
+    """Return the rows of a key in order of precedence, given with that without a period last."""
+    if len(found) < 2 or found[-1].is_of_period:
+        return found
+    base, copied = found[-1], found[0]
+    if is_of_any_period:
+        return (base, *found[:-1])
+    # A value for all periods replaces the copy of an older value. Rows of other programs may lack the time.
+    is_replaced = base.period is None and (not base.pushed_at_ms or base.pushed_at_ms > copied.pushed_at_ms)
+    return (base, *found[:-1]) if copied.is_copy and is_replaced else found
 
 
 def _checked_key(key: str, period: str | None) -> tuple[str, str | None]:
@@ -324,6 +399,11 @@ def _unchanged(current: Item | None) -> Condition:
         return lacks("version")
     # A row of another program may have any type in this field.
     return equals("version", version) if isinstance(version, str | int | float) else has("version")
+
+
+def _arrived_in(item: Mapping[str, Any]) -> str | None:
+    period = item.get(_ARRIVED_IN)
+    return period_text(period) if isinstance(period, str) else None
 
 
 def _whole(value: object) -> int:

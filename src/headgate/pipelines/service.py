@@ -35,6 +35,7 @@ from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.monitoring_actions import MonitoringActions
 from headgate.pipelines.lifecycle.orchestrator import Orchestrator
 from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
+from headgate.pipelines.lifecycle.push_periods import PushPeriods
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
 from headgate.pipelines.lifecycle.scheduler import CronScheduler
 from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
@@ -110,11 +111,16 @@ class PipelineService:
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus, retention_days=retention.pipeline_events_days)
         self.event_writer = EventWriter(store, clock, self.events)
-        self.sensors = Sensors(store, clock, retention_seconds=_DAY_SECONDS * retention.sensors_days)
-        self.traits = Traits(store, clock, kept_seconds=_DAY_SECONDS * retention.trait_results_days)
-        self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)
         self.stores = run_stores(store, clock, ids, retention)
         self.reader = DefinitionReader(self.known, calendars)
+        self.sensors = Sensors(
+            store,
+            clock,
+            retention_seconds=_DAY_SECONDS * retention.sensors_days,
+            arrival_period=PushPeriods(self.stores.runs, self.reader),
+        )
+        self.traits = Traits(store, clock, kept_seconds=_DAY_SECONDS * retention.trait_results_days)
+        self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)
         periods = RelatedPeriods(self.known.find)
         self.facts = FactReader(
             store, self.sensors, periods, traits=self.traits.facts, **({"gate": gate} if gate else {})

@@ -279,13 +279,19 @@ def test_simulate__past_day__says_when_it_would_have_been_ready(silver: Site) ->
 def test_sensor__pushed_listed_and_forgotten__by_key_and_period(silver: Site) -> None:
     data = silver.write("data.json", '{"count": 7}')
 
-    assert silver.said("sensor", "push", "silver", "orders", "--data", f"@{data}") == "silver: orders, version 1\n"
+    assert silver.said("sensor", "push", "silver", "orders", "--data", f"@{data}") == (
+        f"silver: orders, period {TODAY}, version 1\n"
+    )
     pushed = silver.said("sensor", "push", "silver", "orders", "--period", "2025-06-14")
-    assert pushed == "silver: orders#2025-06-14, version 1\n"
+    assert pushed == "silver: orders, period 2025-06-14, version 1\n"
+    assert (
+        silver.said("sensor", "push", "silver", "rates", "--all-periods") == "silver: rates, all periods, version 1\n"
+    )
     listed = silver.said("sensor", "ls", "silver")
     assert cells(listed)[1:] == [
-        ["orders", "v1", "2025-06-15", "17:06:40", "CEST", "local", '{"count":7}'],
-        ["orders#2025-06-14", "v1", "2025-06-15", "17:06:40", "CEST", "local", "{}"],
+        ["orders", TODAY, "v1", "2025-06-15", "17:06:40", "CEST", "local", '{"count":7}'],
+        ["orders#2025-06-14", "2025-06-14", "v1", "2025-06-15", "17:06:40", "CEST", "local", "{}"],
+        ["rates", "all", "v1", "2025-06-15", "17:06:40", "CEST", "local", "{}"],
     ]
     assert "more than 1 results" in silver.said("sensor", "ls", "silver", "--limit", "1")
     gone = silver.said("sensor", "rm", "silver", "orders", "--period", "2025-06-14")

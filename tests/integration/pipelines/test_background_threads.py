@@ -62,7 +62,7 @@ def test_route__few_changes_and_time_passes__remembered(rig: Rig) -> None:
     rig.env.clock.advance(1)
     loops.route()
 
-    assert (before, unmarked(rig)) == (2, 0)
+    assert (before, unmarked(rig)) == (4, 0)
 
 
 def test_route__changes_that_come_after_those_not_remembered__received(rig: Rig) -> None:

@@ -30,12 +30,19 @@ def push(
         str, typer.Option("--data", metavar="JSON", help="JSON object, @file, or - for standard input.")
     ] = "{}",
     period: Period = None,
+    all_periods: Annotated[
+        bool, typer.Option("--all-periods", help="The value holds for every period, also later ones.")
+    ] = False,
 ) -> Answer:
-    """Push a sensor value. Without --period, the fields 'date' and 'hour' of the data set the period."""
-    body = {"data": read_json(data, "--data"), "period": period}
+    """Push a sensor value.
+
+    It belongs to the period of --period, to that of the fields 'date' and 'hour' in the data, or else to the period in
+    which it arrives.
+    """
+    body = {"data": read_json(data, "--data"), "period": period, "all_periods": all_periods}
     answer = api.post(at("pipelines", pipeline, "sensors", key), body)
     yield answer
-    typer.echo(f"{pipeline}: {full_key(answer)}, version {answer['version']}")
+    typer.echo(f"{pipeline}: {answer['key']}, {_period(answer)}, version {answer['version']}")
 
 
 @server_command(app, "ls")
@@ -54,7 +61,7 @@ def ls(
     rows = [
         (
             full_key(each),
-            "" if each["is_of_period"] else each["period"],
+            each["period"] or "all",
             f"v{each['version']}",
             times.text(pipeline, each["pushed_at"]),
             each["by"],
@@ -75,6 +82,10 @@ def rm(api: Api, pipeline: Pipeline, key: Key, period: Period = None) -> Answer:
     name = key if period is None else f"{key}#{period}"
     yield {"deleted": name}
     typer.echo(f"{pipeline}: {name} deleted")
+
+
+def _period(sensor: dict[str, Any]) -> str:
+    return f"period {sensor['period']}" if sensor["period"] else "all periods"
 
 
 def full_key(sensor: dict[str, Any]) -> str:

@@ -9,13 +9,13 @@ from headgate.errors import DefinitionError, UserError
 from headgate.pipelines.definition.model import Pipeline, Rule, SensorTrigger, Upstream
 from headgate.pipelines.definition.problems import nearest, one_of, shown
 from headgate.pipelines.definition.typed_decoder import DecodeReport, Path, name_in_files
-from headgate.pipelines.enums import Severity
-from headgate.pipelines.rules.compiler import DEPTH_MAX, compile_node, needs_of
+from headgate.pipelines.enums import SensorPeriod, Severity
+from headgate.pipelines.rules.compiler import DEPTH_MAX, compile_node, leaves_of, needs_of
 from headgate.pipelines.rules.operators import CHECKS
 from headgate.pipelines.schedule.related_periods import ALL, CHOICES, PREVIOUS
 
 FORMS: Final = ("key", "all", "any", "n_of", "not_", "upstream", "dataset", "trait")
-_OF_SENSORS: Final = ("check", "field", "value", "other", "history", "future_max")
+_OF_SENSORS: Final = ("check", "field", "value", "period", "other", "history", "future_max")
 _KEY_CHARS_MAX: Final = 256
 _ROOT: Final = "0"
 
@@ -30,14 +30,21 @@ class RuleChecks:
 
     def check_all(self, rules: tuple[Rule, ...], path: Path) -> None:
         """Report the problems of a list of rules."""
+        of_any_period: Collection[str] = {
+            leaf.key for rule in rules for leaf in leaves_of(rule) if leaf.key is not None
+        }
         try:
-            needs_of(rules)
+            of_any_period = needs_of(rules).any_period
         except UserError as exc:
             # The inputs of a rule with invalid fields are unknown; those are reported below.
             if str(exc).startswith("rules:"):
                 self._reading.report(path, str(exc).removeprefix("rules: "))
         for index, rule in enumerate(rules):
             self._check(rule, (*path, index), 1)
+            for leaf in leaves_of(rule):
+                if leaf.period is SensorPeriod.ANY and leaf.key is not None and leaf.key not in of_any_period:
+                    fact = f"another rule reads sensor {shown(leaf.key)} of the run's own period"
+                    self._reading.report((*path, index), fact, allowed="give both the same period: own or any")
 
     def check_sensor(self, sensor: SensorTrigger, path: Path) -> None:
         """Report the problems of a sensor trigger's condition."""

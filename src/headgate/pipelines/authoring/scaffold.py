@@ -39,7 +39,8 @@ readiness:
   window: 4h
   interval: 5m
   rules:
-    # headgate sensor push {name}-daily source-ready --data '{{"status": "ready"}}'
+    # The value counts for one day, that of --period or else the day on which it is pushed:
+    # headgate sensor push {name}-daily source-ready --period 2026-01-05 --data '{{"status": "ready"}}'
     - key: source-ready
       check: equals
       field: status

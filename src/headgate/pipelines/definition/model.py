@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec import field as _field
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.enums import CatchUp, FailureCategory, OnUnknown, Severity
+from headgate.pipelines.enums import CatchUp, FailureCategory, OnUnknown, SensorPeriod, Severity
 
 WINDOW_SECONDS: Final = 3_600.0
 INTERVAL_SECONDS: Final = 300.0
@@ -117,6 +117,8 @@ class Rule(_Part, frozen=True, kw_only=True):
     check: str = "exists"
     field: str | None = None
     value: Json = None
+    # Of which period the sensor is read. By default the run's own; any for a check of its age, which is a limit itself.
+    period: SensorPeriod | None = None
     # Compares with another sensor instead of a value: "key.field".
     other: str | None = None
     # Compares with the values of earlier periods: {"periods": 7, "within": 0.2} or {"periods": 7, "z_score": 3}.

@@ -148,7 +148,9 @@ class Simulator:
             moments.add(at)
             at += step
         moments.add(max(opens_at, until))
-        for sensor in self._sensors.read(slot.pipeline_id, compiled.needs.sensors, slot.date).sensors.values():
+        needs = compiled.needs
+        read = self._sensors.read(slot.pipeline_id, needs.sensors, slot.date, any_period=needs.any_period)
+        for sensor in read.sensors.values():
             arrived_at = datetime.fromtimestamp(sensor.changed_at_ms / 1000, UTC)
             if opens_at < arrived_at <= until:
                 moments.add(arrived_at)

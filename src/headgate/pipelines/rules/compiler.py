@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json, Rule, Upstream
-from headgate.pipelines.enums import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
+from headgate.pipelines.enums import OnUnknown, RunStatus, SensorPeriod, Severity, TraitStatus, Verdict
 from headgate.pipelines.field_values import MISSING, field_of
 from headgate.pipelines.rules.facts import Facts, Needs
 from headgate.pipelines.rules.history import check_history, compare_with_history
@@ -79,7 +79,7 @@ def compile_node(rule: Rule, path: str) -> RuleNode:
 
 def needs_of(rules: Sequence[Rule]) -> Needs:
     """Return the inputs of rules."""
-    leaves = [leaf for rule in rules for leaf in _walk(rule)]
+    leaves = [leaf for rule in rules for leaf in leaves_of(rule)]
     if len(leaves) > RULES_MAX:
         raise DefinitionError(f"rules: {len(leaves)} are given; at most {RULES_MAX} can be")
     sensors = {leaf.key for leaf in leaves if leaf.key is not None}
@@ -90,6 +90,7 @@ def needs_of(rules: Sequence[Rule]) -> Needs:
             history[leaf.key] = max(history.get(leaf.key, 0), leaf.history.periods)
     return Needs(
         sensors=frozenset(sensors),
+        any_period=_any_period(leaves),
         history=history,
         upstreams=tuple(dict.fromkeys(leaf.upstream for leaf in leaves if leaf.upstream is not None)),
         datasets=tuple(dict.fromkeys(leaf.dataset for leaf in leaves if leaf.dataset is not None)),
@@ -97,10 +98,25 @@ def needs_of(rules: Sequence[Rule]) -> Needs:
     )
 
 
-def _walk(rule: Rule) -> Iterator[Rule]:
+def _any_period(leaves: Sequence[Rule]) -> frozenset[str]:
+    """Return the sensors of which every rule takes the newest value, whichever period it is of."""
+    sensors = [leaf for leaf in leaves if leaf.key is not None]
+    own = {leaf.key for leaf in sensors if not _is_of_any_period(leaf)}
+    own |= {_other(leaf.other)[0] for leaf in leaves if leaf.other is not None}
+    return frozenset(leaf.key for leaf in sensors if leaf.key is not None) - own
+
+
+def _is_of_any_period(rule: Rule) -> bool:
+    if rule.period is None:
+        return rule.check in _AGES and rule.field is None and rule.history is None
+    return rule.period is SensorPeriod.ANY
+
+
+def leaves_of(rule: Rule) -> Iterator[Rule]:
+    """Yield a rule and all rules below it."""
     yield rule
     for child in _below(rule):
-        yield from _walk(child)
+        yield from leaves_of(child)
 
 
 def _below(rule: Rule) -> tuple[Rule, ...]:

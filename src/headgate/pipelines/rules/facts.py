@@ -70,6 +70,8 @@ class Needs(Struct, frozen=True, kw_only=True):
     """The inputs of rules."""
 
     sensors: frozenset[str] = frozenset()
+    # Those of which the newest value is read, whichever period it is of.
+    any_period: frozenset[str] = frozenset()
     # Number of earlier periods by sensor.
     history: Mapping[str, int] = {}
     upstreams: tuple[Upstream, ...] = ()
@@ -136,7 +138,7 @@ class FactReader:
         self, pipeline: Pipeline, slot: Slot, needs: Needs, now: datetime, *, memory: Memory | None = None
     ) -> Facts:
         """Return the facts of a period. `memory` is that of the previous evaluation."""
-        reading = self._sensors.read(pipeline.id, needs.sensors, slot.date)
+        reading = self._sensors.read(pipeline.id, needs.sensors, slot.date, any_period=needs.any_period)
         has_traits = bool(needs.traits or pipeline.readiness.traits)
         return Facts(
             sensors=reading.sensors,

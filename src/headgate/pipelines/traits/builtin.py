@@ -6,7 +6,7 @@ names the field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -33,8 +33,8 @@ Builtin = Callable[[Question], Answer]
 class SensorReader(Protocol):
     """Reads the sensors that apply to a run."""
 
-    def read(self, pipeline_id: str, keys: Iterable[str], date: str) -> Reading:
-        """Return the sensors that apply to a run of `date`, by key."""
+    def read(self, pipeline_id: str, keys: Iterable[str], date: str, *, any_period: Collection[str] = ()) -> Reading:
+        """Return the sensors that apply to a run of `date`, by key; those of `any_period` of whichever period."""
 
 
 class RunLogReader(Protocol):
@@ -114,7 +114,8 @@ class BuiltinEvaluator:
         """Whether a sensor is no older than `maxAge`, by its own `field` if one is named."""
         age_max = duration_seconds(question.config, "maxAge")
         field = text_or_none(question.config, "field")
-        sensor = self._sensor(question)
+        # The age is the limit: the value of an earlier period may be recent enough.
+        sensor = self._sensor(question, is_of_any_period=True)
         if isinstance(sensor, Answer):
             return sensor
         from_ms = sensor.updated_at_ms if field is None else moment_ms(field_of(sensor.data, field))
@@ -176,10 +177,11 @@ class BuiltinEvaluator:
             return not_met(f"{rate:g} of the values are null, more than {rate_max:g}", value)
         return passed(f"{rate:g} of the values are null", value)
 
-    def _sensor(self, question: Question) -> Sensor | Answer:
+    def _sensor(self, question: Question, *, is_of_any_period: bool = False) -> Sensor | Answer:
         """Return the sensor that the config names, or the answer if there is none."""
         key = text(question.config, "sensorType")
-        reading = self._sensors.read(question.pipeline_id, [key], question.date)
+        any_period = [key] if is_of_any_period else []
+        reading = self._sensors.read(question.pipeline_id, [key], question.date, any_period=any_period)
         sensor = reading.sensors.get(key)
         if sensor is None:
             stray = reading.strays.get(key)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import UNSET, Struct, json
 
 from headgate.pipelines.definition.model import Exclusions, Pipeline, Rule, Schedule, Sla, TriggerSpec, Upstream
-from headgate.pipelines.enums import CatchUp, Severity
+from headgate.pipelines.enums import CatchUp, SensorPeriod, Severity
 from headgate.pipelines.rules.compiler import needs_of
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.serve.pages.labels import span
@@ -99,7 +99,8 @@ def _compared(rule: Rule) -> str:
     if rule.other is not None:
         return f"{subject} {rule.check} {rule.other}"
     value = "" if rule.value is None else f" {_value(rule.value)}"
-    return f"{subject} {rule.check}{value}"
+    of_any = ", of any period" if rule.period is SensorPeriod.ANY else ""
+    return f"{subject} {rule.check}{value}{of_any}"
 
 
 def _schedule(schedule: Schedule, pipeline: Pipeline) -> str:

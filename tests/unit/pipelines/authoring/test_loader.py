@@ -351,7 +351,7 @@ def test_load_text__rules_nested_without_end__are_refused_before_they_are_evalua
 
 
 def test_load_text__two_schedules_of_one_name__the_second_is_refused() -> None:
-    text = 'id: orders\nschedules:\n  - {name: a, cron: "@daily"}\n  - {name: a, cron: "@hourly"}\n'
+    text = 'id: orders\nschedules:\n  - {name: a, cron: "@daily"}\n  - {name: a, cron: "@weekly"}\n'
     assert [(each.field, each.line) for each in errors(text)] == [("schedules[1].name", 4)]
 
 
@@ -567,3 +567,15 @@ def test_load_pipeline__numbers_that_json_cannot_hold__are_ones_it_can(text: str
     pipeline = load_pipeline(_rule(f"{{key: a, check: equals, field: n, value: {text}}}"), SOURCE)
     assert pipeline.readiness.rules[0].value == value
     assert decode(encode(pipeline)) == pipeline
+
+
+def test_load_text__rules_on_one_sensor_of_different_periods__are_refused() -> None:
+    rules = "{key: a}\n    - {key: a, check: equals, field: n, value: 1, period: any}"
+    (problem,) = errors(_rule(rules))
+    assert problem.field == "readiness.rules[1]"
+    assert "own period" in problem.fact
+
+
+def test_load_text__a_period_on_a_rule_without_a_sensor__is_refused() -> None:
+    (problem,) = errors(_rule("{dataset: 'urn:dp:a', period: any}"))
+    assert problem.field == "readiness.rules[0].period"

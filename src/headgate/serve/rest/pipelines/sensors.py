@@ -35,10 +35,11 @@ Data = Annotated[
 
 
 class PushSensor(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A sensor value, of one period if given."""
+    """A sensor value, of one period or of all. Without either it belongs to the period in which it arrives."""
 
     data: Data
     period: Period | None = None
+    all_periods: Annotated[bool, Meta(description="Whether the value holds for every period.")] = False
 
 
 class PutMarker(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -71,7 +72,10 @@ class MarkersQuery(Struct, forbid_unknown_fields=True):
 
 
 class SensorView(Struct, frozen=True, kw_only=True):
-    """The last value of a sensor. `version` increases with every push, `changed_at` with every change."""
+    """The last value of a sensor. `version` increases with every push, `changed_at` with every change.
+
+    `period` is null for a value that holds for all periods.
+    """
 
     key: str
     period: str | None
@@ -138,7 +142,7 @@ class _Sensors:
 
     def ls(self, call: Call[None, SensorsQuery]) -> Answer:
         self._definitions.get(call.path["id"])
-        found = list(islice(self._sensors.ls(call.path["id"], key=call.query.key), call.query.limit + 1))
+        found = list(islice(self._sensors.values(call.path["id"], key=call.query.key), call.query.limit + 1))
         views = [shown(SensorView, each) for each in found[: call.query.limit]]
         return Answer(Sensors(views, is_cut=len(found) > call.query.limit))
 
@@ -152,7 +156,14 @@ class _Sensors:
         pipeline_id, key = call.path["id"], call.path["key"]
         # A misspelled key would otherwise be stored and never read.
         self._definitions.get(pipeline_id)
-        sensor = self._sensors.push(pipeline_id, key, call.body.data, period=call.body.period, by=call.principal.name)
+        sensor = self._sensors.push(
+            pipeline_id,
+            key,
+            call.body.data,
+            period=call.body.period,
+            is_for_all=call.body.all_periods,
+            by=call.principal.name,
+        )
         return _shown(sensor, 201 if sensor.version == 1 else 200)
 
     def delete(self, call: Call[None, SensorQuery]) -> Answer:
