@@ -26,7 +26,6 @@ from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.metrics import CacheCollector, ServerCollector, SizeCollector
-from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
@@ -316,16 +315,17 @@ class Server:
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
         components = self._components
         service, health = components.service, components.health
+        api = rest_routes(
+            components,
+            self._pool,
+            clock,
+            unusable_handlers=self._workers.unusable_handlers,
+            stopping=self._is_stopping,
+        )
         return [
-            *rest_routes(
-                components,
-                self._pool,
-                clock,
-                unusable_handlers=self._workers.unusable_handlers,
-                stopping=self._is_stopping,
-            ),
+            *api,
             *graphql_routes(health, self._pool, watches),
-            *page_routes(health, self._pool, watches, PipelineSource(components.pipelines.service, service.bus)),
+            *page_routes(health, self._pool, watches, api, components.pipelines.service),
             *user_routes(service.app, self._pool),
         ]
 

@@ -5,28 +5,22 @@ A page therefore shows exactly what its JSON twin returns to the same caller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
+from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
-from headgate.durable.bus.bus import Bus
 from headgate.errors import ForbiddenError, NotFoundError, TransientError
 from headgate.health.service import HealthService
 from headgate.pipelines.service import PipelineService
-from headgate.serve.http.operations import PREFIX, Answer, Call, Operation
-from headgate.serve.rest.health.datasets import dataset_operations
-from headgate.serve.rest.health.gate import gate_operations
-from headgate.serve.rest.health.incidents import incident_operations
-from headgate.serve.rest.health.lineage import lineage_operations
+from headgate.serve.http.operations import PREFIX, Answer, Call, Operation, OperationHandler
 from headgate.serve.rest.health.models import complete
-from headgate.serve.rest.health.signals import signal_operations
-from headgate.serve.rest.pipelines.pipelines import pipeline_operations
 
 PAGE_SIZE: Final = 100
 # Maximum pages read for a caller with a narrow scope.
@@ -52,31 +46,30 @@ class Listed(Struct, frozen=True):
     has_more: bool
 
 
-class PipelineSource(NamedTuple):
-    """The pipelines of a server, and the bus of their events."""
-
-    service: PipelineService
-    bus: Bus
-
-
 class ApiCatalog:
-    """The API operations that pages call, by method and path."""
+    """The API operations that pages call, by method and path: those of the server's own routes."""
 
-    def __init__(self, health: HealthService, pipelines: PipelineSource | None = None) -> None:
+    def __init__(
+        self,
+        health: HealthService,
+        routes: Iterable[ControllerRouterHandler],
+        pipelines: PipelineService | None = None,
+    ) -> None:
         self.health = health
-        self.pipelines = None if pipelines is None else pipelines.service
-        operations: list[Operation] = [
-            *dataset_operations(health),
-            *signal_operations(health),
-            *incident_operations(health),
-            *lineage_operations(health),
-            *gate_operations(health),
-            *(() if pipelines is None else pipeline_operations(pipelines.service, pipelines.bus)),
-        ]
-        self._operations = {f"{each.method} {each.path}": each for each in operations}
+        self.pipelines = pipelines
+        self._operations = {
+            f"{operation.method} {operation.path}": operation
+            for route in routes
+            if isinstance(route, OperationHandler)
+            for operation in route.operations
+        }
 
     def operation(self, name: str) -> Operation:
-        return self._operations[name]
+        """Return an operation. Raises `NotFoundError` if this server does not have it."""
+        found = self._operations.get(name)
+        if found is None:
+            raise NotFoundError(f"{name}: this server does not serve it")
+        return found
 
 
 class ApiCaller:

@@ -11,8 +11,10 @@ from msgspec import Struct
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
-from headgate.serve.pages.api_calls import ApiCaller, Listed
+from headgate.serve.pages.api_calls import ApiCaller, Listed, twin
 from headgate.serve.pages.labels import command
+from headgate.serve.pages.live_updates import changes_of
+from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines import PipelineCounts, pipeline_counts
 
 INCIDENTS_MAX: Final = 100
@@ -110,3 +112,18 @@ def _of_signals(tiers: Sequence[TierBreaches]) -> list[Count]:
     return [
         Count(each.value, "signals", found[each], "#signals") for each in (SignalState.CRITICAL, SignalState.WARNING)
     ]
+
+
+def _page(api: ApiCaller, _request: PageRequest) -> Page:
+    return Page(
+        template="board.html",
+        title="Now",
+        view=board(api),
+        json=twin("/incidents", {"status": ["OPEN", "ACKNOWLEDGED"]}),
+        cli=command("incident", "ls"),
+        changes=changes_of(),
+        section="now",
+    )
+
+
+PAGES: Final = (PageRoute("", _page),)

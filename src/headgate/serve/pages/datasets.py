@@ -10,9 +10,11 @@ from msgspec import Struct
 from headgate.auth.roles import Permission
 from headgate.errors import TransientError
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
-from headgate.serve.pages.api_calls import ApiCaller, Section
+from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.board import REGISTER
 from headgate.serve.pages.labels import command, number, options, span
+from headgate.serve.pages.live_updates import changes_of
+from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.signal_strip import Strip, since, strip
 
 LISTED: Final = 50
@@ -197,3 +199,34 @@ def _commands(urn: str) -> tuple[tuple[str, str], ...]:
         ("Its versions", command("dataset", "versions", urn)),
         ("Its evidence", command("evidence", "ls", urn)),
     )
+
+
+def _list(api: ApiCaller, request: PageRequest) -> Page:
+    view = dataset_list(api, request.query)
+    return Page(
+        template="datasets.html",
+        title="Datasets",
+        view=view,
+        json=twin("/datasets", request.query),
+        cli=view.cli,
+        changes=changes_of(),
+        section="datasets",
+    )
+
+
+def _one(api: ApiCaller, request: PageRequest) -> Page:
+    view = dataset_page(api, request.path["dataset_urn"])
+    urn = view.dataset["dataset_urn"]
+    return Page(
+        template="dataset.html",
+        title=urn,
+        crumbs=(("Datasets", "/ui/datasets"),),
+        view=view,
+        json=twin(f"/datasets/{segment(urn)}"),
+        cli=view.commands[0][1],
+        changes=changes_of(dataset_urn=urn),
+        section="datasets",
+    )
+
+
+PAGES: Final = (PageRoute("/datasets", _list, FILTERS), PageRoute("/datasets/{dataset_urn:str}", _one))

@@ -8,9 +8,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.health.model.enums import IncidentStatus, Severity
-from headgate.serve.pages.api_calls import ApiCaller
+from headgate.serve.pages.api_calls import ApiCaller, segment, twin
 from headgate.serve.pages.datasets import Downstream, reached
 from headgate.serve.pages.labels import command, options
+from headgate.serve.pages.live_updates import changes_of
+from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
 LISTED: Final = 50
 FILTERS: Final = ("status", "severity", "dataset_urn", "owner_team", "signal_type")
@@ -142,3 +144,37 @@ def _actions(incident: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         ("Merge into another incident", command("incident", "merge", name, "--into", "OTHER")),
         ("Resolve", command("incident", "resolve", name, "--cause", "ROOT CAUSE")),
     )
+
+
+def _list(api: ApiCaller, request: PageRequest) -> Page:
+    view = incident_list(api, request.query)
+    return Page(
+        template="incidents.html",
+        title="Incidents",
+        view=view,
+        json=twin("/incidents", request.query),
+        cli=view.cli,
+        changes=changes_of(),
+        section="incidents",
+    )
+
+
+def _one(api: ApiCaller, request: PageRequest) -> Page:
+    incident_id = request.path["incident_id"]
+    view = incident_page(api, incident_id)
+    return Page(
+        template="incident.html",
+        title=view.incident["title"],
+        crumbs=(("Incidents", "/ui/incidents"),),
+        view=view,
+        json=twin(f"/incidents/{segment(incident_id)}/context"),
+        cli=view.commands[0][1],
+        changes=changes_of(dataset_urn=view.incident["primary_dataset_urn"]),
+        section="incidents",
+    )
+
+
+PAGES: Final = (
+    PageRoute("/incidents", _list, FILTERS, CHOICES),
+    PageRoute("/incidents/{incident_id:str}", _one),
+)

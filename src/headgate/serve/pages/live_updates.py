@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
@@ -20,6 +21,8 @@ from headgate.serve.runtime.log_tail import LogTail
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
+PATH: Final = "/ui"
+ALL_PIPELINES: Final = "pipelines"
 _TYPES: Final = "headgate.*"
 # Permission required to be notified of each kind of change.
 _KINDS: Final[Mapping[str, Permission]] = {
@@ -33,6 +36,11 @@ _RUN: Final = "run"
 _POLL_SECONDS: Final = 1.0
 # Minimum time between refreshes of a page.
 _PAUSE_SECONDS: Final = 0.5
+
+
+def changes_of(**subject: str) -> str:
+    """Return the address of the stream of changes of a `dataset_urn`, a `pipeline_id`, or all `of` a kind."""
+    return f"{PATH}/changes" + (f"?{urlencode(subject)}" if subject else "")
 
 
 class Subject(Struct, frozen=True, kw_only=True):

@@ -20,8 +20,10 @@ from headgate.pipelines.overview.status import DefinedPipeline, PipelineState, P
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
-from headgate.serve.pages.api_calls import ApiCaller, Section
+from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, options
+from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
+from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipeline_summary import Fact, definition_facts, sensor_keys
 
 LISTED: Final = 50
@@ -292,3 +294,37 @@ def _commands(pipeline: Pipeline, slot: Slot) -> tuple[tuple[str, str], ...]:
 def schedule_option(pipeline: Pipeline, slot: Slot) -> Sequence[str]:
     """Return the schedule option, if the pipeline has several schedules."""
     return ("--schedule", slot.schedule_id) if len(pipeline.schedules) > 1 else ()
+
+
+def _list(api: ApiCaller, request: PageRequest) -> Page:
+    view = pipeline_list(api, request.query)
+    return Page(
+        template="pipelines.html",
+        title="Pipelines",
+        view=view,
+        json=twin("/pipelines"),
+        cli=view.cli,
+        changes=changes_of(of=ALL_PIPELINES),
+        section="pipelines",
+    )
+
+
+def _one(api: ApiCaller, request: PageRequest) -> Page:
+    pipeline_id = request.path["pipeline_id"]
+    view = pipeline_page(api, pipeline_id, request.query)
+    return Page(
+        template="pipeline.html",
+        title=pipeline_id,
+        crumbs=(("Pipelines", "/ui/pipelines"),),
+        view=view,
+        json=twin(f"/pipelines/{segment(pipeline_id)}"),
+        cli=view.commands[0][1],
+        changes=changes_of(pipeline_id=pipeline_id),
+        section="pipelines",
+    )
+
+
+PAGES: Final = (
+    PageRoute("/pipelines", _list, FILTERS),
+    PageRoute("/pipelines/{pipeline_id:str}", _one, ("date", "schedule")),
+)

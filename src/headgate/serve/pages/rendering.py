@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
@@ -16,8 +16,8 @@ from headgate.serve.pages.api_calls import segment
 from headgate.serve.pages.period_grid import PeriodStrip, period_strip
 
 
-def environment(path: str, assets: Mapping[str, bytes]) -> Environment:
-    """Return the template environment; asset URLs under `path` carry a content hash."""
+def environment(asset: Callable[[str], str]) -> Environment:
+    """Return the template environment. `asset` returns the URL of an asset."""
     templates = Environment(
         loader=PackageLoader("headgate.serve.pages", "templates"),
         # All shown values come from users.
@@ -27,7 +27,6 @@ def environment(path: str, assets: Mapping[str, bytes]) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    versions = {name: hashlib.blake2b(content, digest_size=6).hexdigest() for name, content in assets.items()}
     templates.filters |= {
         "ago": _ago,
         "clock_time": _clock_time,
@@ -39,7 +38,8 @@ def environment(path: str, assets: Mapping[str, bytes]) -> Environment:
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,
         "period_strip": _period_strip,
-        "asset": lambda name: f"{path}/{name}?v={versions[name]}",
+        "asset": asset,
+        "json": lambda value: msgspec.json.encode(value).decode(),
         "with_token": _with_token,
     }
     return templates

@@ -14,6 +14,8 @@ from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.runs.rows import Slot
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, span
+from headgate.serve.pages.live_updates import changes_of
+from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines import schedule_option, served
 
 SHOWN_MAX: Final = 50
@@ -165,3 +167,22 @@ def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tup
     if trigger == _WORKFLOW and run["job_id"]:
         found.append(("Its job", command("execution", "show", run["job_id"])))
     return tuple(found)
+
+
+def _page(api: ApiCaller, request: PageRequest) -> Page:
+    run_id = request.path["run_id"]
+    view = run_page(api, run_id)
+    pipeline_id, date = view.run["pipeline_id"], view.run["date"]
+    return Page(
+        template="run.html",
+        title=f"{pipeline_id} of {date}",
+        crumbs=(("Pipelines", "/ui/pipelines"), (pipeline_id, f"/ui/pipelines/{segment(pipeline_id)}")),
+        view=view,
+        json=twin(f"/runs/{segment(run_id)}"),
+        cli=view.commands[0][1],
+        changes=changes_of(pipeline_id=pipeline_id),
+        section="runs",
+    )
+
+
+PAGES: Final = (PageRoute("/runs/{run_id:str}", _page),)

@@ -21,7 +21,6 @@ from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.serve.application import build_http
 from headgate.serve.pages import labels
-from headgate.serve.pages.api_calls import PipelineSource
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.rest.health.models import SignalUpdateIn
@@ -56,7 +55,8 @@ class Site(HealthApi):
                 self.health,
                 self.pool,
                 WatchHub(self.opened.store, stopping=lambda: self.is_stopping),
-                PipelineSource(self.pipelines.service, self.service.bus) if has_pipelines else None,
+                self.routes,
+                self.pipelines.service if has_pipelines else None,
             ),
             authenticator=Authenticator(self.keys, is_required=is_required),
         )
@@ -225,18 +225,53 @@ def test_pages__all_links_of_a_site_with_trouble__lead_somewhere(troubled: Site)
     assert any(each.startswith("/ui/incidents?") and "severity=SEV_1" in each for each in seen)
 
 
-@pytest.mark.parametrize("name", ["style.css", "live.js"])
-def test_assets__linked_by_a_page__are_served_and_change_their_address_with_their_content(
-    empty: Site, name: str
-) -> None:
-    (address,) = re.findall(rf'"(/ui/{name}\?v=[0-9a-f]+)"', empty.page("/ui"))
-    answer = empty.get(ORIGIN + address)
+def test_assets__linked_or_imported_by_a_page__are_served_under_an_address_of_their_content(empty: Site) -> None:
+    linked = re.findall(r'"(/ui/assets/[0-9a-f]+/[a-z]+\.(?:css|js))"', empty.page("/ui"))
+    assert sorted(each.rpartition("/")[2] for each in linked) == ["app.js", "style.css"]
+    found: dict[str, str] = {}
+    while linked:
+        address = linked.pop()
+        answer = empty.get(ORIGIN + address)
+        assert answer.status_code == 200, address
+        assert answer.headers["content-type"].startswith("text/")
+        assert "immutable" in answer.headers["cache-control"]
+        found[address] = answer.text
+        folder = address.rpartition("/")[0]
+        imported = {
+            f"{folder}/{name}"
+            for name in re.findall(r'from "\./([a-z]+\.js)"|import "\./([a-z]+\.js)"', answer.text)
+            for name in name
+            if name
+        }
+        linked += sorted(imported - set(found) - set(linked))
+    assert len(found) > 10
+    for address, text in found.items():
+        # The policy of the pages blocks every foreign address.
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), address
 
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/")
-    assert "max-age" in answer.headers["cache-control"]
-    # A foreign address would be blocked, and noticed at three in the morning.
-    assert "http" not in answer.text
+
+def test_assets__unknown__is_not_found(empty: Site) -> None:
+    assert empty.get(f"{ORIGIN}/ui/assets/0/nope.js").status_code == 404
+    assert empty.get(f"{ORIGIN}/ui/assets/0/..%2Froutes.py").status_code == 404
+
+
+def test_search__a_part_of_a_name__finds_what_the_caller_may_read(troubled: Site) -> None:
+    hits = troubled.get(f"{ORIGIN}/ui/search", params={"q": ORDERS[7:]}).json()["items"]
+
+    assert {name: hits[0][name] for name in ("kind", "label")} == {"kind": "dataset", "label": ORDERS}
+    assert troubled.get(ORIGIN + hits[0]["href"]).status_code == 200
+    assert "incident" in {each["kind"] for each in hits}
+
+
+def test_search__nothing_asked__offers_the_pages(empty: Site) -> None:
+    hits = empty.get(f"{ORIGIN}/ui/search").json()["items"]
+
+    assert {"page"} == {each["kind"] for each in hits}
+    assert all(empty.get(ORIGIN + each["href"]).status_code == 200 for each in hits)
+
+
+def test_search__no_one_known__is_refused(guarded: Site) -> None:
+    assert guarded.get(f"{ORIGIN}/ui/search", params={"q": "orders"}).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -254,7 +289,7 @@ def test_page__of_nothing__says_so_as_a_page(empty: Site, path: str) -> None:
     said = text_of(empty.page(path, status=404))
 
     assert "Not Found" in said
-    assert "To the health board" in said
+    assert "To the first page" in said
 
 
 def test_page__of_a_name_that_is_none__says_what_is_wrong(empty: Site) -> None:
@@ -503,7 +538,7 @@ def test_scope__no_one_known__sees_no_page_but_how_to_say_who_they_are(guarded: 
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert "Authorization: Bearer" in text_of(answer.text).replace("&#39;", "'")
     assert guarded.get(f"{ORIGIN}/ui/changes").status_code == 401
-    assert guarded.get(f"{ORIGIN}/ui/style.css").status_code == 200
+    assert guarded.get(f"{ORIGIN}/ui/assets/0/style.css").status_code == 200
 
 
 # Staying up to date.
