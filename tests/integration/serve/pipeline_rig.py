@@ -97,6 +97,8 @@ class PipelineApi:
             kinds,
             calendars=calendars.all,
             archetypes=archetypes,
+            keyring=Keyring.generate(env.clock),
+            public_url="http://127.0.0.1:8400",
         )
         self.pipelines.register(
             {
