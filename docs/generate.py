@@ -27,6 +27,7 @@ from headgate.serve.components import open_components
 from headgate.serve.graphql.schema import RULES
 from headgate.serve.http.audited_operations import Unaudited
 from headgate.serve.http.operations import Operation, OperationHandler
+from headgate.serve.pipeline_metrics import SERIES
 from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rpc.methods import Method
 from headgate.serve.rpc.statestore.service import statestore_methods
@@ -103,6 +104,30 @@ def _table_section(table: Table) -> Iterator[str]:
         end = ending.how + (f": `{ending.setting}`" if ending.setting else "")
         yield f"| {entity.name} | `{entity.partition}` | {_code(entity.sort or '')} | {indexed} | {end} |"
     yield ""
+
+
+def metrics_page() -> str:
+    rows = [
+        f"| `{each.name}{'_total' if each.kind == 'counter' else ''}` | {each.kind} "
+        f"| {', '.join(f'`{label}`' for label in each.labels)} | {_cell(each.help)} |"
+        for each in SERIES
+    ]
+    return "\n".join(
+        [
+            "# Metrics of pipelines",
+            "",
+            NOTE,
+            "The server exports them at `/metrics`, in the Prometheus format. Alarms on them are in",
+            "`deploy/prometheus/pipeline-rules.yml`. No label names a pipeline, because there may be very many:",
+            "`headgate run ls` and `headgate expect ls` name them. Gauges are read every 15",
+            "seconds. Counters and histograms start at 0 with the server.",
+            "",
+            "| Series | Type | Labels | For |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
 
 
 def errors_page() -> str:
@@ -188,8 +213,6 @@ Outside of these tables:
 - `/`, `/health`, `/health/live`, `/health/ready`, `/api` and `/api/openapi.json` need no permission.
 - `/metrics` and `/health/deep` need `server.read`.
 - A page below `/ui` shows what its caller may read with the operations below.
-- `POST /callbacks/{run_id}` needs no key but the token of the run (header `headgate-callback-token`), which is valid
-  for that run alone and expires. Its entry in the audit log is `run.callback`.
 - The routes of a user's app need an authenticated caller, and check permissions themselves.
 
 **Datasets** says which datasets a caller with limited scopes reaches:
@@ -207,7 +230,7 @@ transaction of the change; `report`, what it writes is itself the record; `read`
 
 def access_page() -> str:
     operations, methods = _served()
-    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations if each.admit is None]
+    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations]
     calls = [(each.label, each.rule) for each in methods]
     return "\n".join(
         [
@@ -299,6 +322,7 @@ PAGES = {
     "errors.md": errors_page,
     "commands.md": commands_page,
     "access.md": access_page,
+    "metrics.md": metrics_page,
 }
 
 

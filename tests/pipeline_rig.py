@@ -36,7 +36,6 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits.traits import TraitPush
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
-from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from headgate.triggers.contract import (
@@ -161,8 +160,7 @@ class Rig:
             service.asl,
             self.jobs,
             retention=self.settings.retention,
-            keyring=Keyring.generate(service.clock),
-            public_url="https://headgate.example",
+            pools=self.settings.pipelines.pools,
         )
         self.stores = self.pipelines.stores
         self.clock = self.pipelines.clock

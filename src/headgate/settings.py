@@ -120,6 +120,15 @@ Names = Annotated[
     dict[str, str],
     Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
 ]
+Pools = Annotated[
+    dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")], Annotated[int, Meta(ge=1, le=1000)]],
+    Meta(
+        extra={
+            "allowed": "a table of sizes from 1 to 1,000 by pool name; in the environment, a JSON object",
+            "unpack": msgspec.json.decode,
+        }
+    ),
+]
 Networks = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")], ...],
     Meta(extra={"allowed": "a list of ranges such as 10.0.0.0/8; in the environment, a,b", "unpack": _comma_separated}),
@@ -347,6 +356,10 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: Annotated[
         OptionalFile, about("Folder with the YAML and JSON files that define pipelines, read when the server starts.")
     ] = None
+    pools: Annotated[
+        Pools,
+        about("Named concurrency limits: how many slots runs of all pipelines that name the pool share."),
+    ] = {}
     watchdog: Annotated[Switch, about("Run a watchdog process beside the server once a pipeline is defined.")] = True
     state_machine_arn: Annotated[
         str | None,
@@ -519,14 +532,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     client_address_header: Annotated[
         HeaderName,
         about("Header whose last entry is the client address, such as X-Forwarded-For; only with behind_proxy."),
-    ] = None
-    public_url: Annotated[
-        str | None,
-        _URL,
-        about(
-            "URL by which jobs reach this server, for callbacks; its host is allowed as by allowed_hosts. By default "
-            "that of the listen address."
-        ),
     ] = None
     drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
     store: StoreSettings = StoreSettings()

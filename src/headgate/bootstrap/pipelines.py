@@ -50,6 +50,7 @@ from headgate.pipelines.lifecycle.step_functions import StepFunctions
 from headgate.pipelines.operations.backfill_runner import BackfillRunner
 from headgate.pipelines.operations.backfills import Backfills
 from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
+from headgate.pipelines.operations.run_indexing import RunIndexing
 from headgate.pipelines.operations.run_retention import RunRetention
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
@@ -134,7 +135,7 @@ def open_pipelines(
         archetypes=archetypes,
         keyring=opened.keyring,
         retention=settings.retention,
-        public_url=_public_url(settings) if engine is None else settings.public_url,
+        pools=settings.pipelines.pools,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer, retention_days=settings.retention.expectations_days)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
@@ -175,6 +176,7 @@ def open_pipelines(
             runs_days=settings.retention.runs_days,
             run_logs_days=settings.retention.run_logs_days,
             deleted=DeletedPipelines(store, lambda: all_items(opened, DEFINITIONS, clock)),
+            indexing=RunIndexing(store),
         ),
         heartbeats=Heartbeats(store, clock, pipelines.event_writer),
     )
@@ -211,16 +213,6 @@ def open_step_functions(
 
 def _aws(settings: Settings) -> AwsClients:
     return AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
-
-
-def _public_url(settings: Settings) -> str | None:
-    """Return the URL by which jobs reach this server; None if it is not set and the listen address does not say it."""
-    if settings.public_url is not None:
-        return settings.public_url
-    address = settings.http
-    if address.port == 0 or address.host in ("0.0.0.0", "::"):
-        return None
-    return f"{'http' if settings.tls.cert is None else 'https'}://{address}"
 
 
 def _open_triggers(settings: Settings, service: AppService, clock: Clock, environ: Mapping[str, str]) -> TriggerKinds:
@@ -458,6 +450,7 @@ def apply_folder(
         calendars=pipelines.calendars.all(),
         check_trigger=pipelines.triggers.check,
         check_trait=pipelines.evaluators.check,
+        pools=service.pools.sizes,
     )
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:

@@ -37,6 +37,13 @@ IfVersion = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 
+# Which rows a list over all pipelines has.
+PipelineOption = Annotated[str | None, typer.Option("--pipeline", metavar="ID", help="Filter by pipeline.")]
+OwnerOption = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Filter by owner of the pipeline.")]
+TierOption = Annotated[
+    int | None, typer.Option("--tier", metavar="N", min=1, help="Filter by tier of the pipeline; 1 is critical.")
+]
+
 # Which rows a list has.
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
 SinceOption = Annotated[

@@ -68,3 +68,9 @@ def compact(value: Any) -> str:  # noqa: ANN401 - any JSON
     import msgspec
 
     return msgspec.json.encode(value).decode()
+
+
+def show_cut(limit: int, *, is_cut: bool) -> None:
+    """Print to standard error that a list has more rows than are shown."""
+    if is_cut:
+        typer.echo(f"only the first {limit} are shown; use --limit for more", err=True)

@@ -21,6 +21,7 @@ from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents
+from headgate.pipelines.lifecycle.pool_admission import PoolAdmission
 from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.readiness.quarantine import gained_expiry_only, quarantined_of
@@ -41,7 +42,7 @@ _log = structlog.get_logger(__name__)
 class ChangeRouter:
     """Acts on changes of the pipelines table."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a router knows what it routes to
         self,
         reruns: Reruns,
         events: EventWriter,
@@ -51,6 +52,7 @@ class ChangeRouter:
         downstream: DownstreamNotifier,
         arrivals: SensorArrivals,
         dry_runs: DryRunEvents,
+        pools: PoolAdmission,
         *,
         follow: Callable[[Iterable[str]], None],
     ) -> None:
@@ -63,6 +65,7 @@ class ChangeRouter:
         self._downstream = downstream
         self._arrivals = arrivals
         self._dry_runs = dry_runs
+        self._pools = pools
         self._follow = follow
         self._routes: Mapping[str, Callable[[str, Mapping[str, Any], Change], None]] = {
             "SENSOR#": self._sensor,
@@ -71,6 +74,7 @@ class ChangeRouter:
             "RUNLOG#": self._run_log,
             "QUARANTINE#": self._quarantine,
             "JOB#": self._job,
+            "RUN#": self._run,
         }
 
     def on_change(self, change: Change) -> None:
@@ -89,6 +93,9 @@ class ChangeRouter:
         partition, sort = str(item["PK"]), str(item["SK"])
         if partition.startswith("MARKER#"):
             self._marker(item, change)
+            return
+        if partition.startswith("POOL#"):
+            self._pools.on_pool_changed(change)
             return
         if not partition.startswith(_PIPELINE):
             return
@@ -168,6 +175,10 @@ class ChangeRouter:
         date, _, at = rest.partition("#")
         if pipeline is not None and pipeline.dry_run and at:
             self._dry_runs.failed(Slot(pipeline_id, schedule_id, date), item, pipeline.retry)
+
+    def _run(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
+        del pipeline_id, change
+        self._pools.on_run_changed(item)
 
     def _quarantine(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
         """Publish that records entered or left quarantine."""

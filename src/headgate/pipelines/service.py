@@ -26,8 +26,6 @@ from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvents
 from headgate.pipelines.lifecycle.admission_actions import AdmissionActions
-from headgate.pipelines.lifecycle.callback_reports import CallbackReports
-from headgate.pipelines.lifecycle.callback_tokens import CallbackTokens
 from headgate.pipelines.lifecycle.completion import RunCompletion
 from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents, RunBaselines
@@ -37,6 +35,7 @@ from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.monitoring_actions import MonitoringActions
 from headgate.pipelines.lifecycle.orchestrator import Orchestrator
 from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
+from headgate.pipelines.lifecycle.pool_admission import PoolAdmission
 from headgate.pipelines.lifecycle.push_periods import PushPeriods
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
 from headgate.pipelines.lifecycle.scheduler import CronScheduler
@@ -50,6 +49,7 @@ from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from headgate.pipelines.readiness.simulation import Simulator
 from headgate.pipelines.readiness.waiters import Waiters
 from headgate.pipelines.rules.facts import FactReader, Gate
+from headgate.pipelines.run_meters import RunMeters
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.runs.stores import run_stores
 from headgate.pipelines.schedule.calendars import Calendars
@@ -98,13 +98,12 @@ class PipelineService:
         archetypes: Mapping[str, Archetype] | None = None,
         keyring: Keyring | None = None,
         retention: RetentionSettings = _RETENTION,
-        public_url: str | None = None,
+        pools: Mapping[str, int] | None = None,
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
 
         `archetypes` are those of the project; None: only the built-in ones. The `keyring` seals definitions of the
-        project folder and signs callback tokens; without it, no definition may run a program, and no job calls back.
-        `public_url` is the base of callback URLs.
+        project folder; without it, no definition may run a program. `pools` are the declared pools with their sizes.
         """
         self.store = store
         self.clock = clock
@@ -112,7 +111,6 @@ class PipelineService:
         self.trigger = trigger
         self.archetypes = archetypes
         self.definitions = PipelineStore(store, clock, DefinitionSeals(keyring))
-        self.callback_tokens = CallbackTokens(keyring, clock, public_url)
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus, retention_days=retention.pipeline_events_days)
         self.event_writer = EventWriter(store, clock, self.events)
@@ -135,6 +133,8 @@ class PipelineService:
         self._engine = engine
         answer = self._answer if engine is None else engine.answer
         self.waiters = Waiters(store, clock, answer)
+        self.meters = RunMeters()
+        self.pools = PoolAdmission(self.stores, self.reader, self.waiters, clock, pools or {})
         self.quarantine = QuarantineRecords(store, clock, kept_seconds=_DAY_SECONDS * retention.quarantine_days)
         self._build_lifecycle(periods, baselines_seconds=_DAY_SECONDS * retention.run_baselines_days)
 
@@ -146,10 +146,7 @@ class PipelineService:
         self.downstream = DownstreamNotifier(
             stores, reader, self.facts, events, clock, self.waiters, periods, self.known.dependents
         )
-        self.jobs = JobControl(
-            stores, reader, self.trigger, events, clock, self.waiters, self.completion, self.callback_tokens
-        )
-        self.callback_reports = CallbackReports(stores.runs, self.jobs)
+        self.jobs = JobControl(stores, reader, self.trigger, events, clock, self.waiters, self.completion)
         start = self._start if self._engine is None else self._start_on_step_functions
         self.starter = LifecycleStarter(reader, events, start)
         self.readiness_evaluator = ReadinessEvaluator(
@@ -179,6 +176,7 @@ class PipelineService:
                 self.waiters,
                 self.completion,
                 self.readiness_evaluator,
+                self.pools,
                 is_polled=self.readiness_poller.polls,
             ),
             jobs=self.jobs,
@@ -199,6 +197,7 @@ class PipelineService:
             self.downstream,
             arrivals,
             dry_runs,
+            self.pools,
             follow=self.event_schedules.follow,
         )
         self.cron_scheduler = CronScheduler(store, clock, self.starter)
@@ -235,6 +234,7 @@ class PipelineService:
 
     def on_change(self, change: Change) -> None:
         """Act on a change of the pipelines table."""
+        self.meters.on_change(change)
         self.quarantine.on_change(change)
         self.readiness_poller.on_change(change)
         self.router.on_change(change)
@@ -243,6 +243,7 @@ class PipelineService:
         """Run everything that is due."""
         self.cron_scheduler.tick()
         self.readiness_poller.tick()
+        self.pools.tick()
         self.stuck.tick()
 
     def seconds_left(self) -> float:

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
 from litestar.types import ASGIApp, ControllerRouterHandler
-from msgspec.structs import replace
 
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
@@ -29,6 +27,7 @@ from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.metrics import CacheCollector, ServerCollector, SizeCollector
 from headgate.serve.pages.routes import page_routes
+from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
 from headgate.serve.rest.audited_actions import AUDITED
@@ -82,8 +81,7 @@ def run(
             HttpServer(settings.http, tls=tls, limits=settings.limits, is_behind_proxy=settings.behind_proxy)
         ) as http,
         open_components(
-            # With the port that was bound, for callback URLs.
-            replace(settings, http=http.address),
+            settings,
             version=version,
             clock=clock,
             tracing=tracing,
@@ -96,11 +94,6 @@ def run(
         runner.run(server.serve(stop, announce))
     _log.info("stopped", action="server.stop", exit_code=stop.exit_code)
     return stop.exit_code
-
-
-def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    public = None if settings.public_url is None else urlsplit(settings.public_url).hostname
-    return settings.allowed_hosts if public is None else (*settings.allowed_hosts, public)
 
 
 def _load_tls(settings: Settings) -> Tls | None:
@@ -177,6 +170,11 @@ class Server:
         self._sweepers.append(
             Sweeper("store size", lambda _limit: sizes.refresh(), interval_seconds=MEASURED_EVERY_SECONDS)
         )
+        service = components.pipelines.service
+        runs = PipelineCollector(service.meters.reading, lambda: read_gauges(service))
+        self._sweepers.append(
+            Sweeper("pipeline gauges", lambda _limit: runs.refresh(), interval_seconds=REFRESHED_EVERY_SECONDS)
+        )
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -198,6 +196,7 @@ class Server:
             registry=components.metrics.registry,
         )
         components.metrics.registry.register(sizes)
+        components.metrics.registry.register(runs)
         watches = WatchHub(components.service.store, stopping=self._is_stopping)
         self._rpcs = self._build_dispatcher(watches, clock, tracing)
         self._app = self._build_app(watches, clock, tracing, version)
@@ -309,7 +308,7 @@ class Server:
             before_metrics=components.intake.collect_metrics,
             tracing=tracing,
             clock=clock,
-            allowed_hosts=_allowed_hosts(self._settings),
+            allowed_hosts=self._settings.allowed_hosts,
             allowed_origins=self._settings.allowed_origins,
             is_behind_proxy=self._settings.behind_proxy,
             routes=self._routes(watches, clock),

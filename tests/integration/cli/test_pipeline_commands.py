@@ -598,3 +598,60 @@ def test_json__of_every_list__is_a_list(silver: Site) -> None:
     ]  # fmt: skip
 
     assert all(isinstance(silver.json(*arguments), list) for arguments in lists)
+
+
+# Lists over all pipelines, and pools.
+
+
+def test_ls__without_a_pipeline__lists_all_and_says_when_it_cuts_off(silver: Site) -> None:
+    run_id = begun(silver)
+    silver.said("pipeline", "apply", silver.write("gold.yaml", SILVER.replace("id: silver", "id: gold\ntier: 1")))
+    silver.said("sensor", "push", "gold", "landed", "--data", f'{{"date": "{TODAY}"}}')
+    silver.api.settle()
+
+    listed = cells(silver.said("run", "ls"))
+    assert listed[0][:3] == ["RUN", "PIPELINE", "DATE"]
+    assert {row[1] for row in listed[1:]} == {"gold", "silver"}
+    assert [each["run_id"] for each in silver.json("run", "ls", "--status", "running")] == [run_id]
+    assert [each["pipeline_id"] for each in silver.json("run", "ls", "--open", "--tier", "1")] == ["gold"]
+    assert silver.json("run", "ls", "--owner", "nobody") == []
+    cut = silver.run("run", "ls", "--limit", "1")
+    assert "only the first 1 are shown; use --limit for more" in cut.stderr
+
+
+def test_backfill_ls_and_upcoming__without_a_pipeline__list_all(silver: Site) -> None:
+    silver.said("backfill", "create", "silver", "--from", "2025-06-01", "--to", "2025-06-02", "--reason", "late source")
+    silver.said(
+        "pipeline",
+        "apply",
+        silver.write("night.yaml", "id: night\nowner: lake\nschedules:\n  - cron: '0 3 * * *'\n"),
+    )
+
+    assert cells(silver.said("backfill", "ls"))[1][1:3] == ["silver", "stream"]
+    assert silver.json("backfill", "ls", "--state", "paused") == []
+    (slot,) = silver.json("schedule", "upcoming")
+    assert (slot["pipeline_id"], slot["owner"]) == ("night", "lake")
+    assert "03:00 UTC" in silver.said("schedule", "upcoming", "--owner", "lake")
+    assert silver.said("schedule", "upcoming", "--tier", "1") == "no slots in the next 24 hours\n"
+
+
+def test_pool__commands__show_who_holds_and_waits_and_free_a_slot(site: Site) -> None:
+    ready = SILVER.replace("readiness:", "pool: spark\nreadiness:").replace(
+        "  rules:\n    - {key: orders, check: gte, field: count, value: 10}\n", "  rules: []\n"
+    )
+    for name in ("bronze", "silver"):
+        site.said("pipeline", "apply", site.write(f"{name}.yaml", ready.replace("id: silver", f"id: {name}")))
+        site.said("sensor", "push", name, "landed", "--data", f'{{"date": "{TODAY}"}}')
+        site.api.settle()
+        site.api.env.clock.advance(1)
+
+    assert cells(site.said("pool", "ls"))[1][:4] == ["spark", "1", "1", "1"]
+    shown = site.said("pool", "show", "spark")
+    assert shown.startswith("spark: 1 of 1 slots in use, 1 waiting\n")
+    holds, waits = cells(shown)[2:4]
+    assert (holds[0], holds[2], waits[0], waits[3]) == ("HOLDS", "bronze", "WAITS", "silver")
+    assert "[FULL] pool spark: pool spark has 1 of 1 slots in use by bronze" in site.said(
+        "why", "silver", "--date", TODAY
+    )
+    freed = site.said("pool", "free", "spark", holds[1], "--reason", "its job ended unseen")
+    assert freed == f"spark: 1 slots of {holds[1]} are free\n"

@@ -97,8 +97,7 @@ class PipelineApi:
             kinds,
             calendars=calendars.all,
             archetypes=archetypes,
-            keyring=Keyring.generate(env.clock),
-            public_url="http://127.0.0.1:8400",
+            pools={"spark": 1, "wide": 8},
         )
         self.pipelines.register(
             {

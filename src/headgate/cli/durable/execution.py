@@ -12,7 +12,7 @@ from headgate.cli.api_client import Api, at, read_payload, read_tags
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE, Id, download, read_logs, replay, result, watch
 from headgate.cli.options import Tags
-from headgate.cli.output import compact, short, show_facts, show_table
+from headgate.cli.output import compact, short, show_cut, show_facts, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.errors import InvalidPayloadError, TransientError, UserError
 
@@ -95,10 +95,17 @@ def ls(
     tag: Tags = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 50,
     order: Annotated[Order, typer.Option(help="Sort by start time.")] = Order.NEWEST,
+    all: Annotated[
+        bool, typer.Option("--all", help="Include executions of state machines, such as the lifecycles of pipelines.")
+    ] = False,
 ) -> Answer:
-    """List executions, newest first."""
-    query = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
-    found = list(api.entries("/executions", "executions", limit, **query, order=order.value))
+    """List executions of workflows, newest first; with --all, those of state machines too."""
+    query: dict[str, Any] = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
+    if not (all or workflow or parent):
+        query["machines"] = "false"
+    # One more than is shown, to know whether there are more.
+    found = list(api.entries("/executions", "executions", limit + 1, **query, order=order.value))
+    has_more, found = len(found) > limit, found[:limit]
     yield found
     rows = [
         (
@@ -112,6 +119,7 @@ def ls(
         for each in found
     ]
     show_table(("ID", "WORKFLOW", "STATUS", "STARTED", "ENDED", ""), rows, nothing="no executions")
+    show_cut(limit, is_cut=has_more)
 
 
 def _status(name: str | None) -> str | None:

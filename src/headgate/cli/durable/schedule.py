@@ -9,11 +9,11 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, add_deletion, command_group, server_command
 from headgate.cli.durable.schedule_edit import Id, Overlap, create, next_slot, schedule_text, update
-from headgate.cli.options import Reason, Since, Until
-from headgate.cli.output import compact, short, show_facts, show_table
+from headgate.cli.options import Limit, OwnerOption, PipelineOption, Reason, Since, TierOption, Until
+from headgate.cli.output import compact, short, show_cut, show_facts, show_table
 from headgate.cli.times import past_time
 
-app = command_group("Manage recurring starts of workflows.")
+app = command_group("Manage recurring starts of workflows, and list the next slots of pipelines.")
 
 app.command("create")(create)
 app.command("update")(update)
@@ -99,6 +99,43 @@ def backfill(
     answer = api.post(at("schedules", id, "backfill"), body)
     yield answer
     typer.echo(f"{id}: {len(answer.get('backfills', []))} backfills in progress")
+
+
+@server_command(app, "upcoming")
+def upcoming(
+    api: Api,
+    pipeline: PipelineOption = None,
+    owner: OwnerOption = None,
+    tier: TierOption = None,
+    hours: Annotated[float, typer.Option("--hours", help="How far ahead.")] = 24,
+    limit: Limit = 50,
+) -> Answer:
+    """List the next slots of the cron schedules of pipelines, in order."""
+    found = api.get("/upcoming", pipeline=pipeline, owner=owner, tier=tier, hours=hours, limit=min(limit, 1000))
+    yield found["slots"]
+    rows = [
+        (
+            _in_zone(each["at"], each["timezone"]),
+            each["pipeline_id"],
+            each["schedule_id"],
+            each["date"],
+            each["owner"],
+            each["tier"],
+            each["obstacle"],
+        )
+        for each in found["slots"]
+    ]
+    columns = ("AT", "PIPELINE", "SCHEDULE", "DATE", "OWNER", "TIER", "NO RUN BECAUSE")
+    show_table(columns, rows, nothing=f"no slots in the next {hours:g} hours", key=1)
+    show_cut(limit, is_cut=not found["is_complete"])
+
+
+def _in_zone(at: str, zone: str) -> str:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    local = datetime.fromisoformat(at).astimezone(ZoneInfo(zone))
+    return f"{local:%Y-%m-%d %H:%M} {local.tzname()}"
 
 
 @server_command(app, "next")

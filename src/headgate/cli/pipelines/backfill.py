@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, add_action, command_group, server_command
-from headgate.cli.options import DryRun, Limit, Pipeline, Reason, Schedule
-from headgate.cli.output import counted, show_facts, show_table
+from headgate.cli.options import DryRun, Limit, OwnerOption, Pipeline, Reason, Schedule, SinceOption, TierOption
+from headgate.cli.output import counted, show_cut, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row
+from headgate.cli.times import past_time
 
 app = command_group("Run ranges of past periods.")
 BackfillId = Annotated[str, typer.Argument(metavar="BACKFILL", help="Backfill id, backfill_…")]
@@ -77,25 +79,43 @@ def _show_plan(plan: Row) -> None:
 
 
 @server_command(app, "ls")
-def ls(api: Api, pipeline: Pipeline, limit: Limit = 50) -> Answer:
-    """List the backfills of a pipeline, newest first."""
-    backfills = list(api.entries(at("pipelines", pipeline, "backfills"), "backfills", limit))
+def ls(
+    api: Api,
+    pipeline: Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline id. [default: all]")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Filter by state: RUNNING, PAUSED, … Repeatable."),
+    ] = None,
+    owner: OwnerOption = None,
+    tier: TierOption = None,
+    since: SinceOption = None,
+    limit: Limit = 50,
+) -> Answer:
+    """List the backfills of a pipeline or of all pipelines, newest first."""
+    states = [each.upper() for each in state or []]
+    query: dict[str, Any] = {"state": states or None, "pipeline": pipeline, "owner": owner, "tier": tier}
+    found = api.entries("/backfills", "backfills", **query, since=past_time(since, "--since"))
+    # One more than is shown, to know whether there are more.
+    backfills = list(islice(found, limit + 1))
+    has_more, backfills = len(backfills) > limit, backfills[:limit]
     yield backfills
     times = LocalTimes(api)
     rows = [
         (
             each["backfill_id"],
+            *(() if pipeline else (each["pipeline_id"],)),
             each["schedule_id"],
             each["state"],
             _progress(each),
-            times.text(pipeline, each["created_at"]),
+            times.text(each["pipeline_id"], each["created_at"]),
             each["by"],
             each["reason"],
         )
         for each in backfills
     ]
-    columns = ("BACKFILL", "SCHEDULE", "STATE", "PERIODS", "CREATED", "BY", "REASON")
-    show_table(columns, rows, nothing="no backfills")
+    columns = ("SCHEDULE", "STATE", "PERIODS", "CREATED", "BY", "REASON")
+    show_table(("BACKFILL", *(() if pipeline else ("PIPELINE",)), *columns), rows, nothing="no backfills")
+    show_cut(limit, is_cut=has_more)
 
 
 @server_command(app, "show")

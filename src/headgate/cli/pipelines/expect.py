@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
 
 from headgate.cli.api_client import Api
 from headgate.cli.commands import Answer, command_group, server_command
-from headgate.cli.options import Limit, SinceOption
-from headgate.cli.output import show_table
+from headgate.cli.options import Limit, OwnerOption, SinceOption, TierOption
+from headgate.cli.output import show_cut, show_table
 from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.times import duration_text, past_time
 
@@ -41,18 +42,24 @@ def ls(
         ),
     ] = None,
     schedule: Annotated[str | None, typer.Option("--schedule", metavar="NAME", help="Filter by schedule.")] = None,
+    owner: OwnerOption = None,
+    tier: TierOption = None,
     since: SinceOption = None,
     limit: Limit = 50,
 ) -> Answer:
     """List expectations and their verdicts, latest due time first."""
     selected = Verdict.MISSED if verdict is None and pipeline is None else verdict
-    query = {
+    query: dict[str, Any] = {
         "pipeline": pipeline,
         "verdict": None if selected is None else selected.value,
         "schedule": schedule,
+        "owner": owner,
+        "tier": tier,
         "since": past_time(since, "--since"),
     }
-    found = list(api.entries("/expectations", "expectations", limit, **query))
+    # One more than is shown, to know whether there are more.
+    found = list(islice(api.entries("/expectations", "expectations", **query), limit + 1))
+    has_more, found = len(found) > limit, found[:limit]
     yield found
     times = LocalTimes(api)
     rows = [
@@ -70,6 +77,7 @@ def ls(
     ]
     columns = ("VERDICT", "PIPELINE", "DATE", "SCHEDULE", "EXPECTATION", "DUE", "MARGIN", "REASON")
     show_table(columns, rows, nothing="no matching verdicts", key=1)
+    show_cut(limit, is_cut=has_more)
 
 
 def _margin(seconds: float | None) -> str:

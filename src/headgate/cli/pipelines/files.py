@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,8 +11,9 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.input_files import read_content
 from headgate.cli.output import counted
-from headgate.cli.session import Json, echo_json
+from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import UserError
+from headgate.setting_sources import FILE_NAME, FILE_VARIABLE
 
 if TYPE_CHECKING:
     from headgate.pipelines.authoring.archetypes import Archetype
@@ -27,6 +28,8 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="FILE|FOLDER…", help="Definitions in YAML or JSON; folders are read recursively."),
 ]
+# Returns the pools of the settings for definitions of a folder.
+DeclaredPools = Callable[[Path], Mapping[str, int]]
 ArchetypeFolder = Annotated[
     Path | None,
     typer.Option(
@@ -38,12 +41,13 @@ ArchetypeFolder = Annotated[
 ]
 
 
-def validate(paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
+def validate(context: typer.Context, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
     """Validate pipeline definitions and list every problem by file, line and field. The exit code is 2 for problems.
 
-    No server is needed. Of a project folder, the subfolder 'pipelines' is read.
+    No server is needed. Of a project folder, the subfolder 'pipelines' is read. Pools are those of the settings:
+    headgate.toml in the current folder, or beside the definitions.
     """
-    loaded = load(paths, archetypes)
+    loaded = load(paths, archetypes, pools=lambda folder: _declared_pools(session_of(context), folder))
     errors, warnings = split(loaded)
     if as_json:
         ids = [each.pipeline.id for each in loaded.pipelines]
@@ -56,14 +60,16 @@ def validate(paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = F
         _exit_invalid(paths, errors)
 
 
-def load(paths: Sequence[str], archetypes: Path | None = None) -> Loaded:
+def load(paths: Sequence[str], archetypes: Path | None = None, *, pools: DeclaredPools | None = None) -> Loaded:
     """Return the definitions at paths and their problems.
+
+    `pools` returns the declared pools for definitions of a folder; without it, names of pools are not checked.
 
     Raises `UserError` for a path that cannot be read, `InvalidPipelineError` for invalid archetypes.
     """
     from headgate.pipelines.authoring.loader import Loaded, together
 
-    found = [_load(path, archetypes) for path in paths]
+    found = [_load(path, archetypes, pools) for path in paths]
     pipelines = tuple(each for loaded in found for each in loaded.pipelines)
     problems = tuple(each for loaded in found for each in loaded.problems)
     loaded = together(Loaded(pipelines=pipelines, problems=problems))
@@ -113,14 +119,29 @@ def _exit_invalid(paths: Sequence[str], errors: Sequence[Problem]) -> None:
     raise typer.Exit(INVALID_EXIT_CODE)
 
 
-def _load(name: str, archetypes: Path | None) -> Loaded:
+def _load(name: str, archetypes: Path | None, pools: DeclaredPools | None) -> Loaded:
+    loaded = _load_with(name, archetypes, None)
+    if pools is None or not any(each.pipeline.pool for each in loaded.pipelines):
+        return loaded
+    path = Path(name)
+    return _load_with(name, archetypes, pools(path if path.is_dir() else path.parent))
+
+
+def _declared_pools(session: Session, folder: Path) -> Mapping[str, int]:
+    """Return the pools of the settings: of the current folder, or of the one beside the definitions."""
+    near = next((each for each in (folder / FILE_NAME, folder.parent / FILE_NAME) if each.is_file()), None)
+    is_named = bool(session.environ.get(FILE_VARIABLE)) or Path(FILE_NAME).is_file()
+    return session.settings(None if is_named else near).pipelines.pools
+
+
+def _load_with(name: str, archetypes: Path | None, pools: Mapping[str, int] | None) -> Loaded:
     from headgate.pipelines.authoring.loader import FILE_BYTES_MAX, Loaded, load_folder, load_text
     from headgate.pipelines.definition.problems import Problem
 
     path = Path(name)
     if path.is_dir():
         folder = path / PIPELINES if (path / PIPELINES).is_dir() else path
-        return _with_full_paths(load_folder(folder, _known(folder, archetypes)), folder)
+        return _with_full_paths(load_folder(folder, _known(folder, archetypes, pools)), folder)
     content = read_content(name, "definition")
     if len(content) > FILE_BYTES_MAX:
         fact = f"{len(content)} bytes"
@@ -129,7 +150,7 @@ def _load(name: str, archetypes: Path | None) -> Loaded:
         text = content.decode()
     except UnicodeDecodeError as exc:
         return Loaded(problems=(Problem(source=name, fact=f"not UTF-8 text: {exc}"),))
-    return load_text(text, name, _known(path.parent, archetypes))
+    return load_text(text, name, _known(path.parent, archetypes, pools))
 
 
 def _with_full_paths(loaded: Loaded, folder: Path) -> Loaded:
@@ -143,11 +164,11 @@ def _with_full_paths(loaded: Loaded, folder: Path) -> Loaded:
     )
 
 
-def _known(folder: Path, archetypes: Path | None) -> Known:
+def _known(folder: Path, archetypes: Path | None, pools: Mapping[str, int] | None) -> Known:
     from headgate.cli.pipelines.trigger_checks import check_trigger
     from headgate.pipelines.authoring.loader import Known
 
-    return Known(archetypes=_archetypes(folder, archetypes), check_trigger=check_trigger)
+    return Known(archetypes=_archetypes(folder, archetypes), check_trigger=check_trigger, pools=pools)
 
 
 def _archetypes(folder: Path, option: Path | None) -> dict[str, Archetype] | None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
-from headgate.cli.options import Date, Limit, Pipeline, Reason, Schedule
-from headgate.cli.output import show_facts, show_table
+from headgate.cli.options import Date, Limit, OwnerOption, Pipeline, Reason, Schedule, SinceOption, TierOption
+from headgate.cli.output import show_cut, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, reason_text
+from headgate.cli.times import past_time
 
 app = command_group("Manage pipeline runs.")
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run_…")]
+
+
+# The statuses of runs that have not ended.
+_OPEN = ("PENDING", "TRIGGERING", "RUNNING", "COMPLETED_MONITORING")
 
 
 class Outcome(StrEnum):
@@ -61,39 +67,44 @@ def start(
 @server_command(app, "ls")
 def ls(
     api: Api,
-    pipeline: Pipeline,
+    pipeline: Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline id. [default: all]")] = None,
     status: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Filter by status: RUNNING, COMPLETED, FAILED, …")
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Filter by status: RUNNING, COMPLETED, FAILED, … Repeatable."),
     ] = None,
+    open_only: Annotated[bool, typer.Option("--open", help="Only runs that have not ended.")] = False,
+    owner: OwnerOption = None,
+    tier: TierOption = None,
+    since: SinceOption = None,
     limit: Limit = 50,
 ) -> Answer:
-    """List the runs of a pipeline, newest first."""
-    path, selected = at("pipelines", pipeline, "runs"), status and status.upper()
-    found: list[Row] = []
-    # The server does not filter by status.
-    for each in api.entries(path, "runs", None if selected else limit):
-        if selected in (None, each["status"]):
-            found.append(each)
-        if len(found) == limit:
-            break
+    """List the runs of a pipeline or of all pipelines, newest first."""
+    statuses = [each.upper() for each in status or []] or (list(_OPEN) if open_only else [])
+    query: dict[str, Any] = {"status": statuses or None, "pipeline": pipeline, "owner": owner, "tier": tier}
+    # One more than is shown, to know whether there are more.
+    found = list(islice(api.entries("/runs", "runs", **query, since=past_time(since, "--since")), limit + 1))
+    has_more, found = len(found) > limit, found[:limit]
     yield found
     times = LocalTimes(api)
     rows = [
         (
             each["run_id"],
+            *(() if pipeline else (each["pipeline_id"],)),
             each["date"],
             each["schedule_id"],
             each["status"],
             each["attempt"],
             each["cause"],
-            times.text(pipeline, each["created_at"]),
+            times.text(each["pipeline_id"], each["created_at"]),
             milliseconds_text(each["duration_ms"]),
             reason_text(each),
         )
         for each in found
     ]
-    columns = ("RUN", "DATE", "SCHEDULE", "STATUS", "ATTEMPT", "CAUSE", "STARTED", "DURATION", "REASON")
-    show_table(columns, rows, nothing="no runs; see 'headgate why'")
+    columns = ("DATE", "SCHEDULE", "STATUS", "ATTEMPT", "CAUSE", "STARTED", "DURATION", "REASON")
+    nothing = "no runs; see 'headgate why'" if pipeline else "no matching runs"
+    show_table(("RUN", *(() if pipeline else ("PIPELINE",)), *columns), rows, nothing=nothing)
+    show_cut(limit, is_cut=has_more)
 
 
 @server_command(app, "show")

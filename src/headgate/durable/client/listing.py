@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution, execution_of
+from headgate.errors import CursorError
 from headgate.store.catalogue.tables import EXECUTIONS
-from headgate.store.model.requests import Query
+from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
 
 LIMIT_MAX: Final = 1000
 # A search by tags reads at most this many executions for one page.
 SCANNED_MAX: Final = 10_000
+_PAGE: Final = 100
+# Between the start time and the id in a cursor. Neither contains it.
+_SEPARATOR: Final = "|"
 
 
 class Listing(Struct, frozen=True):
@@ -76,3 +82,77 @@ def _matches(row: Execution, filter: ExecutionFilter) -> bool:
     if filter.workflow is not None and row.workflow != filter.workflow:
         return False
     return all(row.tags.get(name) == value for name, value in filter.tags.items())
+
+
+def list_all(
+    store: Store,
+    *,
+    tags: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+    limit: int = 100,
+    cursor: str | None = None,
+    ascending: bool = False,
+) -> Listing:
+    """Return a page of the executions in any status, by start time, except those of the workflows `without`.
+
+    The index is by status, so the lists of all statuses are merged. The page may hold fewer than `limit` although there
+    are more. Raises `CursorError` for a cursor of another list.
+    """
+    after = _position_of(cursor)
+    wanted = ExecutionFilter(tags=dict(tags or {}))
+    limit = max(1, min(limit, LIMIT_MAX))
+    parts = [_in_status(store, status, after, ascending=ascending) for status in Status]
+    executions: list[Execution] = []
+    for scanned, row in enumerate(heapq.merge(*parts, key=_position, reverse=not ascending), 1):
+        if row.workflow not in without and _matches(row, wanted):
+            executions.append(row)
+        if len(executions) == limit or scanned == SCANNED_MAX:
+            return Listing(executions, _SEPARATOR.join(_position(row)))
+    return Listing(executions, None)
+
+
+def _in_status(store: Store, status: Status, after: tuple[str, str] | None, *, ascending: bool) -> Iterator[Execution]:
+    """Yield the executions of a status beyond a position. The index has no order among those of one start time."""
+    edge = Range.AT_LEAST if ascending else Range.AT_MOST
+    cursor: str | None = None
+    pending: list[Execution] = []
+    while True:
+        page = store.query(
+            Query(
+                table=EXECUTIONS,
+                index="status-index",
+                partition=status.value,
+                sort=None if after is None else Sort(edge, after[0]),
+                limit=_PAGE,
+                cursor=cursor,
+                descending=not ascending,
+            )
+        )
+        rows = [execution_of(item) for item in page.items]
+        pending += [row for row in rows if _is_beyond(row, after, ascending=ascending)]
+        cursor = page.cursor
+        last_start = pending[-1].started_at if pending and cursor is not None else None
+        ready = [row for row in pending if row.started_at != last_start]
+        pending = [row for row in pending if row.started_at == last_start]
+        yield from sorted(ready, key=_position, reverse=not ascending)
+        if cursor is None:
+            return
+
+
+def _is_beyond(row: Execution, after: tuple[str, str] | None, *, ascending: bool) -> bool:
+    if after is None:
+        return True
+    return _position(row) > after if ascending else _position(row) < after
+
+
+def _position(row: Execution) -> tuple[str, str]:
+    return row.started_at, row.execution_id
+
+
+def _position_of(cursor: str | None) -> tuple[str, str] | None:
+    if cursor is None:
+        return None
+    started_at, separator, execution_id = cursor.partition(_SEPARATOR)
+    if not separator or not started_at or not execution_id:
+        raise CursorError(f"cursor {cursor[:40]!r}: not of this list; use that of the page before")
+    return started_at, execution_id

@@ -40,6 +40,8 @@ class Known(Struct, frozen=True, kw_only=True):
     check_trait: TraitCheck | None = None
     # Whether the definitions are in use already: checks newer than them are warnings.
     is_stored: bool = False
+    # The declared pools with their sizes.
+    pools: Mapping[str, int] | None = None
 
 
 class LoadedPipeline(Struct, frozen=True, kw_only=True):
@@ -170,6 +172,7 @@ def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | No
             check_trigger=known.check_trigger,
             check_trait=known.check_trait,
             is_stored=known.is_stored,
+            pools=known.pools,
         ).check()
     is_right = not errors_of(reading.problems)
     return _normalised(pipeline) if is_right else None, reading.problems

@@ -36,11 +36,14 @@ class Proposals:
         check_trait: TraitCheck | None = None,
         *,
         archetypes: Mapping[str, Archetype] | None = None,
+        pools: Mapping[str, int] | None = None,
     ) -> None:
         """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
-        `archetypes` are those of the project; None: only the built-in ones.
+        `archetypes` are those of the project; None: only the built-in ones. `pools` are the declared pools with their
+        sizes; None: not checked.
         """
+        self._pools = pools
         self._archetypes = archetypes
         self._definitions = definitions
         self._calendars = calendars
@@ -59,6 +62,7 @@ class Proposals:
             calendars=self._calendars(),
             check_trigger=check,
             check_trait=self._check_trait,
+            pools=self._pools,
         )
         loaded = load_text(text, source, known)
         reached = self._reached(loaded.pipelines)

@@ -196,9 +196,8 @@ class TriggerSpec(_Part, frozen=True, kw_only=True):
     # How often and for how long the job is polled.
     check_interval: Seconds = Seconds(JOB_CHECK_SECONDS)
     poll_window: Seconds = Seconds(POLL_WINDOW_SECONDS)
-    # Whether the job reports its own end, and how long it may be silent.
+    # Whether the job reports its own end.
     callback: bool = False
-    heartbeat: Seconds | None = None
 
 
 class RetryPolicy(_Part, frozen=True, kw_only=True):
@@ -306,6 +305,9 @@ class Pipeline(_Part, frozen=True, kw_only=True):
     alerts: Alerts = Alerts()
     # How many of its runs may be active at once, over all periods.
     concurrency: int = 0
+    # A pool of the settings whose slots its runs need, and how many each run takes.
+    pool: str = ""
+    slots: int = 1
     # Datasets that it reads and writes, for health.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()

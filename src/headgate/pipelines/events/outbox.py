@@ -123,7 +123,8 @@ class PipelineEvents:
         )
         return [
             *once,
-            Put(PIPELINES, item, absent()),
+            # Routine events follow from changes that are in the stream themselves. Others are counted from there.
+            Put(PIPELINES, item, absent(), quiet=kind.severity is Severity.INFO),
             *self._bus.event_writes(on_bus, now_ms, deliveries_max=DELIVERIES_MAX),
         ]
 

@@ -64,7 +64,7 @@ class Orchestrator:
         self._peeks: Mapping[str, Callable[[Call], Answer | None]] = {
             "checkExclusion": admission.peek_exclusion,
             "checkRunLog": admission.peek_run_log,
-            "checkReadiness": readiness.check_readiness,
+            "checkReadiness": readiness.peek_readiness,
             "checkEvaluationSLA": readiness.check_evaluation_sla,
             "checkValidationTimeout": readiness.check_validation_timeout,
             "checkCompletionSLA": lambda _: {},

@@ -11,10 +11,12 @@ from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import ExpectationVerdict, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.lifecycle.completion import RunCompletion
 from headgate.pipelines.lifecycle.messages import Answer, Call
+from headgate.pipelines.lifecycle.pool_admission import PoolAdmission
 from headgate.pipelines.readiness.evaluation_log import Evaluations, StoredEvaluation
-from headgate.pipelines.readiness.evaluator import ReadinessEvaluator
+from headgate.pipelines.readiness.evaluator import ReadinessDecision, ReadinessEvaluator, ReadinessStep
 from headgate.pipelines.readiness.waiters import PollPlan, Waiters, WaitKind
 from headgate.pipelines.rules.readiness import ReadinessResult
+from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.schedule.sla import evaluation_moments, judge
 from headgate.store.port import Store
@@ -25,7 +27,7 @@ _RESULTS: Final = {ReadinessResult.PROCEED: "passed", ReadinessResult.NOT_READY:
 class ReadinessActions:
     """evaluate, checkReadiness, checkEvaluationSLA, checkValidationTimeout, await-change and validation-exhausted."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one of the stores and deciders that an evaluation needs
         self,
         store: Store,
         runs: Runs,
@@ -35,6 +37,7 @@ class ReadinessActions:
         waiters: Waiters,
         completion: RunCompletion,
         evaluator: ReadinessEvaluator,
+        pools: PoolAdmission,
         *,
         is_polled: Callable[[Pipeline], bool],
     ) -> None:
@@ -47,6 +50,7 @@ class ReadinessActions:
         self._waiters = waiters
         self._completion = completion
         self._evaluator = evaluator
+        self._pools = pools
         self._is_polled = is_polled
 
     def evaluate(self, call: Call) -> Answer:
@@ -55,20 +59,53 @@ class ReadinessActions:
         is_polled = self._is_polled(snapshot.pipeline)
         stored, writes = self._evaluator.storage_writes(snapshot, is_polled=is_polled)
         self._store.transact(writes)
+        wait_seconds = snapshot.fallback_seconds if is_polled else snapshot.next_seconds
+        until_ms = snapshot.at_ms
+        queued_at_ms = self._queued_at_ms(snapshot.run, snapshot.pipeline) if snapshot.verdict.may_start else None
+        if queued_at_ms is not None:
+            # The window limits the wait for readiness. The wait for a pool has no limit.
+            until_ms = min(queued_at_ms, snapshot.closes_at_ms - 1000)
+            wait_seconds = max(1, round(snapshot.pipeline.readiness.interval))
         return {
             "status": _RESULTS.get(snapshot.verdict.result, "error"),
             "evaluationId": stored.evaluation_id,
             "reason": snapshot.verdict.reason,
-            "elapsedSeconds": max(0, (snapshot.at_ms - snapshot.run.created_at_ms) // 1000),
-            "waitSeconds": snapshot.fallback_seconds if is_polled else snapshot.next_seconds,
+            "elapsedSeconds": max(0, (until_ms - snapshot.run.created_at_ms) // 1000),
+            "waitSeconds": wait_seconds,
         }
 
     def check_readiness(self, call: Call) -> Answer:
-        """Return the verdict of the evaluation, unless the run was cancelled, held or forced."""
+        """Return the verdict of the evaluation, unless the run was cancelled, held or forced.
+
+        A run that may start takes the slots of its pools first. While they are full it is not ready.
+        """
         run = self._runs.get(call.run_id)
-        stored = self._evaluated(call)
-        decision = self._evaluator.decide(run, None if stored is None else stored.verdict)
+        decision = self._decide(call, run)
+        pipeline = self._definitions.of_run(run)
+        if self._pools.needs(pipeline):
+            if decision.step is not ReadinessStep.PROCEED:
+                # A run that is not ready any more must not keep slots from others.
+                self._pools.leave(run, pipeline)
+            elif reason := self._pools.admit(run, pipeline):
+                return {"result": ReadinessStep.NOT_READY.value, "reason": f"ready, but {reason}"}
         return {"result": decision.step.value, "reason": decision.reason}
+
+    def peek_readiness(self, call: Call) -> Answer | None:
+        """Answer checkReadiness without a write. None: the run needs slots of a pool, which are stored."""
+        run = self._runs.get(call.run_id)
+        if self._pools.needs(self._definitions.of_run(run)):
+            return None
+        decision = self._decide(call, run)
+        return {"result": decision.step.value, "reason": decision.reason}
+
+    def _decide(self, call: Call, run: Run) -> ReadinessDecision:
+        stored = self._evaluated(call)
+        return self._evaluator.decide(run, None if stored is None else stored.verdict)
+
+    def _queued_at_ms(self, run: Run, pipeline: Pipeline) -> int | None:
+        """Return when a run entered the queue of a pool that it still waits for."""
+        wait = self._pools.wait_of(run, pipeline)
+        return None if wait is None else wait.queued_at_ms
 
     def _evaluated(self, call: Call) -> StoredEvaluation | None:
         """Return the evaluation that a call names, or the latest one."""
@@ -91,9 +128,12 @@ class ReadinessActions:
     def check_validation_timeout(self, call: Call) -> Answer:
         """Return whether the hard limit on waiting for readiness has passed."""
         run = self._runs.get(call.run_id)
-        limit = self._definitions.of_run(run).readiness.timeout
-        waited_seconds = (epoch_ms(self._clock) - run.created_at_ms) / 1000
-        return {"timedOut": limit is not None and waited_seconds >= limit}
+        pipeline = self._definitions.of_run(run)
+        limit = pipeline.readiness.timeout
+        if limit is None:
+            return {"timedOut": False}
+        until_ms = self._queued_at_ms(run, pipeline) or epoch_ms(self._clock)
+        return {"timedOut": (until_ms - run.created_at_ms) / 1000 >= limit}
 
     def validation_exhausted(self, call: Call) -> Answer:
         """End a run whose evaluation window closed before it was ready."""
@@ -121,6 +161,8 @@ class ReadinessActions:
         run = self._runs.get(call.run_id)
         if stored is not None and self._evaluator.has_changed(run, stored):
             self._waiters.wake(call.slot, WaitKind.CHANGE, "changed while it was evaluated")
+        elif self._pools.is_offered(run, self._definitions.of_run(run)):
+            self._waiters.wake(call.slot, WaitKind.CHANGE, "its pool offers a slot")
         return {}
 
     def _poll_plan(self, call: Call, stored: StoredEvaluation | None) -> PollPlan | None:

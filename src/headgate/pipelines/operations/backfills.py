@@ -5,14 +5,16 @@ A batch is recorded as started before it is started under unique names, so none 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, IllegalTransitionError, NotFoundError
+from headgate.errors import ConflictError, IllegalTransitionError, InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.operations.backfill_plans import (
@@ -41,6 +43,8 @@ PREFIX: Final = "backfill"
 # A batch is one transaction, with the start of each of its periods.
 BATCH_MAX: Final = 10
 _RACES_MAX: Final = 20
+# How many years back a list of all backfills goes. Ended backfills are deleted after some months.
+_YEARS_MAX: Final = 2
 
 
 class BackfillPage(Struct, frozen=True):
@@ -141,6 +145,31 @@ class Backfills:
         page = self._store.query(query)
         return BackfillPage([backfill_of(item) for item in page.items], page.cursor)
 
+    def ls_all(self, *, limit: int = 100, cursor: str | None = None) -> BackfillPage:
+        """Return the backfills of all pipelines, the latest first, without their dates.
+
+        The index holds one partition for a year. A page ends with its year, so it may be short and still have a cursor.
+        """
+        this_year = datetime.fromtimestamp(self._clock.seconds(), UTC).year
+        year_text, _, inner = (cursor or "").partition(":")
+        if cursor is not None and not re.fullmatch(r"[0-9]{4}", year_text):
+            raise InvalidPayloadError(f"cursor {cursor[:40]!r}: not of this list; use that of the page before")
+        year = int(year_text) if cursor is not None else this_year
+        page = self._store.query(
+            Query(
+                table=PIPELINES,
+                index="GSI1",
+                partition=f"ALL-BACKFILLS#{year}",
+                limit=limit,
+                cursor=inner or None,
+                descending=True,
+            )
+        )
+        following = f"{year}:{page.cursor}" if page.cursor is not None else None
+        if following is None and year > this_year - _YEARS_MAX:
+            following = f"{year - 1}:"
+        return BackfillPage([backfill_of(item) for item in page.items], following)
+
     def unfinished(self) -> list[str]:
         """Return the ids of all unfinished backfills, oldest first."""
         ids: list[str] = []
@@ -199,8 +228,19 @@ def backfill_writes(backfill: Backfill, *, replaces: int | None = None) -> list[
     condition = absent() if replaces is None else version_is(replaces)
     return [
         Put(PIPELINES, row(backfill_key(backfill.backfill_id), backfill, **index), condition),
-        Put(PIPELINES, row(copy, replace(backfill, dates=()))),
+        Put(PIPELINES, row(copy, replace(backfill, dates=()), **_listing_attributes(backfill))),
     ]
+
+
+def _listing_attributes(backfill: Backfill) -> dict[str, str]:
+    """Return the index attributes by which backfills of all pipelines are listed, by the year of their creation."""
+    return BACKFILL_COPY.index_attributes(
+        year=_year_of(backfill.created_at_ms), pipeline_id=backfill.pipeline_id, backfill_id=backfill.backfill_id
+    )
+
+
+def _year_of(at_ms: int) -> str:
+    return str(datetime.fromtimestamp(at_ms / 1000, UTC).year)
 
 
 def backfill_of(item: Mapping[str, Any]) -> Backfill:

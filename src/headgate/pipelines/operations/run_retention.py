@@ -18,6 +18,7 @@ from headgate.errors import CorruptionError, NotFoundError
 from headgate.pipelines.catalog.rows import DELETED, PARTITION
 from headgate.pipelines.operations.backfills import Backfills, backfill_key, backfill_of
 from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
+from headgate.pipelines.operations.run_indexing import RunIndexing
 from headgate.pipelines.runs.rerun_rows import Rerun, request_key, rerun_key, rerun_of
 from headgate.pipelines.runs.rows import Run, RunLog, run_key, run_log_of, run_of
 from headgate.store.catalogue.tables import PIPELINES, RUN_COPY
@@ -54,10 +55,12 @@ class RunRetention:
         runs_days: int,
         run_logs_days: int,
         deleted: DeletedPipelines | None = None,
+        indexing: RunIndexing | None = None,
     ) -> None:
         """`is_open` answers whether an execution of the lifecycle is running.
 
         `deleted` indexes the pipelines that an earlier release deleted, before the first deletion of rows.
+        `indexing` adds the runs of an earlier release to the lists over all pipelines.
         """
         self._store = store
         self._clock = clock
@@ -66,6 +69,7 @@ class RunRetention:
         self._runs_days = runs_days
         self._run_logs_days = run_logs_days
         self._deleted = deleted
+        self._indexing = indexing
         # The pipeline at which the last call reached its limit.
         self._next_id = ""
 
@@ -74,6 +78,8 @@ class RunRetention:
         if self._deleted is not None:
             self._deleted.index_once()
         pipeline_ids = sorted(self._pipeline_ids())
+        if self._indexing is not None:
+            self._indexing.index_once(pipeline_ids)
         start = next((place for place, each in enumerate(pipeline_ids) if each >= self._next_id), 0)
         deleted = 0
         for pipeline_id in [*pipeline_ids[start:], *pipeline_ids[:start]]:

@@ -18,7 +18,8 @@ from headgate.pipelines.rules.readiness import Blocker, ReadinessResult
 from headgate.pipelines.rules.rules import ANY, RuleResult
 from headgate.pipelines.runs.controls import Control, Controls
 from headgate.pipelines.runs.locks import Lock, Locks, evaluation_key
-from headgate.pipelines.runs.rows import Order, RunLog, Slot, run_log_key, run_log_of
+from headgate.pipelines.runs.pools import PoolWait, waiting_text
+from headgate.pipelines.runs.rows import Order, Run, RunLog, Slot, run_key, run_log_key, run_log_of, run_of
 from headgate.pipelines.schedule.due_checks import Due
 from headgate.pipelines.schedule.local_time import zone_of
 from headgate.store.catalogue.tables import PIPELINES
@@ -45,6 +46,8 @@ class PeriodState(enum.StrEnum):
     ERROR = "error"
     WAITING = "waiting"
     READY = "ready"
+    # Ready, and waiting for slots of a pool.
+    QUEUED = "queued"
     LOCKED = "locked"
     UNASKED = "unasked"
 
@@ -60,6 +63,7 @@ class PeriodSnapshot(Struct, frozen=True, kw_only=True):
     lock: Lock | None = None
     evaluation: StoredEvaluation | None = None
     due: Due = Due()
+    pool_wait: PoolWait | None = None
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,29 +99,46 @@ class Explainer:
     """Reads the stored state of a period, and explains it."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, evaluations: Evaluations, controls: Controls, locks: Locks
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        evaluations: Evaluations,
+        controls: Controls,
+        locks: Locks,
+        pool_wait: Callable[[Run, Pipeline], PoolWait | None] = lambda _run, _pipeline: None,
     ) -> None:
+        """`pool_wait` returns the pool that a run waits for."""
         self._store = store
         self._clock = clock
         self._evaluations = evaluations
         self._controls = controls
         self._locks = locks
+        self._pool_wait = pool_wait
 
     def why(self, pipeline: Pipeline, slot: Slot, due: Due) -> Explanation:
         """Explain the state of a period. `due` is the result of its calendars and schedules."""
-        log = self._store.get(PIPELINES, run_log_key(slot), consistent=True)
+        item = self._store.get(PIPELINES, run_log_key(slot), consistent=True)
+        log = None if item is None else run_log_of(item)
         return why(
             PeriodSnapshot(
                 pipeline=pipeline,
                 slot=slot,
                 now=self._clock.now(),
-                log=None if log is None else run_log_of(log),
+                log=log,
                 control=self._controls.get(slot.pipeline_id),
                 lock=self._locks.find(evaluation_key(slot)),
                 evaluation=self._evaluations.latest(slot),
                 due=due,
+                pool_wait=self._waits_for(pipeline, log),
             )
         )
+
+    def _waits_for(self, pipeline: Pipeline, log: RunLog | None) -> PoolWait | None:
+        if log is None or not log.run_id or log.status is not RunStatus.PENDING:
+            return None
+        item = self._store.get(PIPELINES, run_key(log.run_id), consistent=True)
+        return None if item is None else self._pool_wait(run_of(item), pipeline)
 
 
 def as_text(line: Line, *, indent: str = "") -> str:
@@ -204,6 +225,9 @@ def _evaluated(snapshot: PeriodSnapshot) -> _StateSentence | None:
         return None
     verdict = stored.verdict
     if verdict.result is ReadinessResult.PROCEED:
+        if snapshot.pool_wait is not None:
+            since = _local_time(snapshot, snapshot.pool_wait.queued_at_ms)
+            return PeriodState.QUEUED, f"is ready and waits since {since}: {waiting_text(snapshot.pool_wait)}"
         at = _local_time(snapshot, stored.at_ms)
         return PeriodState.READY, f"is ready since {at} and about to start: {verdict.reason.removeprefix('ready: ')}"
     closes_at_ms = stored.window_closes_at_ms
@@ -323,6 +347,8 @@ def _branches(snapshot: PeriodSnapshot) -> list[Line]:
     if snapshot.lock is not None:
         until = _local_time(snapshot, snapshot.lock.expires_at * 1000)
         branches.append(Line(label="lock", status="HELD", reason=f"by {snapshot.lock.owner} until {until}"))
+    if snapshot.pool_wait is not None:
+        branches.append(_pool_line(snapshot, snapshot.pool_wait))
     if snapshot.evaluation is not None:
         branches.append(_evaluation_line(snapshot, snapshot.evaluation))
     if snapshot.log is not None and snapshot.log.attempts:
@@ -341,6 +367,18 @@ def _due_line(snapshot: PeriodSnapshot) -> Line:
     if due.unscheduled:
         return Line(label="due", status="NOT_DUE", reason=due.unscheduled)
     return Line(label="due", status="AWAITING" if due.awaited else "UNSCHEDULED", reason=due.awaited)
+
+
+def _pool_line(snapshot: PeriodSnapshot, wait: PoolWait) -> Line:
+    holders = tuple(
+        Line(
+            label=f"{lease.pipeline_id} of {lease.date} ({lease.run_id})",
+            status="HOLDS" if lease.is_claimed else "OFFERED",
+            reason=f"{lease.slots} slots since {_local_time(snapshot, lease.granted_at_ms)}",
+        )
+        for lease in wait.pool.leases
+    )
+    return Line(label=f"pool {wait.need.pool}", status="FULL", reason=waiting_text(wait), children=holders)
 
 
 def _evaluation_line(snapshot: PeriodSnapshot, stored: StoredEvaluation) -> Line:

@@ -7,6 +7,8 @@ main row carries the version condition.
 from __future__ import annotations
 
 import enum
+import time
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +26,8 @@ from headgate.store.model.values import Item
 # How many attempts a run log lists. All of them are counted.
 HISTORY_MAX: Final = 20
 JOB_LOG_SECONDS: Final = 90 * 86_400
+# The index partitions over which the runs of a day, and the open runs, are spread.
+RUN_SHARDS: Final = 4
 
 
 class Slot(NamedTuple):
@@ -78,8 +82,6 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     triggered_at_ms: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
-    # The last heartbeat of a job that calls back.
-    heartbeat_at_ms: int | None = None
     monitor_until_ms: int | None = None
     rerun_id: str = ""
     backfill_id: str = ""
@@ -220,12 +222,33 @@ def run_log_key(slot: Slot) -> Key:
 
 
 def run_writes(run: Run, *, replaces: int | None = None) -> list[Put]:
-    """Return the writes of a run, main row first: a new one, or one that replaces a version."""
+    """Return the writes of a run, main row first: a new one, or one that replaces a version.
+
+    The main row is indexed by the day of the run, the copy as long as the run is open.
+    """
     copy = RUN_COPY.key(pipeline_id=run.pipeline_id, run_id=run.run_id)
+    sort, shard = run_sort(run), run_shard(run.run_id)
+    by_day = {"GSI1PK": f"RUNS#{run_day(run)}#{shard}", "GSI1SK": sort}
+    as_open = {} if run.status.is_terminal else {"GSI1PK": f"OPEN-RUNS#{shard}", "GSI1SK": sort}
     return [
-        Put(PIPELINES, row(run_key(run.run_id), run), _unchanged(replaces)),
-        Put(PIPELINES, row(copy, run)),
+        Put(PIPELINES, row(run_key(run.run_id), run, **by_day), _unchanged(replaces)),
+        Put(PIPELINES, row(copy, run, **as_open)),
     ]
+
+
+def run_sort(run: Run) -> str:
+    """Return the sort key of a run in the index: its time of creation, then its id."""
+    return f"{run.created_at_ms:013d}#{run.run_id}"
+
+
+def run_day(run: Run) -> str:
+    """Return the day of creation (UTC) under which a run is indexed."""
+    return time.strftime("%Y%m%d", time.gmtime(run.created_at_ms / 1000))
+
+
+def run_shard(run_id: str) -> int:
+    """Return the index shard of a run."""
+    return zlib.crc32(run_id.encode()) % RUN_SHARDS
 
 
 def run_of(item: Mapping[str, Any]) -> Run:

@@ -14,7 +14,9 @@ from headgate.pipelines.runs.job_log import JobLog
 from headgate.pipelines.runs.late_data import LateData
 from headgate.pipelines.runs.locks import Locks
 from headgate.pipelines.runs.markers import Markers
+from headgate.pipelines.runs.pools import Pools
 from headgate.pipelines.runs.reruns import Reruns
+from headgate.pipelines.runs.run_index import RunIndex
 from headgate.pipelines.runs.store import Runs
 from headgate.settings import RetentionSettings
 from headgate.store.port import Store
@@ -23,7 +25,7 @@ _DEFAULTS: Final = RetentionSettings()
 
 
 class RunStores(Struct, frozen=True, kw_only=True):
-    """Runs and their logs, locks, reruns, markers, pipeline controls, orders of operators, and late data."""
+    """Runs and their logs, locks, reruns, markers, pipeline controls, orders of operators, late data, and pools."""
 
     runs: Runs
     locks: Locks
@@ -33,6 +35,8 @@ class RunStores(Struct, frozen=True, kw_only=True):
     directives: Directives
     job_log: JobLog
     late_data: LateData
+    pools: Pools
+    run_index: RunIndex
 
 
 def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSettings = _DEFAULTS) -> RunStores:
@@ -46,4 +50,6 @@ def run_stores(store: Store, clock: Clock, ids: IdMaker, retention: RetentionSet
         directives=Directives(store, clock),
         job_log=JobLog(store, kept_seconds=86_400 * retention.job_logs_days),
         late_data=LateData(store, kept_seconds=86_400 * retention.late_data_days),
+        pools=Pools(store, clock),
+        run_index=RunIndex(store, clock, kept_days=retention.runs_days),
     )

@@ -84,6 +84,8 @@ _PIPELINES: Final = {
     "watchdog cursor": _ONE_EACH,
     "writer's word": Ending("expires if it is OK; otherwise one row that is overwritten"),
     "heartbeat": _ONE_EACH,
+    "pool": _days(30, "its last change; a lease in it ends with its run"),
+    "pool ticket": _days(30, "the run entered the queue; deleted when the run gets its slots or ends"),
 }
 _HEALTH: Final = {
     "signal state": _setting(

@@ -59,8 +59,11 @@ def _pipeline(name: str, sort: str, **index_keys: str) -> Entity:
 
 PIPELINE_CONFIG: Final = _pipeline("pipeline config", "CONFIG", GSI1PK="PIPELINES", GSI1SK="{pipeline_id}")
 TRAIT_RESULT: Final = _pipeline("trait result", "TRAIT#{trait_type}")
-RUN_STATE: Final = Entity("run state", "RUN#{run_id}", "STATE")
-RUN_COPY: Final = _pipeline("run (list copy)", "RUN#{run_id}")
+RUN_STATE: Final = Entity(
+    "run state", "RUN#{run_id}", "STATE", {"GSI1PK": "RUNS#{day}#{shard}", "GSI1SK": "{run_sort}"}
+)
+# Only copies of open runs are in the index.
+RUN_COPY: Final = _pipeline("run (list copy)", "RUN#{run_id}", GSI1PK="OPEN-RUNS#{shard}", GSI1SK="{run_sort}")
 RUN_LOG: Final = _pipeline("run log", "RUNLOG#{date}#{schedule_id}")
 PIPELINE_EVENT: Final = _pipeline("event", "EVENT#{timestamp}#{event_id}")
 LOCK: Final = Entity("lock", "LOCK#{lock_key}", "LOCK")
@@ -82,7 +85,9 @@ OVERRIDE: Final = _pipeline(
 BACKFILL_STATE: Final = Entity(
     "backfill", "BACKFILL#{backfill_id}", "STATE", {"GSI1PK": "BACKFILLS", "GSI1SK": "{backfill_id}"}
 )
-BACKFILL_COPY: Final = _pipeline("backfill (list copy)", "BACKFILL#{backfill_id}")
+BACKFILL_COPY: Final = _pipeline(
+    "backfill (list copy)", "BACKFILL#{backfill_id}", GSI1PK="ALL-BACKFILLS#{year}", GSI1SK="{backfill_id}"
+)
 DEPENDENCY: Final = Entity("dependency", "DEP#{upstream_id}", "DEP#{downstream_id}")
 QUARANTINE: Final = _pipeline("quarantine", "QUARANTINE#{date}#{hour}")
 PIPELINE_CONTROL: Final = Entity(
@@ -100,6 +105,8 @@ BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}"
 CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
 WRITER_WORD: Final = Entity("writer's word", "DATASET#{dataset_urn}", "WORD#{signal_type}#{pipeline_id}")
 HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
+POOL: Final = Entity("pool", "POOL#{pool}", "STATE")
+POOL_TICKET: Final = Entity("pool ticket", "POOL#{pool}", "TICKET#{run_created_at_ms:013d}#{run_id}")
 
 PIPELINES: Final = Table(
     "headgate-pipelines",
@@ -113,7 +120,7 @@ PIPELINES: Final = Table(
         PIPELINE_CONFIG, TRAIT_RESULT, RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
-        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT,
+        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET,
     ),
 )  # fmt: skip
 

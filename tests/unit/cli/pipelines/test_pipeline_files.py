@@ -262,3 +262,22 @@ def test_later__time_or_duration__is_a_moment_with_a_zone() -> None:
     for wrong in ("soon", "9999999999d"):
         with pytest.raises(UserError, match="--until"):
             future_time(wrong, "--until")
+
+
+def test_validate__pool__must_be_declared_in_the_settings_beside_the_definitions(tmp_path: Path) -> None:
+    file = written(tmp_path, "project/pipelines/silver.yaml", f"{GOOD}pool: sprak\n")
+
+    undeclared = run("validate", file)
+    written(tmp_path, "project/headgate.toml", "[pipelines.pools]\nspark = 2\n")
+    misspelt = run("validate", file)
+    written(tmp_path, "project/pipelines/silver.yaml", f"{GOOD}pool: spark\nslots: 3\n")
+    too_many = run("validate", str(tmp_path / "project"))
+    written(tmp_path, "project/pipelines/silver.yaml", f"{GOOD}pool: spark\nslots: 2\n")
+    right = run("validate", str(tmp_path / "project"))
+
+    assert undeclared.exit_code == 2
+    assert "there is no pool 'sprak'" in undeclared.stderr
+    assert "[pipelines.pools]" in undeclared.stderr
+    assert "spark" in misspelt.stderr
+    assert "pool spark has 2 slots, and a run would need 3" in too_many.stderr
+    assert right.exit_code == 0

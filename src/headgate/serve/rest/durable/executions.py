@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
+from headgate.asl.runtime.durable_host import WORKFLOW as MACHINE_WORKFLOW
 from headgate.auth.roles import Permission
 from headgate.durable.client.blocked_on import BlockedOn
+from headgate.durable.client.listing import list_all
 from headgate.durable.client.start_lookup import servers
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.duration import optional_seconds
-from headgate.durable.model.history import Status
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
@@ -195,10 +195,17 @@ class Executions:
         query = call.query
         tags = _tags(query.tag)
         ascending = query.order == "oldest"
+        without = () if query.machines else (MACHINE_WORKFLOW,)
         if query.status is None and query.workflow is None and query.parent is None:
-            if query.cursor is not None:
-                raise UserError("cursor: paging needs a filter by status, workflow or parent")
-            return Answer(ExecutionPage([summary(row) for row in self._latest(tags, query.limit, ascending=ascending)]))
+            listing = list_all(
+                self._service.store,
+                tags=tags,
+                without=without,
+                limit=query.limit,
+                cursor=query.cursor,
+                ascending=ascending,
+            )
+            return Answer(ExecutionPage([summary(row) for row in listing.executions], listing.cursor))
         listing = self._client.list(
             status=query.status,
             workflow=query.workflow,
@@ -208,7 +215,8 @@ class Executions:
             cursor=query.cursor,
             ascending=ascending,
         )
-        return Answer(ExecutionPage([summary(row) for row in listing.executions], listing.cursor))
+        shown = [summary(row) for row in listing.executions if row.workflow not in without]
+        return Answer(ExecutionPage(shown, listing.cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         row = self._client.get(call.path["id"])
@@ -241,16 +249,6 @@ class Executions:
             return self._client.started(row).input
         except NotFoundError:
             return None  # Before its first turn.
-
-    def _latest(self, tags: Mapping[str, str] | None, limit: int, *, ascending: bool) -> list[Execution]:
-        """Return the newest or oldest executions by merging the lists of each status: the index is by status."""
-        rows = [
-            row
-            for status in Status
-            for row in self._client.list(status=status, tags=tags, limit=limit, ascending=ascending).executions
-        ]
-        rows.sort(key=lambda row: (row.started_at, row.execution_id), reverse=not ascending)
-        return rows[:limit]
 
     def signal(self, call: Call[SendSignal, NoQuery]) -> Answer:
         body = call.body

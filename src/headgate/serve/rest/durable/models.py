@@ -87,7 +87,7 @@ class Why(Struct, forbid_unknown_fields=True):
 
 
 class ListQuery(Struct, forbid_unknown_fields=True):
-    """Filter of executions. A tag is `name:value`."""
+    """Filter of executions. A tag is `name:value`. Without `machines`, executions of state machines are left out."""
 
     status: Status | None = None
     workflow: NonEmpty | None = None
@@ -96,6 +96,7 @@ class ListQuery(Struct, forbid_unknown_fields=True):
     limit: Limit = 100
     cursor: Cursor | None = None
     order: Literal["newest", "oldest"] = "newest"
+    machines: bool = True
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import Severity
 from headgate.notify.notices import TYPE_PREFIX, Notice, event_type
+from headgate.pipelines.catalog.selection import selector
 from headgate.pipelines.definition.problems import nearest
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.events.names import ALIASES, EventName
@@ -23,6 +24,7 @@ from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.serve.http.operations import Answer, Call, Operation
 from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Limit, Moment
+from headgate.serve.rest.pipelines.lists import Owner, Tier
 from headgate.serve.rest.pipelines.models import ScheduleName
 from headgate.serve.rest.pipelines.permissions import READ
 
@@ -52,8 +54,10 @@ class AllEventsQuery(Struct, forbid_unknown_fields=True):
 
 
 class ExpectationsQuery(Struct, forbid_unknown_fields=True):
-    """Expectations with a verdict, or all of one pipeline."""
+    """Expectations of all pipelines with a verdict, or all of one pipeline."""
 
+    owner: Owner | None = None
+    tier: Tier | None = None
     verdict: ExpectationVerdict | None = None
     pipeline: str | None = None
     schedule: ScheduleName | None = None
@@ -115,6 +119,7 @@ def event_operations(pipelines: PipelineService, bus: Bus) -> list[Operation]:
 class _Events:
     def __init__(self, pipelines: PipelineService, bus: Bus) -> None:
         self._definitions = pipelines.definitions
+        self._known = pipelines.known
         self._events = pipelines.events
         self._bus = bus
         self._verdicts = Verdicts(pipelines.store, pipelines.clock, pipelines.event_writer)
@@ -177,7 +182,9 @@ class _Events:
             page = self._verdicts.ls(
                 query.pipeline, schedule_id=query.schedule or "", limit=query.limit, cursor=query.cursor
             )
-        found = [shown(ExpectationView, each) for each in page.verdicts if _is_wanted(each, query)]
+        is_selected = selector(self._known, owner=query.owner, tier=query.tier)
+        wanted = [each for each in page.verdicts if _is_wanted(each, query) and is_selected(each.pipeline_id)]
+        found = [shown(ExpectationView, each) for each in wanted]
         return Answer(ExpectationPage(found, page.cursor))
 
 

@@ -43,10 +43,11 @@ from headgate.serve.http.problem import Problem, response
 from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import PageQuery, TraitType
 from headgate.serve.rest.pipelines.calendars import calendar_operations
-from headgate.serve.rest.pipelines.callbacks import callback_operations
 from headgate.serve.rest.pipelines.controls import control_operations
 from headgate.serve.rest.pipelines.events import event_operations
+from headgate.serve.rest.pipelines.lists import list_operations
 from headgate.serve.rest.pipelines.permissions import DEFINE, READ
+from headgate.serve.rest.pipelines.pools import pool_operations
 from headgate.serve.rest.pipelines.readiness import readiness_operations
 from headgate.serve.rest.pipelines.runs import run_operations
 from headgate.serve.rest.pipelines.sensors import sensor_operations
@@ -195,8 +196,9 @@ def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: Trait
         *trait_operations(pipelines),
         *readiness_operations(pipelines),
         *run_operations(pipelines),
-        *callback_operations(pipelines),
         *control_operations(pipelines),
+        *pool_operations(pipelines.pools),
+        *list_operations(pipelines),
         *event_operations(pipelines, bus),
     ]
 
@@ -214,6 +216,7 @@ class _Pipelines:
             kinds,
             check_trait,
             archetypes=pipelines.archetypes,
+            pools=pipelines.pools.sizes,
         )
 
     def operations(self) -> list[Operation]:

@@ -134,6 +134,7 @@ class _Readiness:
             evaluations=pipelines.evaluations,
             controls=pipelines.stores.controls,
             locks=pipelines.stores.locks,
+            pool_wait=pipelines.pools.wait_of,
         )
 
     def operations(self) -> list[Operation]:

@@ -269,7 +269,7 @@ def test_list__more_than_a_page__cursors_lead_through_all_of_it(api: Api) -> Non
         ("status=RUNNING&status=STUCK", "bad_payload"),
         ("tag=a", "user"),
         ("status=RUNNING&cursor=zzz", "bad_cursor"),
-        ("cursor=zzz", "user"),
+        ("cursor=zzz", "bad_cursor"),
         ("tag=%ff", "bad_payload"),
     ],
 )
@@ -704,3 +704,29 @@ def test_workers__one_alive_and_one_not__reports_which(api: Api) -> None:
 
     assert (alive["alive"], alive["app"], alive["queues"]) == (True, "shop", ["default"])
     assert (dead["id"], dead["alive"]) == (alive["id"], False)
+
+
+def test_list__of_all_statuses__pages_in_order_and_leaves_machines_out_on_request(api: Api) -> None:
+    ids = [f"o{number}" for number in range(5)]
+    for each in ids:
+        api.started("order", "book", id=each)
+    machine = '{"StartAt": "A", "States": {"A": {"Type": "Wait", "Seconds": 60, "End": true}}}'
+    api.env.service.asl.machines.put("m", machine, created_by="ana")
+    api.env.service.asl.executions.start("m", {}, name="m0")
+
+    def listed(**params: object) -> list[str]:
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = api.get("/executions", params={**params, **({"cursor": cursor} if cursor else {})}).json()
+            found += [each["id"] for each in page["executions"]]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return found
+
+    # All start at the same virtual time: the id decides.
+    assert listed(limit=2, order="oldest") == ["m:m0", *ids]
+    assert listed(limit=2) == [*reversed(ids), "m:m0"]
+    assert listed(limit=1, machines="false") == list(reversed(ids))
+    assert listed(limit=2, machines="false", order="oldest") == ids
+    assert listed(status="RUNNING", machines="false", limit=2) == listed(machines="false")

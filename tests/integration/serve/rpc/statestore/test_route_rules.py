@@ -164,7 +164,8 @@ READ_PIPELINES: Final = {
     f"GET {_P}/run-logs", f"GET {_P}/run-logs/{{date}}", f"GET {_P}/run-logs/{{date}}/jobs", f"GET {_P}/reruns",
     "GET /api/v1/reruns", "GET /api/v1/reruns/{rerun_id}", f"GET {_P}/control", f"GET {_P}/backfills", f"GET {_B}",
     f"GET {_P}/events", "GET /api/v1/pipeline-events", "GET /api/v1/expectations", "GET /api/v1/calendars",
-    "GET /api/v1/calendars/{name}",
+    "GET /api/v1/calendars/{name}", "GET /api/v1/runs", "GET /api/v1/backfills", "GET /api/v1/upcoming",
+    "GET /api/v1/pools", "GET /api/v1/pools/{name}",
 }  # fmt: skip
 PUSH_PIPELINES: Final = {
     f"POST {_P}/sensors/{{key}}", f"POST {_P}/traits/{{type}}", f"POST {_P}/markers", f"POST {_P}/runs",
@@ -174,7 +175,7 @@ CONTROL_PIPELINES: Final = {
     f"POST {_P}/pause", f"POST {_P}/resume", f"POST {_O}/hold", f"POST {_O}/approve", f"POST {_O}/skip",
     f"POST {_O}/mark-success", f"POST {_O}/force", "POST /api/v1/runs/{run_id}/cancel", f"POST {_P}/reruns",
     f"POST {_P}/backfills", f"POST {_B}/pause", f"POST {_B}/resume", f"POST {_B}/cancel",
-    f"DELETE {_P}/sensors/{{key}}",
+    f"DELETE {_P}/sensors/{{key}}", "POST /api/v1/pools/{name}/free",
 }  # fmt: skip
 DEFINE_PIPELINES: Final = {
     f"PUT {_P}",
@@ -190,9 +191,6 @@ WRITE_ALERTS: Final = {
     "POST /api/v1/alerts/{alert_id}/ack", "POST /api/v1/alert-mutes", "DELETE /api/v1/alert-mutes/{mute_id}",
     "POST /api/v1/alert-channels/{name}/test",
 }  # fmt: skip
-
-# Admitted by a token of the run, whatever else the caller may do.
-BY_TOKEN: Final = {"POST /api/v1/callbacks/{run_id}"}
 
 # These go on answering.
 STREAMS: Final = {"GET /api/v1/events/tail"}
@@ -315,8 +313,8 @@ def _content(method: str) -> dict[str, Any]:
 def test_table__all_that_is_served__is_in_it(shared: HealthApi) -> None:
     served = _served(shared)
 
-    assert served - ALL - PUBLIC - BY_TOKEN == set(), "served without a rule"
-    assert (ALL | PUBLIC | BY_TOKEN) - served == set(), "said, and not served"
+    assert served - ALL - PUBLIC == set(), "served without a rule"
+    assert (ALL | PUBLIC) - served == set(), "said, and not served"
     documented = {
         f"{method.upper()} {path}"
         for path, methods in shared.get(f"{ORIGIN}/api/openapi.json").json()["paths"].items()
@@ -327,7 +325,7 @@ def test_table__all_that_is_served__is_in_it(shared: HealthApi) -> None:
 
 def test_table__without_credentials__only_what_is_public_answers(guarded: HealthApi) -> None:
     async def talk(client: httpx.AsyncClient) -> None:
-        for name in sorted(ALL | PUBLIC | BY_TOKEN):
+        for name in sorted(ALL | PUBLIC):
             method, url = _asked(name)
             answer = await client.request(method, url, **_content(method))
             if name in PUBLIC:
@@ -369,12 +367,8 @@ def test_rules__roles_with_the_permission_of_each_operation__are_those_of_the_ta
 
     assert len(operations) > 200
     for each in operations:
-        name = f"{each.method} {each.template.documented}"
-        if name in BY_TOKEN:
-            assert each.rule is None
-            assert each.admit is not None
-            continue
         assert each.rule is not None
+        name = f"{each.method} {each.template.documented}"
         assert set(roles_with(each.rule.permission)) == {role for role in Role if name in ALLOWED[role]}, name
 
 
