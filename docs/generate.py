@@ -213,6 +213,8 @@ Outside of these tables:
 - `/`, `/health`, `/health/live`, `/health/ready`, `/api` and `/api/openapi.json` need no permission.
 - `/metrics` and `/health/deep` need `server.read`.
 - A page below `/ui` shows what its caller may read with the operations below.
+- `POST /callbacks/{run_id}` needs no key but the token of the run (header `headgate-callback-token`), which is valid
+  for that run alone and expires. Its entry in the audit log is `run.callback`.
 - The routes of a user's app need an authenticated caller, and check permissions themselves.
 
 **Datasets** says which datasets a caller with limited scopes reaches:
@@ -230,7 +232,7 @@ transaction of the change; `report`, what it writes is itself the record; `read`
 
 def access_page() -> str:
     operations, methods = _served()
-    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations]
+    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations if each.admit is None]
     calls = [(each.label, each.rule) for each in methods]
     return "\n".join(
         [

@@ -36,6 +36,7 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits.traits import TraitPush
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from headgate.triggers.contract import (
@@ -161,6 +162,8 @@ class Rig:
             self.jobs,
             retention=self.settings.retention,
             pools=self.settings.pipelines.pools,
+            keyring=Keyring.generate(service.clock),
+            public_url="https://headgate.example",
         )
         self.stores = self.pipelines.stores
         self.clock = self.pipelines.clock

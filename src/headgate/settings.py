@@ -533,6 +533,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         HeaderName,
         about("Header whose last entry is the client address, such as X-Forwarded-For; only with behind_proxy."),
     ] = None
+    public_url: Annotated[
+        str | None,
+        _URL,
+        about(
+            "URL by which jobs reach this server, for callbacks; its host is allowed as by allowed_hosts. By default "
+            "that of the listen address."
+        ),
+    ] = None
     drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
     store: StoreSettings = StoreSettings()
     cache: CacheSettings = CacheSettings()

@@ -136,6 +136,7 @@ def open_pipelines(
         keyring=opened.keyring,
         retention=settings.retention,
         pools=settings.pipelines.pools,
+        public_url=_public_url(settings) if engine is None else settings.public_url,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer, retention_days=settings.retention.expectations_days)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
@@ -213,6 +214,16 @@ def open_step_functions(
 
 def _aws(settings: Settings) -> AwsClients:
     return AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
+
+
+def _public_url(settings: Settings) -> str | None:
+    """Return the URL by which jobs reach this server; None if it is not set and the listen address does not say it."""
+    if settings.public_url is not None:
+        return settings.public_url
+    address = settings.http
+    if address.port == 0 or address.host in ("0.0.0.0", "::"):
+        return None
+    return f"{'http' if settings.tls.cert is None else 'https'}://{address}"
 
 
 def _open_triggers(settings: Settings, service: AppService, clock: Clock, environ: Mapping[str, str]) -> TriggerKinds:

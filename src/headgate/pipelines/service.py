@@ -26,6 +26,8 @@ from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvents
 from headgate.pipelines.lifecycle.admission_actions import AdmissionActions
+from headgate.pipelines.lifecycle.callback_reports import CallbackReports
+from headgate.pipelines.lifecycle.callback_tokens import CallbackTokens
 from headgate.pipelines.lifecycle.completion import RunCompletion
 from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents, RunBaselines
@@ -99,11 +101,13 @@ class PipelineService:
         keyring: Keyring | None = None,
         retention: RetentionSettings = _RETENTION,
         pools: Mapping[str, int] | None = None,
+        public_url: str | None = None,
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
 
         `archetypes` are those of the project; None: only the built-in ones. The `keyring` seals definitions of the
-        project folder; without it, no definition may run a program. `pools` are the declared pools with their sizes.
+        project folder and signs callback tokens; without it, no definition may run a program, and no job calls back.
+        `public_url` is the base of callback URLs. `pools` are the declared pools with their sizes.
         """
         self.store = store
         self.clock = clock
@@ -111,6 +115,7 @@ class PipelineService:
         self.trigger = trigger
         self.archetypes = archetypes
         self.definitions = PipelineStore(store, clock, DefinitionSeals(keyring))
+        self.callback_tokens = CallbackTokens(keyring, clock, public_url)
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus, retention_days=retention.pipeline_events_days)
         self.event_writer = EventWriter(store, clock, self.events)
@@ -146,7 +151,10 @@ class PipelineService:
         self.downstream = DownstreamNotifier(
             stores, reader, self.facts, events, clock, self.waiters, periods, self.known.dependents
         )
-        self.jobs = JobControl(stores, reader, self.trigger, events, clock, self.waiters, self.completion)
+        self.jobs = JobControl(
+            stores, reader, self.trigger, events, clock, self.waiters, self.completion, self.callback_tokens
+        )
+        self.callback_reports = CallbackReports(stores.runs, self.jobs)
         start = self._start if self._engine is None else self._start_on_step_functions
         self.starter = LifecycleStarter(reader, events, start)
         self.readiness_evaluator = ReadinessEvaluator(

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from litestar.types import ASGIApp, ControllerRouterHandler
+from msgspec.structs import replace
 
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
@@ -81,7 +83,8 @@ def run(
             HttpServer(settings.http, tls=tls, limits=settings.limits, is_behind_proxy=settings.behind_proxy)
         ) as http,
         open_components(
-            settings,
+            # With the port that was bound, for callback URLs.
+            replace(settings, http=http.address),
             version=version,
             clock=clock,
             tracing=tracing,
@@ -94,6 +97,11 @@ def run(
         runner.run(server.serve(stop, announce))
     _log.info("stopped", action="server.stop", exit_code=stop.exit_code)
     return stop.exit_code
+
+
+def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
+    public = None if settings.public_url is None else urlsplit(settings.public_url).hostname
+    return settings.allowed_hosts if public is None else (*settings.allowed_hosts, public)
 
 
 def _load_tls(settings: Settings) -> Tls | None:
@@ -308,7 +316,7 @@ class Server:
             before_metrics=components.intake.collect_metrics,
             tracing=tracing,
             clock=clock,
-            allowed_hosts=self._settings.allowed_hosts,
+            allowed_hosts=_allowed_hosts(self._settings),
             allowed_origins=self._settings.allowed_origins,
             is_behind_proxy=self._settings.behind_proxy,
             routes=self._routes(watches, clock),

@@ -54,13 +54,17 @@ class TriggerOrder(Struct, frozen=True, kw_only=True):
     attempt: int = 1
     # Whether the definition is from the project folder, as a trigger that runs a program must be.
     is_from_folder: bool = False
-    # Callback URL for jobs that report their end themselves.
+    # For jobs that report their end themselves: where, and the token that admits them. The token is a secret.
     callback_url: str | None = None
+    callback_token: str | None = None
 
     @property
     def key(self) -> str:
         """The idempotency key of this attempt: the run id, with the attempt number from the second on."""
         return self.run_id if self.attempt == 1 else f"{self.run_id}-{self.attempt}"
+
+    def __repr__(self) -> str:
+        return f"<order {self.type} {self.key}>"
 
 
 class Started(Struct, frozen=True):
@@ -79,6 +83,8 @@ class PollResult(Struct, frozen=True):
     state: JobState
     category: FailureCategory | None = None
     reason: str = ""
+    # Of a running job: the other side asks not to be polled earlier.
+    check_after_seconds: float | None = None
 
 
 class TriggerFailedError(HeadgateError):

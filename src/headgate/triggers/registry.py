@@ -41,6 +41,7 @@ from headgate.triggers.http.airflow import AirflowKind
 from headgate.triggers.http.client import TriggerHttpClient
 from headgate.triggers.http.databricks import DatabricksKind
 from headgate.triggers.http.request import HttpKind
+from headgate.triggers.kinds import check_config, late_names
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.local.fanout import FanoutKind
 from headgate.triggers.local.workflow import WorkflowKind
@@ -69,12 +70,7 @@ class TriggerKinds:
 
         `date_example` is a date of the pipeline's period; with it, date parts that such dates lack are refused.
         """
-        kind = self._kind(type)
-        read(kind.name, kind.config_type, config)
-        try:
-            templates.check(config, kind.secret_fields, self._secrets, date_example=date_example)
-        except DefinitionError as exc:
-            raise DefinitionError(f"trigger {type}: {exc}") from exc
+        check_config(self._kind(type), config, self._secrets, date_example=date_example)
 
     def start(self, order: TriggerOrder) -> Started:
         """Start a job, or find the one that was started for this key. Raises `TriggerFailedError`.
@@ -118,8 +114,12 @@ class TriggerKinds:
         """Return the order with its config filled in. Errors are those of the definition, so they are PERMANENT."""
         try:
             kind = self._kind(order.type)
-            templates.check(order.config, kind.secret_fields, self._secrets)
-            filled, secrets = templates.render(order.config, templates.order_values(order), self._secrets.read)
+            late = late_names(kind)
+            templates.check(order.config, kind.secret_fields, self._secrets, late=late)
+            values = templates.order_values(order) | {name: f"${{{name}}}" for name in late}
+            filled, secrets = templates.render(order.config, values, self._secrets.read)
+            if order.callback_token:
+                secrets = (*secrets, order.callback_token)
         except DefinitionError as exc:
             raise TriggerFailedError(f"run {order.key}: {exc}", FailureCategory.PERMANENT) from exc
         try:
@@ -147,7 +147,7 @@ def trigger_kinds(
     requests = outbound if outbound is not None else open_outbound(clock, destinations)
     kinds: list[TriggerKind[Any]] = [
         CommandKind(clock, commands_folder, environ),
-        HttpKind(requests),
+        HttpKind(requests, clock),
         AirflowKind(requests),
         DatabricksKind(requests),
         GlueKind(aws),

@@ -22,7 +22,9 @@ _DATE: Final = re.compile(
 _PARTS: Final = ("year", "week", "month", "day", "hour", "minute")
 # Date parts, with examples for an hourly run.
 DATE_NAMES: Final = ("date", "date_compact", "day_compact", *_PARTS)
-NAMES: Final = (*DATE_NAMES, "schedule", "pipeline", "run_id", "attempt", "callback_url")
+# Only of jobs that call back.
+CALLBACK_NAMES: Final = ("callback_url", "callback_token")
+NAMES: Final = (*DATE_NAMES, "schedule", "pipeline", "run_id", "attempt", *CALLBACK_NAMES)
 _SECRET: Final = (ENV, FILE)
 
 
@@ -47,22 +49,30 @@ def order_values(order: TriggerOrder) -> dict[str, str]:
     }
     if order.callback_url is not None:
         values["callback_url"] = order.callback_url
+    if order.callback_token is not None:
+        values["callback_token"] = order.callback_token
     return values
 
 
 def check(
-    config: dict[str, Any], secret_fields: frozenset[str], secrets: SecretSources, *, date_example: str | None = None
+    config: dict[str, Any],
+    secret_fields: frozenset[str],
+    secrets: SecretSources,
+    *,
+    date_example: str | None = None,
+    late: frozenset[str] = frozenset(),
 ) -> None:
     """Raise `DefinitionError` for a template that can never be filled in, naming its field.
 
-    With `date_example`, a date of the pipeline's period, date parts that it lacks are refused too.
+    With `date_example`, a date of the pipeline's period, date parts that it lacks are refused too. `late` are names
+    that the trigger fills in itself.
     """
     lacking = set() if date_example is None else set(DATE_NAMES) - date_values(date_example).keys()
     for field, text in _texts(config, ""):
         if _OPEN.search(text):
             raise DefinitionError(f"{field}: ${{ is not closed; write ${{date}}, or $${{ for the characters themselves")
         for escape, name in _REFERENCE.findall(text):
-            if not escape:
+            if not escape and name not in late:
                 _check_name(field, name, secret_fields, secrets, lacking)
 
 

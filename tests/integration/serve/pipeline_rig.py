@@ -98,6 +98,8 @@ class PipelineApi:
             calendars=calendars.all,
             archetypes=archetypes,
             pools={"spark": 1, "wide": 8},
+            keyring=Keyring.generate(env.clock),
+            public_url="http://127.0.0.1:8400",
         )
         self.pipelines.register(
             {

@@ -33,6 +33,7 @@ def order(
     run_id: str = RUN_ID,
     attempt: int = 1,
     callback_url: str | None = None,
+    callback_token: str | None = None,
 ) -> TriggerOrder:
     return TriggerOrder(
         type=type,
@@ -43,6 +44,7 @@ def order(
         run_id=run_id,
         attempt=attempt,
         callback_url=callback_url,
+        callback_token=callback_token,
         # As of a definition of the project folder, which may run programs.
         is_from_folder=True,
     )
@@ -104,6 +106,8 @@ class Api(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer = answer
         self.asked: list[Asked] = []
+        # Headers of every answer.
+        self.headers: dict[str, str] = {}
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -125,6 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "application/json")
         if 300 <= status < 400:
             self.send_header("location", raw.decode())
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)

@@ -11,18 +11,21 @@ from headgate.errors import UserError
 from headgate.pipelines.authoring.rule_checks import RuleChecks
 from headgate.pipelines.authoring.schedule_checks import check_deadline, check_schedules, check_zone
 from headgate.pipelines.definition.bounds import UPSTREAMS_MAX, bounds_text, excesses
-from headgate.pipelines.definition.model import Period, Pipeline, Sla, Trait
+from headgate.pipelines.definition.model import POLL_WINDOW_SECONDS, Period, Pipeline, Sla, Trait, TriggerSpec
 from headgate.pipelines.definition.problems import nearest, one_of, shown
 from headgate.pipelines.definition.typed_decoder import DecodeReport, Path
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.triggers.plugins import registered_types
+from headgate.triggers.templates import CALLBACK_NAMES
 
 ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,253}[a-z0-9]")
 TRIGGER_TYPES: Final = (
     "command", "http", "airflow", "glue", "emr", "emr-serverless", "step-function", "databricks", "lambda", "workflow",
     "fan-out",
 )  # fmt: skip
+# These send the callback URL and its token by themselves.
+_CALLING_BACK: Final = ("http", "lambda")
 MODES: Final = ("ALL", "ANY")
 TRAIT_RULES: Final = ("all-required-pass", "majority-pass")
 BUILTIN: Final = "builtin:"
@@ -210,6 +213,7 @@ class DefinitionChecks:
                 fact = str(exc).removeprefix(f"trigger {trigger.type}: ")
                 where: Path = ("trigger", "config") if trigger.config else ("trigger",)
                 report(where, fact, involved=(("trigger", "type"),))
+        self._check_callback(trigger)
         if trigger.poll_window and trigger.check_interval > trigger.poll_window:
             fact = f"the job would not be asked once in {trigger.poll_window:g} s"
             involved: tuple[Path, ...] = (("trigger", "check_interval"), ("trigger", "poll_window"))
@@ -237,6 +241,25 @@ class DefinitionChecks:
         elif pipeline.slots > size:
             fact = f"pool {pipeline.pool} has {size} slots, and a run would need {pipeline.slots}"
             report(("slots",), fact, allowed=f"use 1 to {size}", involved=(("pool",),))
+
+    def _check_callback(self, trigger: TriggerSpec) -> None:
+        report, path = self._reading.report, ("trigger", "callback")
+        uses = any(f"${{{name}}}" in str(trigger.config) for name in CALLBACK_NAMES)
+        if trigger.callback and not uses and trigger.type in TRIGGER_TYPES and trigger.type not in _CALLING_BACK:
+            fact = f"a trigger of type {trigger.type} sends no callback URL by itself"
+            allowed = "use ${callback_url} and ${callback_token} in its config, or leave it out"
+            report(path, fact, allowed=allowed, involved=(("trigger", "type"), ("trigger", "config")))
+        if uses and not trigger.callback:
+            fact = "${callback_url} or ${callback_token} is used, and the job does not call back"
+            report(("trigger", "config"), fact, allowed="set trigger.callback: true", involved=(path,))
+        if trigger.heartbeat is None:
+            return
+        path = ("trigger", "heartbeat")
+        if not trigger.callback:
+            report(path, "only a job that calls back sends heartbeats", allowed="set trigger.callback: true")
+        elif trigger.heartbeat > (trigger.poll_window or POLL_WINDOW_SECONDS):
+            fact = f"the job is out of time before {trigger.heartbeat:g} s of silence"
+            report(path, fact, allowed="use at most the poll_window", involved=(("trigger", "poll_window"),))
 
     def _check_retry(self) -> None:
         retry = self._pipeline.retry

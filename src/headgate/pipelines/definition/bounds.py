@@ -68,6 +68,7 @@ BOUNDS: Final[dict[tuple[type[Struct], str], Bounds]] = {
     (Readiness, "timeout"): Bounds(1, _MONTH),
     (TriggerSpec, "check_interval"): Bounds(1, _DAY),
     (TriggerSpec, "poll_window"): Bounds(_MINUTE, _DAY, zero=True),
+    (TriggerSpec, "heartbeat"): Bounds(1, _DAY),
     (RetryPolicy, "attempts"): Bounds(1, 11),
     (RetryPolicy, "backoff"): Bounds(0, _DAY),
     (RetryPolicy, "multiplier"): Bounds(1, 10),

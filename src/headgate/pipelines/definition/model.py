@@ -196,8 +196,9 @@ class TriggerSpec(_Part, frozen=True, kw_only=True):
     # How often and for how long the job is polled.
     check_interval: Seconds = Seconds(JOB_CHECK_SECONDS)
     poll_window: Seconds = Seconds(POLL_WINDOW_SECONDS)
-    # Whether the job reports its own end.
+    # Whether the job reports its own end, and how long it may be silent.
     callback: bool = False
+    heartbeat: Seconds | None = None
 
 
 class RetryPolicy(_Part, frozen=True, kw_only=True):

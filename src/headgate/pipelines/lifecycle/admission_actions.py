@@ -7,7 +7,7 @@ from datetime import datetime
 
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import IllegalTransitionError, NotFoundError, StaleClaimError
-from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.model import Pipeline, TriggerSpec
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, RerunReason
 from headgate.pipelines.event_writer import EventWriter
@@ -275,7 +275,7 @@ def lifecycle_config(pipeline: Pipeline) -> Answer:
         "evaluationIntervalSeconds": max(1, round(readiness.interval)),
         "evaluationWindowSeconds": round(readiness.window),
         "monitoringIntervalSeconds": max(1, round(pipeline.post_run.monitoring.interval)),
-        "jobCheckIntervalSeconds": 30 if trigger is None else max(1, round(trigger.check_interval)),
+        "jobCheckIntervalSeconds": _first_check_seconds(trigger),
         "jobPollWindowSeconds": 3_600 if trigger is None else round(trigger.poll_window or 3_600),
     }
     if sla is not None:
@@ -286,6 +286,14 @@ def lifecycle_config(pipeline: Pipeline) -> Answer:
             "timezone": sla.timezone or pipeline.timezone,
         }
     return config
+
+
+def _first_check_seconds(trigger: TriggerSpec | None) -> int:
+    """Return the time to the first check of a job; a missing heartbeat is found in time."""
+    if trigger is None:
+        return 30
+    limit = trigger.heartbeat if trigger.callback and trigger.heartbeat is not None else trigger.check_interval
+    return max(1, round(min(trigger.check_interval, limit)))
 
 
 def _milliseconds(text: str) -> int | None:

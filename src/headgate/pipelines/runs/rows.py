@@ -82,6 +82,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     triggered_at_ms: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
+    # The last heartbeat of a job that calls back.
+    heartbeat_at_ms: int | None = None
     monitor_until_ms: int | None = None
     rerun_id: str = ""
     backfill_id: str = ""

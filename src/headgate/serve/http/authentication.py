@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from litestar.enums import ScopeType
@@ -59,6 +59,10 @@ class Authentication:
                 await send_problem(send, Problem.of(exc.http_status, exc.code, exc.message), _headers(exc))
                 return
             scope["principal"] = principal  # type: ignore[typeddict-unknown-key]  # ours
+            if self._limits is not None:
+                # For operations that authenticate by a token in the request.
+                record = partial(self._limits.on_failed_login, peer, dict(headers))
+                scope["on_failed_login"] = record  # type: ignore[typeddict-unknown-key]  # ours
         await self._app(scope, receive, send)
 
     async def _principal(self, headers: list[tuple[str, str]], peer: str, *, is_local_peer: bool) -> Principal | None:

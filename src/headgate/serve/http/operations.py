@@ -29,7 +29,7 @@ from headgate.auth.rules import Reach, Rule
 from headgate.durable.http.messages import HttpError
 from headgate.durable.http.openapi import Description
 from headgate.durable.http.paths import PathTemplate, PathTree, split_path
-from headgate.errors import InvalidPayloadError, NotFoundError
+from headgate.errors import InvalidPayloadError, NotFoundError, UnauthenticatedError
 from headgate.serve.http.framework import CATCH_ALL, DescribedHandler, raw_path
 from headgate.serve.http.openapi_operations import describe_operations
 from headgate.serve.http.origin_guard import is_browser
@@ -108,6 +108,9 @@ class Operation:
     is_body_optional: bool = False
     # Authorization rule; by default `operation_routes` fills in the one of the access policy for reads or writes.
     rule: Rule | None = None
+    # For an operation without a rule: authenticates by a token for the resource of the path, in a header. Returns the
+    # principal of the token, or raises `UnauthenticatedError`.
+    admit: Callable[[Mapping[str, str], Mapping[str, str]], Principal] | None = None
     # Whether it supports Idempotency-Key.
     repeatable: bool = False
 
@@ -147,8 +150,8 @@ class AccessPolicy:
     reach: Reach = Reach.NONE
 
     def with_rule(self, operation: Operation) -> Operation:
-        """Return the operation with its own rule, or with the default."""
-        if operation.rule is not None:
+        """Return the operation with its own rule, or with the default. One that admits by token has none."""
+        if operation.rule is not None or operation.admit is not None:
             return operation
         permission = self.reads if operation.method == "GET" else self.writes
         return replace(operation, rule=Rule(permission, self.reach))
@@ -188,7 +191,7 @@ def operation_routes(
 class OperationHandler(DescribedHandler):
     """Serves all requests below the first path segments; the dispatcher matches the rest.
 
-    Each of its operations has its rule.
+    Each of its operations has its rule, or admits callers by a token.
     """
 
     def __init__(
@@ -230,10 +233,12 @@ class _Dispatcher:
             return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
         operation, path = found[request.method]
         request.scope["path_template"] = operation.template.documented
-        rule, principal = operation.rule, principal_of(request.scope)
-        assert rule is not None
+        principal = principal_of(request.scope)
         # Before the body is read: unauthorized callers get no validation errors.
-        require(principal, rule.permission)
+        if operation.rule is not None:
+            require(principal, operation.rule.permission)
+        else:
+            principal = await self._admitted(operation, path, request)
         content = await request.body()
         if is_browser(request.scope) and not _is_declared(operation, request.headers.get("content-type", ""), content):
             names = " or ".join(_media_types(operation))
@@ -248,20 +253,35 @@ class _Dispatcher:
             principal=LOCAL,
         )
         if inspect.iscoroutinefunction(operation.run):
-            result: Result | Awaitable[Result] = operation.run(_authorized(call, rule, principal))
+            result: Result | Awaitable[Result] = operation.run(_authorized(operation, call, principal))
         else:
-            result = await self._pool.run(lambda: self._run(operation, call, rule, principal))
+            result = await self._pool.run(lambda: self._run(operation, call, principal))
         answer = await result if isinstance(result, Awaitable) else result
         return answer.response() if isinstance(answer, Answer) else answer
 
+    async def _admitted(
+        self, operation: Operation, path: Mapping[str, str], request: Request[Any, Any, Any]
+    ) -> Principal:
+        """Return the principal of the request's token. Raises `UnauthenticatedError` and `RateLimitedError`."""
+        admit = operation.admit
+        assert admit is not None, f"{operation.method} {operation.path} has neither a rule nor a token"
+        try:
+            return await self._pool.run(lambda: admit(path, request.headers))
+        except UnauthenticatedError:
+            # Counted as a failed login; beyond the limit this raises.
+            record: Any = request.scope.get("on_failed_login")
+            if record is not None:
+                record()
+            raise
+
     def _run(
-        self, operation: Operation, call: Call[Any, Any], rule: Rule, principal: Principal | None
+        self, operation: Operation, call: Call[Any, Any], principal: Principal | None
     ) -> Result | Awaitable[Result]:
         dataset = call.path.get(_DATASET)
         if self._resolve_dataset is not None and dataset is not None:
             # Before authorization, which must apply to the dataset itself, not to an alias.
             call = replace(call, path={**call.path, _DATASET: self._resolve_dataset(dataset)})
-        call = _authorized(call, rule, principal)
+        call = _authorized(operation, call, principal)
         key = call.headers.get("idempotency-key")
         if self._idempotency is None or not operation.repeatable or key is None:
             return operation.run(call)
@@ -285,8 +305,12 @@ class _Dispatcher:
         return found
 
 
-def _authorized(call: Call[Any, Any], rule: Rule, principal: Principal | None) -> Call[Any, Any]:
-    """Authorize a call. Raises `UnauthenticatedError` or `ForbiddenError`."""
+def _authorized(operation: Operation, call: Call[Any, Any], principal: Principal | None) -> Call[Any, Any]:
+    """Authorize a call, unless its token has admitted it. Raises `UnauthenticatedError` or `ForbiddenError`."""
+    rule = operation.rule
+    if rule is None:
+        assert principal is not None, "its token was verified"
+        return replace(call, principal=principal)
     request = {"path": call.path, "query": call.query, "body": call.body}
     return replace(call, principal=rule.admit(principal, request))
 

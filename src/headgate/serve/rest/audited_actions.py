@@ -61,6 +61,8 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/pipelines/{id}/runs"): AuditedAction("run.start", "pipeline/{id}/period/{date}"),
     ("POST", "/runs/{run_id}/cancel"): AuditedAction("run.cancel", "run/{run_id}", "/runs/{run_id}"),
     ("POST", "/runs/{run_id}/complete"): AuditedAction("run.complete", "run/{run_id}", "/runs/{run_id}"),
+    # Heartbeats have no entry.
+    ("POST", "/callbacks/{run_id}"): AuditedAction("run.callback", "run/{run_id}"),
     ("POST", "/pipelines/{id}/reruns"): AuditedAction("run.rerun", "pipeline/{id}/period/{date}"),
     ("POST", "/pipelines/{id}/periods/{date}/hold"): _period("hold"),
     ("POST", "/pipelines/{id}/periods/{date}/approve"): _period("approve"),

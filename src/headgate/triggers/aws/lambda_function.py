@@ -92,7 +92,7 @@ def _payload(job: Job[LambdaConfig]) -> bytes:
     if payload is None:
         payload = {"pipeline": order.pipeline, "schedule": order.schedule, "date": order.date, "run_id": order.run_id}
         if order.callback_url is not None:
-            payload["callback_url"] = order.callback_url
+            payload |= {"callback_url": order.callback_url, "callback_token": order.callback_token}
     return msgspec.json.encode(payload)
 
 

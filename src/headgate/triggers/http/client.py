@@ -52,11 +52,12 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True):
-    """A status, and the body up to a limit."""
+    """A status, the body up to a limit, and the headers by their names in lower case."""
 
     status: int
     body: bytes
     where: str
+    headers: dict[str, str] = {}
 
     @property
     def is_good(self) -> bool:
@@ -163,7 +164,8 @@ class TriggerHttpClient:
             request.method, target, _headers(request), request.body, timeout_seconds=request.timeout_seconds
         ) as (response, _):
             body = read_body(response, ANSWER_BYTES_MAX)[:ANSWER_BYTES_MAX]
-            return HttpResponse(response.status, body, origin_of(target))
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            return HttpResponse(response.status, body, origin_of(target), headers)
 
 
 def json_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,16 @@ def job_control(rig: Rig, stores: RunStores) -> JobControl:
     pipelines = rig.pipelines
     baselines = RunBaselines(rig.store, pipelines.facts, rig.event_writer, rig.clock)
     completion = RunCompletion(stores, rig.event_writer, rig.clock, baselines)
-    return JobControl(stores, rig.reader, pipelines.trigger, rig.event_writer, rig.clock, pipelines.waiters, completion)
+    return JobControl(
+        stores,
+        rig.reader,
+        pipelines.trigger,
+        rig.event_writer,
+        rig.clock,
+        pipelines.waiters,
+        completion,
+        pipelines.callback_tokens,
+    )
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])

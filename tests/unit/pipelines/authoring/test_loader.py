@@ -579,3 +579,32 @@ def test_load_text__rules_on_one_sensor_of_different_periods__are_refused() -> N
 def test_load_text__a_period_on_a_rule_without_a_sensor__is_refused() -> None:
     (problem,) = errors(_rule("{dataset: 'urn:dp:a', period: any}"))
     assert problem.field == "readiness.rules[0].period"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "message"),
+    [
+        (
+            "{type: glue, callback: true, config: {job: j}}",
+            "trigger.callback: a trigger of type glue sends no callback",
+        ),
+        ("{type: http, heartbeat: 60s, config: {url: u}}", "trigger.heartbeat: only a job that calls back"),
+        (
+            "{type: http, callback: true, heartbeat: 2h, config: {url: u}}",
+            "trigger.heartbeat: the job is out of time before 7200 s of silence; use at most the poll_window",
+        ),
+        ('{type: http, config: {url: "${callback_url}"}}', "set trigger.callback: true"),
+    ],
+)
+def test_load__callback_that_could_not_work__is_refused_with_the_remedy(trigger: str, message: str) -> None:
+    (problem,) = errors(f"id: orders\nschedules: [{{cron: '0 6 * * *'}}]\ntrigger: {trigger}\n")
+
+    assert message in problem.text()
+
+
+def test_load__callback_of_a_kind_that_is_given_the_url__is_right() -> None:
+    config = '{job: j, arguments: {"--tell": "${callback_url}", "--token": "${callback_token}"}}'
+    text = "id: orders\nschedules: [{cron: '0 6 * * *'}]\ntrigger:"
+
+    assert errors(f"{text} {{type: glue, callback: true, config: {config}}}\n") == []
+    assert errors(f"{text} {{type: http, callback: true, heartbeat: 60s, config: {{url: u}}}}\n") == []

@@ -91,6 +91,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     triggered_at: str | None
     started_at: str | None
     ended_at: str | None
+    heartbeat_at: str | None
     monitor_until: str | None
     duration_ms: int | None
     transitions: list[TransitionView]

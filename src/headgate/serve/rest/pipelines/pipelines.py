@@ -43,6 +43,7 @@ from headgate.serve.http.problem import Problem, response
 from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import PageQuery, TraitType
 from headgate.serve.rest.pipelines.calendars import calendar_operations
+from headgate.serve.rest.pipelines.callbacks import callback_operations
 from headgate.serve.rest.pipelines.controls import control_operations
 from headgate.serve.rest.pipelines.events import event_operations
 from headgate.serve.rest.pipelines.lists import list_operations
@@ -196,6 +197,7 @@ def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: Trait
         *trait_operations(pipelines),
         *readiness_operations(pipelines),
         *run_operations(pipelines),
+        *callback_operations(pipelines),
         *control_operations(pipelines),
         *pool_operations(pipelines.pools),
         *list_operations(pipelines),
