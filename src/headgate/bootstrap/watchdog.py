@@ -53,7 +53,9 @@ def build_watchdog(
     feed = ChangeFeed(
         store, pipelines.ids, stores.runs, pipelines.sensors, followups, queue, loader, stuck_seconds=stuck_seconds
     )
-    liveness = LivenessCheck(stores, reader, pipelines.evaluations, events, followups, lifecycle, stuck_seconds)
+    liveness = LivenessCheck(
+        stores, reader, pipelines.evaluations, events, followups, lifecycle, starter, stuck_seconds
+    )
     failures = FailureCheck(stores, reader, events, followups, starter, lifecycle.is_open)
     arrivals = ArrivalCheck(stores, reader, pipelines.sensors, events, followups, starter)
     anchored = AnchoredCheck(reader, followups, verdicts, facts)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct
 
+from headgate.errors import AlreadyStartedError
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
@@ -15,6 +17,7 @@ from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX
 from headgate.pipelines.lifecycle.messages import Answer, Call
+from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.readiness.evaluation_log import Evaluations
 from headgate.pipelines.runs.locks import Lock, evaluation_key
 from headgate.pipelines.runs.rows import Run, RunLog, Slot
@@ -128,6 +131,7 @@ class LivenessCheck:
         events: EventWriter,
         followups: Followups,
         lifecycle: Lifecycle,
+        starter: LifecycleStarter,
         stuck_seconds: float,
     ) -> None:
         self._stores = stores
@@ -136,6 +140,7 @@ class LivenessCheck:
         self._events = events
         self._followups = followups
         self._lifecycle = lifecycle
+        self._starter = starter
         self._orchestrate = lifecycle.orchestrate
         self._stuck_seconds = stuck_seconds
 
@@ -148,6 +153,7 @@ class LivenessCheck:
         decision = decide_liveness(liveness, pipeline, now_ms, self._stuck_seconds)
         match decision.finding:
             case LivenessFinding.OVER:
+                self._start_pending_rerun(followup)
                 self._followups.drop(followup)
                 return None
             case LivenessFinding.STUCK if run is not None:
@@ -160,6 +166,15 @@ class LivenessCheck:
                 return MONITORING
         self._followups.postpone(followup, decision.next_check_ms)
         return None
+
+    def _start_pending_rerun(self, followup: Followup) -> None:
+        """Start a rerun that the lock refused. The execution that held the lock would have, but may be lost."""
+        pending = self._stores.reruns.pending(followup.slot)
+        if pending is None:
+            return
+        # The definition may have changed since a start under this name; the rerun is then started already.
+        with suppress(AlreadyStartedError):
+            self._starter.start_rerun(pending, f"watchdog#{followup.since_ms}#{followup.version}")
 
     def _read(self, slot: Slot) -> RunLiveness:
         log = self._stores.runs.log(slot)

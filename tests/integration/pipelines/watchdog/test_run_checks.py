@@ -24,9 +24,10 @@ from headgate.pipelines.definition.model import (
     Sla,
     Trait,
 )
-from headgate.pipelines.enums import Cause, ExpectationKind, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.enums import Cause, ExpectationKind, FailureCategory, JobEvent, RerunReason, RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.locks import Lock, evaluation_key
+from headgate.pipelines.runs.rerun_rows import RerunStatus
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog, Slot
 from headgate.pipelines.watchdog.followups import Followup, FollowupKind
 from headgate.pipelines.watchdog.liveness_check import LivenessFinding, RunLiveness, decide_liveness
@@ -301,6 +302,25 @@ def test_pursuits__execution_is_gone__run_ends_lock_is_let_go_and_it_is_tried_ag
     assert [run.cause for run in rig.runs(SLOT)] == [Cause.CRON, Cause.RECOVERY]
     names = (EventName.SFN_TIMEOUT, EventName.WATCHDOG_RETRIGGER)
     assert rig.event_names("gold", *names) == list(names)
+
+
+@pytest.mark.parametrize("lifetime_seconds", [4 * 3_600.0, 600.0], ids=["lock held", "lock expired"])
+def test_pursuits__rerun_was_refused_by_the_lock_of_a_lost_execution__is_started(
+    rig: WatchRig, lifetime_seconds: float
+) -> None:
+    rig.define(gold())
+    rig.jobs.is_sync = True
+    rig.advance_to("2026-03-03T09:01:00+00:00")
+    assert rig.stores.locks.acquire(evaluation_key(SLOT), "gone", lifetime_seconds) is not None
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", is_forced=True)
+    rig.advance_to("2026-03-03T09:02:00+00:00")
+    refused = rig.stores.reruns.get(rerun.rerun_id)
+    rig.watch(until="2026-03-03T09:55:00+00:00")
+
+    assert refused.status is RerunStatus.REQUESTED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
+    assert [run.cause for run in rig.runs(SLOT)] == [Cause.CRON, Cause.RERUN]
+    assert (rig.lock(SLOT), len(rig.jobs.begun)) == (None, 2)
 
 
 def test_pursuits__execution_is_gone_and_the_job_succeeded_meanwhile__the_run_is_completed(rig: WatchRig) -> None:
