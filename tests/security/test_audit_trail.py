@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from headgate.auth.audit_entry import Outcome
 from headgate.auth.roles import Role
@@ -150,7 +151,10 @@ def test_action__process_ends_before_the_result_is_recorded__is_audited_as_inter
     api.opened.store.put(AUDIT, {**AUDIT.key_attributes(bad), "intent": "?"})
     api.clock.advance(INTERRUPTED_SECONDS + 1)
 
-    assert api.health.actions.recover(limit=100) == 1
+    with structlog.testing.capture_logs() as logs:
+        assert api.health.actions.recover(limit=100) == 1
+        api.health.actions.recover(limit=100)
+    assert [each["event"] for each in logs] == ["audit intent unreadable"]
     (entry,) = _entries(api, "pipeline/killed")
     assert (entry["actor"], entry["outcome"], entry["reason"]) == ("ada", Outcome.INTERRUPTED, "why")
     assert api.health.actions.recover(limit=100) == 0

@@ -67,6 +67,8 @@ class ActionLog:
         self._clock = clock
         self._ids = ids
         self._audit = audit
+        # Intents that the last `recover` could not read.
+        self._unreadable: frozenset[str] = frozenset()
 
     def run(
         self,
@@ -105,19 +107,23 @@ class ActionLog:
     def recover(self, *, limit: int) -> int:
         """Write the entries of actions whose process ended before it wrote them; return their number."""
         oldest_ms = epoch_ms(self._clock) - round(INTERRUPTED_SECONDS * 1000)
-        recovered = 0
+        recovered, unreadable = 0, set[str]()
         for chain in range(CHAINS):
             page = self._store.query(Query(table=AUDIT, partition=_partition(chain), limit=limit, consistent=True))
             for row in page.items:
                 try:
                     intent = typed_decode.convert(row.get("intent"), _Intent)
                 except msgspec.ValidationError as exc:
-                    # It must not keep the others from their entries.
-                    _log.error("audit intent unreadable", action="audit.recover", intent=row.get("SK"), error=str(exc))
+                    # It must not keep the others from their entries. Logged once, not at each sweep.
+                    name = f"{row.get('PK')} {row.get('SK')}"
+                    unreadable.add(name)
+                    if name not in self._unreadable:
+                        _log.error("audit intent unreadable", action="audit.recover", intent=name, error=str(exc))
                     continue
                 if intent.at_ms < oldest_ms:
                     self._finish(intent, _entry(intent.about, None, None, Outcome.INTERRUPTED))
                     recovered += 1
+        self._unreadable = frozenset(unreadable)
         return recovered
 
     def _finish(self, intent: _Intent, entry: AuditEntry) -> None:
