@@ -42,12 +42,13 @@ class HttpServer:
         tls: Tls | None = None,
         limits: LimitSettings | None = None,
         is_behind_proxy: bool = False,
+        shedder: LoadShedder | None = None,
     ) -> None:
         """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local."""
         self._tls = tls
         self._limits = LimitSettings() if limits is None else limits
         self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy)
-        self.shedder = LoadShedder(in_flight_max=self._limits.in_flight)
+        self.shedder = LoadShedder(in_flight_max=self._limits.in_flight) if shedder is None else shedder
         self._socket = _listen(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None

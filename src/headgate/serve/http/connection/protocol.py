@@ -14,7 +14,6 @@ It relies on internals of uvicorn. The dependency is bounded by version, and a t
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import sys
 from collections.abc import Callable
@@ -43,11 +42,6 @@ _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
 # The body of a refused request is read if its length has at most this many digits; otherwise the connection is closed.
 _DISCARDED_DIGITS_MAX: Final = 5
-# A whole head, with its URL; and what makes a request more than a plain one.
-_PLAIN: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (/[^ ]*) HTTP/1\.1\r\n(?:[^\r\n]+\r\n)+\r\n")
-_UNUSUAL: Final = re.compile(rb"\r\n(?:[ \t]|transfer-encoding|expect|upgrade|connection)", re.IGNORECASE)
-_LENGTHS: Final = re.compile(rb"\r\ncontent-length([^\r\n]*)", re.IGNORECASE)
-_LENGTH: Final = re.compile(rb": *([0-9]{1,5})")
 _log = structlog.get_logger(__name__)
 
 
@@ -95,6 +89,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._received = b""
         self._was_declined = False
         self._peer = ""
+        self._read_at = 0.0
         self._accepted_at = self._idle_since = self.loop.time()
         # The address that is counted; None before it is, and for a refused connection.
         self._counted: str | None = None
@@ -130,8 +125,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # Not `loop.time`: uvloop's clock does not advance within a pass.
-        now = monotonic()
+        # Not `loop.time`: uvloop's clock does not advance within a pass. A request is judged by when it was read: a
+        # process that is suspended while it parses the only request of a pass is not overloaded.
+        now = self._read_at = monotonic()
         self.shedder.on_data(self.loop, now)
         if self.shedder.is_shedding(now) and self._shed_unparsed(data, now):
             return
@@ -157,12 +153,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Refuse a whole request without parsing it, if it is a plain one. Return whether it was refused."""
         if self._is_in_message or not self._is_free():
             return False
-        plain = _PLAIN.match(data)
-        if plain is None or _UNUSUAL.search(data, 0, plain.end()) is not None:
+        url = self.heads.plain_url(data)
+        if url is None:
             return False
-        if len(data) - plain.end() != _body_bytes(data[: plain.end()]):
-            return False
-        url = plain[1]
         priority = priority_of(url)
         is_fast = self._fast_app is not None and self._fast_app.length_digits_max(url) > 0
         if self.shedder.accepts(priority, now, is_task=not is_fast):
@@ -254,7 +247,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _is_accepted(self, *, is_fast: bool) -> bool:
         """Whether the request whose head is complete is accepted; if not, it is refused when all of it has arrived."""
         priority = priority_of(self.url)
-        if self.shedder.accepts(priority, monotonic(), is_task=not is_fast):
+        if self.shedder.accepts(priority, self._read_at, is_task=not is_fast):
             return True
         if is_fast:
             self._release_budget()
@@ -411,15 +404,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is None or not getattr(self.cycle, "response_started", False) or self.cycle.response_complete:
             self.transport.write(_problem_response(refusal))
         self.transport.close()
-
-
-def _body_bytes(head: bytes) -> int | None:
-    """Return the length of the body that a plain head declares; None if only the parser can tell."""
-    declared = _LENGTHS.findall(head)
-    if not declared:
-        return 0
-    length = _LENGTH.fullmatch(declared[0])
-    return None if length is None or len(declared) > 1 else int(length[1])
 
 
 def _problem_response(refusal: Refusal) -> bytes:

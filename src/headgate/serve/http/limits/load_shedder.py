@@ -4,9 +4,9 @@ Two queues grow under overload. Requests that are answered on the event loop wai
 them: a pass accepts requests for a limited time and refuses the rest. Requests that become tasks wait for each other:
 their number is limited. Both limits depend on the priority of a request.
 
-A refusal costs a few microseconds, far less than an answer, but under overload most requests are refused. A refusal is
-therefore sent after a short delay: a client with a bounded number of connections sends fewer requests, and the event
-loop has more time for accepted ones.
+A refusal costs less than an answer, but under overload most requests are refused. A refusal is therefore held back: a
+client with a bounded number of connections sends fewer requests, and the event loop has more time for accepted ones.
+The time that a request may have waited to be read counts towards that delay, so that a slow pass does not add to it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headgate.serve.http.fast_path import FullResponse, head_of
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
 
 # Time for which a pass of the event loop accepts requests of normal priority.
-PASS_SECONDS: Final = 0.05
+PASS_SECONDS: Final = 0.03
 RETRY_AFTER_SECONDS: Final = 1
-# Delay before a refusal is sent.
-HOLD_SECONDS: Final = 0.04
+# Delay before a refusal is sent, from the earliest time at which the request can have arrived.
+HOLD_SECONDS: Final = 0.06
 # Refusals that are due within this time are sent together.
 _TOLERANCE_SECONDS: Final = 0.005
 # Scope key of a request that is already counted.
@@ -81,6 +81,8 @@ class LoadShedder(Collector):
         self._seconds_max = {priority: share * pass_seconds for priority, share in _SHARES.items()}
         self._in_flight = 0
         self._pass_since: float | None = None
+        # When the pass before began. Data that is read in this pass has arrived since then.
+        self._arrived_since = float("-inf")
         self._unlogged = 0
         # Delayed refusals with the times when they are due, in order.
         self._held: deque[tuple[float, Callable[[FullResponse], None]]] = deque()
@@ -115,11 +117,15 @@ class LoadShedder(Collector):
         now: float,
         respond: Callable[[FullResponse], None],
     ) -> None:
-        """Count a refused request, and pass the response to `respond` after `HOLD_SECONDS`."""
+        """Count a refused request, and pass the response to `respond` when its delay is over."""
         self.count(priority)
-        self._held.append((now + HOLD_SECONDS, respond))
+        due_at = self._arrived_since + HOLD_SECONDS
+        if due_at <= now + _TOLERANCE_SECONDS:
+            respond(OVERLOADED)
+            return
+        self._held.append((due_at, respond))
         if len(self._held) == 1:
-            loop.call_later(HOLD_SECONDS, self._send_held, loop)
+            loop.call_later(due_at - now, self._send_held, loop)
 
     def _send_held(self, loop: asyncio.AbstractEventLoop) -> None:
         now = self._now()
@@ -174,7 +180,8 @@ class LoadShedder(Collector):
             self._unlogged = 0
 
     def _end_pass(self) -> None:
-        self._pass_since = None
+        assert self._pass_since is not None, "a pass ends after it began"
+        self._arrived_since, self._pass_since = self._pass_since, None
 
     def _once(self) -> Callable[[], None]:
         is_over = False

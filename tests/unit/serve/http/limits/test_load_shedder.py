@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headgate.serve.http.fast_path import FullResponse
-from headgate.serve.http.limits.load_shedder import OVERLOADED, LoadShedder, Priority, priority_of
+from headgate.serve.http.limits.load_shedder import HOLD_SECONDS, OVERLOADED, LoadShedder, Priority, priority_of
 
 
 class Loop:
@@ -30,12 +30,37 @@ class Loop:
     def time(self) -> float:
         return self.now
 
+    def end_pass(self) -> None:
+        run, self.soon = self.soon, []
+        for each in run:
+            each()
+
     def advance(self, seconds: float) -> None:
         self.now += seconds
         due = [run for at, run in self.later if at <= self.now]
         self.later = [each for each in self.later if each[0] > self.now]
         for run in due:
             run()
+
+
+def _run_pass(shedder: LoadShedder, loop: Loop) -> None:
+    shedder.on_data(cast("AbstractEventLoop", loop), loop.time())
+    loop.end_pass()
+
+
+def test_refusal__pass_lasted_as_long_as_the_delay__is_sent_at_once() -> None:
+    loop, sent = Loop(), list[FullResponse]()
+    shedder = LoadShedder(in_flight_max=1, now=loop.time)
+    on_loop = cast("AbstractEventLoop", loop)
+    _run_pass(shedder, loop)
+    loop.advance(HOLD_SECONDS / 2)
+
+    shedder.on_data(on_loop, loop.time())
+    loop.advance(HOLD_SECONDS / 2)
+    shedder.refuse(Priority.NORMAL, on_loop, loop.time(), sent.append)
+
+    assert sent == [OVERLOADED]
+    assert loop.later == []
 
 
 @pytest.mark.parametrize(
@@ -106,12 +131,18 @@ def test_refusal__is_sent_a_moment_later_and_states_when_to_retry() -> None:
     loop, sent = Loop(), list[FullResponse]()
     shedder = LoadShedder(in_flight_max=1, now=loop.time)
     on_loop = cast("AbstractEventLoop", loop)
+    _run_pass(shedder, loop)
 
+    shedder.on_data(on_loop, loop.time())
     shedder.refuse(Priority.LOW, on_loop, loop.time(), sent.append)
+    loop.end_pass()
     loop.advance(0.02)
+    _run_pass(shedder, loop)
+    shedder.on_data(on_loop, loop.time())
     shedder.refuse(Priority.NORMAL, on_loop, loop.time(), sent.append)
+    loop.advance(HOLD_SECONDS - 0.026)
     assert sent == []
-    loop.advance(0.021)
+    loop.advance(0.006)
     assert len(sent) == 1
     loop.advance(0.02)
 
