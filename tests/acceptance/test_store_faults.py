@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,44 @@ def test_disk__full__writes_are_507_reads_go_on_and_it_recovers_when_there_is_ro
         assert_recovers(client, server, "store full")
         assert_logged_once(server, "store_full")
         assert_drains(server)
+
+
+def _start_on_full_disk(tmp_path: Path, *, stop: signal.Signals) -> None:
+    """Stop a server, fill its disk, start it again, and make room."""
+    with small_disk(tmp_path / "disk") as disk:
+        home, ballast = disk / "home", disk / "ballast"
+        with serving(tmp_path / "first", home) as (server, client):
+            assert client.emit().is_success
+            acknowledged = client.acknowledged
+            until(lambda: (home / "headgate.reserve").exists(), "the space reserve")
+            server.signal(stop)
+            server.exit_code()
+        _fill_completely(disk, ballast)
+
+        with Server(tmp_path / "second", "--home", str(home)) as server, closing(Client(server)) as client:
+            refused = client.emit_until_refused()
+
+            assert "free" in problem_of(refused, 507, "store_full")
+            assert set(acknowledged) <= client.stored()
+            assert_serves_reads(client, "store full")
+            ballast.unlink()
+            assert_recovers(client, server, "store full")
+            # The workers that could not join at the start run now.
+            until(lambda: client.checks("/health").get("worker", "ok") == "ok", "the worker")
+            assert "Traceback" not in server.stderr
+            assert_drains(server)
+
+
+def _fill_completely(disk: Path, ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
+def test_start__disk_full__serves_reads_refuses_writes_and_recovers(stop: signal.Signals, tmp_path: Path) -> None:
+    _start_on_full_disk(tmp_path, stop=stop)
 
 
 def test_file__made_read_only__writes_are_503_and_it_recovers_when_it_is_writable(home: Path, tmp_path: Path) -> None:

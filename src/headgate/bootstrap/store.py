@@ -27,7 +27,7 @@ from headgate.durable.bus.forward_headers import HeaderFiles
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
-from headgate.errors import HeadgateError, SettingsError, StoreMovedError, TransientError
+from headgate.errors import HeadgateError, SettingsError, StoreFullError, StoreMovedError, TransientError
 from headgate.fanout import hg_map as mapping
 from headgate.fanout.background_threads import Background
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
@@ -442,16 +442,33 @@ def _open_blobs(settings: Settings) -> Blobs:
 
 
 def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> AnyStore:
+    from headgate.store.sqlite.space_reserve import SpaceReserve
     from headgate.store.sqlite.store import SqliteStore, Synchronous
 
-    return SqliteStore.open(
-        database_path(settings),
-        names=names,
-        clock=clock,
-        cursors=cursors,
-        spill=spill,
-        synchronous=Synchronous(settings.store.synchronous),
-    )
+    def open_file() -> SqliteStore:
+        return SqliteStore.open(
+            database_path(settings),
+            names=names,
+            clock=clock,
+            cursors=cursors,
+            spill=spill,
+            synchronous=Synchronous(settings.store.synchronous),
+        )
+
+    try:
+        return open_file()
+    except StoreFullError:
+        if not SpaceReserve(settings.home).release():
+            raise
+        return open_file()
+
+
+def ensure_space_reserve(settings: Settings) -> None:
+    """Create the file that a start on a full disk deletes, if it is missing and there is room. SQLite only."""
+    if settings.store.backend == "sqlite":
+        from headgate.store.sqlite.space_reserve import SpaceReserve
+
+        SpaceReserve(settings.home).ensure()
 
 
 def _open_dynamodb(

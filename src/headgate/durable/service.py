@@ -134,7 +134,7 @@ class Service:
     ) -> None:
         """Start a worker with its threads."""
         worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
-        self._threads = WorkerThreads(
+        threads = WorkerThreads(
             worker,
             self.store,
             threads_max=threads_max,
@@ -143,8 +143,9 @@ class Service:
             observer=self.notifier,
         )
         install_notes()
-        self._threads.start()
-        self.notifier.attach(self._threads)
+        threads.start()
+        self._threads = threads
+        self.notifier.attach(threads)
 
     def worker_status(self) -> WorkerStatus | None:
         """Return the status of the worker of this process, or None if there is none."""

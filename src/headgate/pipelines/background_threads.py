@@ -72,7 +72,8 @@ class PipelineLoops:
         self._wakeup.set()
         self._service.store.wake()
         for thread in self._threads:
-            thread.join(grace_seconds)
+            if thread.ident is not None:
+                thread.join(grace_seconds)
 
     def route(self) -> float:
         """Handle the next changes of the stream, and return the seconds to pause."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
+
+import structlog
 
 from headgate.bootstrap.health import OpenRegion
 from headgate.bootstrap.pipelines import OpenPipelines
-from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve
 from headgate.clock import Clock
+from headgate.errors import StoreUnavailableError
 from headgate.fanout.background_threads import Background
 from headgate.fanout.service import FanoutService
 from headgate.health.regions.agent import KEEP_SECONDS
@@ -29,6 +35,10 @@ TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
 RUNS_PRUNED_EVERY_SECONDS: Final = 3600.0
 # Interval of the heartbeats that server and watchdog exchange.
 _HEARTBEAT_SECONDS: Final = 60.0
+# Interval of attempts to start the workers while the store cannot be written.
+_LATE_START_SECONDS: Final = 1.0
+RESERVED_EVERY_SECONDS: Final = 60.0
+_log = structlog.get_logger(__name__)
 
 
 class Workers:
@@ -54,10 +64,48 @@ class Workers:
         runs_pipelines = settings.pipelines.state_machine_arn is None
         self._loops = PipelineLoops(pipelines.service, also=self._on_pipeline_tick) if runs_pipelines else None
         self._chunks: Background | None = None
+        self._stopping = threading.Event()
+        self._late_start: threading.Thread | None = None
 
-    def start(self, on_fatal: Callable[[], None]) -> None:
-        """Start all workers. `on_fatal` is called from a worker thread that cannot continue."""
-        worker, fanout = self._settings.worker, self._settings.fanout
+    def start(self, on_fatal: Callable[[], None], first: Sequence[Callable[[], None]] = ()) -> None:
+        """Start all workers, after the calls of `first`. `on_fatal` is called from a worker that cannot continue.
+
+        If the store cannot be written, what remains is started by a thread as soon as it can.
+        """
+        steps = deque[Callable[[], None]]([*first, partial(self._start_service, on_fatal)])
+        if self._loops is not None:
+            steps.append(self._loops.start)
+        steps.append(partial(self._start_chunks, on_fatal))
+        try:
+            _run_all(steps)
+        except StoreUnavailableError as exc:
+            _log.warning("workers wait for the store", action="server.start", error=exc.message)
+            self._late_start = threading.Thread(
+                target=self._start_late, args=(steps, on_fatal), name="headgate-late-start", daemon=True
+            )
+            self._late_start.start()
+
+    def _start_late(self, steps: deque[Callable[[], None]], on_fatal: Callable[[], None]) -> None:
+        while not self._stopping.wait(_LATE_START_SECONDS):
+            try:
+                _run_all(steps)
+            except StoreUnavailableError:
+                continue
+            except Exception:  # noqa: BLE001 - top of a thread: the server ends
+                _log.exception("workers cannot be started", action="server.start")
+                on_fatal()
+            else:
+                _log.warning("workers started", action="server.start")
+            return
+
+    def request_stop(self) -> None:
+        """Start no more workers. Waits for a start in progress."""
+        self._stopping.set()
+        if self._late_start is not None:
+            self._late_start.join()
+
+    def _start_service(self, on_fatal: Callable[[], None]) -> None:
+        worker = self._settings.worker
         if self._service.app.workflows or self._service.app.activity_names():
             self._service.start(
                 threads_max=worker.threads_max,
@@ -65,8 +113,9 @@ class Workers:
                 turn_seconds=worker.turn_seconds,
                 on_fatal=lambda _error: on_fatal(),
             )
-        if self._loops is not None:
-            self._loops.start()
+
+    def _start_chunks(self, on_fatal: Callable[[], None]) -> None:
+        fanout = self._settings.fanout
         self._chunks = Background(
             self._fanouts,
             processes=fanout.processes,
@@ -108,6 +157,13 @@ class Workers:
             self._pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
 
 
+def _run_all(steps: deque[Callable[[], None]]) -> None:
+    """Run the steps in order, and remove each that succeeded."""
+    while steps:
+        steps[0]()
+        steps.popleft()
+
+
 def sweepers(
     opened: OpenedStore, health: HealthService, pipelines: OpenPipelines, region: OpenRegion | None
 ) -> list[Sweeper]:
@@ -115,7 +171,13 @@ def sweepers(
     runs = Sweeper(
         "old runs", lambda limit: pipelines.retention.prune(limit=limit), interval_seconds=RUNS_PRUNED_EVERY_SECONDS
     )
-    return [*store_sweepers(opened), *_health_sweepers(health), runs, *_region_sweepers(region)]
+    return [
+        *store_sweepers(opened),
+        *_space_reserve(opened),
+        *_health_sweepers(health),
+        runs,
+        *_region_sweepers(region),
+    ]
 
 
 def store_sweepers(opened: OpenedStore) -> list[Sweeper]:
@@ -129,6 +191,17 @@ def store_sweepers(opened: OpenedStore) -> list[Sweeper]:
         interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
     )
     return [rows, blobs]
+
+
+def _space_reserve(opened: OpenedStore) -> list[Sweeper]:
+    if opened.settings.store.backend != "sqlite":
+        return []
+
+    def ensure(_limit: int) -> int:
+        ensure_space_reserve(opened.settings)
+        return 0
+
+    return [Sweeper("space reserve", ensure, interval_seconds=RESERVED_EVERY_SECONDS)]
 
 
 def _health_sweepers(health: HealthService) -> list[Sweeper]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
@@ -26,6 +27,7 @@ from headgate.bootstrap.store import (
 )
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
+from headgate.errors import StoreUnavailableError
 from headgate.fanout.service import FanoutService
 from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
@@ -53,6 +55,8 @@ class Components:
     intake: IntakeClient
     # None where only one region is configured.
     region: OpenRegion | None
+    # Writes of the start that the store has refused because of a condition. They are repeated until they succeed.
+    deferred: tuple[Callable[[], None], ...] = ()
 
 
 @contextmanager
@@ -110,9 +114,10 @@ def open_components(
             archetypes=None if project is None else project.archetypes,
         )
         # Before the first event is emitted, so that no subscriber misses it.
-        service.bus.register(list(service.app.subscriptions.values()), service.app.name)
+        first = [partial(service.bus.register, list(service.app.subscriptions.values()), service.app.name)]
         if folder is not None and project is not None:
-            apply_folder(pipelines, folder, project, actions=health.actions)
+            first.append(partial(apply_folder, pipelines, folder, project, actions=health.actions))
+        deferred = _run_or_defer(first)
         yield Components(
             store=opened,
             cache=cache,
@@ -125,4 +130,15 @@ def open_components(
             authenticator=open_authenticator(settings, clock, keys),
             intake=intake,
             region=region,
+            deferred=deferred,
         )
+
+
+def _run_or_defer(steps: Sequence[Callable[[], None]]) -> tuple[Callable[[], None], ...]:
+    """Run the steps in order, and return those that a condition of the store leaves to be run later."""
+    for place, step in enumerate(steps):
+        try:
+            step()
+        except StoreUnavailableError:
+            return tuple(steps[place:])
+    return ()

@@ -224,7 +224,7 @@ class Server:
             self._app, grace_seconds=grace_seconds, every_second=self._limits.failed_logins.flush
         )
         await grpc.start()
-        await asyncio.to_thread(self._workers.start, stop.fail)
+        await asyncio.to_thread(self._workers.start, stop.fail, self._components.deferred)
         # After the workers have joined: a sweep may find damage, which makes the store read-only.
         for sweeper in self._sweepers:
             sweeper.start()
@@ -260,6 +260,7 @@ class Server:
     async def _drain(self, grpc: GrpcServer, grace_seconds: float) -> None:
         for sweeper in self._sweepers:
             sweeper.request_stop()
+        await asyncio.to_thread(self._workers.request_stop)
         _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
         await asyncio.gather(
             self._http.drain(),
@@ -349,7 +350,11 @@ class Server:
 
     def _write_address(self) -> None:
         """Write the server's URL to the home folder, for CLI commands."""
-        (self._settings.home / ADDRESS_FILE).write_text(f'{{"http": "{self._url()}"}}\n')
+        try:
+            (self._settings.home / ADDRESS_FILE).write_text(f'{{"http": "{self._url()}"}}\n')
+        except OSError as exc:
+            # The disk is full or read-only. Commands need --url until the next start.
+            _log.warning("address not written", action="server.start", file=ADDRESS_FILE, error=exc.strerror)
 
     def _url(self) -> str:
         return f"{'http' if self._tls is None else 'https'}://{self._http.address}"
