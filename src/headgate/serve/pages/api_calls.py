@@ -106,7 +106,7 @@ class ApiCaller:
         answer = operation.run(Call(parameters, arguments, sent, {}, b"", principal))
         assert isinstance(answer, Answer)
         # With every field, so that templates need no existence checks.
-        return msgspec.to_builtins(complete(answer.body))
+        return msgspec.to_builtins(complete(answer.body), enc_hook=_decoded)
 
     def section(
         self,
@@ -134,6 +134,13 @@ class ApiCaller:
             if token is None or len(items) >= most:
                 break
         return Listed(items[:most], token is not None or len(items) > most)
+
+
+def _decoded(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Decode a user's value, which answers hold as raw JSON."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise NotImplementedError(f"{type(value)}: not a part of an answer")
 
 
 def convert(query: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - an instance of `kind`

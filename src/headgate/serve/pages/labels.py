@@ -29,6 +29,14 @@ def span(seconds: float) -> str:
     return f"{days} d {hours} h" if hours and days < 10 else f"{days} d"
 
 
+def duration_ms(milliseconds_taken: float) -> str:
+    """Return a duration to the millisecond if it is short, else in its two largest units."""
+    if milliseconds_taken < 1_000:
+        return f"{milliseconds_taken:.0f} ms"
+    seconds = milliseconds_taken / 1000
+    return f"{seconds:.1f} s" if seconds < _MINUTE else span(seconds)
+
+
 def ago(at: str, now_ms: int) -> str:
     """Return a time relative to now."""
     seconds = (now_ms - milliseconds(at)) / 1000

@@ -23,6 +23,7 @@ from headgate.serve.runtime.watch_hub import WatchHub
 
 PATH: Final = "/ui"
 ALL_PIPELINES: Final = "pipelines"
+ALL_WORK: Final = "work"
 _TYPES: Final = "headgate.*"
 # Permission required to be notified of each kind of change.
 _KINDS: Final[Mapping[str, Permission]] = {
@@ -36,6 +37,7 @@ _RUN: Final = "run"
 _POLL_SECONDS: Final = 1.0
 # Minimum time between refreshes of a page.
 _PAUSE_SECONDS: Final = 0.5
+_WORK_PAUSE_SECONDS: Final = 0.9
 
 
 def changes_of(**subject: str) -> str:
@@ -44,11 +46,15 @@ def changes_of(**subject: str) -> str:
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """Subject of a page: one dataset, one pipeline, all pipelines, or everything."""
+    """Subject of a page: one dataset, one pipeline, all pipelines, everything of health and pipelines, or work.
+
+    Executions and fan-outs change with every commit and publish few events, so that pages of work follow commits.
+    """
 
     dataset_urn: str | None = None
     pipeline_id: str | None = None
     is_of_pipelines: bool = False
+    is_of_work: bool = False
 
 
 class PageChanges:
@@ -69,16 +75,21 @@ class PageChanges:
         ends_at, sent_at = loop.time() + sse.STREAM_SECONDS_MAX, loop.time()
         # From here on no change is missed: the page refreshes once on this message.
         yield sse.OPENING + sse.message("ready", {})
+        generation = await self._pool.run(self._health.store.generation)
         try:
             while not self._watches.is_stopping and loop.time() < ends_at:
-                kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
+                if subject.is_of_work:
+                    before, generation = generation, await self._pool.run(self._health.store.generation)
+                    kinds = ["work"] if generation != before else []
+                else:
+                    kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
                 if kinds:
                     yield sse.message("changed", {"kinds": kinds})
                     sent_at = loop.time()
                 elif loop.time() - sent_at >= sse.ALIVE_SECONDS:
                     yield sse.ALIVE
                     sent_at = loop.time()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_WORK_PAUSE_SECONDS if subject.is_of_work else _PAUSE_SECONDS)
                 await self._watches.committed(_POLL_SECONDS)
         except HeadgateError:
             return

@@ -10,6 +10,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
+from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
@@ -31,9 +32,12 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "ago": _ago,
         "clock_time": _clock_time,
         "stamp": labels.stamp,
+        "instant": instant,
         "number": labels.number,
         "span": labels.span,
         "compact": labels.compact,
+        "duration_ms": labels.duration_ms,
+        "lasted": lambda pair: labels.duration_ms(milliseconds(pair[1]) - milliseconds(pair[0])),
         "segment": segment,
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,

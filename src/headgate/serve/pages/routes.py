@@ -26,10 +26,11 @@ from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import board, datasets, incidents, pipelines, run
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
-from headgate.serve.pages.live_updates import ALL_PIPELINES, PATH, PageChanges, Subject
+from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import navigation
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.search import Hits, search
+from headgate.serve.pages.work import executions, fanouts
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -43,6 +44,8 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *incidents.PAGES,
     *pipelines.PAGES,
     *run.PAGES,
+    *executions.PAGES,
+    *fanouts.PAGES,
 )
 _ADDRESSES: Final = frozenset(PATH + each.path for each in PAGES)
 # Sent by the page script to request only the page content.
@@ -95,6 +98,9 @@ def page_routes(
             principal = require(principal_of(request.scope), Permission.PIPELINE_READ)
             subject = Subject(pipeline_id=pipeline_id, is_of_pipelines=True)
             return sse.stream(changes.messages(principal, subject))
+        if request.query_params.get("of") == ALL_WORK:
+            principal = require(principal_of(request.scope), Permission.EXECUTION_READ)
+            return sse.stream(changes.messages(principal, Subject(is_of_work=True)))
         named = request.query_params.get("dataset_urn") or None
         urn = None if named is None else await pool.run(lambda: health.registered(urns.dataset_urn(named)))
         principal = require(principal_of(request.scope), Permission.DATASET_READ, urn)

@@ -6,10 +6,11 @@ const dialog = document.getElementById("dialog");
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]");
-  if (button && !button.disabled) open(JSON.parse(button.dataset.action));
+  if (button && !button.disabled) openAction(JSON.parse(button.dataset.action));
 });
 
-function open(action) {
+/** Open the dialog of an action. */
+export function openAction(action) {
   const inputs = action.fields.map(input);
   const command = el("code");
   const problem = el("p", { class: "problem", role: "alert", hidden: true });

@@ -2,7 +2,8 @@
 //
 // data-src: address that returns {"states": ["DONE", ...], "ids": [chunk id, ...], "cells": base64 of one state number a
 //   chunk, "durations": base64 of one little-endian uint32 of milliseconds a chunk}
-// data-version: changes when the cells have changed. A selected range is reported as the event "headgate:selected".
+// data-version: changes when the cells have changed. data-page: the address below which each chunk has its page.
+import { openAction } from "./actions.js";
 import { el } from "./dom.js";
 import { lasted } from "./gantt.js";
 
@@ -130,8 +131,24 @@ class Heatmap extends HTMLElement {
     this.begun = undefined;
     this.range = first === last ? null : [first, last];
     this.draw();
-    const detail = { ids: this.ids.slice(first, last + 1), states: [...this.cells.slice(first, last + 1)].map((each) => this.states[each]) };
-    this.dispatchEvent(new CustomEvent("headgate:selected", { bubbles: true, detail }));
+    if (first === last) location.href = this.dataset.page + encodeURIComponent(this.ids[first]);
+    else this.redrive(this.ids.slice(first, last + 1));
+  }
+
+  redrive(ids) {
+    const address = this.dataset.src.replace(/\/cells$/, "/redrive");
+    openAction({
+      method: "POST",
+      path: address,
+      body: { chunk_ids: ids },
+      fields: [{ name: "reason", label: "Reason", kind: "text", value: "", is_required: true, choices: [], hint: "Recorded in the audit log." }],
+      title: "Redrive the selection",
+      sentence: `Queues those of the ${ids.length.toLocaleString("en")} selected chunks again that have failed.`,
+      cli: `headgate fanout redrive ${decodeURIComponent(address.split("/").at(-2))} ${ids.slice(0, 3).join(" ")}${ids.length > 3 ? " …" : ""} --reason {reason}`,
+      tone: "primary",
+      ifMatch: "",
+      done: "The failed chunks of the selection are queued again.",
+    });
   }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
@@ -35,6 +37,7 @@ from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name, Pa
 from headgate.serve.runtime.chained_pages import Fetch, chained_page
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
+_UINT32_MAX: Final = 2**32 - 1
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
 LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 Token = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -83,6 +86,19 @@ class LetterPage(Struct, frozen=True):
 
     dead_letters: list[LetterView]
     cursor: str | None = None
+
+
+class CellsView(Struct, frozen=True):
+    """All chunks of the main lane in item order, for a heat map.
+
+    `cells` has the number of the disposition in `states`, a byte a chunk, and `durations` the milliseconds of the last
+    attempt, four bytes a chunk, little-endian; both as base64.
+    """
+
+    ids: list[str]
+    states: list[Disposition]
+    cells: bytes
+    durations: bytes
 
 
 class StartChunk(Struct, forbid_unknown_fields=True):
@@ -175,6 +191,7 @@ class FanoutChunks:
         one = f"{run}/chunks/{{chunk_id}}"
         return [
             Operation("GET", f"{run}/chunks", "List chunks", self.ls, {200: ChunkPage}, query=ChunkQuery),
+            Operation("GET", f"{run}/cells", "Show the state of every chunk", self.cells, {200: CellsView}),
             Operation("GET", one, "Show a chunk and its attempts", self.show, {200: ChunkDetail}),
             Operation("GET", f"{run}/stuck", "List stuck chunks", self.stuck, {200: StuckList}, query=StuckQuery),
             Operation("GET", f"{run}/failures", "List failures", self.failures, {200: ChunkPage}, query=FailureQuery),
@@ -201,6 +218,19 @@ class FanoutChunks:
         lane = (asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))
         found, cursor = chained_page([lane], asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
+
+    def cells(self, call: Call[None, NoQuery]) -> Answer:
+        fanout = self._queries.fanout(call.path["id"])
+        states = list(Disposition)
+        numbers = {state: number for number, state in enumerate(states)}
+        ids, cells, durations = list[str](), bytearray(), array("I")
+        for chunk in self._queries.every_chunk(fanout.run_id):
+            ids.append(chunk.chunk_id)
+            cells.append(numbers[chunk.disposition])
+            durations.append(min(chunk.duration_ms or 0, _UINT32_MAX))
+        if sys.byteorder == "big":
+            durations.byteswap()
+        return Answer(CellsView(ids, states, bytes(cells), durations.tobytes()))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         chunk = self._queries.chunk(call.path["id"], call.path["chunk_id"])

@@ -26,9 +26,11 @@ Text = Annotated[str, Meta(max_length=16_384)]
 
 
 def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
-    """Return a response with every field of its structs, defaults included."""
+    """Return a response with every field of its structs, defaults and tags included."""
     if isinstance(value, Struct):
-        return {name: complete(getattr(value, name)) for name in value.__struct_fields__}
+        config = value.__struct_config__
+        tag = {} if config.tag_field is None else {config.tag_field: config.tag}
+        return tag | {name: complete(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
         return [complete(each) for each in value]
     if isinstance(value, dict):

@@ -1,0 +1,1 @@
+"""Pages of work: executions, state machines, schedules, fan-outs and workers."""

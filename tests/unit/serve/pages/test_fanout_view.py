@@ -1,0 +1,43 @@
+"""Fan-out page: the parts of its bar sum to the whole, and its sentence states what is the matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.serve.pages.work.fanouts import buckets, sentence
+
+
+def fanout(status: str, *, completed: int = 0, failed: int = 0, total: int = 10, **more: Any) -> dict[str, Any]:
+    chunks = {"completed": completed, "failed": failed, "total": total}
+    return {"status": status, "chunks": chunks, "counts": {"running": 2}, "split_error": None, "paused_at": None,
+            "stall": None, **more}  # fmt: skip
+
+
+def test_buckets__all_states__sum_to_the_width_in_order() -> None:
+    bars = buckets({"done": 5, "dead": 2, "running": 1, "queued": 2}, 10)
+
+    assert [each.name for each in bars] == ["done", "dead", "running", "queued"]
+    assert sum(each.width for each in bars) == pytest.approx(1000)
+    assert [each.x for each in bars] == [0, 500, 700, 800]
+
+
+def test_buckets__nothing_split_yet__is_empty() -> None:
+    assert buckets({}, 0) == []
+
+
+def test_sentence__some_failed__names_the_remedy() -> None:
+    said = sentence(fanout("PARTIAL", completed=8, failed=2))
+
+    assert said == "2 of 10 chunks failed. Fix the cause, then redrive them."
+
+
+def test_sentence__running_and_paused__says_both() -> None:
+    said = sentence(fanout("RUNNING", completed=3, paused_at="2026-01-01T00:00:00Z"))
+
+    assert said == "It is paused; 3 of 10 chunks are done, 2 running."
+
+
+def test_sentence__the_split_failed__says_why() -> None:
+    assert sentence(fanout("SPLITTING", split_error="no such file")) == "The split failed: no such file"
