@@ -49,8 +49,8 @@ class AttentionList(Struct, frozen=True, kw_only=True):
 
     @property
     def suspects(self) -> list[str]:
-        """The pipelines to check first, without duplicates."""
-        return list(dict.fromkeys((*self.controlled, *self.missed, *self.stuck, *self.held)))
+        """The pipelines to check, known problems first. A waiting one may be late, or held by a gate."""
+        return list(dict.fromkeys((*self.controlled, *self.missed, *self.stuck, *self.held, *self.waiting)))
 
 
 def attention_list(pipelines: PipelineService) -> AttentionList:

@@ -13,11 +13,12 @@ from msgspec import Struct
 from headgate.errors import HeadgateError
 from headgate.health.model.timestamps import instant
 from headgate.pipelines.definition.model import Period, Pipeline
-from headgate.pipelines.enums import Cause, ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.enums import Cause, ControlState, ExpectationVerdict, RunStatus, Verdict
 from headgate.pipelines.overview.attention import AttentionList
 from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation, evaluation_of
 from headgate.pipelines.readiness.explain import Explanation, PeriodSnapshot, PeriodState, why
 from headgate.pipelines.row_codec import struct_of
+from headgate.pipelines.rules.compiler import RuleKind
 from headgate.pipelines.runs.controls import Control, control_key, control_of
 from headgate.pipelines.runs.locks import Lock, evaluation_key, lock_row_key
 from headgate.pipelines.runs.rows import RunLog, Slot, run_log_of
@@ -49,7 +50,10 @@ class PipelineState(enum.StrEnum):
     # A deadline has passed before completion.
     LATE = "late"
     STUCK = "stuck"
+    # By an operator, or by the gate of a dataset.
     HELD = "held"
+    # A period was due and never ran, although a later one is done.
+    MISSED = "missed"
     PAUSED = "paused"
     WAITING = "waiting"
     RUNNING = "running"
@@ -173,12 +177,11 @@ class PipelineStatusReader:
     def _select(self, defined: DefinedPipeline, logs: list[RunLog], control: Control, periods: int) -> _SelectedPeriod:
         pipeline = defined.pipeline
         tables = _timetables(pipeline, self._calendars)
-        missed = [
-            slot for slot in self._attention.missed.get(pipeline.id, ()) if _is_open(slot, self._log(slot, logs), logs)
-        ]
+        missed = [slot for slot in self._attention.missed.get(pipeline.id, ()) if _is_open(self._log(slot, logs))]
+        overdue = [slot for slot in missed if not _is_later_done(slot, logs)]
         current = [Slot(pipeline.id, table.schedule_id, table.date_of(self._now)) for table in tables]
         failed = _failed(logs, control)
-        slot = _slot(failed, missed, logs, current or [Slot(pipeline.id, "", "")])
+        slot = _slot(failed, overdue, missed, logs, current or [Slot(pipeline.id, "", "")])
         log = self._log(slot, logs)
         timetable = next((each for each in tables if each.schedule_id == slot.schedule_id), None)
         return _SelectedPeriod(
@@ -193,7 +196,7 @@ class PipelineStatusReader:
             missed=missed,
             next_due=_next_due(pipeline, tables, self._now),
             is_failed=failed is not None,
-            is_missed=slot in missed,
+            is_overdue=slot in overdue,
             is_expected=slot in missed or _is_expected(log, timetable, slot.date, defined.at),
         )
 
@@ -215,7 +218,8 @@ class _SelectedPeriod(Struct, frozen=True, kw_only=True):
     missed: Sequence[Slot]
     next_due: str | None
     is_failed: bool
-    is_missed: bool
+    # Whether it was missed, and no later period is done.
+    is_overdue: bool
     # Whether it runs by schedule rather than on request: only then its deadline applies.
     is_expected: bool
 
@@ -237,12 +241,13 @@ class _SelectedPeriod(Struct, frozen=True, kw_only=True):
         is_judged = self.is_expected and not self.due.excluded
         sla = _sla(self.timetable, self.slot.date, self.log, now) if is_judged else None
         now_ms = int(now.timestamp() * 1000)
-        state = self._state(explanation.state, sla, now_ms, attention)
+        is_gated = self._is_gated(evaluation)
+        state = self._state(explanation.state, sla, now_ms, attention, is_gated=is_gated)
         return PipelineStatus(
             pipeline=self.pipeline,
             state=state,
             slot=self.slot,
-            sentence=self._sentence(explanation),
+            sentence=self._sentence(explanation, state),
             periods=self.periods,
             logs=self.logs,
             missed=self.missed,
@@ -250,35 +255,53 @@ class _SelectedPeriod(Struct, frozen=True, kw_only=True):
             sla=sla,
             next_due=self.next_due,
             log=self.log,
-            also=tuple(each for each in self._also(now_ms) if each is not state),
+            also=tuple(each for each in self._also(now_ms, is_gated=is_gated) if each is not state),
         )
 
-    def _sentence(self, explanation: Explanation) -> str:
+    def _is_gated(self, evaluation: StoredEvaluation | None) -> bool:
+        """Whether the run waits for a dataset that may not be read."""
+        if evaluation is None or self.log is None or not self.log.is_live or self.log.status is not RunStatus.PENDING:
+            return False
+        blocking = (each for each in evaluation.evaluation.counted if each.verdict is not Verdict.PASS)
+        leaves = (leaf for result in blocking for leaf in result.walk())
+        return any(leaf.kind is RuleKind.DATASET and leaf.verdict is Verdict.FAIL for leaf in leaves)
+
+    def _sentence(self, explanation: Explanation, state: PipelineState) -> str:
+        if state is PipelineState.MISSED:
+            count = len(self.missed)
+            which = "1 period was missed" if count == 1 else f"{count} periods were missed, the last"
+            return f"{which}: {max(slot.date for slot in self.missed)}; run it with a backfill, or skip it"
         if explanation.state is PeriodState.UNASKED and self.due.due_at_ms is not None and not self.is_expected:
             return f"{self.slot.date} was due before the current definition; it has not started"
         return explanation.sentence.removeprefix(f"{self.slot.pipeline_id} of ")
 
-    def _also(self, now_ms: int) -> Iterator[PipelineState]:
-        if self.log is not None and self.log.hold is not None:
+    def _also(self, now_ms: int, *, is_gated: bool) -> Iterator[PipelineState]:
+        if is_gated or (self.log is not None and self.log.hold is not None):
             yield PipelineState.HELD
+        if self.missed and not self.is_overdue:
+            yield PipelineState.MISSED
         if self.control.state_at(now_ms) is ControlState.PAUSED:
             yield PipelineState.PAUSED
 
     def _state(
-        self, standing: PeriodState, sla: SlaStatus | None, now_ms: int, attention: AttentionList
+        self, standing: PeriodState, sla: SlaStatus | None, now_ms: int, attention: AttentionList, *, is_gated: bool
     ) -> PipelineState:
         log, control = self.log, self.control.state_at(now_ms)
         is_over = log is not None and (log.status.is_done or log.status.is_terminal)
-        is_breached = sla is not None and sla.state is SlaState.BREACHED and not is_over
+        # The deadline of a missed period is not the question once a later one is done.
+        is_old = self.slot in self.missed and not self.is_overdue
+        is_breached = sla is not None and sla.state is SlaState.BREACHED and not is_over and not is_old
         is_stuck = log is not None and log.is_live and log.run_id in attention.stuck_runs
-        is_unasked = standing is PeriodState.UNASKED and self.due.due_at_ms is not None and self.is_expected
+        is_due = self.due.due_at_ms is not None and self.is_expected and not is_old
+        is_unasked = standing is PeriodState.UNASKED and is_due
         candidates = (
             (control is ControlState.TRIPPED, PipelineState.STOPPED),
             (self.is_failed, PipelineState.FAILED),
-            (self.is_missed or is_breached, PipelineState.LATE),
+            (self.is_overdue or is_breached, PipelineState.LATE),
             # Due, but never requested: its initiator failed.
             (is_stuck or is_unasked, PipelineState.STUCK),
-            (standing is PeriodState.HELD, PipelineState.HELD),
+            (standing is PeriodState.HELD or is_gated, PipelineState.HELD),
+            (bool(self.missed), PipelineState.MISSED),
             (control is ControlState.PAUSED, PipelineState.PAUSED),
             (log is not None and log.is_live and log.status is RunStatus.PENDING, PipelineState.WAITING),
             (log is not None and log.is_live, PipelineState.RUNNING),
@@ -286,12 +309,15 @@ class _SelectedPeriod(Struct, frozen=True, kw_only=True):
         return next((state for applies, state in candidates if applies), PipelineState.HEALTHY)
 
 
-def _is_open(slot: Slot, log: RunLog | None, logs: Sequence[RunLog]) -> bool:
-    """Whether a missed period is still relevant: not finished, and no later period of its schedule is done."""
-    if log is not None and (log.status.is_done or log.status.is_terminal):
-        return False
+def _is_open(log: RunLog | None) -> bool:
+    """Whether a missed period is not finished yet: neither run, nor skipped or marked as done."""
+    return log is None or not (log.status.is_done or log.status.is_terminal)
+
+
+def _is_later_done(slot: Slot, logs: Sequence[RunLog]) -> bool:
+    """Whether a later period of the same schedule is done."""
     later = (each for each in logs if each.schedule_id == slot.schedule_id and each.date > slot.date)
-    return not any(each.status.is_done for each in later)
+    return any(each.status.is_done for each in later)
 
 
 def _is_expected(log: RunLog | None, timetable: Timetable | None, date: str, defined_at: str) -> bool:
@@ -315,15 +341,21 @@ def _failed(logs: Sequence[RunLog], control: Control) -> RunLog | None:
     return failed[0] if failed and failed[0] is logs[0] else None
 
 
-def _slot(failed: RunLog | None, missed: Sequence[Slot], logs: Sequence[RunLog], current: Sequence[Slot]) -> Slot:
-    """Return the most relevant period: failed, missed, held, running, or else the current one."""
+def _slot(
+    failed: RunLog | None,
+    overdue: Sequence[Slot],
+    missed: Sequence[Slot],
+    logs: Sequence[RunLog],
+    current: Sequence[Slot],
+) -> Slot:
+    """Return the most relevant period: failed, overdue, held, running, missed, or else the current one."""
     if failed is not None:
         return failed.slot
-    if missed:
-        return max(missed, key=lambda slot: slot.date)
+    if overdue:
+        return max(overdue, key=lambda slot: slot.date)
     running = [log.slot for log in logs if log.is_live]
     held = (log.slot for log in logs if log.hold is not None)
-    return next(chain(held, running, current))
+    return next(chain(held, running, sorted(missed, key=lambda slot: slot.date, reverse=True), current))
 
 
 def _timetables(pipeline: Pipeline, calendars: Calendars) -> list[Timetable]:

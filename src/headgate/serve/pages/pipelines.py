@@ -45,6 +45,7 @@ class PipelineCounts(Struct, frozen=True, kw_only=True):
     late: int
     stuck: int
     held: int
+    missed: int
     paused: int
     has_more: bool
 
@@ -56,6 +57,7 @@ class PipelineCounts(Struct, frozen=True, kw_only=True):
             (PipelineState.LATE, self.late, "past their deadline"),
             (PipelineState.STUCK, self.stuck, "stuck"),
             (PipelineState.HELD, self.held, "held"),
+            (PipelineState.MISSED, self.missed, "with missed periods"),
             (PipelineState.PAUSED, self.paused, "paused"),
         )
         return [(state.value, number, label) for state, number, label in counts if number]
@@ -112,12 +114,9 @@ def pipeline_list(api: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
     token = query.get("page_token")
     found, bad, following = _listed(api, filters, token)
     attention = attention_list(pipelines)
-    reader = PipelineStatusReader(pipelines, attention)
     # Only the first page shows the pipelines that need attention.
-    read = [] if token else _suspects(pipelines, attention, filters)
-    suspects = [each for each in read if _fits(each.pipeline, filters)]
-    known = {each.pipeline.id for each in suspects}
-    rows = reader.statuses([*suspects, *(each for each in found if each.pipeline.id not in known)])
+    read = [] if token else _suspects(pipelines, attention)
+    rows = _statuses(pipelines, attention, [each for each in read if _fits(each.pipeline, filters)], found)
     wanted = sorted((row for row in rows if filters["status"] in ("", row.state)), key=lambda row: row.urgency)
     troubled = [row for row in wanted if row.state.needs_attention]
     return PipelineList(
@@ -132,18 +131,22 @@ def pipeline_list(api: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
 
 
 def pipeline_counts(api: ApiCaller) -> PipelineCounts | None:
-    """Return the counts, or None if there are no pipelines. Raises as the API operation."""
+    """Return the counts over what the first page of the list shows, or None if there are no pipelines.
+
+    Raises as the API operation.
+    """
     if api.pipelines is None or not api.call("GET /pipelines", query={"limit": 1})["pipelines"]:
         return None
     attention = attention_list(api.pipelines)
-    suspects = _defined(api.pipelines, attention.suspects[:ATTENTION_MAX])
-    rows = PipelineStatusReader(api.pipelines, attention).statuses(suspects)
+    listed, _, _ = _listed(api, dict.fromkeys(FILTERS, ""), None)
+    rows = _statuses(api.pipelines, attention, _suspects(api.pipelines, attention), listed)
     found = Counter(row.state for row in rows)
     return PipelineCounts(
         failed=found[PipelineState.FAILED] + found[PipelineState.STOPPED],
         late=found[PipelineState.LATE],
         stuck=found[PipelineState.STUCK],
         held=found[PipelineState.HELD],
+        missed=found[PipelineState.MISSED],
         paused=found[PipelineState.PAUSED],
         has_more=len(attention.suspects) > ATTENTION_MAX,
     )
@@ -156,15 +159,21 @@ def served(api: ApiCaller) -> PipelineService:
     return api.pipelines
 
 
-def _suspects(
-    pipelines: PipelineService, attention: AttentionList, filters: Mapping[str, str]
-) -> list[DefinedPipeline]:
-    also = attention.waiting if filters["status"] == PipelineState.WAITING else ()
-    return _defined(pipelines, list(dict.fromkeys((*attention.suspects, *also)))[:ATTENTION_MAX])
+def _suspects(pipelines: PipelineService, attention: AttentionList) -> list[DefinedPipeline]:
+    found = stored(pipelines, attention.suspects[:ATTENTION_MAX])
+    return [DefinedPipeline(each.pipeline, each.at) for each in found]
 
 
-def _defined(pipelines: PipelineService, ids: Sequence[str]) -> list[DefinedPipeline]:
-    return [DefinedPipeline(each.pipeline, each.at) for each in stored(pipelines, ids)]
+def _statuses(
+    pipelines: PipelineService,
+    attention: AttentionList,
+    suspects: Sequence[DefinedPipeline],
+    listed: Sequence[DefinedPipeline],
+) -> list[PipelineStatus]:
+    """Return the statuses of suspects and of a page of the list, each pipeline once: for the list and for the board."""
+    known = {each.pipeline.id for each in suspects}
+    others = [each for each in listed if each.pipeline.id not in known]
+    return PipelineStatusReader(pipelines, attention).statuses([*suspects, *others])
 
 
 def _listed(

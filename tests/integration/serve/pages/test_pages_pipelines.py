@@ -18,11 +18,22 @@ import pytest
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.durable.model.duration import from_json_type
-from headgate.pipelines.definition.model import Pipeline
-from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.definition.model import Pipeline, Rule
+from headgate.pipelines.enums import (
+    Cause,
+    ExpectationKind,
+    ExpectationVerdict,
+    FailureCategory,
+    JobEvent,
+    RunStatus,
+    Verdict,
+)
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.overview.status import sla_status
 from headgate.pipelines.readiness.evaluation_log import Outlook
+from headgate.pipelines.rules.facts import DatasetFact, Facts
+from headgate.pipelines.rules.readiness import readiness_of
+from headgate.pipelines.rules.rules import compile_rules, evaluate
 from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.schedule.sla import SlaMoments
@@ -173,7 +184,7 @@ def test_list__each_row__says_why_in_a_sentence_with_its_deadline_and_what_is_ne
     said = text_of(page)
 
     for fact in (
-        "2026-01-16 failed at 06:32, attempt 1 (PERMANENT): disk full",
+        "2026-01-16 failed at 06:32 UTC, attempt 1 (PERMANENT): disk full",
         "0 of 1 rules hold; landed is missing",
         "local holds it since 06:",
         "paused the pipeline at 06:",
@@ -210,6 +221,18 @@ def test_list__nothing_matches_or_there_are_none__says_what_to_do(troubled: Pipe
     assert "headgate init shop" in said
 
 
+def test_list__a_pipeline_of_another_time_zone__has_one_labelled_zone_in_its_row(site: PipelineSite) -> None:
+    site.define("berlin", timezone="Europe/Berlin")
+    site.clock.advance(19.2 * 3600)
+    site.fail("berlin")
+    (row,) = [each for each in site.page("/ui/pipelines").split("<tr>\n")[1:] if "berlin" in each]
+    shown = re.sub(r'datetime="[^"]*"', "", row)
+
+    # The title of the cell, the sentence, the deadline and the title of the next due time.
+    assert re.findall(r"[0-9]{2}:[0-9]{2}(?::[0-9]{2})?([ A-Z]*)", shown) == [" CET"] * 5
+    assert "UTC" not in shown
+
+
 def test_list__due_before_it_was_defined__is_nobodys_fault(site: PipelineSite) -> None:
     # Ten in the morning: its slot at six and its deadline at eight have passed.
     site.define("fresh")
@@ -229,7 +252,7 @@ def test_list__breaker_opens__is_stopped_and_reported_on_the_board(site: Pipelin
     assert "FAILED 1 failed" in text_of(site.page("/ui"))
 
 
-def test_list__succeeds_after_a_failure_or_a_miss__is_well_again(site: PipelineSite) -> None:
+def test_list__succeeds_after_a_failure_or_a_late_run__is_healthy_again(site: PipelineSite) -> None:
     site.define("p-well")
     site.define("p-late")
     site.clock.advance(86_400)
@@ -237,9 +260,56 @@ def test_list__succeeds_after_a_failure_or_a_miss__is_well_again(site: PipelineS
     site.miss("p-late", YESTERDAY)
     assert [state for _, state in site.states()] == ["FAILED", "LATE"]
     site.succeed("p-well")
+    site.succeed("p-late", YESTERDAY)
     site.succeed("p-late")
 
     assert [state for _, state in site.states()] == ["HEALTHY", "HEALTHY"]
+
+
+def test_list__a_period_was_missed_and_a_later_one_is_done__stays_visible_until_it_is_run(site: PipelineSite) -> None:
+    site.define("gap")
+    site.clock.advance(86_400)
+    site.miss("gap", "2026-01-14")
+    site.miss("gap", YESTERDAY)
+    site.succeed("gap")
+    page = site.page("/ui/pipelines")
+
+    assert site.states() == [("gap", "MISSED")]
+    assert f"2 periods were missed, the last: {YESTERDAY}" in text_of(page)
+    assert page.count('<rect class="missed"') == 2
+    assert "MISSED 1 with missed periods" in text_of(site.page("/ui"))
+    assert site.page("/ui/pipelines/gap").count('class="missed"') == 2
+
+    site.begin("gap", "2026-01-17")
+    assert site.states() == [("gap", "MISSED")]
+    site.succeed("gap", "2026-01-14")
+    done(site.post(f"/pipelines/gap/periods/{YESTERDAY}/skip", {"reason": "no data that day"}), 200)
+    assert site.states() == [("gap", "WAITING")]
+
+
+def test_board__a_run_waits_beyond_its_deadline_without_a_verdict__is_late_as_in_the_list(site: PipelineSite) -> None:
+    site.define("transform")
+    site.clock.advance(86_400)
+    site.evaluate(site.begin("transform"))
+    site.clock.advance(86_400)
+
+    assert site.states() == [("transform", "LATE")]
+    assert "LATE 1 past their deadline" in text_of(site.page("/ui"))
+
+
+def test_board__a_gate_holds_a_run_without_a_deadline__is_held_there_and_in_the_list(site: PipelineSite) -> None:
+    site.define("reader", readiness={"rules": [{"dataset": "urn:dp:orders"}]}, sla=None)
+    site.clock.advance(86_400)
+    run = site.begin("reader")
+    blocked = DatasetFact(verdict=Verdict.FAIL, reason="FRESHNESS is CRITICAL")
+    compiled = compile_rules([Rule(dataset="urn:dp:orders")])
+    evaluation = evaluate(compiled, Facts(datasets={"urn:dp:orders": blocked}), site.clock.now())
+    verdict = readiness_of(evaluation, {}, site.known.at("reader", 1))
+    stored = site.evaluations.put(run.slot, evaluation, verdict, outlook=Outlook(run_id=run.run_id))
+    site.stores.runs.change(run, evaluation_id=stored.evaluation_id)
+
+    assert site.states() == [("reader", "HELD")]
+    assert "HELD 1 held" in text_of(site.page("/ui"))
 
 
 def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
