@@ -42,8 +42,8 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 
 def short(moment: str | None) -> str:
-    """Return a timestamp to the second, without its zone."""
-    return "" if not moment else f"{moment[:10]} {moment[11:19]}"
+    """Return a timestamp to the second, in UTC."""
+    return "" if not moment else f"{moment[:10]} {moment[11:19]}Z"
 
 
 def _text(value: object) -> str:

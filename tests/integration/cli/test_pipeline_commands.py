@@ -208,10 +208,10 @@ def test_why__waiting_then_running_then_done__is_a_sentence_and_what_was_looked_
     done = silver.said("why", "silver")
 
     first, *tree = waiting.splitlines()
-    assert first.startswith(f"silver of {TODAY} has not started: 0 of 1 rules hold; orders is missing since 17:06")
+    assert first.startswith(f"silver of {TODAY} has not started: 0 of 1 rules hold; orders is missing since 17:06 CEST")
     assert any(line.startswith("    [UNKNOWN] orders") for line in tree)
-    assert running.startswith(f"silver of {TODAY} is running since 17:06, attempt 1 (run_")
-    assert done.startswith(f"silver of {TODAY} is done since 17:07, by run_")
+    assert running.startswith(f"silver of {TODAY} is running since 17:06 CEST, attempt 1 (run_")
+    assert done.startswith(f"silver of {TODAY} is done since 17:07 CEST, by run_")
 
 
 def test_why__never_asked_for__says_what_it_waits_for(silver: Site) -> None:
@@ -411,7 +411,7 @@ def test_period__held_and_approved__goes_on(silver: Site) -> None:
     silver.said("sensor", "push", "silver", "orders", "--data", '{"count": 12}')
     silver.said("sensor", "push", "silver", "landed", "--data", f'{{"date": "{TODAY}"}}')
     silver.api.settle()
-    assert "local holds it since 17:06" in silver.said("why", "silver", "--date", TODAY)
+    assert "local holds it since 17:06 CEST" in silver.said("why", "silver", "--date", TODAY)
     assert silver.api.jobs.started == []
 
     said = silver.said("period", "approve", "silver", TODAY, "--reason", "fine", "--schedule", "stream")

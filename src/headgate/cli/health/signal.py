@@ -58,7 +58,7 @@ def show(
             **facts,
             "metrics": compact(found["metrics"]),
             "top_producer": None if found["top_producer"] is None else compact(found["top_producer"]),
-            "changed": ago(found["state_changed_at"]),
+            "since": ago(found["detected_at"] or found["state_changed_at"]),
             "updated": ago(found["last_updated"]),
             "note": stale_text(found),
         }
@@ -180,6 +180,13 @@ def volume(
     show_table(("HOUR", "EVENTS", "WINDOWS", ""), rows, nothing=f"no counts in {days} days")
 
 
+def window_text(signal: Mapping[str, Any]) -> str:
+    """Return the window that a signal describes, in UTC."""
+    start, end = signal["window_start"], signal["window_end"]
+    until = end[11:16] if start[:10] == end[:10] else f"{end[:10]} {end[11:16]}"
+    return f"{start[:10]} {start[11:16]} to {until}Z"
+
+
 def show_signals(
     signals: Iterable[Mapping[str, Any]], *, nothing: str = "no signals", names_datasets: bool = False
 ) -> None:
@@ -190,7 +197,8 @@ def show_signals(
             each["state"],
             each["signal_type"],
             *((each["dataset_urn"], each["owner_team"]) if names_datasets else ()),
-            ago(each.get("breach_start") or each["state_changed_at"]),
+            ago(each.get("detected_at") or each["state_changed_at"]),
+            window_text(each),
             ago(each["last_updated"]),
             each.get("failure_signature"),
             each.get("incident_id"),
@@ -199,7 +207,7 @@ def show_signals(
         for each in worst_first
     ]
     datasets = ("DATASET", "TEAM") if names_datasets else ()
-    columns = ("STATE", "SIGNAL", *datasets, "SINCE", "EVALUATED", "SIGNATURE", "INCIDENT", "")
+    columns = ("STATE", "SIGNAL", *datasets, "SINCE", "WINDOW", "EVALUATED", "SIGNATURE", "INCIDENT", "")
     show_table(columns, rows, nothing=nothing, key=2 if names_datasets else 1)
 
 

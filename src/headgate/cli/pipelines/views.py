@@ -26,7 +26,7 @@ class LocalTimes:
         self._zones: dict[str, ZoneInfo] = {}
 
     def text(self, pipeline_id: str, moment: str | None) -> str:
-        """Return a time to the second in the pipeline's time zone, with the zone unless it is UTC."""
+        """Return a time to the second in the pipeline's time zone, with the zone; "Z" is UTC."""
         if not moment:
             return ""
         from datetime import datetime
@@ -35,7 +35,7 @@ class LocalTimes:
             self._zones[pipeline_id] = self._read_zone(pipeline_id)
         local = datetime.fromisoformat(moment).astimezone(self._zones[pipeline_id])
         zone = local.tzname() or ""
-        return f"{local:%Y-%m-%d %H:%M:%S}" + ("" if zone == _UTC else f" {zone}")
+        return f"{local:%Y-%m-%d %H:%M:%S}" + ("Z" if zone == _UTC else f" {zone}")
 
     def _read_zone(self, pipeline_id: str) -> ZoneInfo:
         from headgate.pipelines.schedule.local_time import zone_of

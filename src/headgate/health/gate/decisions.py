@@ -195,18 +195,19 @@ def _outdated(signal: Signal, question: GateQuestion) -> Reason:
 
 def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:
     named, value = f"{signal.signal_type} of {signal.dataset_urn}", signal.value
-    since = value.breach_start or signal.state_changed_at
+    since = signal.since
+    window = f"window {value.window_start} to {value.window_end}"
     if value.state is SignalState.CRITICAL:
         # Publishing is what repairs a late dataset.
         is_cure = question.verb is Verb.PUBLISH and signal.signal_type == FRESHNESS
-        message = f"{named} is CRITICAL since {since}: {value.failure_signature}"
+        message = f"{named} is CRITICAL since {since}, {window}: {value.failure_signature}"
         return _signal_reason(Code.SIGNAL_CRITICAL, Ruling.WARN if is_cure else Ruling.BLOCK, signal, message, since)
     if value.state is SignalState.WARNING:
-        message = f"{named} is WARNING since {since}: {value.failure_signature}"
+        message = f"{named} is WARNING since {since}, {window}: {value.failure_signature}"
         return _signal_reason(Code.SIGNAL_WARNING, Ruling.WARN, signal, message, since)
     if value.state is SignalState.UNKNOWN:
-        message = f"{named} could not be evaluated since {signal.state_changed_at}"
-        return _signal_reason(Code.SIGNAL_UNKNOWN, _unknown(question), signal, message, signal.state_changed_at)
+        message = f"{named} could not be evaluated since {since}"
+        return _signal_reason(Code.SIGNAL_UNKNOWN, _unknown(question), signal, message, since)
     return None
 
 

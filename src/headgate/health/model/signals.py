@@ -109,6 +109,8 @@ class Signal(Struct, frozen=True, kw_only=True):
     state_changed_at: str
     previous_state: SignalState | None = None
     ok_until: str | None = None
+    # When the current state was first stored. None: an earlier release stored it.
+    detected_at: str | None = None
     volume: VolumeHour | None = None
     stale: bool = False
     age_seconds: float = 0.0
@@ -116,6 +118,11 @@ class Signal(Struct, frozen=True, kw_only=True):
     @property
     def state(self) -> SignalState:
         return self.value.state
+
+    @property
+    def since(self) -> str:
+        """Since when the state is known. The window, which it describes, may be much older."""
+        return self.detected_at or self.state_changed_at
 
     @property
     def last_ok_at(self) -> str | None:

@@ -131,6 +131,7 @@ def _signal(
         state_changed_at=value.window_end if current is None or is_transition else current.state_changed_at,
         previous_state=_previous(current, is_transition),
         ok_until=None if current is None or value.state is SignalState.OK else current.last_ok_at,
+        detected_at=instant(now_ms) if current is None or is_transition else current.detected_at,
     )
 
 

@@ -79,6 +79,8 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
         row["breach_sk"] = f"{signal.state_changed_at}#{signal.dataset_urn}#{signal.signal_type}"
     if signal.ok_until is not None:
         row["ok_until"] = signal.ok_until
+    if signal.detected_at is not None:
+        row["detected_at"] = signal.detected_at
     if signal.volume is not None:
         row["volume_hour"] = stored_hour(signal.volume)
     row.update(_failure_attributes(value))
@@ -145,6 +147,7 @@ def _signal(row: Mapping[str, Any]) -> Signal:
         state_changed_at=row["state_changed_at"],
         previous_state=None if previous is None else _STATES[previous],
         ok_until=row.get("ok_until"),
+        detected_at=row.get("detected_at"),
         volume=None if volume is None else hour_of(volume),
     )
 

@@ -329,11 +329,11 @@ def _now_ms(snapshot: PeriodSnapshot) -> int:
 
 
 def _local_time(snapshot: PeriodSnapshot, ms: int) -> str:
-    """Return local time in the pipeline's time zone, with the date unless it is today."""
+    """Return local time in the pipeline's time zone, with the zone, and with the date unless it is today."""
     zone: ZoneInfo = zone_of(snapshot.pipeline.timezone)
     moment = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone)
     is_today = moment.date() == snapshot.now.astimezone(zone).date()
-    return f"{moment:%H:%M}" if is_today else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%H:%M %Z}" if is_today else f"{moment:%Y-%m-%d %H:%M %Z}"
 
 
 # The tree.

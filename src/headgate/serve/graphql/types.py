@@ -115,6 +115,7 @@ class SignalStateType:
     owner_team: str
     last_updated: Moment
     state_changed_at: Moment
+    detected_at: Moment | None
     last_ok_at: Moment | None
     version: int
     stale: bool

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shlex
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
+from headgate.errors import UserError
 from headgate.health.model.timestamps import milliseconds
 from headgate.pipelines.overview.status import PipelineState, SlaState, SlaStatus
+from headgate.pipelines.schedule.local_time import zone_of
 
+UTC: Final = "UTC"
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -45,14 +50,29 @@ def ago(at: str, now_ms: int) -> str:
     return "just now" if seconds < 5 else f"{span(seconds)} ago"
 
 
-def stamp(at: str) -> str:
-    """Return a time to the second."""
-    return f"{at[:10]} {at[11:19]} UTC"
+def stamp(at: str, zone: str = UTC) -> str:
+    """Return a time to the second, in a time zone."""
+    if zone == UTC:
+        return f"{at[:10]} {at[11:19]} UTC"
+    return f"{_local(at, zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def clock_time(at: str, now: str) -> str:
-    """Return a short time: without the date if it is today."""
-    return f"{at[11:16]} UTC" if at[:10] == now[:10] else f"{at[:10]} {at[11:16]} UTC"
+def clock_time(at: str, now: str, zone: str = UTC) -> str:
+    """Return a short time in a time zone: without the date if it is today."""
+    if zone == UTC:
+        return f"{at[11:16]} UTC" if at[:10] == now[:10] else f"{at[:10]} {at[11:16]} UTC"
+    moment = _local(at, zone)
+    is_today = moment.date() == _local(now, zone).date()
+    return f"{moment:%H:%M %Z}" if is_today else f"{moment:%Y-%m-%d %H:%M %Z}"
+
+
+def _local(at: str, zone: str) -> datetime:
+    moment = datetime.fromtimestamp(milliseconds(at) / 1000, dt.UTC)
+    try:
+        return moment.astimezone(zone_of(zone))
+    except UserError:
+        # A time zone unknown on this machine must not fail the page.
+        return moment
 
 
 def number(value: float) -> str:

@@ -13,7 +13,7 @@ from headgate.health.model.timestamps import instant
 from headgate.pipelines.enums import JobEvent, RunStatus
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.pipelines.runs.rows import RunLog, Slot
-from headgate.serve.pages.labels import span, stamp
+from headgate.serve.pages.labels import UTC, span, stamp
 
 HEIGHT: Final = 24
 _STEP: Final = 12
@@ -103,13 +103,13 @@ class PeriodStrip(Struct, frozen=True):
 
 def period_strip(status: PipelineStatus, now_ms: int) -> PeriodStrip:
     """Return the strip of the latest periods of a pipeline."""
-    drawn = cells(status.logs, status.missed, now_ms)[-status.periods :]
+    drawn = cells(status.logs, status.missed, now_ms, status.pipeline.timezone)[-status.periods :]
     return PeriodStrip(tuple(drawn), status.periods)
 
 
-def cells(logs: Iterable[RunLog], missed: Sequence[Slot], now_ms: int) -> list[Cell]:
-    """Return a cell for each started or missed period, latest last."""
-    drawn = {log.slot: _cell(log, now_ms) for log in logs}
+def cells(logs: Iterable[RunLog], missed: Sequence[Slot], now_ms: int, zone: str = UTC) -> list[Cell]:
+    """Return a cell for each started or missed period, latest last. Times are in the time zone."""
+    drawn = {log.slot: _cell(log, now_ms, zone) for log in logs}
     for slot in missed:
         drawn.setdefault(slot, Cell(slot=slot, mark=Mark.MISSED, title=f"{slot.date}: missed, not started"))
     return sorted(drawn.values(), key=lambda each: (each.slot.date, each.slot.schedule_id))
@@ -128,15 +128,15 @@ def mark_of(log: RunLog) -> Mark:
     return Mark.WAITING if log.status is RunStatus.PENDING else Mark.RUNNING
 
 
-def _cell(log: RunLog, now_ms: int) -> Cell:
-    return Cell(slot=log.slot, mark=mark_of(log), title=f"{log.date}: {_title(log, now_ms)}", run_id=log.run_id)
+def _cell(log: RunLog, now_ms: int, zone: str) -> Cell:
+    return Cell(slot=log.slot, mark=mark_of(log), title=f"{log.date}: {_title(log, now_ms, zone)}", run_id=log.run_id)
 
 
-def _title(log: RunLog, now_ms: int) -> str:
+def _title(log: RunLog, now_ms: int, zone: str) -> str:
     attempts = f", attempt {log.attempts}" if log.attempts > 1 else ""
     if log.ended_at_ms is not None and (log.status.is_terminal or log.status.is_done):
         exhausted = " (never became ready)" if log.event is JobEvent.VALIDATION_EXHAUSTED else ""
-        return f"{log.status.value}{exhausted} at {stamp(instant(log.ended_at_ms))}{attempts}"
+        return f"{log.status.value}{exhausted} at {stamp(instant(log.ended_at_ms), zone)}{attempts}"
     held = f", held by {log.hold.by}" if log.hold is not None else ""
     since_ms = log.begun_at_ms or log.updated_at_ms
     return f"{log.status.value} for {span(max(0, now_ms - since_ms) / 1000)}{attempts}{held}"

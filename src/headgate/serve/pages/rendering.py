@@ -60,8 +60,8 @@ def _period_strip(context: Context, status: PipelineStatus) -> PeriodStrip:
 
 
 @pass_context
-def _clock_time(context: Context, at: str) -> str:
-    return labels.clock_time(at, context["now"])
+def _clock_time(context: Context, at: str, zone: str = labels.UTC) -> str:
+    return labels.clock_time(at, context["now"], zone)
 
 
 def _with_token(filters: Mapping[str, Any], token: str) -> str:

@@ -12,14 +12,14 @@ from headgate.durable.client.blocked_on import Wait
 AT = "2026-11-19T02:30:12.000Z"
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "activity": ({"name": "charge", "state": "running", "attempt": 2}, "activity charge: running, attempt 2"),
-    "timer": ({"due_at": AT}, "timer at 2026-11-19 02:30:12"),
-    "start": ({"due_at": AT}, "start at 2026-11-19 02:30:12"),
+    "timer": ({"due_at": AT}, "timer at 2026-11-19 02:30:12Z"),
+    "start": ({"due_at": AT}, "start at 2026-11-19 02:30:12Z"),
     "signal": ({"name": "approved"}, "signal approved"),
     "child": ({"execution_id": "c", "workflow": "nap", "status": "RUNNING"}, "child c (nap, RUNNING)"),
     "worker": ({"fact": "no live worker serves workflow pay"}, "a worker: no live worker serves workflow pay"),
     "retry": (
         {"failures": 2, "error": "KeyError: x", "next_try_at": AT},
-        "a retry at 2026-11-19 02:30:12; 2 attempts failed: KeyError: x",
+        "a retry at 2026-11-19 02:30:12Z; 2 attempts failed: KeyError: x",
     ),
     "redrive": (
         {"failures": 5, "error": "KeyError: x"},
@@ -45,7 +45,7 @@ def test_wait__for_an_activity__says_everything_that_keeps_it() -> None:
     more = {"worker": "wrk_1", "last_error": "ValueError: no", "no_worker": True}
 
     assert _wait_text({**wait, **more}) == (
-        "activity charge: queued, attempt 1, next attempt 2026-11-19 02:30:12 by wrk_1; last error: ValueError: no; "
+        "activity charge: queued, attempt 1, next attempt 2026-11-19 02:30:12Z by wrk_1; last error: ValueError: no; "
         "no live worker serves it"
     )
 

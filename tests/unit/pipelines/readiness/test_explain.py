@@ -103,8 +103,8 @@ def test_waiting__a_sensor_missing__one_sentence_with_all_times() -> None:
     )
     assert explanation.state is PeriodState.WAITING
     assert explanation.sentence == (
-        "silver-orders of 2026-03-03 has not started: 2 of 3 rules hold; orders-landed is missing since 06:00; "
-        "next evaluation at 06:35, the window closes at 07:00"
+        "silver-orders of 2026-03-03 has not started: 2 of 3 rules hold; orders-landed is missing since 06:00 CET; "
+        "next evaluation at 06:35 CET, the window closes at 07:00 CET"
     )
 
 
@@ -112,32 +112,32 @@ DUE = Due(due_at_ms=at(6), schedule='cron "0 6 * * *"')
 CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     (
         PeriodState.DONE,
-        "is done since 06:20, by run_1",
+        "is done since 06:20 CET, by run_1",
         {"log": log(RunStatus.COMPLETED, ended_at_ms=at(6, 20), succeeded_run_id="run_1")},
     ),
     (
         PeriodState.DONE,
-        "is done since 06:20, by run_1, and is monitored for changes",
+        "is done since 06:20 CET, by run_1, and is monitored for changes",
         {"log": log(RunStatus.COMPLETED_MONITORING, ended_at_ms=at(6, 20), succeeded_run_id="run_1")},
     ),
     (
         PeriodState.DONE,
-        "is done since 06:10, as marked by anna",
+        "is done since 06:10 CET, as marked by anna",
         {"log": log(RunStatus.COMPLETED, order=Directive(Order.MARK_SUCCESS, "anna", "by hand", at(6)))},
     ),
     (
         PeriodState.SKIPPED,
-        "was skipped by anna at 06:00: no data today",
+        "was skipped by anna at 06:00 CET: no data today",
         {"log": log(RunStatus.CANCELLED, order=Directive(Order.SKIP, "anna", "no data today", at(6)))},
     ),
     (
         PeriodState.CANCELLED,
-        "was cancelled at 06:10: wrong file",
+        "was cancelled at 06:10 CET: wrong file",
         {"log": log(RunStatus.CANCELLED, reason="wrong file")},
     ),
     (
         PeriodState.FAILED,
-        "failed at 06:20, attempt 3 (TIMEOUT): job took too long",
+        "failed at 06:20 CET, attempt 3 (TIMEOUT): job took too long",
         {
             "log": log(
                 RunStatus.FAILED, attempts=3, ended_at_ms=at(6, 20), category=FailureCategory.TIMEOUT,
@@ -147,7 +147,8 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.EXHAUSTED,
-        "never became ready before its window closed at 06:20: 2 of 3 rules hold; orders-landed is missing since 06:00",
+        "never became ready before its window closed at 06:20 CET: 2 of 3 rules hold; "
+        "orders-landed is missing since 06:00 CET",
         {
             "log": log(RunStatus.FAILED, event=JobEvent.VALIDATION_EXHAUSTED, ended_at_ms=at(6, 20)),
             "evaluation": evaluated(),
@@ -155,12 +156,12 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.RUNNING,
-        "is running since 06:05, attempt 2 (run_2)",
+        "is running since 06:05 CET, attempt 2 (run_2)",
         {"log": log(RunStatus.RUNNING, attempts=2, run_id="run_2", begun_at_ms=at(6, 5))},
     ),
     (
         PeriodState.PAUSED,
-        "has not started: anna paused the pipeline at 2026-03-02 18:00 until 08:00: source is moving",
+        "has not started: anna paused the pipeline at 2026-03-02 18:00 CET until 08:00 CET: source is moving",
         {
             "control": Control(
                 pipeline_id="silver-orders", state=ControlState.PAUSED, by="anna", reason="source is moving",
@@ -172,7 +173,7 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.TRIPPED,
-        "has not started: 5 failures in a row stopped the pipeline at 05:00; resume it when the cause is fixed",
+        "has not started: 5 failures in a row stopped the pipeline at 05:00 CET; resume it when the cause is fixed",
         {
             "control": Control(
                 pipeline_id="silver-orders", state=ControlState.TRIPPED, failures_in_a_row=5, since_ms=at(5)
@@ -181,7 +182,7 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.HELD,
-        "has not started: anna holds it since 06:00 until someone approves it: check first",
+        "has not started: anna holds it since 06:00 CET until someone approves it: check first",
         {
             "log": log(RunStatus.PENDING, hold=Directive(Order.HOLD, "anna", "check first", at(6))),
             "evaluation": evaluated(),
@@ -194,28 +195,31 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.EXHAUSTED,
-        "has not started and its window closed at 06:25: 2 of 3 rules hold; orders-landed is missing since 06:00",
+        "has not started and its window closed at 06:25 CET: 2 of 3 rules hold; "
+        "orders-landed is missing since 06:00 CET",
         {"evaluation": evaluated(closes_at_ms=at(6, 25))},
     ),
     (
         PeriodState.LOCKED,
-        "has not started: exec-1 holds its lock since 06:05 and has evaluated nothing yet; the lock expires at 09:00",
+        "has not started: exec-1 holds its lock since 06:05 CET and has evaluated nothing yet; "
+        "the lock expires at 09:00 CET",
         {"lock": lock(), "due": DUE},
     ),
     (
         # What was evaluated belongs to an attempt before.
         PeriodState.LOCKED,
-        "has not started: exec-1 holds its lock since 06:05 and has evaluated nothing yet; the lock expires at 09:00",
+        "has not started: exec-1 holds its lock since 06:05 CET and has evaluated nothing yet; "
+        "the lock expires at 09:00 CET",
         {"lock": lock(), "evaluation": evaluated(closes_at_ms=at(6, 4)), "due": DUE},
     ),
     (
         PeriodState.NOT_DUE,
-        'has not started: it is not due before 07:00 (cron "0 7 * * *")',
+        'has not started: it is not due before 07:00 CET (cron "0 7 * * *")',
         {"due": Due(due_at_ms=at(7), schedule='cron "0 7 * * *"')},
     ),
     (
         PeriodState.NOT_DUE,
-        "has not started: it is not due before 2026-03-04 06:00 (after 06:00)",
+        "has not started: it is not due before 2026-03-04 06:00 CET (after 06:00)",
         {"due": Due(due_at_ms=at(6, day=4), schedule="after 06:00")},
     ),
     (
@@ -230,8 +234,8 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     ),
     (
         PeriodState.UNASKED,
-        'has not started though it was due at 06:00 (cron "0 6 * * *"): nothing was evaluated, and its lock is free; '
-        "is the engine running?",
+        'has not started though it was due at 06:00 CET (cron "0 6 * * *"): nothing was evaluated, '
+        "and its lock is free; is the engine running?",
         {"due": DUE},
     ),
     (
@@ -267,7 +271,7 @@ def test_why__ready_or_error__said_so() -> None:
     there = replace(KNOWN, sensors={**KNOWN.sensors, "orders-landed": Sensor(key="orders-landed", data={})})
     assert explain(evaluation=evaluated(facts=there)) == (
         PeriodState.READY,
-        "is ready since 06:00 and about to start: 3 of 3 rules hold",
+        "is ready since 06:00 CET and about to start: 3 of 3 rules hold",
     )
     pipeline = replace(PIPELINE, readiness=replace(PIPELINE.readiness, traits={"fresh": Trait(evaluator="push")}))
     failed = replace(there, traits={"fresh": TraitFact(status=TraitStatus.ERROR, reason="HTTP 404")})
@@ -299,20 +303,20 @@ def test_tree__everything_known__line_by_line() -> None:
     lines = as_text(explanation.tree).splitlines()
     assert lines[0].startswith("[waiting] silver-orders of 2026-03-03: has not started: 2 of 3 rules hold")
     assert lines[1:] == [
-        '  [DUE] due: 06:00 (cron "0 6 * * *")',
-        "  [HELD] lock: by exec-1 until 09:00",
-        f"  [not_ready] evaluation {stored.evaluation_id}: 2 of 3 rules hold at 06:00; next evaluation at 06:35, "
-        "the window closes at 07:00",
+        '  [DUE] due: 06:00 CET (cron "0 6 * * *")',
+        "  [HELD] lock: by exec-1 until 09:00 CET",
+        f"  [not_ready] evaluation {stored.evaluation_id}: 2 of 3 rules hold at 06:00 CET; "
+        "next evaluation at 06:35 CET, the window closes at 07:00 CET",
         "    [PASS] orders.count: orders.count is 9",
         "    [PASS] refunds: refunds is there",
-        "    [FAIL] orders-landed: orders-landed is missing, since 06:00",
-        "    [FAIL] a region (warns only): 0 of 2 hold, one is needed, since 06:00",
-        "      [FAIL] eu: eu is missing, since 06:00",
-        "      [FAIL] us: us is missing, since 06:00",
+        "    [FAIL] orders-landed: orders-landed is missing, since 06:00 CET",
+        "    [FAIL] a region (warns only): 0 of 2 hold, one is needed, since 06:00 CET",
+        "      [FAIL] eu: eu is missing, since 06:00 CET",
+        "      [FAIL] us: us is missing, since 06:00 CET",
         "    [STALE] trait fresh: expired",
         "    [MISSING] trait quality: no result",
         "  [PENDING] attempts: 1 in all",
-        "    [FAILED] attempt 1 (run_1): cron, begun at 05:00: exit 1",
+        "    [FAILED] attempt 1 (run_1): cron, begun at 05:00 CET: exit 1",
     ]
 
 

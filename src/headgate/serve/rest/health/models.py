@@ -136,7 +136,9 @@ class SignalView(Struct, frozen=True, kw_only=True):
     signal_type: str
     state: SignalState
     previous_state: SignalState | None
+    # The end of the window in which the state changed, and when the change was stored.
     state_changed_at: str
+    detected_at: str | None
     # The end of the latest window in which it was OK.
     last_ok_at: str | None
     score: float
