@@ -160,6 +160,8 @@ Namespace = Annotated[
     str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
 ]
 Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
+WatchdogSeconds = Annotated[float, Meta(ge=1, le=3600, extra={"allowed": "a number from 1 to 3,600"})]
+SilentSeconds = Annotated[float, Meta(ge=4, le=86_400, extra={"allowed": "a number from 4 to 86,400"})]
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
@@ -361,6 +363,17 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
         about("Named concurrency limits: how many slots runs of all pipelines that name the pool share."),
     ] = {}
     watchdog: Annotated[Switch, about("Run a watchdog process beside the server once a pipeline is defined.")] = True
+    watchdog_tick_seconds: Annotated[
+        WatchdogSeconds,
+        about("Longest time between two checks of the watchdog; something that is due is checked then."),
+    ] = 60.0
+    watchdog_silent_seconds: Annotated[
+        SilentSeconds,
+        about(
+            "Time without a heartbeat after which the watchdog alerts that the server is silent, and the server that "
+            "the watchdog is."
+        ),
+    ] = 120.0
     state_machine_arn: Annotated[
         str | None,
         about(

@@ -39,6 +39,7 @@ from headgate.durable.worker.executor import perform_async
 from headgate.durable.worker.worker import Worker
 from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
+from headgate.notify.deliverer import QUEUE as ALERTS
 from headgate.settings import Settings, TaskSettings
 
 STEPS_MAX: Final = 100_000
@@ -389,7 +390,7 @@ class Environment:
     def _queues(self) -> list[str]:
         declared = {activity.activity_options.queue for activity in self.app.activities.values()}
         declared |= {subscription.queue for subscription in self.app.subscriptions.values()}
-        return sorted(declared | {"default"})
+        return sorted(declared | {"default", ALERTS})
 
 
 def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn]) -> None:

@@ -18,15 +18,17 @@ from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
 from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.schedule.timetables import timetables
-from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
+from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.pipelines.watchdog.verdicts import StoredVerdict
-from headgate.pipelines.watchdog.watchdog import TICK_SECONDS
-from headgate.settings import Settings
+from headgate.settings import PipelineSettings, Settings
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from tests.pipeline_rig import CONSUMER, Rig
 
+# Longer than by default, so that a simulated week has fewer ticks.
+TICK_SECONDS: Final = 300.0
+SILENT_SECONDS: Final = 900.0
 _PAGE: Final = 500
 _ROUNDS_MAX: Final = 200
 
@@ -48,7 +50,9 @@ class World(Rig):
         service = self.env.service
         # Of what was opened, pipelines use the store and the settings alone.
         nothing = cast("Any", None)
-        opened = OpenedStore(cast("Any", service.store), nothing, nothing, nothing, Settings(home=self._home))
+        paced = PipelineSettings(watchdog_tick_seconds=TICK_SECONDS, watchdog_silent_seconds=SILENT_SECONDS)
+        settings = Settings(home=self._home, pipelines=paced)
+        opened = OpenedStore(cast("Any", service.store), nothing, nothing, nothing, settings)
         self.open = open_pipelines(service, opened, service.clock, environ={})
         self.store = service.store
         self.pipelines = self.open.service
@@ -62,7 +66,7 @@ class World(Rig):
         self.pipelines.tick()
         # Again: the subscriptions of alerts are new.
         service.bus.register(list(self.app.subscriptions.values()), self.app.name)
-        self.heartbeats = Heartbeats(self.store, service.clock, self.event_writer)
+        self.heartbeats = self.open.heartbeats
         self.manual = self.pipelines.manual
         return self
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.aws.function_home import prepare_home
 from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
@@ -16,10 +17,10 @@ from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.aws.worker_invocation import run_worker
+from headgate.bootstrap.alerts import NOTIFY_FILE
 from headgate.bootstrap.health import open_health
 from headgate.bootstrap.key_check import check_function_keys
 from headgate.bootstrap.pipelines import (
-    NOTIFY_FILE,
     OpenPipelines,
     apply_folder,
     open_pipelines,
@@ -40,12 +41,15 @@ from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import FUNCTIONS
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.pipelines.watchdog.watchdog import TickReport
+from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.telemetry import configure_logs
 from headgate.triggers.aws.clients import AwsClients
 
+# Three invocations of the scheduled watchdog.
+SILENT_SECONDS: Final = 900.0
 PIPELINES_FOLDER: Final = "pipelines"
 _TASK_ROOT: Final = "LAMBDA_TASK_ROOT"
 
@@ -119,7 +123,7 @@ def lifecycle_container() -> LifecycleContainer:
 
 def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContainer:
     """Open the store and the services. Raises `SettingsError`, and `TransientError` for an unreachable secret."""
-    functions, settings = read_function_settings(environ), read_settings(environ)
+    functions, settings = read_function_settings(environ), _with_invocations(read_settings(environ))
     package = Path(environ.get(_TASK_ROOT) or ".").absolute()
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
     notify = package / NOTIFY_FILE
@@ -152,6 +156,12 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         batches=StreamBatches(PIPELINES, opened.spill.restore_change, _change_listener(pipelines, functions, clients)),
         sla_monitor=ScheduledSlaMonitor(monitor, engine.one_shots, own_arn=functions.sla_monitor_arn, clock=clock),
     )
+
+
+def _with_invocations(settings: Settings) -> Settings:
+    """Return the settings for a watchdog that is invoked every few minutes, and is not silent in between."""
+    silent_seconds = max(SILENT_SECONDS, settings.pipelines.watchdog_silent_seconds)
+    return replace(settings, pipelines=replace(settings.pipelines, watchdog_silent_seconds=silent_seconds))
 
 
 def _change_listener(

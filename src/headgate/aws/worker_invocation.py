@@ -10,9 +10,12 @@ from headgate.durable.serverless.lease_watch import LeaseWatch
 from headgate.durable.serverless.wakeups import WorkerWake
 from headgate.durable.service import Service
 from headgate.durable.worker.worker import Worker
+from headgate.notify.deliverer import QUEUE as ALERTS
 
 # The worker sends no heartbeat during a delivery, so every delivery must take less than this.
 LEASE_SECONDS: Final = 240.0
+# The queues that an invocation serves.
+QUEUES: Final = ("default", ALERTS)
 # Above the longest invocation plus the clock skew between two Lambdas.
 INVOCATION_SECONDS_MAX: Final = 900.0
 
@@ -24,7 +27,7 @@ def run_worker(service: Service, is_out_of_time: Callable[[], bool]) -> int:
     it can no longer be running.
     """
     # Lambda sandboxes share host names and process ids, which therefore cannot identify a live worker.
-    worker = service.worker(lease_seconds=LEASE_SECONDS, host=service.ids.make("call"))
+    worker = service.worker(queues=QUEUES, lease_seconds=LEASE_SECONDS, host=service.ids.make("call"))
     worker.join()
     done = 0
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -13,25 +12,23 @@ from typing import Any, Final, NamedTuple
 import structlog
 from msgspec import Struct
 
-from headgate.auth.audit_entry import AuditEntry
+from headgate.bootstrap.alerts import open_alerts, subscribe_incidents
 from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
-from headgate.errors import CorruptionError, NotFoundError, SettingsError, TransientError
+from headgate.errors import CorruptionError, NotFoundError, SettingsError
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.audit.actions import Action, ActionLog
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels.factory import ChannelDependencies, open_channels
-from headgate.notify.configuration import NotifyConfig, parse_config
-from headgate.notify.deliverer import Deliverer, register
-from headgate.notify.mutes import AlertAudit, Commit, Mutes
-from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
+from headgate.notify.deliverer import Deliverer
+from headgate.notify.metrics import AlertMeters
+from headgate.notify.mutes import Commit, Mutes
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
 from headgate.pipelines.authoring.archetypes import Archetype, load_archetypes
@@ -40,7 +37,6 @@ from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.catalog.rows import StoredPipeline
 from headgate.pipelines.catalog.store import PipelineChange
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
-from headgate.pipelines.events.catalogue import CATALOGUE
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent
 from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
@@ -112,6 +108,7 @@ def open_pipelines(
     commit: Commit | None = None,
     engine: Engine | None = None,
     archetypes: Mapping[str, Archetype] | None = None,
+    alert_meters: AlertMeters | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
@@ -148,8 +145,16 @@ def open_pipelines(
     service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
     if health is not None:
         close_loop(service.app, pipelines, health)
-    alerts, mutes, notifier, deliverer = _open_alerts(opened, service, pipelines, clock, commit)
+    alerting = open_alerts(opened, service, pipelines, clock, commit=commit, meters=alert_meters)
+    if health is not None:
+        subscribe_incidents(service.app, alerting, health, clock)
     backfills = Backfills(store, clock, service.ids)
+    heartbeats = Heartbeats(
+        store,
+        clock,
+        pipelines.event_writer,
+        silent_seconds=settings.pipelines.watchdog_silent_seconds,
+    )
     lifecycle = Lifecycle(
         is_open=(lambda name: is_open(service, name)) if engine is None else engine.is_open,
         orchestrate=pipelines.orchestrator,
@@ -163,12 +168,14 @@ def open_pipelines(
         backfills=backfills,
         backfilling=BackfillRunner(pipelines.stores.runs, pipelines.event_writer, pipelines.starter, backfills),
         calendars=calendars,
-        alerts=alerts,
-        mutes=mutes,
-        notifier=notifier,
-        deliverer=deliverer,
-        channels=tuple(_notify_config(settings).channels),
-        watchdog=build_watchdog(pipelines, lifecycle),
+        alerts=alerting.alerts,
+        mutes=alerting.mutes,
+        notifier=alerting.notifier,
+        deliverer=alerting.deliverer,
+        channels=tuple(alerting.config.channels),
+        watchdog=build_watchdog(
+            pipelines, lifecycle, heartbeats=heartbeats, tick_seconds=settings.pipelines.watchdog_tick_seconds
+        ),
         retention=RunRetention(
             store,
             clock,
@@ -179,7 +186,7 @@ def open_pipelines(
             deleted=DeletedPipelines(store, lambda: all_items(opened, DEFINITIONS, clock)),
             indexing=RunIndexing(store),
         ),
-        heartbeats=Heartbeats(store, clock, pipelines.event_writer),
+        heartbeats=heartbeats,
     )
 
 
@@ -329,77 +336,6 @@ def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> N
     app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_FEEDBACK_RETRY)(run_outcomes.handle)
     app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_FEEDBACK_RETRY)(lineage.handle)
     app.on_event(*subscriber_filter.TYPES, name=subscriber_filter.SUBSCRIPTION, retry=_FEEDBACK_RETRY)(listener.handle)
-
-
-# Alerts.
-
-
-def _open_alerts(
-    opened: OpenedStore, service: AppService, pipelines: PipelineService, clock: Clock, commit: Commit | None
-) -> tuple[Alerts, Mutes, Notifier, Deliverer]:
-    settings, store = opened.settings, opened.store
-    config = _notify_config(settings)
-    kept_seconds = 86_400 * settings.retention.alerts_days
-    around = ChannelDependencies(
-        store=store,
-        clock=clock,
-        ids=service.ids,
-        home=settings.home,
-        threads_kept_seconds=kept_seconds,
-        destinations=_destinations(settings),
-        aws_region=settings.store.aws_region,
-        aws_endpoint_url=settings.store.aws_endpoint_url,
-    )
-    channels = open_channels(config, around)
-    commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
-    alerts = Alerts(store, clock, service.bus, commits, kept_seconds=kept_seconds)
-    mutes = Mutes(store, clock, service.ids, commits)
-
-    def audience_of(pipeline_id: str) -> Audience:
-        try:
-            pipeline = pipelines.known.find(pipeline_id)
-        except TransientError:
-            return NO_AUDIENCE
-        if pipeline is None:
-            return NO_AUDIENCE
-        alerts = pipeline.alerts
-        return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=alerts.channels, mute=alerts.mute)
-
-    def ended_by(notice: Notice) -> str:
-        if event_name := pipelines.stuck.ended_by(notice):
-            return event_name
-        # The watchdog may report a missed period after a run has already completed it.
-        if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
-            return ""
-        log = pipelines.stores.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
-        return EventName.PIPELINE_COMPLETED.value if log is not None and log.status.is_done else ""
-
-    notifier = Notifier(
-        store, clock, service.ids, service.bus, config, alerts, mutes, audience_of=audience_of, ended_by=ended_by
-    )
-    deliverer = Deliverer(clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix)
-    register(service.app, notifier, deliverer, list(channels), config.routes)
-    return alerts, mutes, notifier, deliverer
-
-
-def _notify_config(settings: Settings) -> NotifyConfig:
-    """Read notify.toml in the home folder; without it, alerts go to the console."""
-    file = settings.home / NOTIFY_FILE
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        return NotifyConfig()
-    except OSError as exc:
-        raise SettingsError(f"{file}: cannot be read: {exc.strerror}; make it readable") from exc
-    try:
-        return parse_config(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as exc:
-        raise SettingsError(f"{file}: not valid TOML: {exc}; fix it there") from exc
-
-
-def audited(change: AlertAudit) -> AuditEntry:
-    """Return the audit entry of a change to an alert or mute."""
-    return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
 
 
 class ProjectArchetypes(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from headgate.bootstrap.store import database_path
 from headgate.pipelines.enums import ExpectationKind
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.cursors import Cursors, ScheduleQueue
 from headgate.pipelines.watchdog.feed import STUCK_SECONDS, ChangeFeed
 from headgate.pipelines.watchdog.followups import FollowupKind, Followups
-from headgate.pipelines.watchdog.heartbeats import Heartbeats
+from headgate.pipelines.watchdog.heartbeats import Heartbeat, Heartbeats, HeartbeatSource, heartbeat_key, heartbeat_of
 from headgate.pipelines.watchdog.liveness_check import STUCK, Lifecycle, LivenessCheck
 from headgate.pipelines.watchdog.period_facts import PeriodFactReader
 from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally, ScheduleLoader
@@ -25,7 +26,24 @@ from headgate.pipelines.watchdog.schedule_check import CHECK as SCHEDULES
 from headgate.pipelines.watchdog.schedule_check import CHECKS, ScheduleCheck
 from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
 from headgate.pipelines.watchdog.verdicts import Verdicts
-from headgate.pipelines.watchdog.watchdog import FEED, LIMIT_SECONDS, Check, Run, Watchdog
+from headgate.pipelines.watchdog.watchdog import FEED, LIMIT_SECONDS, TICK_SECONDS, Check, Run, Watchdog
+from headgate.settings import Settings
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.values import load
+from headgate.store.table_names import TableNames
+
+
+def heartbeats_in_file(settings: Settings) -> dict[HeartbeatSource, Heartbeat]:
+    """Return the heartbeats in a SQLite store without changing anything. Raises `StoreIOError` and its like."""
+    from headgate.store.sqlite.doctor import read_bodies
+
+    path = database_path(settings)
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    names = TableNames(settings.store.table_prefix, settings.store.table_names)
+    bodies = read_bodies(path, names.physical(PIPELINES), [heartbeat_key(each) for each in HeartbeatSource])
+    found = zip(HeartbeatSource, bodies, strict=True)
+    return {source: heartbeat_of(load(body)) for source, body in found if body is not None}
 
 
 def build_sla_monitor(pipelines: PipelineService, verdicts: Verdicts) -> SlaMonitor:
@@ -40,6 +58,8 @@ def build_watchdog(
     pipelines: PipelineService,
     lifecycle: Lifecycle,
     *,
+    heartbeats: Heartbeats | None = None,
+    tick_seconds: float = TICK_SECONDS,
     stuck_seconds: float = STUCK_SECONDS,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> Watchdog:
@@ -75,4 +95,5 @@ def build_watchdog(
         post_run: check_due(followups, FollowupKind.POST_RUN, post_run, anchored.check),
     }
     checks = [Check(name, run, limit_seconds) for name, run in runs.items()]
-    return Watchdog(clock, checks, Heartbeats(store, clock, events), queue, followups)
+    heartbeats = Heartbeats(store, clock, events) if heartbeats is None else heartbeats
+    return Watchdog(clock, checks, heartbeats, queue, followups, tick_seconds=tick_seconds)

@@ -21,6 +21,7 @@ from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import NotesHandler
 from headgate.durable.sdk.app import App
 from headgate.durable.threads import THREADS_MAX, WorkerThreads
+from headgate.durable.worker.standby import THREADS, StandbyWorker
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
 from headgate.ids import IdMaker
@@ -121,6 +122,26 @@ class Service:
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
         )
+
+    def standby_worker(self, *, queues: Sequence[str], lease_seconds: float = 10.0) -> StandbyWorker:
+        """Return a worker that runs the deliveries of these queues which no other worker claims.
+
+        It declares nothing: the regular workers own the subscriptions.
+        """
+        worker = Worker(
+            self.app,
+            self.store,
+            self.clock,
+            self.ids,
+            self._keyring,
+            self.bus,
+            queues=queues,
+            activities_only=True,
+            threads=THREADS,
+            lease_seconds=lease_seconds,
+            dead_letters_days=self._dead_letters_days,
+        )
+        return StandbyWorker(worker, self.clock)
 
     def start(
         self,

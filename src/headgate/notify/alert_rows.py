@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError
-from headgate.notify.enums import AlertAction, AlertStatus, DeliveryState, Severity
+from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, DeliveryState, Severity
 from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES
 from headgate.store.model.conditions import Condition, absent, version_is
 from headgate.store.model.requests import Put
@@ -76,6 +76,12 @@ class Alert(Struct, frozen=True, kw_only=True):
     escalated: int = 0
     # Number of alerts that a digest summarises.
     held_count: int = 0
+    # The cause that it shares with other alerts; empty if it stands for itself.
+    thread: str = ""
+    incident_id: str = ""
+    dataset_urn: str = ""
+    tier: str = ""
+    team: str = ""
     version: int = 1
 
     def delivery(self, channel: str, action: AlertAction) -> Delivery | None:
@@ -93,6 +99,22 @@ class LatestAlert(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+class ThreadAlert(Struct, frozen=True, kw_only=True):
+    """An open alert of a thread."""
+
+    pipeline_id: str
+    at_ms: int
+    channels: tuple[str, ...] = ()
+
+
+class AlertThread(Struct, frozen=True, kw_only=True):
+    """The open alerts of one cause, by alert id."""
+
+    thread: str
+    open: dict[str, ThreadAlert] = {}
+    version: int = 0
+
+
 class AlertGroup(Struct, frozen=True, kw_only=True):
     """Alerts of one kind for the same channels within a time window."""
 
@@ -106,6 +128,8 @@ class AlertGroup(Struct, frozen=True, kw_only=True):
     held_count: int = 0
     # Listed members: pipelines with their dates.
     held: tuple[str, ...] = ()
+    # The pipeline of all members, or INFRASTRUCTURE if they have several.
+    pipeline_id: str = INFRASTRUCTURE
     version: int = 1
 
 
@@ -139,6 +163,10 @@ def seen_key(event_id: str) -> Key:
 
 def group_key(group: str) -> Key:
     return Key(f"ALERT-GROUP#{group}", "STATE")
+
+
+def thread_key(thread: str) -> Key:
+    return Key(f"ALERT-THREAD#{thread}", "STATE")
 
 
 def escalation_key(alert_id: str) -> Key:
@@ -182,6 +210,20 @@ def group_put(group: AlertGroup, *, replaces: int = 0) -> Put:
     ttl = {} if group.held_count else {"ttl": group.closes_at_ms // 1000 + 3600}
     item = {**msgspec.to_builtins(group), **CONTROL.key_attributes(group_key(group.group_key)), **due, **ttl}
     return Put(CONTROL, item, _replacing(replaces))
+
+
+def thread_put(thread: AlertThread, now_ms: int, *, kept_seconds: int) -> Put:
+    """Return the write of a thread, which replaces the version before it."""
+    item = {
+        **msgspec.to_builtins(thread),
+        **CONTROL.key_attributes(thread_key(thread.thread)),
+        "ttl": now_ms // 1000 + kept_seconds,
+    }
+    return Put(CONTROL, item, _replacing(thread.version - 1))
+
+
+def thread_of(item: Mapping[str, Any]) -> AlertThread:
+    return _struct(item, AlertThread)
 
 
 def group_of(item: Mapping[str, Any]) -> AlertGroup:

@@ -18,8 +18,10 @@ from headgate.notify.alert_rows import (
     PREFIX,
     RETENTION_SECONDS,
     Alert,
+    AlertThread,
     Delivery,
     LatestAlert,
+    ThreadAlert,
     alert_key,
     alert_of,
     alert_put,
@@ -27,6 +29,9 @@ from headgate.notify.alert_rows import (
     escalation_key,
     latest_alert_key,
     latest_alert_of,
+    thread_key,
+    thread_of,
+    thread_put,
 )
 from headgate.notify.enums import AlertAction, AlertStatus
 from headgate.notify.mutes import AlertAudit, Commit
@@ -36,6 +41,9 @@ from headgate.store.model.requests import Delete, Query, Range, Sort, Write
 from headgate.store.port import Store
 
 DELIVER: Final = "headgate.alert.deliver"
+ACKNOWLEDGED: Final = "headgate.alert.acknowledged"
+# Open alerts of one thread.
+THREAD_MAX: Final = 200
 SOURCE: Final = "/headgate/notify"
 RACES_MAX: Final = 20
 # The channel's own subscription, and one that listens to all events.
@@ -47,6 +55,15 @@ class AlertPage(Struct, frozen=True):
 
     alerts: list[Alert]
     cursor: str | None = None
+
+
+class AlertAcknowledged(Struct, frozen=True, kw_only=True):
+    """An acknowledgement, as published on the bus."""
+
+    alert_id: str
+    by: str
+    note: str = ""
+    incident_id: str = ""
 
 
 class DeliveryOrder(Struct, frozen=True, kw_only=True):
@@ -112,16 +129,53 @@ class Alerts:
         items = self._store.get_many(CONTROL, [latest_alert_key(key) for key in dedup_keys], consistent=True)
         return [None if item is None else latest_alert_of(item) for item in items]
 
+    def thread(self, thread: str) -> AlertThread:
+        """Return the open alerts of a thread."""
+        item = self._store.get(CONTROL, thread_key(thread), consistent=True)
+        return AlertThread(thread=thread) if item is None else thread_of(item)
+
     # Changing.
 
-    def acknowledge(self, alert_id: str, *, by: str, note: str = "") -> Alert:
-        """Acknowledge an alert: stop its escalation, and send the acknowledgement to its channels.
+    def thread_writes(self, alert: Alert, now_ms: int) -> list[Write]:
+        """Return the writes that add an alert to its thread, or remove it if it is resolved."""
+        if not alert.thread:
+            return []
+        before = self.thread(alert.thread)
+        others = {each: place for each, place in before.open.items() if each != alert.alert_id}
+        if alert.status is not AlertStatus.RESOLVED:
+            # The oldest leave if there are very many: a thread is one row.
+            others = dict(sorted(others.items())[-(THREAD_MAX - 1) :])
+            others[alert.alert_id] = ThreadAlert(
+                pipeline_id=alert.pipeline_id, at_ms=alert.at_ms, channels=alert.channels
+            )
+        if others == before.open:
+            return []
+        after = replace(before, open=others, version=before.version + 1)
+        return [thread_put(after, now_ms, kept_seconds=self.kept_seconds)]
 
-        Returns the current alert; one that is acknowledged or resolved already is left alone. Raises `NotFoundError`.
+    def acknowledge(self, alert_id: str, *, by: str, note: str = "", is_audited: bool = True) -> Alert:
+        """Acknowledge an alert and the other open alerts of its thread.
+
+        It stops their escalation and sends the acknowledgement to their channels. Returns the current alert; one that
+        is acknowledged or resolved already is left alone. `is_audited` is false if the person's action has its audit
+        entry already. Raises `NotFoundError`.
         """
         if not by.strip():
             raise InvalidPayloadError(f"alert {alert_id}: say who acknowledges it")
         alert = self.get(alert_id)
+        acknowledged = self._acknowledge(alert, by, note, (), is_audited=is_audited)
+        notified = set(_notified_channels(acknowledged))
+        others = self.thread(alert.thread).open if alert.thread else {}
+        for other_id, place in sorted(others.items()):
+            other = None if other_id == alert_id else self.find(place.pipeline_id, place.at_ms, other_id)
+            if other is not None:
+                # A channel that has one message about the acknowledgement needs no second one.
+                self._acknowledge(other, by, note, tuple(notified), is_audited=False)
+                notified.update(_notified_channels(other))
+        return acknowledged
+
+    def _acknowledge(self, alert: Alert, by: str, note: str, notified: Sequence[str], *, is_audited: bool) -> Alert:
+        alert_id = alert.alert_id
         now_ms = self._now_ms()
 
         def acknowledged(alert: Alert) -> Alert | None:
@@ -136,7 +190,7 @@ class Alerts:
             )
 
         change = AlertAudit(actor=by.strip(), action="alert.acknowledge", entity=alert_id, reason=note)
-        return self._end(alert, acknowledged, AlertAction.ACKNOWLEDGE, change)
+        return self._end(alert, acknowledged, AlertAction.ACKNOWLEDGE, change if is_audited else None, notified)
 
     def resolve(self, alert: Alert, *, by: str) -> Alert:
         """Resolve an alert, and send that to the channels that received it. Idempotent."""
@@ -182,18 +236,30 @@ class Alerts:
         return writes
 
     def _end(
-        self, alert: Alert, decide: Callable[[Alert], Alert | None], action: AlertAction, change: AlertAudit | None
+        self,
+        alert: Alert,
+        decide: Callable[[Alert], Alert | None],
+        action: AlertAction,
+        change: AlertAudit | None,
+        unnotified: Sequence[str] = (),
     ) -> Alert:
         """Acknowledge or resolve, stop the escalation, and notify the channels that received the alert."""
         now_ms = self._now_ms()
 
+        def channels(after: Alert) -> tuple[str, ...]:
+            return tuple(each for each in _notified_channels(after) if each not in unnotified)
+
         def ended(current: Alert) -> Alert | None:
             after = decide(current)
-            return None if after is None else with_pending(after, _notified_channels(after), action)
+            return None if after is None else with_pending(after, channels(after), action)
 
         def also(after: Alert) -> list[Write]:
-            writes = self.order_writes(after, _notified_channels(after), action, now_ms)
+            writes = self.order_writes(after, channels(after), action, now_ms)
             writes.append(Delete(CONTROL, escalation_key(after.alert_id)))
+            if action is AlertAction.ACKNOWLEDGE:
+                writes += self._bus.event_writes(_acknowledged_event(after), now_ms)
+            else:
+                writes += self.thread_writes(after, now_ms)
             latest = self.latest_alerts([after.dedup_key])[0] if action is AlertAction.RESOLVE else None
             if latest is not None and latest.alert_id == after.alert_id:
                 writes.append(Delete(CONTROL, latest_alert_key(after.dedup_key), version_is(latest.version)))
@@ -232,6 +298,19 @@ class Alerts:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _acknowledged_event(alert: Alert) -> Event:
+    data = AlertAcknowledged(
+        alert_id=alert.alert_id, by=alert.acknowledged_by, note=alert.note, incident_id=alert.incident_id
+    )
+    return Event(
+        id=f"{alert.alert_id}#acknowledged",
+        type=ACKNOWLEDGED,
+        source=SOURCE,
+        subject=alert.alert_id,
+        data=msgspec.to_builtins(data),
+    )
 
 
 def with_pending(alert: Alert, channels: Sequence[str], action: AlertAction) -> Alert:

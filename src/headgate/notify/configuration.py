@@ -114,9 +114,10 @@ class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         )
 
     def default_channels(self) -> dict[DefaultRoute, tuple[str, ...]]:
-        """Return the channels of each default route: the configured ones, or all."""
+        """Return the channels of each default route: the configured ones, or all; for successes, none."""
         everyone = tuple(self.channels)[:CHANNELS_MAX]
-        return {route: self.defaults.get(route, everyone) for route in DefaultRoute}
+        missing = {DefaultRoute.PAGE: everyone, DefaultRoute.NOTIFY: everyone, DefaultRoute.LOG: ()}
+        return {route: self.defaults.get(route, missing[route]) for route in DefaultRoute}
 
 
 def parse_config(given: Mapping[str, Any]) -> NotifyConfig:

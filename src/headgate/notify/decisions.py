@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.notify.alert_rows import NAMED_MAX, Alert, AlertGroup, Escalation, LatestAlert
-from headgate.notify.enums import AlertStatus, Severity
+from headgate.notify.enums import INFRASTRUCTURE, AlertStatus, Severity
 from headgate.notify.notices import Notice
 
 DEDUP_SECONDS: Final = 3_600.0
@@ -30,6 +30,7 @@ class AlertPolicy(Struct, frozen=True, kw_only=True):
 
     A repeated event within `dedup_seconds` is only counted. After `group_after` alerts of one kind for the same
     channels within `group_seconds`, the rest of that window is sent as one digest at its end; 0 disables grouping.
+    Critical alerts are grouped by pipeline or dataset only.
     """
 
     dedup_seconds: float = DEDUP_SECONDS
@@ -71,8 +72,12 @@ def outcome_of(
 
 
 def group_name(notice: Notice, channels: Sequence[str]) -> str:
-    """Return the group of a notice: event, severity and channels."""
-    return f"{notice.event}|{notice.severity}|{','.join(sorted(channels))}"
+    """Return the group of a notice: event, severity and channels; of a critical one, its subject too.
+
+    So the first critical alert of a kind about a pipeline or dataset is sent at once, whatever else fails.
+    """
+    subject = f"|{notice.dataset_urn or notice.pipeline_id}" if notice.severity is Severity.CRITICAL else ""
+    return f"{notice.event}|{notice.severity}|{','.join(sorted(channels))}{subject}"
 
 
 def with_notice(
@@ -91,6 +96,7 @@ def with_notice(
             event=notice.event,
             severity=notice.severity,
             channels=tuple(channels),
+            pipeline_id=notice.pipeline_id,
             opened_at_ms=now_ms,
             closes_at_ms=now_ms + round(policy.group_seconds * 1000),
             version=0 if group is None else group.version,
@@ -103,6 +109,8 @@ def with_notice(
         count=group.count + 1,
         held_count=group.held_count + is_held,
         held=held,
+        # A digest about several pipelines is about none of them.
+        pipeline_id=group.pipeline_id if group.pipeline_id == notice.pipeline_id else INFRASTRUCTURE,
         version=group.version + 1,
     )
 

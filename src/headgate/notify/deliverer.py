@@ -26,6 +26,7 @@ from headgate.notify.alert_rows import Alert, Delivery, delivery_name
 from headgate.notify.alerts import DELIVER, Alerts, DeliveryOrder, with_pending
 from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.notify.messages import Channel, NotYetError, line, message_of, trial_message
+from headgate.notify.metrics import AlertMeters, DeliveryObserver
 from headgate.notify.notices import NEWS_FIELD, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.notify.routes import Route, fallback_channels
@@ -34,6 +35,8 @@ from headgate.store.resilience.circuit_breaker import BreakerLimits, BreakerStat
 CHANNEL_FAILED: Final = "ALERT_CHANNEL_FAILED"
 CHANNEL_RECOVERED: Final = "ALERT_CHANNEL_RECOVERED"
 SUBSCRIPTION: Final = "headgate.notify"
+# Alerts have a queue of their own, so that the watchdog can deliver them without the work of the server.
+QUEUE: Final = "headgate.alerts"
 # Nine attempts within about two hours.
 RETRY: Final = Retry(attempts=9, first=2.0, factor=4.0, most=1800.0)
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.5, window_seconds=60.0, open_seconds=60.0, probes=1)
@@ -60,7 +63,9 @@ class Deliverer:
         channels: Mapping[str, Channel],
         *,
         link_prefix: str = "",
+        observer: DeliveryObserver | None = None,
     ) -> None:
+        self._observer = AlertMeters() if observer is None else observer
         self._clock = clock
         self._ids = ids
         self._bus = bus
@@ -92,8 +97,10 @@ class Deliverer:
         except NotYetError:
             raise
         except (TransientError, NonRetryable) as exc:
+            self._observer.on_failed(order.channel, order.action)
             self._failed(alert, order, exc)
             raise
+        self._observer.on_sent(order.channel, order.action)
         done = replace(
             delivery,
             state=DeliveryState.SENT,
@@ -253,10 +260,11 @@ def register(
     app: App, notifier: Notifier, deliverer: Deliverer, channels: Sequence[str], routes: Sequence[Route]
 ) -> None:
     """Subscribe the notifier to pipeline events, and each channel to its orders."""
-    app.on_event(f"{TYPE_PREFIX}*", name=SUBSCRIPTION, filter=Filter(data={NEWS_FIELD: True}))(notifier.handle)
+    news, others = Filter(data={NEWS_FIELD: True}), Filter(data={NEWS_FIELD: False})
+    app.on_event(f"{TYPE_PREFIX}*", name=SUBSCRIPTION, filter=news, queue=QUEUE)(notifier.handle)
     types = routed_types(routes)
     if types:
-        app.on_event(*types, name=f"{SUBSCRIPTION}.routed", filter=Filter(data={NEWS_FIELD: False}))(notifier.handle)
+        app.on_event(*types, name=f"{SUBSCRIPTION}.routed", filter=others, queue=QUEUE)(notifier.handle)
     for channel in channels:
         app.on_event(
             DELIVER,
@@ -264,6 +272,7 @@ def register(
             filter=Filter(subject=channel),
             retry=RETRY,
             timeout=_TIMEOUT_SECONDS,
+            queue=QUEUE,
         )(deliverer.deliver)
 
 

@@ -26,7 +26,7 @@ _RANKS: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 class DefaultRoute(enum.StrEnum):
-    """Where an event goes without a matching route: page someone, notify, or only log."""
+    """Where an event goes without a matching route: `page` critical ones, `notify` warnings, `log` successes."""
 
     PAGE = "page"
     NOTIFY = "notify"

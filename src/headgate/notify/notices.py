@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.durable.bus.events import Event
@@ -49,12 +50,34 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: dict[str, Any] = {}
     # Channels to exclude: those that it is about.
     avoid: tuple[str, ...] = ()
+    # Of incidents: the dataset, its tier and team, and the owner to route by.
+    incident_id: str = ""
+    dataset_urn: str = ""
+    tier: str = ""
+    team: str = ""
+    owner: str = ""
+    # Alerts with the same thread have one cause: a period of a pipeline, or an incident.
+    thread: str = ""
+
+    @property
+    def thread_key(self) -> str:
+        """The key of its cause: the period, or what the emitter names; empty if it stands for itself."""
+        if self.thread or not self.date:
+            return self.thread
+        return period_thread(self.pipeline_id, self.schedule_id, self.date)
+
+
+def period_thread(pipeline_id: str, schedule_id: str, date: str) -> str:
+    """Return the thread of everything that goes wrong with one period of a pipeline."""
+    return f"PERIOD#{pipeline_id}#{schedule_id}#{date}"
 
 
 class Audience(Struct, frozen=True, kw_only=True):
-    """The owner of a pipeline, and the channels and mutes of its definition."""
+    """Owner, team and tier of a pipeline or dataset, and the channels and mutes of the definition."""
 
     owner: str = ""
+    team: str = ""
+    tier: str = ""
     labels: dict[str, str] = {}
     channels: tuple[str, ...] = ()
     # Patterns of muted events.
@@ -72,6 +95,13 @@ def notice_of(event: Event) -> Notice:
         raise InvalidPayloadError(
             f"event {event.id} of {event.type}: it is not a notice, {exc}; emit it with severity, route and keys"
         ) from exc
+
+
+def audience_for(notice: Notice, audience: Audience) -> Audience:
+    """Return the audience of a notice: that of its pipeline, with the dataset's owner, team and tier if it has one."""
+    if not notice.dataset_urn:
+        return audience
+    return replace(audience, owner=notice.owner or notice.team, team=notice.team, tier=notice.tier)
 
 
 def event_type(name: str) -> str:

@@ -46,10 +46,10 @@ from headgate.notify.decisions import (
     outcome_of,
     with_notice,
 )
-from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, Severity
+from headgate.notify.enums import AlertAction, AlertStatus, Severity
 from headgate.notify.messages import digest_lines, digest_text
 from headgate.notify.mutes import Mutes, muted_by
-from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, notice_of
+from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, audience_for, notice_of
 from headgate.notify.routes import channels_for
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import version_is
@@ -171,7 +171,7 @@ class Notifier:
     # Deciding.
 
     def _context(self, notice: Notice, now_ms: int) -> _NoticeContext:
-        audience = self._audience_of(notice.pipeline_id)
+        audience = audience_for(notice, self._audience_of(notice.pipeline_id))
         channels = channels_for(notice, audience, self._config.routes, self._defaults, list(self._config.channels))
         if not channels:
             return _NoticeContext(audience, (), "", None, None, None)
@@ -244,6 +244,11 @@ class Notifier:
             channels=context.channels,
             group=group_name(notice, context.channels) if decided is NoticeOutcome.HOLD else "",
             muted_by=context.muted_by,
+            thread=notice.thread_key,
+            incident_id=notice.incident_id,
+            dataset_urn=notice.dataset_urn,
+            tier=context.audience.tier,
+            team=context.audience.team,
         )
 
     def _sending(self, alert: Alert, channels: Sequence[str], now_ms: int) -> list[Write]:
@@ -252,6 +257,8 @@ class Notifier:
         escalation = first_escalation(alert, self._policy)
         if escalation is not None:
             writes.append(escalation_put(escalation))
+        if alert.status is AlertStatus.OPEN:
+            writes += self._alerts.thread_writes(alert, now_ms)
         return [*writes, *self._alerts.order_writes(alert, channels, AlertAction.TRIGGER, now_ms)]
 
     def _resolve(self, latest: LatestAlert, notice: Notice, by: str) -> None:
@@ -273,7 +280,7 @@ class Notifier:
         ulid = self._ids.ulid()
         digest = Alert(
             alert_id=new_alert_id(ulid),
-            pipeline_id=INFRASTRUCTURE,
+            pipeline_id=group.pipeline_id,
             event=group.event,
             event_id=f"{group.group_key}#{group.opened_at_ms}",
             severity=group.severity,

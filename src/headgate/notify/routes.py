@@ -18,22 +18,26 @@ class Route(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     """Sends notices that match all criteria to channels. Patterns may contain `*` and `?`; one must match.
 
     Routes are evaluated in order; the first match ends the evaluation unless it has `goes_on`. A route that names
-    events also applies to those that are not alerts by default.
+    events also applies to those that are not alerts by default. Without `severity_min`, a route that names events
+    applies to any severity, and another one to warnings and critical alerts: successes alert only where asked for.
     """
 
     channels: tuple[str, ...]
     name: str = ""
-    severity_min: Severity = Severity.INFO
+    severity_min: Severity | None = None
     events: tuple[str, ...] = ()
     pipelines: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    teams: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     goes_on: bool = False
 
 
 def applies(route: Route, notice: Notice, audience: Audience) -> bool:
     """Whether a route applies to this notice."""
-    if notice.severity.rank < route.severity_min.rank:
+    if notice.severity.rank < _severity_min(route).rank:
         return False
     if not route.events and not notice.alerts:
         return False
@@ -41,6 +45,9 @@ def applies(route: Route, notice: Notice, audience: Audience) -> bool:
         _any_match(notice.event, route.events)
         and _any_match(notice.pipeline_id, route.pipelines)
         and _any_match(audience.owner, route.owners)
+        and _any_match(audience.team, route.teams)
+        and _any_match(audience.tier, route.tiers)
+        and _any_match(notice.dataset_urn, route.datasets)
         and all(
             name in audience.labels and matches(audience.labels[name], pattern)
             for name, pattern in route.labels.items()
@@ -57,8 +64,8 @@ def channels_for(
 ) -> tuple[str, ...]:
     """Return the distinct channels of a notice: by matching routes, or by default.
 
-    Channels of the pipeline's own definition are always added. Unknown names are skipped, so that a definition cannot
-    prevent delivery to the others.
+    Channels of the pipeline's own definition are added, except for successes. Unknown names are skipped, so that a
+    definition cannot prevent delivery to the others.
     """
     wanted: list[str] = []
     is_routed = False
@@ -68,9 +75,10 @@ def channels_for(
             wanted += route.channels
             if not route.goes_on:
                 break
+    is_success = notice.severity is Severity.INFO
     if not is_routed and notice.alerts:
-        wanted += defaults.get(notice.route, ())
-    if notice.alerts:
+        wanted += defaults.get(DefaultRoute.LOG if is_success else notice.route, ())
+    if notice.alerts and not is_success:
         wanted += audience.channels
     channels = [name for name in dict.fromkeys(wanted) if name in known and name not in notice.avoid]
     if not channels and notice.avoid:
@@ -89,6 +97,12 @@ def fallback_channels(
     if any(channel != failed and channel not in failing for channel in tried):
         return ()
     return tuple(name for name in known if name != failed and name not in failing)[:CHANNELS_MAX]
+
+
+def _severity_min(route: Route) -> Severity:
+    if route.severity_min is not None:
+        return route.severity_min
+    return Severity.INFO if route.events else Severity.WARNING
 
 
 def _any_match(text: str, patterns: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ CONSUMER: Final = "stream-router"
 _BATCH: Final = 100
 _PAUSE_SECONDS: Final = 1.0
 _WAIT_SECONDS: Final = 5.0
-_TICK_SECONDS_MAX: Final = 5.0
+TICK_SECONDS_MAX: Final = 5.0
 # Evaluations that are due close together are done in one tick, and stored with one commit.
 _PACE_SECONDS: Final = 0.25
 _ALSO_SECONDS: Final = 1.0
@@ -43,9 +43,16 @@ _log = structlog.get_logger(__name__)
 class PipelineLoops:
     """Runs the change stream consumer and the timed work of a pipeline service. `stop` waits for work in progress."""
 
-    def __init__(self, service: PipelineService, *, also: Callable[[], object] = lambda: None) -> None:
-        """`also` is called about once a second: backfills, grouped alerts."""
+    def __init__(
+        self,
+        service: PipelineService,
+        *,
+        also: Callable[[], object] = lambda: None,
+        tick_seconds_max: float = TICK_SECONDS_MAX,
+    ) -> None:
+        """`also` is called about once a second, and at least every `tick_seconds_max`: backfills, grouped alerts."""
         self._service = service
+        self._tick_seconds_max = tick_seconds_max
         self._also = also
         self._stopping = threading.Event()
         # Whether definitions have changed, and whether the tick thread is to wake up now.
@@ -132,7 +139,7 @@ class PipelineLoops:
             self._also()
         # Until the wait is computed, every new waiter wakes this thread.
         self._wakes_at = math.inf
-        wait_seconds = min(service.cron_scheduler.seconds_left(), self._until_poll(), _TICK_SECONDS_MAX)
+        wait_seconds = min(service.cron_scheduler.seconds_left(), self._until_poll(), self._tick_seconds_max)
         self._wakes_at = service.clock.monotonic() + wait_seconds
         return wait_seconds
 

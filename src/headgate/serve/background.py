@@ -19,7 +19,8 @@ from headgate.fanout.background_threads import Background
 from headgate.fanout.service import FanoutService
 from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
-from headgate.pipelines.background_threads import PipelineLoops
+from headgate.notify.deliverer import QUEUE as ALERTS
+from headgate.pipelines.background_threads import TICK_SECONDS_MAX, PipelineLoops
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.sweeper import Sweeper
 from headgate.serve.watchdog_process import WatchdogChild
@@ -33,8 +34,6 @@ EVENTS_EVERY_SECONDS: Final = 1.0
 ARCHIVED_EVERY_SECONDS: Final = 60.0
 TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
 RUNS_PRUNED_EVERY_SECONDS: Final = 3600.0
-# Interval of the heartbeats that server and watchdog exchange.
-_HEARTBEAT_SECONDS: Final = 60.0
 # Interval of attempts to start the workers while the store cannot be written.
 _LATE_START_SECONDS: Final = 1.0
 RESERVED_EVERY_SECONDS: Final = 60.0
@@ -62,7 +61,12 @@ class Workers:
         self._heartbeat_at = 0.0
         # With a state machine on AWS, Lambda functions start and watch the pipelines.
         runs_pipelines = settings.pipelines.state_machine_arn is None
-        self._loops = PipelineLoops(pipelines.service, also=self._on_pipeline_tick) if runs_pipelines else None
+        tick_seconds_max = min(TICK_SECONDS_MAX, pipelines.heartbeats.interval_seconds)
+        self._loops = (
+            PipelineLoops(pipelines.service, also=self._on_pipeline_tick, tick_seconds_max=tick_seconds_max)
+            if runs_pipelines
+            else None
+        )
         self._chunks: Background | None = None
         self._stopping = threading.Event()
         self._late_start: threading.Thread | None = None
@@ -108,6 +112,7 @@ class Workers:
         worker = self._settings.worker
         if self._service.app.workflows or self._service.app.activity_names():
             self._service.start(
+                queues=("default", ALERTS),
                 threads_max=worker.threads_max,
                 lease_seconds=worker.lease_seconds,
                 turn_seconds=worker.turn_seconds,
@@ -152,7 +157,7 @@ class Workers:
         self._watchdog.start()
         now = self._clock.monotonic()
         if now >= self._heartbeat_at:
-            self._heartbeat_at = now + _HEARTBEAT_SECONDS
+            self._heartbeat_at = now + self._pipelines.heartbeats.interval_seconds
             own = self._pipelines.heartbeats.beat(HeartbeatSource.SERVER)
             self._pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
 

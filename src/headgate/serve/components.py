@@ -9,12 +9,12 @@ from functools import partial
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
+from headgate.bootstrap.alerts import audited
 from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
 from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.pipelines import (
     OpenPipelines,
     apply_folder,
-    audited,
     open_engine,
     open_pipelines,
     project_archetypes,
@@ -32,6 +32,7 @@ from headgate.fanout.service import FanoutService
 from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
+from headgate.notify.metrics import AlertMeters
 from headgate.serve.intake.client import IntakeClient
 from headgate.serve.runtime.merged_metrics import MergedRegistry
 from headgate.settings import Settings
@@ -75,6 +76,8 @@ def open_components(
         metrics = Metrics(version=version, registry=registry)
         meters = HealthMeters(registry)
         alerts = ErrorAlerts(clock, meters)
+        alert_meters = AlertMeters()
+        registry.register(alert_meters)
         opened = open_store(settings, clock, observer=alerts)
         stack.enter_context(closing(opened.store))
         cache = stack.enter_context(closing(open_cache(settings, clock, answered=meters.cache_answered)))
@@ -112,6 +115,7 @@ def open_components(
             commit=lambda writes, change: health.audit.commit(writes, audited(change)),
             engine=open_engine(settings, clock, service.ids),
             archetypes=None if project is None else project.archetypes,
+            alert_meters=alert_meters,
         )
         # Before the first event is emitted, so that no subscriber misses it.
         first = [partial(service.bus.register, list(service.app.subscriptions.values()), service.app.name)]

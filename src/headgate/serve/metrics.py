@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from headgate.errors import HeadgateError
 from headgate.latency_histograms import LatencyHistogram, LatencyHistograms
+from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.store.cache.stats import COUNTERS, CacheStats
@@ -65,6 +67,27 @@ class ServerCollector(Collector):
             failures.add_metric([sweeper.what], sweeper.failures)
         yield deleted
         yield failures
+
+
+class HeartbeatCollector(Collector):
+    """Age of the heartbeats that server and watchdog exchange."""
+
+    def __init__(self, heartbeats: Heartbeats) -> None:
+        self._heartbeats = heartbeats
+
+    def collect(self) -> Iterator[Metric]:
+        age = GaugeMetricFamily(
+            "headgate_heartbeat_age_seconds", "Seconds since the last heartbeat of a process.", labels=["process"]
+        )
+        for source in HeartbeatSource:
+            try:
+                seconds = self._heartbeats.silent_for(source)
+            except HeadgateError:
+                # The store is unavailable: its own series say so.
+                continue
+            if seconds is not None:
+                age.add_metric([source.value], seconds)
+        yield age
 
 
 class CacheCollector(Collector):

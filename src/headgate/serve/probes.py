@@ -14,11 +14,13 @@ import msgspec
 from headgate.clock import Clock
 from headgate.durable.worker.status import WorkerStatus
 from headgate.errors import CorruptionError, HeadgateError, NotReadyError, StoreMovedError, StoreUnavailableError
+from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
 from headgate.serve.sweeper import Sweeper
 from headgate.store.catalogue.tables import HEALTH_CHECK
 from headgate.store.faults import StoreFault, StoreFaults
 from headgate.store.port import Store
 
+WATCHDOG: Final = "watchdog"
 DISK_FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 
 
@@ -67,10 +69,12 @@ class ServerProbes:
         disk: Path | None,
         worker_status: Callable[[], WorkerStatus | None] = lambda: None,
         faults: StoreFaults | None = None,
+        heartbeats: Heartbeats | None = None,
     ) -> None:
         """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any.
 
-        `faults` are the conditions that store calls have recorded.
+        `faults` are the conditions that store calls have recorded. `heartbeats` has that of the watchdog; None where
+        no watchdog is to run.
         """
         self.phase = Phase.STARTING
         self._version = version
@@ -80,6 +84,7 @@ class ServerProbes:
         self._disk = disk
         self._worker_status = worker_status
         self._faults = StoreFaults() if faults is None else faults
+        self._heartbeats = heartbeats
 
     def check_ready(self) -> None:
         """Raise `NotReadyError` unless the server serves."""
@@ -111,7 +116,25 @@ class ServerProbes:
         ]
         if self._disk is not None:
             checks.append(_check_disk(self._disk))
+        if self._heartbeats is not None:
+            checks.append(self._check_watchdog(self._heartbeats))
         return self._report([*self.summary().checks, *checks])
+
+    def _check_watchdog(self, heartbeats: Heartbeats) -> Check:
+        # At most degraded: the server serves without it, and alerts that it is silent.
+        try:
+            known = heartbeats.find(HeartbeatSource.WATCHDOG)
+        except HeadgateError as exc:
+            return Check(WATCHDOG, Status.DEGRADED, f"{exc.code}: {exc.message}")
+        if known is None:
+            return Check(WATCHDOG, Status.OK, "no heartbeat yet; it starts once a pipeline is defined")
+        seconds = max(0.0, self._clock.seconds() - known.at_ms / 1000)
+        fact = f"last heartbeat {seconds:.0f} s ago"
+        if known.silent_since_ms is not None:
+            return Check(WATCHDOG, Status.DEGRADED, f"silent: {fact}; the server restarts it, see the log")
+        if known.degraded:
+            return Check(WATCHDOG, Status.DEGRADED, f"{fact}; failed checks: {', '.join(known.degraded)}")
+        return Check(WATCHDOG, Status.OK, fact)
 
     def _report(self, checks: list[Check]) -> Report:
         seen = {check.status for check in checks}

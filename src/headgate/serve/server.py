@@ -27,7 +27,7 @@ from headgate.serve.http.connection.tls import Tls
 from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
-from headgate.serve.metrics import CacheCollector, ServerCollector, SizeCollector
+from headgate.serve.metrics import CacheCollector, HeartbeatCollector, ServerCollector, SizeCollector
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
 from headgate.serve.probes import Phase, ServerProbes
@@ -191,11 +191,13 @@ class Server:
             disk=settings.home if settings.store.backend == "sqlite" else None,
             worker_status=components.service.worker_status,
             faults=components.store.store.stats.faults,
+            heartbeats=components.pipelines.heartbeats if settings.pipelines.watchdog else None,
         )
         self._recovery = StoreRecovery(components.store.store.stats.faults, self._probes.write_and_read_back)
         components.metrics.watch_store(components.store.store.stats.snapshot)
         components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))
         components.metrics.registry.register(http.shedder)
+        components.metrics.registry.register(HeartbeatCollector(components.pipelines.heartbeats))
         components.metrics.registry.register(CacheCollector(components.cache.stats))
         self._limits = CallerLimits(
             settings.limits,

@@ -1,5 +1,6 @@
 """Watchdog process: runs the pipeline watchdog on its own, so that it detects a stopped server.
 
+It also delivers alerts that the server does not claim: those of a silent server, and everything it finds meanwhile.
 It outlives the server. It exits when a newer watchdog of the same home takes over, and when the home or the database
 file is moved, deleted or replaced.
 """
@@ -19,10 +20,14 @@ from typing import Final
 import structlog
 
 from headgate.bootstrap.key_check import check_keys
-from headgate.bootstrap.pipelines import open_engine, open_pipelines
+from headgate.bootstrap.pipelines import OpenPipelines, open_engine, open_pipelines
 from headgate.bootstrap.store import AppService, database_path, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
+from headgate.durable.worker.standby import StandbyWorker
+from headgate.errors import HeadgateError
+from headgate.notify.deliverer import QUEUE as ALERTS
+from headgate.outage_log import OutageLog
 from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.process import Stop
 from headgate.serve.watchdog_lock import WatchdogLock, has_watchdog
@@ -49,8 +54,8 @@ def run(
 ) -> bool:
     """Run ticks until a signal requests the stop, a newer watchdog takes over or the home is gone.
 
-    With `once`, run one tick, beside a running watchdog. Without `create`, a missing home raises `StoreMovedError`.
-    Returns whether the last tick could evaluate everything.
+    With `once`, run one tick, beside a running watchdog, and deliver nothing. Without `create`, a missing home raises
+    `StoreMovedError`. Returns whether the last tick could evaluate everything.
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
@@ -65,17 +70,48 @@ def run(
         lock = None if once else stack.enter_context(closing(WatchdogLock(settings.home)))
         service = AppService(App("headgate"), opened, clock)
         engine = open_engine(settings, clock, service.ids)
-        watchdog = open_pipelines(service, opened, clock, environ=environ, engine=engine).watchdog
+        pipelines = open_pipelines(service, opened, clock, environ=environ, engine=engine)
+        watchdog = pipelines.watchdog
+        if lock is None:
+            return not watchdog.tick().is_degraded
+        standby = stack.enter_context(
+            closing(service.standby_worker(queues=(ALERTS,), lease_seconds=settings.worker.lease_seconds))
+        )
+        between = _BetweenTicks(pipelines, standby, clock)
         announce(f"headgate watchdog ready  home={settings.home}")
-        while lock is None or _is_wanted(database, lock):
+        while _is_wanted(database, lock):
             report = watchdog.tick()
             until = clock.monotonic() + pause_seconds(report, watchdog.seconds_until_next())
-            while not once and clock.monotonic() < until and lock is not None and _is_in_place(database, lock):
+            while clock.monotonic() < until and _is_in_place(database, lock):
+                between.run()
                 if stopping.wait(min(_CHECK_SECONDS, max(0.0, until - clock.monotonic()))):
                     return not report.is_degraded
-            if once:
-                return not report.is_degraded
     return True
+
+
+class _BetweenTicks:
+    """The work between two ticks: heartbeats, and the alerts that the server does not deliver."""
+
+    def __init__(self, pipelines: OpenPipelines, standby: StandbyWorker, clock: Clock) -> None:
+        self._pipelines = pipelines
+        self._standby = standby
+        self._clock = clock
+        self._beat_at = clock.monotonic() + pipelines.heartbeats.interval_seconds
+        self._outage = OutageLog(_log, "watchdog cannot deliver alerts", pause_seconds=_CHECK_SECONDS)
+
+    def run(self) -> None:
+        """Do what is due. A store that is unavailable is logged; the next call tries again."""
+        try:
+            if self._clock.monotonic() >= self._beat_at:
+                self._beat_at = self._clock.monotonic() + self._pipelines.heartbeats.interval_seconds
+                self._pipelines.watchdog.exchange_heartbeats()
+            self._standby.poll()
+            if self._standby.is_member:
+                # Digests and escalations, which the server sends while it is there.
+                self._pipelines.notifier.tick()
+            self._outage.succeeded()
+        except HeadgateError as exc:
+            self._outage.failed(exc)
 
 
 def _is_in_place(database: _Database, lock: WatchdogLock) -> bool:

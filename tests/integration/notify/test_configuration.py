@@ -29,11 +29,15 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     opened.close()
 
 
-def test_config__nothing_is_said__everything_goes_to_the_console() -> None:
+def test_config__nothing_is_said__troubles_go_to_the_console_and_successes_nowhere() -> None:
     config = parse_config({})
 
     assert list(config.channels) == ["console"]
-    assert config.default_channels() == dict.fromkeys(DefaultRoute, ("console",))
+    assert config.default_channels() == {
+        DefaultRoute.PAGE: ("console",),
+        DefaultRoute.NOTIFY: ("console",),
+        DefaultRoute.LOG: (),
+    }
     assert config == NotifyConfig()
 
 

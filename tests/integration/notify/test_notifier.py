@@ -38,14 +38,18 @@ def test_event_on_the_bus__alerts__reaches_the_channel_of_its_default_route(worl
     assert world.alerts.ls("others").alerts == []
 
 
-def test_no_configuration__everything__is_reported_on_the_console(
+def test_no_configuration__a_warning__is_reported_on_the_console_and_a_success_is_not(
     new_world: Callable[..., World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = new_world({"dedup_seconds": 60})
 
-    world.emit(world.notice(severity=Severity.INFO, route=DefaultRoute.LOG))
+    world.emit(world.notice(event="SLA_MET", severity=Severity.INFO, route=DefaultRoute.NOTIFY))
+    world.emit(world.notice(severity=Severity.WARNING, route=DefaultRoute.NOTIFY))
 
-    assert "INFO orders daily 2026-03-03: the job failed" in capsys.readouterr().err
+    reported = capsys.readouterr().err
+    assert "WARNING orders daily 2026-03-03: the job failed" in reported
+    assert "INFO" not in reported
+    assert [each.event for each in world.alerts.ls().alerts] == ["JOB_FAILED"]
 
 
 def test_event_on_the_bus__same_delivery_twice__is_reported_once(world: World) -> None:
@@ -165,8 +169,9 @@ def test_mute__only_up_to_a_severity__lets_worse_through(world: World) -> None:
 
 def test_many_of_a_kind__within_a_window__become_one_message(new_world: Callable[..., World]) -> None:
     world = new_world({"channels": TWO_FILES, "defaults": {"page": ["ops"]}, "group_after": 3, "group_seconds": 120})
+    warning = {"severity": Severity.WARNING, "route": DefaultRoute.PAGE}
     for number in range(40):
-        world.emit(world.notice(pipeline_id=f"p{number:02d}"))
+        world.emit(world.notice(pipeline_id=f"p{number:02d}", **warning))
     assert len(world.sent()) == 3
 
     assert world.notifier.tick() == 0, "the window is still open"
@@ -180,8 +185,25 @@ def test_many_of_a_kind__within_a_window__become_one_message(new_world: Callable
     assert digest["lines"][0].endswith("and 17 more")
     assert len(world.alerts.ls(limit=100).alerts) == 41, "each is kept, and the one that stands for the rest"
     assert world.notifier.tick() == 0
-    world.emit(world.notice(pipeline_id="p99"))
+    world.emit(world.notice(pipeline_id="p99", **warning))
     assert len(world.sent()) == 5, "the next window begins anew"
+
+
+def test_many_criticals_of_a_kind__each_pipelines_first__is_sent_at_once_under_its_own_name(
+    new_world: Callable[..., World],
+) -> None:
+    world = new_world({"channels": TWO_FILES, "defaults": {"page": ["ops"]}, "group_after": 2, "group_seconds": 120})
+    for number in range(8):
+        world.emit(world.notice(pipeline_id=f"p{number}"))
+    assert [each["pipeline_id"] for each in world.sent()] == [f"p{number}" for number in range(8)]
+
+    for day in range(1, 5):
+        world.emit(world.notice(pipeline_id="p0", date=f"2026-02-0{day}", dedup_key=f"JOB_FAILED#p0#{day}"))
+    world.clock.advance(121)
+    world.notifier.tick()
+    world.run()
+
+    assert [(each["pipeline_id"], each["title"]) for each in world.sent()][-1] == ("p0", "3 more JOB_FAILED in 120 s")
 
 
 def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_reported(world: World) -> None:

@@ -16,8 +16,9 @@ from litestar.types import ASGIApp
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
+from headgate.bootstrap.alerts import audited
 from headgate.bootstrap.health import open_health, open_keys
-from headgate.bootstrap.pipelines import audited, open_pipelines
+from headgate.bootstrap.pipelines import open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant

@@ -22,7 +22,7 @@ from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels.factory import ChannelDependencies, open_channels
 from headgate.notify.configuration import parse_config
-from headgate.notify.deliverer import Deliverer, register
+from headgate.notify.deliverer import QUEUE, Deliverer, register
 from headgate.notify.enums import AlertAction, DefaultRoute, DeliveryState, Severity
 from headgate.notify.messages import Message
 from headgate.notify.mutes import AlertAudit, Mutes
@@ -69,7 +69,7 @@ class World:
         )
         self.deliverer = Deliverer(self.clock, self.ids, self.bus, self.alerts, self.channels)
         register(self.app, self.notifier, self.deliverer, list(self.channels), self.config.routes)
-        self.worker = self.service.worker()
+        self.worker = self.service.worker(queues=(QUEUE,))
         self.worker.join()
 
     def close(self) -> None:
@@ -112,9 +112,13 @@ class World:
 
     def emit(self, notice: Notice) -> None:
         """Put a notice on the bus as its own part of the product does, and let everything be delivered."""
+        self.publish(notice)
+        self.run()
+
+    def publish(self, notice: Notice) -> None:
+        """Put a notice on the bus, and deliver nothing yet."""
         data = msgspec.to_builtins(notice)
         self.bus.emit(Event(id=notice.event_id, type=event_type(notice.event), source="/test", data=data))
-        self.run()
 
     def notice(self, **changes: Any) -> Notice:
         return a_notice(self.ids.ulid(), int(self.clock.seconds() * 1000), **changes)

@@ -21,7 +21,7 @@ from headgate.notify.decisions import (
 from headgate.notify.enums import AlertAction, AlertStatus, DefaultRoute, Severity
 from headgate.notify.messages import line, message_of
 from headgate.notify.mutes import Mute, muted_by
-from headgate.notify.notices import NO_AUDIENCE, Audience
+from headgate.notify.notices import NO_AUDIENCE, Audience, audience_for
 from headgate.notify.routes import Route, channels_for, fallback_channels
 from tests.unit.notify.rig import a_notice
 
@@ -84,12 +84,47 @@ def test_channels__one_route__goes_there_or_to_the_default(route: Route, expecte
         ({"route": DefaultRoute.NOTIFY}, ("b",)),
         ({"route": DefaultRoute.LOG}, ()),
         ({"alerts": False}, ()),
+        ({"severity": Severity.INFO}, ()),
         ({"avoid": ("a",)}, ("b", "c")),
         ({"avoid": ("a", "b", "c")}, ()),
     ],
 )
 def test_channels__no_route__goes_by_default(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert channels_for(a_notice("1", NOW, **changes), NO_AUDIENCE, [], DEFAULTS, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (Route(channels=("c",)), ()),
+        (Route(channels=("c",), severity_min=Severity.INFO), ("c",)),
+        (Route(channels=("c",), events=("SLA_*",)), ("c",)),
+        (Route(channels=("c",), events=("SLA_*",), severity_min=Severity.WARNING), ()),
+    ],
+)
+def test_channels__a_success__goes_only_where_a_route_asks_for_it(route: Route, expected: tuple[str, ...]) -> None:
+    notice = a_notice("1", NOW, event="SLA_MET", severity=Severity.INFO, route=DefaultRoute.NOTIFY)
+
+    assert channels_for(notice, Audience(channels=("b",)), [route], DEFAULTS, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (Route(channels=("c",), tiers=("TIER_1",)), ("c",)),
+        (Route(channels=("c",), tiers=("TIER_2",)), ("a",)),
+        (Route(channels=("c",), teams=("payments",)), ("c",)),
+        (Route(channels=("c",), datasets=("urn:dp:*",)), ("c",)),
+        (Route(channels=("c",), datasets=("urn:other:*",)), ("a",)),
+        (Route(channels=("c",), owners=("ada",)), ("c",)),
+    ],
+)
+def test_channels__an_incident__is_routed_by_tier_team_owner_and_dataset(
+    route: Route, expected: tuple[str, ...]
+) -> None:
+    notice = a_notice("1", NOW, dataset_urn="urn:dp:orders:created", tier="TIER_1", team="payments", owner="ada")
+
+    assert channels_for(notice, audience_for(notice, OWNED), [route], DEFAULTS, KNOWN) == expected
 
 
 def test_channels__routes_in_order__stop_at_the_first_that_does_not_go_on() -> None:

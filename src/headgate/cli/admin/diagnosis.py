@@ -19,8 +19,10 @@ import msgspec
 
 from headgate.bootstrap import store as bootstrap
 from headgate.bootstrap.key_check import lost_keys_in_file, lost_keys_in_tables
+from headgate.bootstrap.watchdog import heartbeats_in_file
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
+from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
 from headgate.settings import Address, Settings
 from headgate.store.keyring import Keyring, Purpose
@@ -75,6 +77,7 @@ def _checks_of(settings: Settings) -> Iterator[CheckResult]:
     yield from _guarded("keys", lambda: [_check_keys(settings)])
     if settings.store.backend == "sqlite":
         yield from _guarded("database", lambda: _check_database(bootstrap.database_path(settings)))
+        yield from _guarded("watchdog", lambda: [_check_watchdog(settings)])
     else:
         yield from _check_tables(settings)
     yield _check_port("http", settings.http, _headgate_answers)
@@ -249,6 +252,31 @@ def _check_database(path: Path) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("write-ahead log", CheckStatus.OK, f"{facts.wal_bytes:,} bytes")
+
+
+def _check_watchdog(settings: Settings) -> CheckResult:
+    if not settings.pipelines.watchdog:
+        return CheckResult("watchdog", CheckStatus.OK, "switched off by pipelines.watchdog")
+    try:
+        found = heartbeats_in_file(settings)
+    except HeadgateError as exc:
+        return _failed("watchdog", exc.message)
+    own, server = found.get(HeartbeatSource.WATCHDOG), found.get(HeartbeatSource.SERVER)
+    if own is None:
+        return CheckResult("watchdog", CheckStatus.OK, "no heartbeat yet; it starts once a pipeline is defined")
+    now_seconds = SystemClock().seconds()
+    fact = f"last heartbeat {max(0.0, now_seconds - own.at_ms / 1000):,.0f} s ago"
+    silent_seconds = settings.pipelines.watchdog_silent_seconds
+    if now_seconds - own.at_ms / 1000 < silent_seconds:
+        if own.degraded:
+            remedy = "see the log of the watchdog for the errors"
+            failed = f"{fact}; failed checks: {', '.join(own.degraded)}"
+            return CheckResult("watchdog", CheckStatus.WARN, failed, remedy)
+        return CheckResult("watchdog", CheckStatus.OK, fact)
+    if server is None or now_seconds - server.at_ms / 1000 >= silent_seconds:
+        return CheckResult("watchdog", CheckStatus.OK, f"{fact}; the server does not run either")
+    remedy = "see the server's log for why it does not start; 'headgate watchdog' runs one"
+    return CheckResult("watchdog", CheckStatus.WARN, f"{fact}, although the server runs", remedy)
 
 
 def _check_tables(settings: Settings) -> Iterator[CheckResult]:

@@ -67,6 +67,7 @@ class Worker:
         *,
         archiver: Archiver | None = None,
         queues: Sequence[str] = ("default",),
+        activities_only: bool = False,
         threads: int = 1,
         live_max: int = 2_000,
         replay_always: bool = False,
@@ -81,6 +82,8 @@ class Worker:
     ) -> None:
         self.app = app
         self.queues = tuple(queues)
+        # It declares no subscription and owns no execution.
+        self._activities_only = activities_only
         self.bus = bus
         self.fleet = Fleet(store, clock, ids, lease_seconds=lease_seconds, host=host, worker_id=worker_id)
         self.claims = HeldClaims(clock, threads=threads)
@@ -130,6 +133,10 @@ class Worker:
     def join(self) -> None:
         """Register as a worker of the store under a new id."""
         self._is_lease_lost = False
+        if self._activities_only:
+            served = [each.name for each in self.app.subscriptions.values() if each.queue in self.queues]
+            self.fleet.join(self.app.name, (), served, self.queues)
+            return
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
         self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues)
 
@@ -245,6 +252,17 @@ class Worker:
         self.deadlines.end_queued()
         self._release_surplus()
         return self.schedule.seconds_left()
+
+    def poll_activities(self) -> None:
+        """Claim activities of the queues only: executions, timers and schedules are left to other workers."""
+        self._recorder.retry_buffered()
+        self.deadlines.end_running()
+        if self.schedule.take(RENEW, self.fleet.lease_seconds / 3):
+            self._renew()
+        self._claim_queued()
+        if self.schedule.take(SWEEP, SWEEP_SECONDS):
+            self.bus.sweep()
+            self.adopt_lost_claims()
 
     def adopt_lost_claims(self) -> None:
         """Queue claims of this worker that the process does not hold: the answer to a claim was lost."""

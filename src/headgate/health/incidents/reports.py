@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import InvalidPayloadError
 from headgate.health.model import enums, urns
-from headgate.health.model.events import IncidentEventType
+from headgate.health.model.enums import IncidentStatus
+from headgate.health.model.events import IncidentChange, IncidentEventType
 from headgate.health.model.incidents import TITLE_MAX, Incident, IncidentReport
 from headgate.health.model.signals import is_signature
 from headgate.health.model.urns import is_evidence_id
@@ -43,6 +44,20 @@ def verb_of(before: Incident, after: Incident) -> str:
     if before.status is not after.status:
         return {"OPEN": "reopen", "ACKNOWLEDGED": "acknowledge", "RESOLVED": "resolve"}[after.status]
     return "snooze" if before.snoozed_until != after.snoozed_until else "update"
+
+
+def change_of(before: Incident, after: Incident) -> IncidentChange:
+    """Return what a change made of an incident."""
+    if before.status is not after.status:
+        return {
+            IncidentStatus.OPEN: IncidentChange.REOPENED,
+            IncidentStatus.ACKNOWLEDGED: IncidentChange.ACKNOWLEDGED,
+            IncidentStatus.RESOLVED: IncidentChange.RESOLVED,
+        }[after.status]
+    if after.severity < before.severity:
+        # SEV_1 is the worst.
+        return IncidentChange.RAISED
+    return IncidentChange.SNOOZED if before.snoozed_until != after.snoozed_until else IncidentChange.UPDATED
 
 
 def event_type_of(before: Incident, after: Incident) -> IncidentEventType:

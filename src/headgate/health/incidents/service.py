@@ -22,7 +22,7 @@ from headgate.errors import (
 )
 from headgate.health.incidents import decisions
 from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
-from headgate.health.incidents.reports import audit_entry, checked, event_type_of, verb_of
+from headgate.health.incidents.reports import audit_entry, change_of, checked, event_type_of, verb_of
 from headgate.health.incidents.rows import (
     KEPT_SECONDS,
     Sealer,
@@ -44,7 +44,7 @@ from headgate.health.incidents.writes import (
     unlink_writes,
 )
 from headgate.health.model.datasets import DatasetProfile
-from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
+from headgate.health.model.events import EventWrites, IncidentChange, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Link
 from headgate.health.model.signals import signal_key
 from headgate.health.observer import HealthObserver, NullObserver
@@ -249,7 +249,7 @@ class Incidents:
         writes: list[Write] = [
             self._put(incident),
             *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
-            *self._incident_event_writes(incident, IncidentEventType.CREATED, now_ms),
+            *self._incident_event_writes(incident, IncidentEventType.CREATED, IncidentChange.OPENED, now_ms),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=True, writes=writes)
@@ -261,10 +261,11 @@ class Incidents:
             still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
             return IncidentPlan(known, is_new=False, writes=[still])
         fresh = [each for each in incident.evidence_sample if each not in known.evidence_sample]
+        change = IncidentChange.RAISED if incident.severity < known.severity else IncidentChange.JOINED
         writes: list[Write] = [
             self._put(incident, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "joined"),
+            *self._incident_event_writes(incident, IncidentEventType.UPDATED, change, now_ms, "joined"),
             *self._pin_writes(fresh, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
@@ -274,7 +275,9 @@ class Incidents:
         writes: list[Write] = [
             self._put(incident, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
+            *self._incident_event_writes(
+                incident, IncidentEventType.UPDATED, IncidentChange.REOPENED, now_ms, "it broke out again"
+            ),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
@@ -379,8 +382,8 @@ class Incidents:
             *closing,
             *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
             *self._pin_writes(fresh, kept.incident_id, now_ms),
-            *self._incident_event_writes(kept, IncidentEventType.UPDATED, now_ms, "merged"),
-            *self._incident_event_writes(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
+            *self._incident_event_writes(kept, IncidentEventType.UPDATED, IncidentChange.MERGED, now_ms, "merged"),
+            *self._incident_event_writes(gone, IncidentEventType.RESOLVED, IncidentChange.RESOLVED, now_ms, "merged"),
         ]
 
     def _change(
@@ -435,12 +438,14 @@ class Incidents:
             ]
             writes += self._link_writes(after, rows_by_link, now_ms)
             writes += self._pin_writes(after.evidence_sample, after.incident_id, now_ms)
-        return [*writes, *self._incident_event_writes(after, event_type_of(before, after), now_ms, reason)]
+        kind, change = event_type_of(before, after), change_of(before, after)
+        return [*writes, *self._incident_event_writes(after, kind, change, now_ms, reason)]
 
     def _incident_event_writes(
-        self, incident: Incident, event_type: IncidentEventType, now_ms: int, reason: str = ""
+        self, incident: Incident, event_type: IncidentEventType, change: IncidentChange, now_ms: int, reason: str = ""
     ) -> list[Write]:
-        return self._event_writes(incident_event(incident, event_type, self._ids, reason=reason), now_ms)
+        event = incident_event(incident, event_type, self._ids, change=change, reason=reason)
+        return self._event_writes(event, now_ms)
 
     def _signals(self, links: Sequence[Link]) -> list[Item | None]:
         keys = [signal_key(link.dataset_urn, link.signal_type) for link in links]

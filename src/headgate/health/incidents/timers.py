@@ -15,7 +15,7 @@ from headgate.health.incidents.rows import Sealer, TimerKind, Unsealed, due_key,
 from headgate.health.incidents.service import SYSTEM, Incidents
 from headgate.health.incidents.writes import escalation_put
 from headgate.health.model.enums import IncidentStatus
-from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
+from headgate.health.model.events import EventWrites, IncidentChange, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import Incident, Resolution
 from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
@@ -121,7 +121,11 @@ class IncidentTimers:
             updated_at=instant(now_ms),
         )
         event_type = incident_event(
-            after, IncidentEventType.UPDATED, self._ids, reason=f"escalated to level {row['level']}"
+            after,
+            IncidentEventType.UPDATED,
+            self._ids,
+            change=IncidentChange.ESCALATED,
+            reason=f"escalated to level {row['level']}",
         )
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),

@@ -31,6 +31,22 @@ class IncidentEventType(enum.StrEnum):
     RESOLVED = "resolved"
 
 
+class IncidentChange(enum.StrEnum):
+    """What happened to an incident, finer than the event type."""
+
+    OPENED = "opened"
+    JOINED = "joined"
+    # A worse breach joined it, or a person raised its severity.
+    RAISED = "raised"
+    REOPENED = "reopened"
+    ESCALATED = "escalated"
+    ACKNOWLEDGED = "acknowledged"
+    SNOOZED = "snoozed"
+    MERGED = "merged"
+    RESOLVED = "resolved"
+    UPDATED = "updated"
+
+
 def signal_changed(signal: Signal, ids: IdMaker) -> Event:
     """Return the event of a signal transition."""
     return _event(
@@ -53,7 +69,9 @@ def signal_changed(signal: Signal, ids: IdMaker) -> Event:
     )
 
 
-def incident_event(incident: Incident, event_type: IncidentEventType, ids: IdMaker, *, reason: str = "") -> Event:
+def incident_event(
+    incident: Incident, event_type: IncidentEventType, ids: IdMaker, *, change: IncidentChange, reason: str = ""
+) -> Event:
     """Return the event of an opened, changed or resolved incident, without its encrypted fields."""
     return _event(
         ids,
@@ -61,6 +79,7 @@ def incident_event(incident: Incident, event_type: IncidentEventType, ids: IdMak
         incident.incident_id,
         {
             "event_type": f"INCIDENT_{event_type.value.upper()}",
+            "change": change.value,
             "incident_id": incident.incident_id,
             "severity": incident.severity.value,
             "status": incident.status.value,
@@ -70,6 +89,7 @@ def incident_event(incident: Incident, event_type: IncidentEventType, ids: IdMak
             "failure_signatures": list(incident.failure_signatures),
             "title": incident.title,
             "owner_team": incident.owner_team,
+            "tier": incident.tier.value,
             "escalation_level": incident.escalation_level,
             "episode": incident.episode,
             "timestamp": incident.updated_at,

@@ -109,7 +109,7 @@ _WATCHDOG: Final = (
     page(
         E.WATCHDOG_SILENT,
         "the watchdog has been silent since {since}",
-        "missed runs go unnoticed; start it again",
+        "missed runs and deadlines are not detected; the server restarts it, and 'headgate doctor' shows its state",
         "since",
         scope=Scope.INSTALLATION,
     ),
@@ -123,7 +123,7 @@ _WATCHDOG: Final = (
     page(
         E.SERVER_SILENT,
         "the server has been silent since {since}",
-        "nothing is started or evaluated; start it again",
+        "no run is started or evaluated; check its process and machine, and start it again with 'headgate up'",
         "since",
         scope=Scope.INSTALLATION,
     ),
@@ -190,7 +190,7 @@ _DECISIONS: Final = (
         scope=Scope.PIPELINE,
         resolves=(E.CIRCUIT_BREAKER_TRIPPED,),
     ),
-    inform(E.RUN_HELD, "{pipeline} {schedule} {date}: held by {by}: {reason}", "approve or skip it", "by", "reason"),
+    warn(E.RUN_HELD, "{pipeline} {schedule} {date}: held by {by}: {reason}", "approve or skip it", "by", "reason"),
     note(E.RUN_APPROVED, "{pipeline} {schedule} {date}: approved by {by}", "by", resolves=(E.RUN_HELD,)),
     inform(E.RUN_SKIPPED, "{pipeline} {schedule} {date}: skipped by {by}: {reason}", "", "by", "reason"),
     warn(

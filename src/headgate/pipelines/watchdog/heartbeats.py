@@ -27,8 +27,9 @@ from headgate.store.model.requests import Put, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# Three watchdog ticks.
-SILENT_SECONDS: Final = 900.0
+SILENT_SECONDS: Final = 120.0
+# A heartbeat is written several times within the time-out, at most this far apart.
+_HEARTBEAT_SECONDS_MAX: Final = 30.0
 # The slot of events about the installation itself.
 INSTALLATION: Final = Slot(INFRASTRUCTURE, "", "")
 _RACES_MAX: Final = 5
@@ -79,6 +80,11 @@ def decide(other: Heartbeat, observed_since_ms: int, now_ms: int, silent_seconds
     return HeartbeatChange.FELL_SILENT if is_silent else None
 
 
+def heartbeat_seconds(silent_seconds: float) -> float:
+    """Return the interval of heartbeats for a time-out: one or two late ones cause no alert."""
+    return min(_HEARTBEAT_SECONDS_MAX, silent_seconds / 4)
+
+
 class Heartbeats:
     """Writes heartbeats and compares them."""
 
@@ -89,6 +95,16 @@ class Heartbeats:
         self._clock = clock
         self._events = events
         self._silent_seconds = silent_seconds
+
+    @property
+    def interval_seconds(self) -> float:
+        """The time between two heartbeats."""
+        return heartbeat_seconds(self._silent_seconds)
+
+    def silent_for(self, name: HeartbeatSource) -> float | None:
+        """Return the seconds since the last heartbeat of a process; None if it has never written one."""
+        known = self.find(name)
+        return None if known is None else max(0.0, (self._now_ms() - known.at_ms) / 1000)
 
     def beat(self, name: HeartbeatSource) -> Heartbeat:
         """Write a heartbeat."""

@@ -20,7 +20,7 @@ from headgate.pipelines.watchdog.followups import Followups
 from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
 from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
 
-TICK_SECONDS: Final = 300.0
+TICK_SECONDS: Final = 60.0
 LIMIT_SECONDS: Final = 60.0
 FEED: Final = "changes"
 HEARTBEATS: Final = "heartbeats"
@@ -58,9 +58,17 @@ class Watchdog:
     """Runs ticks, one at a time. Several watchdogs on one store are safe."""
 
     def __init__(
-        self, clock: Clock, checks: Sequence[Check], heartbeats: Heartbeats, queue: ScheduleQueue, followups: Followups
+        self,
+        clock: Clock,
+        checks: Sequence[Check],
+        heartbeats: Heartbeats,
+        queue: ScheduleQueue,
+        followups: Followups,
+        *,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._clock = clock
+        self._tick_seconds = tick_seconds
         self._checks = (*checks, Check(HEARTBEATS, self._beat))
         self._heartbeats = heartbeats
         self._queue = queue
@@ -103,8 +111,8 @@ class Watchdog:
         next_at, due_ms = self._queue.next_at(), self._followups.next_due_ms()
         moments = [] if next_at is None else [next_at.timestamp()]
         moments += [] if due_ms is None else [due_ms / 1000]
-        left = min((moment - now_seconds for moment in moments), default=TICK_SECONDS)
-        return min(TICK_SECONDS, max(_SECONDS_MIN, left))
+        left = min((moment - now_seconds for moment in moments), default=self._tick_seconds)
+        return min(self._tick_seconds, max(_SECONDS_MIN, left))
 
     def _run(self, check: Check, now: datetime) -> CheckTally:
         """Run a check in its own thread, and abandon it at its limit."""
@@ -127,9 +135,16 @@ class Watchdog:
         late.failed(check.name, "check", DeadlineExceededError(f"it has not ended after {check.limit_seconds:g} s"))
         return late
 
-    def _beat(self, _now: datetime, _budget: CheckBudget, tally: CheckTally) -> None:
+    def exchange_heartbeats(self) -> bool:
+        """Write the watchdog's heartbeat and check the server's. Returns whether the server's state has changed.
+
+        Ticks do it too; between them it is called every `Heartbeats.interval_seconds`.
+        """
         own = self._heartbeats.beat(HeartbeatSource.WATCHDOG)
-        if self._heartbeats.watch(own, HeartbeatSource.SERVER) is not None:
+        return self._heartbeats.watch(own, HeartbeatSource.SERVER) is not None
+
+    def _beat(self, _now: datetime, _budget: CheckBudget, tally: CheckTally) -> None:
+        if self.exchange_heartbeats():
             tally.found(HEARTBEATS)
 
 

@@ -179,6 +179,7 @@ _CONTROL: Final = {
     "flag": _CONFIGURATION,
     "gate override": Ending("expires when it ends"),
     "alert group": Ending("expires an hour after it closes"),
+    "alert thread": _setting("expires after its last change", "retention.alerts_days"),
     "alert mute": Ending("expires when it ends"),
     "writer region": _ONE_EACH,
     "region epoch": _ONE_EACH,

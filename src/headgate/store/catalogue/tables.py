@@ -335,6 +335,7 @@ CONTROL: Final = Table(
         Entity("flag", "FLAGS", "{name}"),
         Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
         Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),
+        Entity("alert thread", "ALERT-THREAD#{thread}", "STATE"),
         Entity("alert mute", "ALERT-MUTES", "{mute_id}"),
         Entity("writer region", "REGION#WRITER", "LEASE"),
         Entity("region epoch", "REGION#EPOCH", "EPOCH"),

@@ -460,9 +460,9 @@ def test_seconds_until_next__a_slot_is_near__is_when_it_can_be_judged(rig: Watch
     rig.define(gold())
     rig.watchdog.tick()
     far = rig.watchdog.seconds_until_next()
-    rig.set_clock("2026-03-03T09:04:00+00:00")
+    rig.set_clock("2026-03-03T09:04:15+00:00")
 
-    assert (far, rig.watchdog.seconds_until_next()) == (300.0, 60.0)
+    assert (far, rig.watchdog.seconds_until_next()) == (60.0, 45.0)
 
 
 def test_restart__cursors_say_when_to_look__nothing_is_worked_out_anew(rig: WatchRig) -> None:

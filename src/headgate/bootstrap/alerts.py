@@ -1,0 +1,163 @@
+"""Alerts bootstrap: reads the alert configuration, and builds channels, notifier and deliverer."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.auth.audit_entry import AuditEntry
+from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.clock import Clock
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
+from headgate.errors import SettingsError, TransientError
+from headgate.feedback import incident_alerts
+from headgate.feedback.incident_alerts import IncidentAlerts
+from headgate.health.service import HealthService
+from headgate.ids import IdMaker
+from headgate.notify.alerts import Alerts
+from headgate.notify.channels.factory import ChannelDependencies, open_channels
+from headgate.notify.configuration import NotifyConfig, parse_config
+from headgate.notify.deliverer import Deliverer, register
+from headgate.notify.metrics import AlertMeters
+from headgate.notify.mutes import AlertAudit, Commit, Mutes
+from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
+from headgate.notify.notifier import Notifier
+from headgate.pipelines.events.catalogue import CATALOGUE
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.service import PipelineService
+from headgate.settings import Settings
+from headgate.store.port import Store
+
+NOTIFY_FILE: Final = "notify.toml"
+# For about twelve hours, which covers an outage of one night.
+_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
+
+
+class OpenAlerts(Struct, frozen=True, kw_only=True):
+    """The alerts of an open store."""
+
+    alerts: Alerts
+    mutes: Mutes
+    notifier: Notifier
+    deliverer: Deliverer
+    config: NotifyConfig
+
+
+def open_alerts(
+    opened: OpenedStore,
+    service: AppService,
+    pipelines: PipelineService,
+    clock: Clock,
+    *,
+    commit: Commit | None = None,
+    meters: AlertMeters | None = None,
+) -> OpenAlerts:
+    """Return the alerts of an open store, and subscribe them to events. Raises `SettingsError`.
+
+    `commit` audits acknowledgements and mutes. `meters` counts deliveries.
+    """
+    settings, store = opened.settings, opened.store
+    config = notify_config(settings)
+    kept_seconds = 86_400 * settings.retention.alerts_days
+    channels = open_channels(config, channel_dependencies(settings, store, clock, service.ids))
+    commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
+    alerts = Alerts(store, clock, service.bus, commits, kept_seconds=kept_seconds)
+    mutes = Mutes(store, clock, service.ids, commits)
+    context = _AlertContext(pipelines)
+    notifier = Notifier(
+        store,
+        clock,
+        service.ids,
+        service.bus,
+        config,
+        alerts,
+        mutes,
+        audience_of=context.audience_of,
+        ended_by=context.ended_by,
+    )
+    deliverer = Deliverer(
+        clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix, observer=meters
+    )
+    register(service.app, notifier, deliverer, list(channels), config.routes)
+    return OpenAlerts(alerts=alerts, mutes=mutes, notifier=notifier, deliverer=deliverer, config=config)
+
+
+def subscribe_incidents(app: App, alerting: OpenAlerts, health: HealthService, clock: Clock) -> None:
+    """Subscribe alerts to incidents, and incidents to acknowledgements of alerts."""
+    listener = IncidentAlerts(health, alerting.notifier, alerting.alerts, clock)
+    app.on_event(*incident_alerts.TYPES, name="headgate.loop.incidents", retry=_RETRY)(listener.on_incident)
+    app.on_event(*incident_alerts.ACKNOWLEDGED_TYPES, name="headgate.loop.acknowledgements", retry=_RETRY)(
+        listener.on_acknowledged
+    )
+
+
+def channel_dependencies(settings: Settings, store: Store, clock: Clock, ids: IdMaker) -> ChannelDependencies:
+    """Return what channels need besides their own settings."""
+    forward = settings.forward
+    return ChannelDependencies(
+        store=store,
+        clock=clock,
+        ids=ids,
+        home=settings.home,
+        threads_kept_seconds=86_400 * settings.retention.alerts_days,
+        destinations=Destinations(forward.private_hosts, forward.private_networks, forward.plain_http),
+        aws_region=settings.store.aws_region,
+        aws_endpoint_url=settings.store.aws_endpoint_url,
+    )
+
+
+class _AlertContext:
+    """What the notifier needs to know about pipelines."""
+
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._pipelines = pipelines
+
+    def audience_of(self, pipeline_id: str) -> Audience:
+        try:
+            pipeline = self._pipelines.known.find(pipeline_id)
+        except TransientError:
+            return NO_AUDIENCE
+        if pipeline is None:
+            return NO_AUDIENCE
+        return Audience(
+            owner=pipeline.owner,
+            team=pipeline.labels.get("team", pipeline.owner),
+            tier=f"TIER_{pipeline.tier}",
+            labels=pipeline.labels,
+            channels=pipeline.alerts.channels,
+            mute=pipeline.alerts.mute,
+        )
+
+    def ended_by(self, notice: Notice) -> str:
+        if event_name := self._pipelines.stuck.ended_by(notice):
+            return event_name
+        # The watchdog may report a missed period after a run has already completed it.
+        if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
+            return ""
+        log = self._pipelines.stores.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
+        return EventName.PIPELINE_COMPLETED.value if log is not None and log.status.is_done else ""
+
+
+def notify_config(settings: Settings) -> NotifyConfig:
+    """Read notify.toml in the home folder; without it, alerts go to the console."""
+    file = settings.home / NOTIFY_FILE
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return NotifyConfig()
+    except OSError as exc:
+        raise SettingsError(f"{file}: cannot be read: {exc.strerror}; make it readable") from exc
+    try:
+        return parse_config(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as exc:
+        raise SettingsError(f"{file}: not valid TOML: {exc}; fix it there") from exc
+
+
+def audited(change: AlertAudit) -> AuditEntry:
+    """Return the audit entry of a change to an alert or mute."""
+    return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
