@@ -658,7 +658,7 @@ def test_job_kill__the_server_is_killed_instead__the_job_is_never_run_beside_its
     assert is_alive(pid), "it outlives the server"
 
     with loads.serve():
-        until(lambda: loads.runs() == ["TRIGGERING"], "the run goes on")
+        until(lambda: loads.runs() == ["RUNNING"], "the run goes on")
         os.kill(pid, signal.SIGKILL)
         until(lambda: loads.runs()[-1:] == ["COMPLETED"], "the run", 90)
 

@@ -71,6 +71,8 @@ from headgate.triggers.secret_sources import SecretSources
 
 NOTIFY_FILE: Final = "notify.toml"
 ARCHETYPES: Final = "archetypes"
+# Below the home: the records and output of commands.
+COMMANDS_FOLDER: Final = "commands"
 # The author of definitions that the project folder holds.
 _FOLDER: Final = "folder"
 # Feedback to health is retried for about twelve hours, which covers an outage of one night.
@@ -238,7 +240,7 @@ def _open_triggers(settings: Settings, service: AppService, clock: Clock, enviro
         clock=clock,
         environ=environ,
         secrets=SecretSources(environ, folder=settings.home / "secrets"),
-        commands_folder=settings.home / "commands",
+        commands_folder=settings.home / COMMANDS_FOLDER,
         destinations=_destinations(settings),
         aws=_aws(settings),
         client=service.client,

@@ -155,6 +155,7 @@ class PipelineService:
             stores, reader, self.trigger, events, clock, self.waiters, self.completion, self.callback_tokens
         )
         self.callback_reports = CallbackReports(stores.runs, self.jobs)
+        self.job_ends = JobEndListener(stores.runs, self.waiters)
         start = self._start if self._engine is None else self._start_on_step_functions
         self.starter = LifecycleStarter(reader, events, start)
         self.readiness_evaluator = ReadinessEvaluator(
@@ -231,7 +232,7 @@ class PipelineService:
         }
         app = self._asl.app
         self.event_schedules.subscribe()
-        JobEndListener(self.stores.runs, self.waiters).subscribe(app)
+        self.job_ends.subscribe(app)
         self.stuck.subscribe(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]

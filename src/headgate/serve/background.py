@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from headgate.bootstrap.health import OpenRegion
-from headgate.bootstrap.pipelines import OpenPipelines
+from headgate.bootstrap.pipelines import COMMANDS_FOLDER, OpenPipelines
 from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailableError
@@ -25,6 +25,7 @@ from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.sweeper import Sweeper
 from headgate.serve.watchdog_process import WatchdogChild
 from headgate.settings import Settings
+from headgate.triggers.local.command_ends import CommandEnds
 
 ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 # A sweep for unreferenced blobs lists every old blob; once an hour is enough.
@@ -67,6 +68,7 @@ class Workers:
             if runs_pipelines
             else None
         )
+        self._command_ends = CommandEnds(settings.home / COMMANDS_FOLDER, clock, pipelines.service.job_ends.wake)
         self._chunks: Background | None = None
         self._stopping = threading.Event()
         self._late_start: threading.Thread | None = None
@@ -78,7 +80,7 @@ class Workers:
         """
         steps = deque[Callable[[], None]]([*first, partial(self._start_service, on_fatal)])
         if self._loops is not None:
-            steps.append(self._loops.start)
+            steps += [self._loops.start, self._command_ends.start]
         steps.append(partial(self._start_chunks, on_fatal))
         try:
             _run_all(steps)
@@ -141,6 +143,7 @@ class Workers:
     def stop_pipelines(self, grace_seconds: float) -> None:
         """Stop the watchdog process and the pipeline loops."""
         self._watchdog.stop()
+        self._command_ends.stop(grace_seconds)
         if self._loops is not None:
             self._loops.stop(grace_seconds)
 

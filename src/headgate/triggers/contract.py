@@ -60,8 +60,8 @@ class TriggerOrder(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The idempotency key of this attempt: the run id, with the attempt number from the second on."""
-        return self.run_id if self.attempt == 1 else f"{self.run_id}-{self.attempt}"
+        """The idempotency key: the run id, because every attempt at a period is a run of its own."""
+        return self.run_id
 
     def __repr__(self) -> str:
         return f"<order {self.type} {self.key}>"
@@ -73,8 +73,10 @@ class Started(Struct, frozen=True):
     status: StartStatus
     external_id: str
     metadata: dict[str, str]
-    # Whether a bus event reports its end, with the order's key as its subject.
+    # Whether its end is reported as it happens, so that the run need not poll often.
     tells_end: bool = False
+    # When the job began, if that is known better than by the time of the answer.
+    started_at_ms: int | None = None
 
 
 class PollResult(Struct, frozen=True):
@@ -85,6 +87,20 @@ class PollResult(Struct, frozen=True):
     reason: str = ""
     # Of a running job: the other side asks not to be polled earlier.
     check_after_seconds: float | None = None
+    # When the job ended, if that is known.
+    ended_at_ms: int | None = None
+
+
+class JobOutput(Struct, frozen=True, kw_only=True):
+    """A part of the output of a job. Offsets count bytes; `next_offset` is where the next part begins."""
+
+    text: str
+    offset: int
+    next_offset: int
+    size: int
+    is_ended: bool
+    # Bytes before this part that were dropped because the output grew beyond its limit.
+    dropped_bytes: int = 0
 
 
 class TriggerFailedError(HeadgateError):
@@ -174,9 +190,10 @@ def running(external_id: str, **metadata: str) -> Started:
     return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id, **metadata})
 
 
-def running_here(external_id: str) -> Started:
-    """Return a running job whose end the bus reports."""
-    return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id}, tells_end=True)
+def running_here(external_id: str, *, started_at_ms: int | None = None, **metadata: str) -> Started:
+    """Return a running job whose end is reported as it happens."""
+    detail = {EXTERNAL_ID: external_id, **metadata}
+    return Started(StartStatus.RUNNING, external_id, detail, tells_end=True, started_at_ms=started_at_ms)
 
 
 def completed(external_id: str, **metadata: str) -> Started:
@@ -196,9 +213,9 @@ def external_id_of(order: TriggerOrder, metadata: Mapping[str, str]) -> str:
     return found
 
 
-def failed(category: FailureCategory, reason: str) -> PollResult:
+def failed(category: FailureCategory, reason: str, *, ended_at_ms: int | None = None) -> PollResult:
     """Return a failed job."""
-    return PollResult(JobState.FAILED, category, shown(reason))
+    return PollResult(JobState.FAILED, category, shown(reason), ended_at_ms=ended_at_ms)
 
 
 def shown(text: str) -> str:

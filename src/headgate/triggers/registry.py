@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.client.client import Client
-from headgate.errors import DefinitionError, SettingsError
+from headgate.errors import DefinitionError, NotFoundError, SettingsError
 from headgate.fanout.service import FanoutService
 from headgate.triggers import templates
 from headgate.triggers.aws.clients import AwsClients
@@ -30,6 +30,7 @@ from headgate.triggers.config import read
 from headgate.triggers.contract import (
     FailureCategory,
     Job,
+    JobOutput,
     PollResult,
     Started,
     TriggerFailedError,
@@ -103,6 +104,23 @@ class TriggerKinds:
         job = self._job(order)
         with _without(job.secrets):
             self._kinds[order.type].cancel(job, metadata)
+
+    def read_output(self, order: TriggerOrder, *, offset: int, limit: int) -> JobOutput:
+        """Return a part of the output of a job, without its secrets. A negative offset counts from the end.
+
+        Raises `NotFoundError` if the output is not on this machine, `TriggerFailedError` if a secret of a running job
+        cannot be read, so that it could not be removed.
+        """
+        kind = self._kind(order.type)
+        if not isinstance(kind, CommandKind):
+            raise NotFoundError(f"run {order.run_id}: the output of {order.type} jobs is not on this server")
+        found = kind.read_output(order.key, lambda: self._job(order).secrets, offset=offset, limit=limit)
+        if found is None:
+            raise NotFoundError(
+                f"run {order.run_id}: its job has no output on this machine; it has not started, ran on another "
+                "machine, or ended too long ago"
+            )
+        return found
 
     def _kind(self, type: str) -> TriggerKind[Any]:
         kind = self._kinds.get(type)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from headgate.errors import DefinitionError
-from headgate.triggers.contract import FailureCategory, TriggerFailedError
+from headgate.triggers.contract import FailureCategory, JobState, TriggerFailedError
 from headgate.triggers.secret_sources import BYTES_MAX, SecretSources
 from tests.unit.triggers.rigs import kinds, order, serving
 
@@ -84,7 +85,12 @@ def test_secret__quoted_by_the_receiver__is_in_no_error_and_no_metadata(tmp_path
 def test_secret__printed_by_a_command__is_neither_returned_nor_on_disk(tmp_path: Path) -> None:
     config = {"command": ["sh", "-c", "echo got $KEY"], "environment": {"KEY": "${env:HG_SECRET_TOKEN}"}}
 
-    started = kinds(tmp_path, environ=ENVIRON).start(order("command", config))
+    registry, asked = kinds(tmp_path, environ=ENVIRON), order("command", config)
+    registry.start(asked)
+    while registry.poll(asked, {}).state is JobState.RUNNING:
+        time.sleep(0.01)
 
-    assert started.metadata["output"] == "got ***\n"
-    assert not [path for path in (tmp_path / "commands").iterdir() if b"tok-123" in path.read_bytes()]
+    assert registry.read_output(asked, offset=0, limit=100).text == "got *******\n"
+    files = [path for path in (tmp_path / "commands").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"tok-123" in path.read_bytes()]

@@ -16,6 +16,9 @@ from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, rea
 from headgate.cli.times import past_time
 
 app = command_group("Manage pipeline runs.")
+# A long poll of the server, and the size of a part.
+_FOLLOW_SECONDS = 10
+_PART_BYTES = 262_144
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run_…")]
 
 
@@ -125,6 +128,34 @@ def show(api: Api, run: RunId) -> Answer:
         elif value is not False:
             facts[name] = value
     show_facts({**facts, "transitions": transitions})
+
+
+@server_command(app, "logs")
+def logs(
+    api: Api,
+    run: RunId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print output as it is written, until the end.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="Another attempt at the period of the run.")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="BYTES", min=1, help="Only the last bytes. [default: all]")
+    ] = None,
+) -> None:
+    """Print the output of a command job, or follow it."""
+    offset = 0 if tail is None else -tail
+    while True:
+        wait = _FOLLOW_SECONDS if follow else None
+        part = api.get(at("runs", run, "log"), offset=offset, limit=_PART_BYTES, attempt=attempt, wait=wait)
+        if part["dropped_bytes"] and part["offset"] > offset >= 0:
+            typer.echo(f"[{part['dropped_bytes']} bytes dropped: the output is larger than output_bytes_max]", err=True)
+        typer.echo(part["text"], nl=False)
+        offset = part["next_offset"]
+        is_read = offset >= part["size"] or not part["text"]
+        if is_read and (part["is_complete"] or not follow):
+            return
 
 
 def _run_text(run: Row) -> str:

@@ -17,6 +17,8 @@ from headgate.pipelines.enums import CatchUp, FailureCategory, OnUnknown, Sensor
 WINDOW_SECONDS: Final = 3_600.0
 INTERVAL_SECONDS: Final = 300.0
 JOB_CHECK_SECONDS: Final = 30.0
+# Longest interval between two polls of a job, unless the definition sets a longer one.
+JOB_CHECK_SECONDS_MAX: Final = 300.0
 POLL_WINDOW_SECONDS: Final = 3_600.0
 MONITORING_SECONDS: Final = 7_200.0
 SENSOR_TIMEOUT_SECONDS: Final = 7_200.0

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import IllegalTransitionError, NotFoundError, StaleClaimError
+from headgate.pipelines.definition.job_times import window_seconds
 from headgate.pipelines.definition.model import Pipeline, TriggerSpec
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, RerunReason
@@ -276,7 +277,7 @@ def lifecycle_config(pipeline: Pipeline) -> Answer:
         "evaluationWindowSeconds": round(readiness.window),
         "monitoringIntervalSeconds": max(1, round(pipeline.post_run.monitoring.interval)),
         "jobCheckIntervalSeconds": _first_check_seconds(trigger),
-        "jobPollWindowSeconds": 3_600 if trigger is None else round(trigger.poll_window or 3_600),
+        "jobPollWindowSeconds": round(window_seconds(trigger)),
     }
     if sla is not None:
         config["sla"] = {

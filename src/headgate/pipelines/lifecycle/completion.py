@@ -94,7 +94,6 @@ class RunCompletion:
             "attempts": log.attempts,
             "error": run.reason,
             "reason": run.reason,
-            "category": (run.category or FailureCategory.TRANSIENT).value,
             "job_seconds": (run.duration_ms or 0) / 1000,
             "before": run.transitions[-2].status.value if len(run.transitions) > 1 else "no run",
             "after": run.status.value,
@@ -108,6 +107,7 @@ class RunCompletion:
                 watched = {**detail, "duration_seconds": ((run.monitor_until_ms or now_ms) - now_ms) / 1000}
                 monitoring = self._events.writes(EventName.MONITORING_STARTED, run.slot, watched)
         elif run.status is RunStatus.FAILED:
+            detail["category"] = (run.category or FailureCategory.TRANSIENT).value
             is_window = event is JobEvent.VALIDATION_EXHAUSTED and retry is _FINAL
             names.append(EventName.VALIDATION_EXHAUSTED if is_window else _FAILURES.get(event, EventName.JOB_FAILED))
             detail["delay_seconds"] = retry.backoff_seconds

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import IllegalTransitionError, VersionConflictError
-from headgate.pipelines.definition.model import Json, Pipeline, TriggerSpec
+from headgate.pipelines.definition.job_times import window_seconds
+from headgate.pipelines.definition.model import (
+    JOB_CHECK_SECONDS,
+    JOB_CHECK_SECONDS_MAX,
+    Json,
+    Pipeline,
+    TriggerSpec,
+)
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.event_writer import EventWriter
@@ -31,8 +38,6 @@ from headgate.triggers.contract import (
     TriggerOrder,
 )
 
-# Longest interval between two polls of a job.
-CHECK_SECONDS_MAX: Final = 300
 # The poll interval grows to this fraction of the elapsed time.
 _STRETCH: Final = 0.1
 # Key in `Run.job`: the bus publishes the end of this job.
@@ -108,8 +113,8 @@ class JobControl:
                     lock_token=call.lock_token,
                     job_id=started.external_id,
                     job=job,
-                    started_at_ms=begun_at_ms,
                     also=self._triggered_events,
+                    **_moments(started, begun_at_ms, epoch_ms(self._clock)),
                 )
             except VersionConflictError:
                 run = self._stores.runs.get(run.run_id)
@@ -136,18 +141,30 @@ class JobControl:
             return self._on_reported(call, run)
         category = error.category
         event = JobEvent.FAIL if error.was_started else JobEvent.INFRA_TRIGGER_FAILURE
+        is_final = category is FailureCategory.PERMANENT or error.was_started
+
+        def following_writes(changed: Run, _log: object) -> list[Write]:
+            writes: list[Write] = []
+            if not is_final:
+                # The end of the run has its own entry.
+                writes.append(
+                    self._stores.job_log.entry_write(job_entry(changed, event, changed.updated_at_ms, str(error)))
+                )
+            if not error.was_started:
+                writes += self._events.writes(
+                    EventName.TRIGGER_FAILED, changed.slot, _error_detail(changed, str(error))
+                )
+            return writes
+
         failed = self._stores.runs.change(
             run,
             lock_token=call.lock_token,
             category=category,
             event=event,
             reason=str(error),
-            also=lambda changed, _log: [
-                self._stores.job_log.entry_write(job_entry(changed, event, epoch_ms(self._clock), str(error))),
-                *self._events.writes(EventName.TRIGGER_FAILED, changed.slot, _error_detail(changed, str(error))),
-            ],
+            also=following_writes,
         )
-        if category is FailureCategory.PERMANENT or error.was_started:
+        if is_final:
             return {"status": "failed", "runId": "", "metadata": {}, "reason": failed.reason}
         raise error
 
@@ -157,7 +174,9 @@ class JobControl:
         pipeline = self._definitions.of_run(run)
         begun_ms = run.started_at_ms or run.created_at_ms
         elapsed_seconds = max(0, (epoch_ms(self._clock) - begun_ms) // 1000)
-        answer: Answer = {"elapsedSeconds": elapsed_seconds, "waitSeconds": _wait_seconds(pipeline, elapsed_seconds)}
+        reports_end = bool(run.job.get(_REPORTS_END))
+        wait_seconds = _wait_seconds(pipeline, elapsed_seconds, reports_end=reports_end)
+        answer: Answer = {"elapsedSeconds": elapsed_seconds, "waitSeconds": wait_seconds}
         ended = self._known_end(run, pipeline)
         if ended is not None:
             return {**answer, "event": ended.value}
@@ -193,10 +212,18 @@ class JobControl:
 
     def _on_polled_end(self, run: Run, polled: PollResult) -> JobEvent:
         if polled.state is JobState.SUCCEEDED:
+            if polled.ended_at_ms is not None:
+                self._stores.runs.change(run, job_ended_at_ms=polled.ended_at_ms)
             return JobEvent.SUCCESS
         category = polled.category
         event = JobEvent.TIMEOUT if category is FailureCategory.TIMEOUT else JobEvent.FAIL
-        self._stores.runs.change(run, event=event, category=category or FailureCategory.TRANSIENT, reason=polled.reason)
+        self._stores.runs.change(
+            run,
+            event=event,
+            category=category or FailureCategory.TRANSIENT,
+            reason=polled.reason,
+            job_ended_at_ms=polled.ended_at_ms,
+        )
         return event
 
     def await_job(self, call: Call) -> Answer:
@@ -320,6 +347,7 @@ def order_of(
         schedule=run.schedule_id,
         date=run.date,
         run_id=run.run_id,
+        attempt=run.attempt,
         is_from_folder=is_from_folder,
         callback_url=None if callback is None else callback.url,
         callback_token=None if callback is None else callback.token,
@@ -365,14 +393,23 @@ def _status_answer(run: Run) -> Answer:
     return {"status": "running", "runId": run.job_id, "metadata": metadata}
 
 
-def _wait_seconds(pipeline: Pipeline, elapsed_seconds: int, at_least_seconds: float = 0) -> int:
+def _wait_seconds(
+    pipeline: Pipeline, elapsed_seconds: int, at_least_seconds: float = 0, *, reports_end: bool = False
+) -> int:
     """Return the time until the next poll: it grows with the elapsed time, and ends with the poll window.
 
-    `at_least_seconds` is what the other side asks for.
+    `at_least_seconds` is what the other side asks for. A job whose end is reported is polled seldom, in case the report
+    is lost.
     """
-    trigger = pipeline.trigger
-    interval = 30.0 if trigger is None else float(trigger.check_interval)
-    stretched = max(interval, at_least_seconds, min(CHECK_SECONDS_MAX, elapsed_seconds * _STRETCH))
-    window = 3_600.0 if trigger is None or not trigger.poll_window else float(trigger.poll_window)
-    left = max(1.0, window - elapsed_seconds)
+    interval = JOB_CHECK_SECONDS if pipeline.trigger is None else float(pipeline.trigger.check_interval)
+    stretched = max(interval, at_least_seconds, min(JOB_CHECK_SECONDS_MAX, elapsed_seconds * _STRETCH))
+    if reports_end and interval == JOB_CHECK_SECONDS:
+        stretched = JOB_CHECK_SECONDS_MAX
+    left = max(1.0, window_seconds(pipeline.trigger) - elapsed_seconds)
     return max(1, round(min(stretched, left)))
+
+
+def _moments(started: Started, asked_at_ms: int, now_ms: int) -> dict[str, int]:
+    """Return when the job of a run began, and when it ended if it is over with its start."""
+    moments = {"started_at_ms": started.started_at_ms or asked_at_ms}
+    return {**moments, "job_ended_at_ms": now_ms} if started.status is StartStatus.COMPLETED else moments

@@ -1,6 +1,7 @@
-"""Job end listener: wakes a run when its job, a workflow or a fan-out of Headgate, ends.
+"""Job end listener: wakes a run when its job, a workflow, fan-out or command of Headgate, ends.
 
-The end is published in the transaction that ends the job. If the event is lost, the run polls at its interval.
+The end of a workflow or fan-out is published in the transaction that ends it, that of a command by its supervisor. If
+the report is lost, the run polls at its interval.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class JobEndListener:
 
     def handle(self, event: Event) -> None:
         """Wake the run whose job ended. A run that does not wait yet polls before it does."""
-        run = self._runs.find(event.subject)
+        self.wake(event.subject)
+
+    def wake(self, run_id: str) -> None:
+        """Wake a run whose job ended, unless there is no such run."""
+        run = self._runs.find(run_id)
         if run is not None:
             self._waiters.wake(run.slot, WaitKind.JOB, "the job has ended")

@@ -67,5 +67,17 @@ def error_text(error: Json) -> str:
     """Return the error of a state as one sentence."""
     if isinstance(error, dict):
         name, cause = error.get("Error", ""), error.get("Cause", "")
+        message = _message_of(cause)
+        if message:
+            return message
         return f"{name}: {cause}" if name and cause else str(name or cause)
     return str(error or "")
+
+
+def _message_of(cause: Json) -> str:
+    """Return the message in the cause of a failed function, which is JSON in the form of Lambda; empty: it is none."""
+    try:
+        found = msgspec.json.decode(cause) if isinstance(cause, str) else cause
+    except msgspec.DecodeError:
+        return ""
+    return str(found.get("errorMessage", "")) if isinstance(found, dict) else ""

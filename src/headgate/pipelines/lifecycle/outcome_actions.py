@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from headgate.clock import Clock, epoch_ms
+from headgate.pipelines.definition.job_times import window_seconds
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
@@ -82,8 +83,7 @@ class OutcomeActions:
     def job_poll_exhausted(self, call: Call) -> Answer:
         """End a run whose job is still running after its poll window."""
         run = self._stores.runs.get(call.run_id)
-        trigger = self._definitions.of_run(run).trigger
-        seconds = 0 if trigger is None else round(trigger.poll_window)
+        seconds = round(window_seconds(self._definitions.of_run(run).trigger))
         reason = f"the job was still running after {seconds} s; it was asked to end"
         return self._failed(call, run, JobEvent.JOB_POLL_EXHAUSTED, FailureCategory.TIMEOUT, reason)
 

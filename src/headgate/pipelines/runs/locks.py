@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, StaleClaimError
 from headgate.ids import IdMaker
-from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.job_times import window_seconds
+from headgate.pipelines.definition.model import JOB_CHECK_SECONDS_MAX, Pipeline
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import LOCK, PIPELINES
@@ -193,7 +194,7 @@ def lifetime_seconds(pipeline: Pipeline) -> float:
     evaluating = (
         readiness.window + readiness.interval + max((each.timeout for each in readiness.traits.values()), default=0)
     )
-    polling = 0.0 if trigger is None else trigger.poll_window + trigger.check_interval
+    polling = 0.0 if trigger is None else window_seconds(trigger) + max(trigger.check_interval, JOB_CHECK_SECONDS_MAX)
     watching = monitoring.duration + monitoring.interval if monitoring.enabled else 0.0
     return evaluating + TRIGGER_RETRY_SECONDS + polling + watching + pipeline.retry.backoff_max + MARGIN_SECONDS
 

@@ -84,6 +84,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at_ms: int | None = None
     # The last heartbeat of a job that calls back.
     heartbeat_at_ms: int | None = None
+    # When the job ended, if that is known: a server that was down learns of it later.
+    job_ended_at_ms: int | None = None
     monitor_until_ms: int | None = None
     rerun_id: str = ""
     backfill_id: str = ""
@@ -101,7 +103,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
         began_at_ms = self.started_at_ms or self.triggered_at_ms
         if began_at_ms is None or self.ended_at_ms is None:
             return None
-        return self.ended_at_ms - began_at_ms
+        ended_at_ms = self.ended_at_ms if self.job_ended_at_ms is None else self.job_ended_at_ms
+        return max(0, ended_at_ms - began_at_ms)
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -305,6 +305,11 @@ def _check_admitted(start: RunStart, log: RunLog | None, admits: Callable[[RunLo
 
 def _moved(run: Run, to: RunStatus, now_ms: int, changes: dict[str, object]) -> Run:
     moments: dict[str, object] = {_MOMENTS[to]: now_ms} if to in _MOMENTS else {}
+    since_ms = now_ms
+    began_ms = changes.get("started_at_ms")
+    if to is RunStatus.RUNNING and isinstance(began_ms, int):
+        # The job began before this was known, but not before the run asked for it.
+        since_ms = max(began_ms, run.triggered_at_ms or run.created_at_ms)
     if run.ended_at_ms is None and (to.is_terminal or to.is_done):
         moments["ended_at_ms"] = now_ms
     return replace(
@@ -313,7 +318,7 @@ def _moved(run: Run, to: RunStatus, now_ms: int, changes: dict[str, object]) -> 
         status=to,
         version=run.version + 1,
         updated_at_ms=now_ms,
-        transitions=(*run.transitions, Transition(to, now_ms)),
+        transitions=(*run.transitions, Transition(to, since_ms)),
     )
 
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.errors import AlreadyStartedError
-from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.job_times import window_seconds
+from headgate.pipelines.definition.model import JOB_CHECK_SECONDS_MAX, Pipeline
 from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX
 from headgate.pipelines.lifecycle.messages import Answer, Call
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.readiness.evaluation_log import Evaluations
@@ -115,7 +115,7 @@ def _allowed_ms(run: Run, pipeline: Pipeline | None) -> int:
         return 0
     if run.status is RunStatus.RUNNING and pipeline.trigger is not None:
         # The lifecycle polls until the window closes and then ends the run: it is stuck only after that.
-        return round(1000 * (pipeline.trigger.poll_window + CHECK_SECONDS_MAX))
+        return round(1000 * (window_seconds(pipeline.trigger) + JOB_CHECK_SECONDS_MAX))
     # Each evaluation counts as activity, and there is one in every interval.
     return round(2000 * pipeline.readiness.interval)
 

@@ -24,7 +24,7 @@ WIDTH: Final = 1000
 _BAR_MIN: Final = 4.0
 # Events of a run may arrive shortly after its end.
 _AFTER_MS: Final = 600_000
-_WORKFLOW, _FAN_OUT = "workflow", "fan-out"
+_COMMAND, _WORKFLOW, _FAN_OUT = "command", "workflow", "fan-out"
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -55,6 +55,8 @@ class RunPage(Struct, frozen=True, kw_only=True):
     execution_json: str
     actions: tuple[tuple[str, str], ...]
     commands: tuple[tuple[str, str], ...]
+    is_command: bool
+    output_api: str
     width: int = WIDTH
 
 
@@ -91,6 +93,8 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
         execution_json=twin(f"/machine-executions/{segment(execution)}") if execution else "",
         actions=_actions(run, status, option),
         commands=_commands(run, execution, "" if trigger is None else trigger.type),
+        is_command=trigger is not None and trigger.type == _COMMAND,
+        output_api=twin(f"/runs/{segment(run_id)}/log"),
     )
 
 
@@ -159,6 +163,8 @@ def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tup
             ("Its lifecycle", command("asl", "describe", execution)),
             ("Show the execution history", command("asl", "history", execution)),
         ]
+    if trigger == _COMMAND and run["job_id"]:
+        found.append(("Its output", command("run", "logs", run["run_id"], "--follow")))
     if trigger == _FAN_OUT and run["job_id"]:
         found += [
             ("Its chunks", command("fanout", "show", run["job_id"])),

@@ -69,6 +69,7 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
                 pool,
                 calendars,
                 check_trait,
+                stopping=stopping,
                 auditing=auditing,
                 idempotency_seconds=idempotency_seconds,
             )

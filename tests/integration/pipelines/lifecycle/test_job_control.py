@@ -16,17 +16,17 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.pipelines.definition.model import TriggerSpec
+from headgate.pipelines.definition.model import JOB_CHECK_SECONDS_MAX, TriggerSpec
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.completion import RunCompletion
 from headgate.pipelines.lifecycle.drift import RunBaselines
-from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX, JobControl, order_of
+from headgate.pipelines.lifecycle.job_control import JobControl, order_of
 from headgate.pipelines.lifecycle.messages import Call, read_call
 from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.runs.stores import RunStores
-from headgate.triggers.contract import TriggerFailedError, TriggerOrder
+from headgate.triggers.contract import JobState, PollResult, TriggerFailedError, TriggerOrder
 from tests.health_faults import answer_lost, failing
 from tests.pipeline_rig import Jobs, Rig, named, pipeline, slot_of, waiting_pipeline
 
@@ -209,7 +209,7 @@ def test_check_job__job_that_takes_long__is_looked_at_ever_more_rarely_and_not_a
         rig.env.clock.advance(wait)
 
     assert waits[0] == 30
-    assert max(waits) == CHECK_SECONDS_MAX
+    assert max(waits) == JOB_CHECK_SECONDS_MAX
     assert elapsed == 10_000
     assert len(waits) < 70
 
@@ -283,3 +283,77 @@ def test_triggering__made_on_a_store_of_its_own__needs_nothing_else(rig: Rig) ->
     other = job_control(rig, rig.stores)
     assert other.trigger(call_of(mode="trigger", **carried))["status"] == "running"
     assert rig.stores.runs.get(run.run_id).status is RunStatus.RUNNING
+
+
+# Times, attempts and the job log.
+
+
+def test_trigger__second_attempt__order_has_its_number_and_the_run_id_as_key(rig: Rig) -> None:
+    run, carried = begun(rig)
+    trigger(rig, carried)
+    rig.jobs.fail()
+    rig.call(SLOT, mode="check-job", **carried)
+    rig.call(SLOT, action="logResult", status="FAILED", **carried)
+    again = {**carried, "runId": rig.call(SLOT, action="resolvePipeline", executionName="e1", cause="rerun")["runId"]}
+    rig.call(SLOT, mode="trigger", runId=again["runId"])
+
+    assert [(order.attempt, order.key) for order in rig.jobs.orders] == [(1, run.run_id), (2, again["runId"])]
+
+
+def test_check_job__job_whose_times_are_known__duration_is_that_of_the_job(rig: Rig) -> None:
+    # The server was down when the job ended.
+    run, carried = begun(rig)
+    trigger(rig, carried)
+    started_ms = rig.stores.runs.get(run.run_id).started_at_ms
+    assert started_ms is not None
+    rig.env.clock.advance(7_200)
+    rig.jobs.states[run.run_id] = PollResult(JobState.SUCCEEDED, ended_at_ms=started_ms + 180_000)
+    rig.call(SLOT, mode="check-job", **carried)
+    rig.call(SLOT, action="logResult", status="COMPLETED", **carried)
+    done = rig.stores.runs.get(run.run_id)
+
+    assert done.duration_ms == 180_000
+    assert rig.events("silver", EventName.JOB_COMPLETED)[0].detail["job_seconds"] == 180
+
+
+def test_trigger__job_that_is_over_with_its_start__was_running_since_it_was_asked_for(rig: Rig) -> None:
+    run, carried = begun(rig)
+    rig.jobs.is_sync = True
+    rig.jobs.meanwhile = lambda _order: rig.env.clock.advance(5)
+    trigger(rig, carried)
+    rig.call(SLOT, action="logResult", status="COMPLETED", **carried)
+    done = rig.stores.runs.get(run.run_id)
+    running = next(each for each in done.transitions if each.status is RunStatus.RUNNING)
+
+    assert done.duration_ms == 5_000
+    assert (running.at_ms, done.ended_at_ms) == (done.triggered_at_ms, running.at_ms + 5_000)
+
+
+@pytest.mark.parametrize("was_started", [False, True])
+def test_trigger__that_fails_for_good__is_in_the_job_log_once(rig: Rig, was_started: bool) -> None:
+    _, carried = begun(rig)
+    rig.jobs.start_errors.append(TriggerFailedError("no", FailureCategory.PERMANENT, was_started=was_started))
+    trigger(rig, carried)
+    rig.call(SLOT, action="logResult", status="FAILED", **carried)
+
+    assert len(rig.stores.job_log.ls(SLOT).entries) == 1
+
+
+def test_log_result__success__has_no_failure_category(rig: Rig) -> None:
+    _, carried = begun(rig)
+    trigger(rig, carried)
+    rig.call(SLOT, action="logResult", status="COMPLETED", **carried)
+
+    assert not rig.events("silver", EventName.JOB_COMPLETED)[0].detail.get("category")
+    assert [entry.category for entry in rig.stores.job_log.ls(SLOT).entries] == [None]
+
+
+def test_trigger_exhausted__error_of_the_trigger__is_a_sentence(rig: Rig) -> None:
+    run, carried = begun(rig)
+    trigger(rig, carried)
+    cause = '{"errorMessage": "glue: 429 Too Many Requests", "errorType": "TriggerFailedError"}'
+    error = {"Error": "TriggerFailedError", "Cause": cause}
+    rig.call(SLOT, mode="trigger-exhausted", error=error, **carried)
+
+    reason = "the job could not be started: glue: 429 Too Many Requests"
+    assert rig.stores.runs.get(run.run_id).reason == reason

@@ -103,6 +103,7 @@ def decided(run: Run | None, *, definition: Pipeline | None = None, **more: Any)
 
 
 LONG = replace(COMMAND, poll_window=Seconds(7_200))
+HALF_A_DAY = replace(COMMAND, config={"timeout": "12h"})
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,14 @@ LONG = replace(COMMAND, poll_window=Seconds(7_200))
         # A job is asked after for as long as its window says.
         (a_run(RunStatus.RUNNING, 31), None, LivenessFinding.FINE),
         (a_run(RunStatus.RUNNING, 61), None, LivenessFinding.FINE),
-        (a_run(RunStatus.RUNNING, 66), None, LivenessFinding.STUCK),
+        (a_run(RunStatus.RUNNING, 68), None, LivenessFinding.STUCK),
         (a_run(RunStatus.RUNNING, 66), gold(trigger=LONG), LivenessFinding.FINE),
+        # Its own time-out counts, though its window is the usual hour.
+        (
+            a_run(RunStatus.RUNNING, 700),
+            gold(trigger=replace(COMMAND, config={"timeout": "12h"})),
+            LivenessFinding.FINE,
+        ),
         # Evaluated every hour: half an hour without is nothing.
         (a_run(RunStatus.PENDING, 90), gold(readiness=Readiness(interval=Seconds(3_600))), LivenessFinding.FINE),
         (a_run(RunStatus.COMPLETED, 500), None, LivenessFinding.OVER),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from headgate.pipelines.definition import problems
 from headgate.pipelines.definition.model import Period
 from headgate.pipelines.definition.serialization import plain
 from headgate.pipelines.events.names import EventName
+from headgate.pipelines.operations.run_output import RunOutputs
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.service import PipelineService
@@ -50,6 +51,7 @@ from headgate.serve.rest.pipelines.lists import list_operations
 from headgate.serve.rest.pipelines.permissions import DEFINE, READ
 from headgate.serve.rest.pipelines.pools import pool_operations
 from headgate.serve.rest.pipelines.readiness import readiness_operations
+from headgate.serve.rest.pipelines.run_output import output_operations
 from headgate.serve.rest.pipelines.runs import run_operations
 from headgate.serve.rest.pipelines.sensors import sensor_operations
 from headgate.serve.rest.pipelines.traits import trait_operations
@@ -164,19 +166,24 @@ def pipeline_routes(
     calendars: CalendarStore | None = None,
     check_trait: TraitCheck | None = None,
     *,
+    stopping: Callable[[], bool] = lambda: False,
     auditing: Auditing | None = None,
     idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
     `calendars` should be the instance that the pipelines use; another one sees changes only after a few seconds.
-    `check_trait` validates a trait definition. Responses by Idempotency-Key are kept for `idempotency_seconds`.
+    `check_trait` validates a trait definition. Once `stopping` returns True, long polls end. Responses by
+    Idempotency-Key are kept for `idempotency_seconds`.
     """
     kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
     ]
+    if isinstance(pipelines.trigger, TriggerKinds):
+        outputs = RunOutputs(pipelines.stores.runs, pipelines.reader, pipelines.trigger)
+        operations += output_operations(outputs, pool, stopping)
     idempotency = IdempotencyStore(pipelines.store, pipelines.clock, kept_seconds=idempotency_seconds)
     return operation_routes(
         operations,

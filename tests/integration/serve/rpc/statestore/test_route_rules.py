@@ -161,6 +161,7 @@ READ_PIPELINES: Final = {
     f"GET {_P}/versions", f"GET {_P}/readiness", f"GET {_P}/why", f"GET {_P}/evaluations", f"POST {_P}/simulate",
     f"GET {_P}/sensors", f"GET {_P}/sensors/{{key}}", f"GET {_P}/traits", f"GET {_P}/traits/{{type}}",
     f"GET {_P}/traits/{{type}}/history", f"GET {_P}/markers", f"GET {_P}/runs", "GET /api/v1/runs/{run_id}",
+    "GET /api/v1/runs/{run_id}/log",
     f"GET {_P}/run-logs", f"GET {_P}/run-logs/{{date}}", f"GET {_P}/run-logs/{{date}}/jobs", f"GET {_P}/reruns",
     "GET /api/v1/reruns", "GET /api/v1/reruns/{rerun_id}", f"GET {_P}/control", f"GET {_P}/backfills", f"GET {_B}",
     f"GET {_P}/events", "GET /api/v1/pipeline-events", "GET /api/v1/expectations", "GET /api/v1/calendars",
