@@ -1,8 +1,10 @@
 """Load shedder: refuses requests at once when the event loop is behind, so that those it accepts stay fast.
 
 Two queues grow under overload. Requests that are answered on the event loop wait for the pass of the loop that reads
-them: a pass accepts requests for a limited time and refuses the rest. Requests that become tasks wait for each other:
-their number is limited. Both limits depend on the priority of a request.
+them: a pass accepts requests for a limited time and refuses the rest. The limit is in CPU time: on a machine that other
+programs use too, a limit in elapsed time would refuse most requests of a pass that hardly ran. A wider limit of elapsed
+time keeps the accepted ones fast. Requests that become tasks wait for each other: their number is limited. All limits
+depend on the priority of a request.
 
 A refusal costs less than an answer, but under overload most requests are refused. A refusal is therefore held back: a
 client with a bounded number of connections sends fewer requests, and the event loop has more time for accepted ones.
@@ -15,7 +17,7 @@ import asyncio
 import enum
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final
 
 import msgspec
@@ -29,13 +31,14 @@ from prometheus_client.registry import Collector
 from headgate.serve.http.fast_path import FullResponse, head_of
 from headgate.serve.http.problem import MEDIA_TYPE, Problem
 
-# Time for which a pass of the event loop accepts requests of normal priority.
-PASS_SECONDS: Final = 0.03
+# CPU time and elapsed time for which a pass of the event loop accepts requests of normal priority.
+PASS_CPU_SECONDS: Final = 0.035
+PASS_SECONDS: Final = 0.1
 RETRY_AFTER_SECONDS: Final = 1
 # Delay before a refusal is sent, from the earliest time at which the request can have arrived.
-HOLD_SECONDS: Final = 0.06
+HOLD_SECONDS: Final = 0.065
 # Refusals that are due within this time are sent together.
-_TOLERANCE_SECONDS: Final = 0.005
+_TOLERANCE_SECONDS: Final = 0.002
 # Scope key of a request that is already counted.
 BEGUN: Final = "headgate.begun"
 _log = structlog.get_logger(__name__)
@@ -72,15 +75,25 @@ class LoadShedder(Collector):
     """Decides which requests are accepted. Used from the event loop only."""
 
     def __init__(
-        self, *, in_flight_max: int, pass_seconds: float = PASS_SECONDS, now: Callable[[], float] = monotonic
+        self,
+        *,
+        in_flight_max: int,
+        pass_cpu_seconds: float = PASS_CPU_SECONDS,
+        pass_seconds: float = PASS_SECONDS,
+        now: Callable[[], float] = monotonic,
+        cpu_now: Callable[[], float] = thread_time,
     ) -> None:
         self._now = now
+        # CPU time of the event loop's thread.
+        self._cpu_now = cpu_now
         # Refused requests since the start.
         self.shed_counts: Counter[Priority] = Counter()
         self._tasks_max = {priority: share * in_flight_max for priority, share in _SHARES.items()}
         self._seconds_max = {priority: share * pass_seconds for priority, share in _SHARES.items()}
+        self._cpu_seconds_max = {priority: share * pass_cpu_seconds for priority, share in _SHARES.items()}
         self._in_flight = 0
         self._pass_since: float | None = None
+        self._pass_cpu_since = 0.0
         # When the pass before began. Data that is read in this pass has arrived since then.
         self._arrived_since = float("-inf")
         self._unlogged = 0
@@ -90,20 +103,27 @@ class LoadShedder(Collector):
     def on_data(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         """Note that a pass of the event loop reads data."""
         if self._pass_since is None:
-            self._pass_since = now
+            self._pass_since, self._pass_cpu_since = now, self._cpu_now()
             # Runs after all data that is ready now has been read.
             loop.call_soon(self._end_pass)
 
     def is_shedding(self, now: float) -> bool:
         """Whether requests of low priority, at least, are refused now."""
-        is_behind = self._pass_since is not None and now - self._pass_since >= self._seconds_max[Priority.LOW]
-        return is_behind or self._in_flight >= self._tasks_max[Priority.LOW]
+        return self._in_flight >= self._tasks_max[Priority.LOW] or self._is_behind(Priority.LOW, now)
 
     def accepts(self, priority: Priority, now: float, *, is_task: bool) -> bool:
         """Whether a request is accepted; a task is one that does not end in this pass."""
-        if self._pass_since is not None and now - self._pass_since >= self._seconds_max[priority]:
+        if self._is_behind(priority, now):
             return False
         return not is_task or self._in_flight < self._tasks_max[priority]
+
+    def _is_behind(self, priority: Priority, now: float) -> bool:
+        elapsed = 0.0 if self._pass_since is None else now - self._pass_since
+        # A thread uses no more CPU time than has elapsed. Reading it is a system call.
+        if elapsed < self._cpu_seconds_max[priority]:
+            return False
+        is_late = elapsed >= self._seconds_max[priority]
+        return is_late or self._cpu_now() - self._pass_cpu_since >= self._cpu_seconds_max[priority]
 
     def count(self, priority: Priority) -> None:
         """Count a refused request."""

@@ -62,7 +62,7 @@ def serve(with_clients: Callable[[App, HttpServer, Callable[[], Awaitable[Client
     async def run() -> None:
         app, clients = App(), list[asyncio.StreamWriter]()
         # No pass of a slow machine is too long: only tasks in flight are limited.
-        shedder = LoadShedder(in_flight_max=2, pass_seconds=60.0)
+        shedder = LoadShedder(in_flight_max=2, pass_cpu_seconds=60.0, pass_seconds=60.0)
         server = HttpServer(Address("127.0.0.1", 0), limits=LimitSettings(in_flight=2), shedder=shedder)
         serving = await server.start(app, grace_seconds=1)
 
@@ -139,7 +139,9 @@ def test_streams__that_have_begun__do_not_count() -> None:
 def test_connections__many_at_once__are_accepted_in_a_few_passes_of_the_loop() -> None:
     async def run() -> int:
         app = App()
-        server = HttpServer(Address("127.0.0.1", 0), shedder=LoadShedder(in_flight_max=1_000, pass_seconds=60.0))
+        server = HttpServer(
+            Address("127.0.0.1", 0), shedder=LoadShedder(in_flight_max=1_000, pass_cpu_seconds=60.0, pass_seconds=60.0)
+        )
         serving = await server.start(app, grace_seconds=1)
         # Connected by the kernel, while the loop of the server does not run.
         clients = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(200)]

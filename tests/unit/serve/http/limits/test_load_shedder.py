@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from headgate.serve.http.fast_path import FullResponse
-from headgate.serve.http.limits.load_shedder import HOLD_SECONDS, OVERLOADED, LoadShedder, Priority, priority_of
+from headgate.serve.http.limits.load_shedder import (
+    HOLD_SECONDS,
+    OVERLOADED,
+    LoadShedder,
+    Priority,
+    priority_of,
+)
 
 
 class Loop:
@@ -90,11 +96,24 @@ def test_priority__of_a_url__keeps_reports_and_probes_longest(url: bytes, priori
         (0.11, set()),
     ],
 )
-def test_pass__lasts_longer__refuses_the_lowest_priority_first(seconds: float, accepted: set[Priority]) -> None:
-    shedder, loop = LoadShedder(in_flight_max=10, pass_seconds=0.05), Loop()
-    shedder.on_data(cast("AbstractEventLoop", loop), 100.0)
+@pytest.mark.parametrize("clock", ["elapsed", "CPU"])
+def test_pass__lasts_longer__refuses_the_lowest_priority_first(
+    seconds: float, accepted: set[Priority], clock: str
+) -> None:
+    cpu = [7.0]
+    limits = (0.05, 0.001) if clock == "elapsed" else (100.0, 0.05)
+    shedder = LoadShedder(in_flight_max=10, pass_seconds=limits[0], pass_cpu_seconds=limits[1], cpu_now=lambda: cpu[0])
+    shedder.on_data(cast("AbstractEventLoop", Loop()), 100.0)
+    cpu[0] += 0.0 if clock == "elapsed" else seconds
 
     assert {each for each in Priority if shedder.accepts(each, 100.0 + seconds, is_task=False)} == accepted
+
+
+def test_pass__suspended_without_using_the_cpu__accepts() -> None:
+    shedder = LoadShedder(in_flight_max=10, pass_seconds=1.0, pass_cpu_seconds=0.05, cpu_now=lambda: 7.0)
+    shedder.on_data(cast("AbstractEventLoop", Loop()), 100.0)
+
+    assert shedder.accepts(Priority.LOW, 100.4, is_task=False)
 
 
 def test_pass__ended__accepts_again() -> None:
