@@ -2,8 +2,9 @@
 
 The yardstick is the peak of the same run: what the server answers to 64 connections that send again as soon as they
 have an answer. Then requests are due at ten times that rate whether the server keeps up or not, and afterwards at a
-tenth of it. Latencies count from when a request was sent, not from when it was due. The load generator is compiled
-(`open_load.c`); the share of a core that it took is printed.
+tenth of it. Latencies count from when a request was due. A request that is due while all 1,000 connections wait for an
+answer is not sent, and counts as unanswered. The load generator is compiled (`open_load.c`); the share of a core that
+it took is printed.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _figures(name: str, rounds: Sequence[Round]) -> list[Figure]:
             f"{goodput:.2f} of the peak of {peak:,.0f}/s",
             f">= {GOODPUT_MIN:g}",
             goodput >= GOODPUT_MIN,
-            f"{unanswered:.0%} of the requests not sent or not answered in time; {others} other answers",
+            f"{unanswered:.0%} had no free connection or no answer in time; {others} other answers",
             f"load generator {share:.2f} of a core",
             [each.goodput for each in rounds],
         ),
