@@ -6,10 +6,12 @@ OpenTelemetry.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TextIO
 
@@ -37,7 +39,12 @@ _DEPTH_MAX: Final = 6
 EXPORT_SECONDS_MAX: Final = 2.0
 _TRACES_PATH: Final = "/v1/traces"
 
+_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
 _correlation: ContextVar[str | None] = ContextVar("correlation_id", default=None)
+_traceparent: ContextVar[str] = ContextVar("traceparent", default="")
+_NO_FIELDS: Final[Mapping[str, str | Callable[[], str]]] = {}
+_log_fields: ContextVar[Mapping[str, str | Callable[[], str]]] = ContextVar("log_fields", default=_NO_FIELDS)
 
 Attribute = str | int | float | bool
 
@@ -45,6 +52,52 @@ Attribute = str | int | float | bool
 def correlation_id() -> str | None:
     """Return the correlation id of the current request, if there is one."""
     return _correlation.get()
+
+
+def traceparent() -> str:
+    """Return the W3C trace context that new work belongs to: that of `continued`, or of the active span; else empty."""
+    carried = _traceparent.get()
+    # A process without tracing never loads OpenTelemetry.
+    if carried or "opentelemetry.trace" not in sys.modules:
+        return carried
+    from opentelemetry.trace import get_current_span
+
+    context = get_current_span().get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def traceparent_of(name: str) -> str:
+    """Return a trace context that is the same for the same name, for work that no request started."""
+    digest = hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"
+
+
+def trace_id_of(text: str) -> str:
+    """Return the trace id of a trace context; empty if it is not one."""
+    match = _TRACEPARENT.fullmatch(text)
+    return "" if match is None else match.group(1)
+
+
+@contextmanager
+def continued(text: str) -> Iterator[None]:
+    """Let the work inside the block belong to a stored trace context. Anything else than one is ignored."""
+    token = _traceparent.set(text if _TRACEPARENT.fullmatch(text) else "")
+    try:
+        yield
+    finally:
+        _traceparent.reset(token)
+
+
+@contextmanager
+def log_fields(**fields: str | Callable[[], str]) -> Iterator[None]:
+    """Add fields to every log line inside the block. A function is called when a line is logged; empty is left out."""
+    token = _log_fields.set({**_log_fields.get(), **fields})
+    try:
+        yield
+    finally:
+        _log_fields.reset(token)
 
 
 class correlated:
@@ -188,6 +241,30 @@ class Tracing:
             attributes["correlation_id"] = identifier
         return self._tracer.start_as_current_span(name, context=context, attributes=attributes)
 
+    def record(
+        self,
+        name: str,
+        parent: str,
+        from_ms: int,
+        to_ms: int,
+        attributes: Mapping[str, Attribute],
+        *,
+        is_error: bool = False,
+    ) -> str:
+        """Record a span that is over, below a trace context, and return its own. Without tracing: `parent`."""
+        if self._tracer is None:
+            return parent
+        from opentelemetry.trace import Status, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract({"traceparent": parent}) if parent else None
+        span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=from_ms * 1_000_000)
+        if is_error:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=max(from_ms, to_ms) * 1_000_000)
+        made = span.get_span_context()
+        return f"00-{made.trace_id:032x}-{made.span_id:016x}-{int(made.trace_flags):02x}"
+
     def close(self) -> None:
         """Flush the remaining spans and shut down."""
         if self._provider is not None:
@@ -246,6 +323,10 @@ def _add_correlation(_logger: Any, _method: str, event: MutableMapping[str, Any]
     identifier = correlation_id()
     if identifier is not None:
         event.setdefault("correlation_id", identifier)
+    for name, value in _log_fields.get().items():
+        text = value() if callable(value) else value
+        if text:
+            event.setdefault(name, text)
     return event
 
 

@@ -65,6 +65,7 @@ from headgate.settings import Settings
 from headgate.store.catalogue.tables import DEFINITIONS
 from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
+from headgate.telemetry import Tracing
 from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
@@ -100,7 +101,7 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     retention: RunRetention
 
 
-def open_pipelines(
+def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined here
     service: AppService,
     opened: OpenedStore,
     clock: Clock,
@@ -110,12 +111,14 @@ def open_pipelines(
     commit: Commit | None = None,
     engine: Engine | None = None,
     archetypes: Mapping[str, Archetype] | None = None,
+    tracing: Tracing | None = None,
     alert_meters: AlertMeters | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
     Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
-    lifecycle instead of the durable service. `archetypes` are those of the project.
+    lifecycle instead of the durable service. `tracing` records the spans of runs.
+    `archetypes` are those of the project.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
@@ -135,6 +138,7 @@ def open_pipelines(
         keyring=opened.keyring,
         retention=settings.retention,
         pools=settings.pipelines.pools,
+        tracing=tracing,
         public_url=_public_url(settings) if engine is None else settings.public_url,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer, retention_days=settings.retention.expectations_days)

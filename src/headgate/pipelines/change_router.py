@@ -34,6 +34,7 @@ from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.sensors import sensor_of
 from headgate.store.model.requests import Change
+from headgate.telemetry import continued
 
 _PIPELINE: Final = "PIPELINE#"
 _log = structlog.get_logger(__name__)
@@ -84,7 +85,8 @@ class ChangeRouter:
             if str(change.key.sort) == "CONFIG":
                 self._config(change)
             elif item is not None:
-                self._route(item, change)
+                with continued(str(item.get("traceparent", ""))):
+                    self._route(item, change)
         except CorruptionError as exc:
             # A retry would fail too, and the row must not block the changes after it.
             _log.error("corrupt row skipped", action="router", key=str(change.key), error=str(exc))

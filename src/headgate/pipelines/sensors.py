@@ -35,6 +35,7 @@ from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
+from headgate.telemetry import traceparent
 
 # Retention of the rows of a period, for comparisons with earlier periods.
 RETENTION_SECONDS: Final = 90 * 86_400
@@ -46,7 +47,19 @@ _PAGE: Final = 200
 _ARRIVED_IN: Final = "arrived_in"
 # The attributes of our rows beside the data.
 _OURS: Final = frozenset(
-    {"PK", "SK", "ttl", "data", "version", "changed_at_ms", "pushed_at_ms", "pushed_by", "is_copy", _ARRIVED_IN}
+    {
+        "PK",
+        "SK",
+        "ttl",
+        "data",
+        "version",
+        "changed_at_ms",
+        "pushed_at_ms",
+        "pushed_by",
+        "is_copy",
+        "traceparent",
+        _ARRIVED_IN,
+    }
 )
 _KEYS: Final = frozenset({"PK", "SK", "ttl"})
 _CLAIMS: Final = ("updatedAt", "updated_at")
@@ -342,6 +355,8 @@ class Sensors:
             item["ttl"] = sensor.pushed_at_ms // 1000 + self._retention_seconds
         if sensor.is_copy:
             item["is_copy"] = True
+        elif trace := traceparent():
+            item["traceparent"] = trace
         return item
 
 

@@ -52,6 +52,7 @@ from headgate.pipelines.readiness.simulation import Simulator
 from headgate.pipelines.readiness.waiters import Waiters
 from headgate.pipelines.rules.facts import FactReader, Gate
 from headgate.pipelines.run_meters import RunMeters
+from headgate.pipelines.run_spans import RunSpans
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.runs.stores import run_stores
 from headgate.pipelines.schedule.calendars import Calendars
@@ -63,6 +64,7 @@ from headgate.settings import RetentionSettings
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
+from headgate.telemetry import Tracing
 from headgate.triggers.contract import Trigger, TriggerFailedError
 
 _DAY_SECONDS: Final = 86_400
@@ -101,6 +103,7 @@ class PipelineService:
         keyring: Keyring | None = None,
         retention: RetentionSettings = _RETENTION,
         pools: Mapping[str, int] | None = None,
+        tracing: Tracing | None = None,
         public_url: str | None = None,
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
@@ -108,6 +111,7 @@ class PipelineService:
         `archetypes` are those of the project; None: only the built-in ones. The `keyring` seals definitions of the
         project folder and signs callback tokens; without it, no definition may run a program, and no job calls back.
         `public_url` is the base of callback URLs. `pools` are the declared pools with their sizes.
+        `tracing` records the spans of runs.
         """
         self.store = store
         self.clock = clock
@@ -139,6 +143,7 @@ class PipelineService:
         answer = self._answer if engine is None else engine.answer
         self.waiters = Waiters(store, clock, answer)
         self.meters = RunMeters()
+        self._spans = RunSpans(tracing or Tracing())
         self.pools = PoolAdmission(self.stores, self.reader, self.waiters, clock, pools or {})
         self.quarantine = QuarantineRecords(store, clock, kept_seconds=_DAY_SECONDS * retention.quarantine_days)
         self._build_lifecycle(periods, baselines_seconds=_DAY_SECONDS * retention.run_baselines_days)
@@ -244,6 +249,7 @@ class PipelineService:
     def on_change(self, change: Change) -> None:
         """Act on a change of the pipelines table."""
         self.meters.on_change(change)
+        self._spans.on_change(change)
         self.quarantine.on_change(change)
         self.readiness_poller.on_change(change)
         self.router.on_change(change)

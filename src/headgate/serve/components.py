@@ -116,6 +116,7 @@ def open_components(
             engine=open_engine(settings, clock, service.ids),
             archetypes=None if project is None else project.archetypes,
             alert_meters=alert_meters,
+            tracing=tracing,
         )
         # Before the first event is emitted, so that no subscriber misses it.
         first = [partial(service.bus.register, list(service.app.subscriptions.values()), service.app.name)]

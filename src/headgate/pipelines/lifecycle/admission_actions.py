@@ -160,6 +160,7 @@ class AdmissionActions:
             sensor_arrival_at_ms=_milliseconds(call.sensor_arrival_at),
             rerun_id=call.rerun_id,
             is_dry_run=pipeline.dry_run,
+            traceparent=call.traceparent,
         )
         try:
             run = self._stores.runs.create(

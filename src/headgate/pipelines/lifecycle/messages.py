@@ -48,6 +48,7 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
     sla: Json = None
     warning_at: str = ""
     breach_at: str = ""
+    traceparent: str = ""
 
     @property
     def slot(self) -> Slot:

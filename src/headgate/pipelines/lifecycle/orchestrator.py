@@ -18,6 +18,7 @@ from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
 from headgate.pipelines.runs.locks import evaluation_key, lifetime_seconds
 from headgate.pipelines.runs.stores import RunStores
+from headgate.telemetry import log_fields, trace_id_of
 
 _RELEASE: Final = "releaseLock"
 
@@ -89,9 +90,15 @@ class Orchestrator:
                 f"action {call.action!r}, mode {call.mode!r}: use one of {sorted(self._actions)} "
                 f"or {sorted(self._modes)}"
             )
-        if call.lock_token and call.action != _RELEASE:
-            self._restore_lock(call)
-        return action(call)
+        with log_fields(pipeline=call.pipeline_id, run=call.run_id, trace_id=lambda: self._trace_id(call)):
+            if call.lock_token and call.action != _RELEASE:
+                self._restore_lock(call)
+            return action(call)
+
+    def _trace_id(self, call: Call) -> str:
+        """Return the trace of a call, for a log line."""
+        run = self._stores.runs.find(call.run_id) if call.run_id and not call.traceparent else None
+        return trace_id_of(call.traceparent if run is None else run.traceparent)
 
     def peek(self, event: dict[str, Any]) -> Answer | None:
         """Return the answer to an event if it needs no write. None: the action has to run.

@@ -20,6 +20,7 @@ from headgate.pipelines.lifecycle.admission_actions import lifecycle_config
 from headgate.pipelines.runs.rerun_rows import Rerun
 from headgate.pipelines.runs.rows import Slot
 from headgate.store.model.requests import Write
+from headgate.telemetry import traceparent, traceparent_of
 
 MACHINE: Final = "headgate-lifecycle"
 FILE: Final = "statemachine.asl.json"
@@ -90,6 +91,8 @@ class LifecycleStarter:
             "note": note,
             "sensorArrivalAt": arrived_at,
             "config": lifecycle_config(pipeline),
+            # A run that no request started has a trace of its own.
+            "traceparent": traceparent() or traceparent_of(name),
         }
         detail: dict[str, Json] = {"execution": name, "cause": cause.value}
         event_writes = self._events.writes(EventName.EXECUTION_STARTED, slot, detail)

@@ -23,6 +23,7 @@ from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
+from headgate.telemetry import traceparent
 
 RETENTION_SECONDS: Final = 30 * 86_400
 PARTITION: Final = "MARKER#"
@@ -137,7 +138,9 @@ class Markers:
         return Marker(**slot._asdict(), version=1, source=source, by=by, at_ms=at_ms, data=dict(data or {}))
 
     def _put(self, marker: Marker, replaces: Marker | None) -> Put:
-        return Put(PIPELINES, marker_item(marker, kept_seconds=self._kept_seconds), _unchanged(replaces))
+        item = marker_item(marker, kept_seconds=self._kept_seconds)
+        trace = traceparent()
+        return Put(PIPELINES, {**item, "traceparent": trace} if trace else item, _unchanged(replaces))
 
 
 def marker_key(slot: Slot) -> Key:

@@ -90,6 +90,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rerun_id: str = ""
     backfill_id: str = ""
     is_dry_run: bool = False
+    # The W3C trace context of the request that started the run.
+    traceparent: str = ""
     transitions: tuple[Transition, ...] = ()
 
     @property

@@ -73,6 +73,7 @@ class RunStart(Struct, frozen=True, kw_only=True):
     rerun_id: str = ""
     backfill_id: str = ""
     is_dry_run: bool = False
+    traceparent: str = ""
 
 
 class RunPage(Struct, frozen=True):
@@ -292,6 +293,7 @@ def _new(start: RunStart, run_id: str, attempt: int, now_ms: int) -> Run:
         rerun_id=start.rerun_id,
         backfill_id=start.backfill_id,
         is_dry_run=start.is_dry_run,
+        traceparent=start.traceparent,
         transitions=(Transition(RunStatus.PENDING, now_ms),),
     )
 

@@ -85,6 +85,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     rerun_id: str
     backfill_id: str
     is_dry_run: bool
+    traceparent: str
     created_at: str | None
     updated_at: str | None
     sensor_arrival_at: str | None
