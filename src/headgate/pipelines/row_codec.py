@@ -40,13 +40,13 @@ def struct_of(item: Mapping[str, Any], kind: type[S]) -> S:
         raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; check for other writers") from exc
 
 
-def moment_digits(at_ms: int, *parts: str) -> str:
-    """Return digits for a key that sort by time and differ within a millisecond.
+def row_digest(*parts: str) -> int:
+    """Return a number for a key with a time, so that rows of one millisecond differ.
 
-    The same time and fields always give the same digits, so that recording an event twice is idempotent.
+    The same fields always give the same number, so that recording an event twice is idempotent.
     """
     digest = hashlib.blake2b("\x00".join(parts).encode(), digest_size=8).digest()
-    return f"{at_ms:013d}{int.from_bytes(digest, 'big') % _FRACTION:06d}"
+    return int.from_bytes(digest, "big") % _FRACTION
 
 
 def required(what: str, name: str, text: str) -> str:

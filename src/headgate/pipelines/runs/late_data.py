@@ -11,7 +11,7 @@ from msgspec import Struct
 from headgate.errors import ConflictError
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import JobEvent
-from headgate.pipelines.row_codec import moment_digits, row, struct_of
+from headgate.pipelines.row_codec import row, row_digest, struct_of
 from headgate.pipelines.runs.rows import JobLogEntry, RunLog, Slot, job_put
 from headgate.store.catalogue.tables import LATE_DATA, PIPELINES
 from headgate.store.model.conditions import absent
@@ -75,9 +75,13 @@ def arrival_writes(arrival: LateArrival, *, kept_seconds: int = RETENTION_SECOND
         run_id=arrival.run_id,
         detail={"sensor_key": arrival.sensor_key, "sensor_version": arrival.sensor_version},
     )
-    moment = moment_digits(arrival.at_ms, arrival.sensor_key, str(arrival.sensor_version))
+    digest = row_digest(arrival.sensor_key, str(arrival.sensor_version))
     key = LATE_DATA.key(
-        pipeline_id=arrival.pipeline_id, date=arrival.date, schedule_id=arrival.schedule_id, at_ms=moment
+        pipeline_id=arrival.pipeline_id,
+        date=arrival.date,
+        schedule_id=arrival.schedule_id,
+        at_ms=arrival.at_ms,
+        digest=digest,
     )
     item = row(key, arrival, ttl=arrival.at_ms // 1000 + kept_seconds)
     return [Put(PIPELINES, item, absent()), job_put(entry)]

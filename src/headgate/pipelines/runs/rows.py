@@ -16,7 +16,7 @@ from msgspec import Struct, json
 
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
-from headgate.pipelines.row_codec import moment_digits, row, struct_of
+from headgate.pipelines.row_codec import row, row_digest, struct_of
 from headgate.store.catalogue.tables import JOB, PIPELINES, RUN_COPY, RUN_LOG, RUN_STATE
 from headgate.store.model.conditions import Condition, absent, version_is
 from headgate.store.model.requests import Put
@@ -281,8 +281,8 @@ def job_put(entry: JobLogEntry, *, kept_seconds: int = JOB_LOG_SECONDS) -> Put:
 def job_item(entry: JobLogEntry, *, kept_seconds: int = JOB_LOG_SECONDS) -> Item:
     """Encode an entry as its row."""
     detail = json.encode(entry.detail, order="sorted").decode()
-    moment = moment_digits(entry.at_ms, entry.run_id, str(entry.attempt), entry.event, detail)
-    key = JOB.key(pipeline_id=entry.pipeline_id, schedule_id=entry.schedule_id, date=entry.date, at_ms=moment)
+    digest = row_digest(entry.run_id, str(entry.attempt), entry.event, detail)
+    key = JOB.key(**entry.slot._asdict(), at_ms=entry.at_ms, digest=digest)
     return row(key, entry, ttl=entry.at_ms // 1000 + kept_seconds)
 
 

@@ -20,7 +20,7 @@ from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.rules.facts import TraitFact
 from headgate.pipelines.runs.rows import Slot
-from headgate.store.catalogue.tables import TRAIT_RESULT
+from headgate.store.catalogue.tables import TRAIT_OF_DATE, TRAIT_OF_PERIOD, TRAIT_RESULT
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 
@@ -117,8 +117,12 @@ def checked_type(trait_type: str) -> str:
 
 def trait_key(pipeline_id: str, trait_type: str, date: str = "", schedule_id: str = "") -> Key:
     """Return the key of a result's row: for all periods, for a date, or for one schedule of it."""
-    parts = (checked_type(trait_type), date, schedule_id)
-    return TRAIT_RESULT.key(pipeline_id=pipeline_id, trait_type="#".join(part for part in parts if part))
+    checked = checked_type(trait_type)
+    if not date:
+        return TRAIT_RESULT.key(pipeline_id=pipeline_id, trait_type=checked)
+    if not schedule_id:
+        return TRAIT_OF_DATE.key(pipeline_id=pipeline_id, trait_type=checked, date=date)
+    return TRAIT_OF_PERIOD.key(pipeline_id=pipeline_id, trait_type=checked, date=date, schedule_id=schedule_id)
 
 
 def keys_for(pipeline_id: str, trait_type: str, slot: Slot) -> tuple[Key, ...]:

@@ -46,9 +46,10 @@ _EXECUTION: Final = _setting(
 _PIPELINES: Final = {
     "pipeline config": _CONFIGURATION,
     "trait result": _setting(
-        "expires some days after its period or its own expiry; one row for a trait of all periods",
-        "retention.trait_results_days",
+        "expires some days after its own expiry; one row for a trait of all periods", "retention.trait_results_days"
     ),
+    "trait result of a date": _setting("expires some days after its date", "retention.trait_results_days"),
+    "trait result of a period": _setting("expires some days after its period", "retention.trait_results_days"),
     "run state": _RUN,
     "run (list copy)": _RUN,
     "run log": _setting(

@@ -59,6 +59,8 @@ def _pipeline(name: str, sort: str, **index_keys: str) -> Entity:
 
 PIPELINE_CONFIG: Final = _pipeline("pipeline config", "CONFIG", GSI1PK="PIPELINES", GSI1SK="{pipeline_id}")
 TRAIT_RESULT: Final = _pipeline("trait result", "TRAIT#{trait_type}")
+TRAIT_OF_DATE: Final = _pipeline("trait result of a date", "TRAIT#{trait_type}#{date}")
+TRAIT_OF_PERIOD: Final = _pipeline("trait result of a period", "TRAIT#{trait_type}#{date}#{schedule_id}")
 RUN_STATE: Final = Entity(
     "run state", "RUN#{run_id}", "STATE", {"GSI1PK": "RUNS#{day}#{shard}", "GSI1SK": "{run_sort}"}
 )
@@ -76,7 +78,7 @@ EVALUATION: Final = _pipeline("evaluation", "EVAL#{date}#{schedule_id}#{evaluati
 EXPECTATION: Final = _pipeline(
     "expectation", "EXPECT#{schedule_id}#{date}#{kind}", GSI1PK="EXPECT#{verdict}", GSI1SK="{due_at}#{pipeline_id}"
 )
-JOB: Final = _pipeline("job log", "JOB#{schedule_id}#{date}#{at_ms:013d}")
+JOB: Final = _pipeline("job log", "JOB#{schedule_id}#{date}#{at_ms:013d}{digest:06d}")
 RERUN_REQUEST: Final = _pipeline("rerun request", "RERUN_REQUEST#{schedule_id}#{date}")
 DRY_RUN: Final = _pipeline("dry run", "DRY_RUN#{schedule_id}#{date}")
 OVERRIDE: Final = _pipeline(
@@ -93,7 +95,7 @@ QUARANTINE: Final = _pipeline("quarantine", "QUARANTINE#{date}#{hour}")
 PIPELINE_CONTROL: Final = Entity(
     "pipeline control", "CONTROL#{pipeline_id}", "STATUS", {"GSI1PK": "CONTROLS", "GSI1SK": "{pipeline_id}"}
 )
-LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d}")
+LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d}{digest:06d}")
 REPLAY: Final = _pipeline("replay", "REPLAY#{date}#{schedule_id}")
 ALERT: Final = _pipeline("alert", "ALERT#{at_ms:013d}#{alert_id}", GSI1PK="ALERTS", GSI1SK="{at_ms:013d}#{alert_id}")
 THREAD: Final = _pipeline("alert thread", "THREAD#{schedule_id}#{date}")
@@ -117,7 +119,8 @@ PIPELINES: Final = Table(
     ttl_attribute="ttl",
     stream=True,
     entities=(
-        PIPELINE_CONFIG, TRAIT_RESULT, RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
+        PIPELINE_CONFIG, TRAIT_RESULT, TRAIT_OF_DATE, TRAIT_OF_PERIOD,
+        RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
         BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET,

@@ -18,6 +18,8 @@ INTERNAL, CONFIDENTIAL = Classification.INTERNAL, Classification.CONFIDENTIAL
 PIPELINE_KEYS = [
     (tables.PIPELINE_CONFIG, "PIPELINE#X", "CONFIG", "PIPELINES", "X"),
     (tables.TRAIT_RESULT, "PIPELINE#X", "TRAIT#X", None, None),
+    (tables.TRAIT_OF_DATE, "PIPELINE#X", "TRAIT#X#X", None, None),
+    (tables.TRAIT_OF_PERIOD, "PIPELINE#X", "TRAIT#X#X#X", None, None),
     (tables.RUN_STATE, "RUN#X", "STATE", "RUNS#X#X", "X"),
     (tables.RUN_COPY, "PIPELINE#X", "RUN#X", "OPEN-RUNS#X", "X"),
     (tables.RUN_LOG, "PIPELINE#X", "RUNLOG#X#X", None, None),
