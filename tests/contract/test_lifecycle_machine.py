@@ -55,6 +55,7 @@ WAITS: Final = "IncrementElapsed CheckWindowExhausted WaitInterval"
 STARTS: Final = "Trigger CheckSLAConfig HasTriggerResult"
 POLLS: Final = "WaitForJob CheckJob IsJobDone"
 MORE: Final = "IncrementJobPollElapsed CheckJobPollExhausted"
+EXHAUSTS: Final = "ValidationExhausted SetNoTriggerResult CheckSLAConfig HasTriggerResult"
 COMPLETES: Final = "CheckCompletionSLA LogCompleted NotifyDownstream ShouldMonitor"
 ENDS: Final = "CheckCancelSLA ReleaseLock Done"
 READY: Final = f"{BEGINS} {LOCKS} {RESOLVES} {EVALUATES}"
@@ -117,7 +118,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         seconds=330.0,
     ),
     "window-exhausted": Scenario(
-        way=f"{READY} {WAITS} {EVALUATES} IncrementElapsed CheckWindowExhausted ValidationExhausted {ENDS}",
+        way=f"{READY} {WAITS} {EVALUATES} IncrementElapsed CheckWindowExhausted {EXHAUSTS} {ENDS}",
         answers={"checkReadiness": [NOT_READY], "evaluate": [evaluated(0), evaluated(3_600)]},
         calls={"trigger": 0},
     ),
@@ -188,6 +189,18 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "check-job": [checked(None, 900), checked("success")],
             "job-poll-exhausted": [logged(retry_seconds=5)],
         },
+    ),
+    "retry-never-becomes-ready": Scenario(
+        way=f"{RUNS} LogRunFailed ShouldRetry SetRetryBackoff {RETRIES} IncrementElapsed CheckWindowExhausted "
+        f"{EXHAUSTS} {ENDS}",
+        answers={
+            "check-job": [checked("fail")],
+            "logResult": [logged(retry_seconds=60)],
+            "checkReadiness": [proceeds(), NOT_READY],
+            "evaluate": [evaluated(0), evaluated(3_600)],
+        },
+        # The trigger of the attempt before does not count.
+        calls={"trigger": 1, "check-job": 1},
     ),
     "retry-finds-the-lock-taken": Scenario(
         way=f"{RUNS} LogRunFailed ShouldRetry SetRetryBackoff RetryBackoffWait ReleaseLockForRetry ForgetRun "
@@ -272,14 +285,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         calls={"schedule": 4, "cancel": 4},
     ),
     "sla-of-a-window-that-closes": Scenario(
-        way=f"{READY} IncrementElapsed CheckWindowExhausted ValidationExhausted CheckCancelSLA CancelSLASchedules "
-        "ReleaseLock Done",
+        way=f"{READY} IncrementElapsed CheckWindowExhausted ValidationExhausted SetNoTriggerResult CheckSLAConfig "
+        "ScheduleSLAAlerts HasTriggerResult CheckCancelSLA CancelSLASchedules ReleaseLock Done",
         answers={
             "resolvePipeline": [resolved(sla=SLA)],
             "checkReadiness": [NOT_READY],
             "evaluate": [evaluated(3_600)],
         },
-        calls={"schedule": 0, "cancel": 1},
+        calls={"schedule": 1, "cancel": 1},
     ),
     "alerts-down-too": Scenario(
         way="InitDefaults CheckExclusion AlertError InfraFailure",

@@ -60,6 +60,11 @@ from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits.traits import Traits
+from headgate.pipelines.watchdog.cursors import Cursors
+from headgate.pipelines.watchdog.followups import Followups
+from headgate.pipelines.watchdog.period_facts import PeriodFactReader
+from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.settings import RetentionSettings
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Change, Write
@@ -146,9 +151,13 @@ class PipelineService:
         self._spans = RunSpans(tracing or Tracing())
         self.pools = PoolAdmission(self.stores, self.reader, self.waiters, clock, pools or {})
         self.quarantine = QuarantineRecords(store, clock, kept_seconds=_DAY_SECONDS * retention.quarantine_days)
-        self._build_lifecycle(periods, baselines_seconds=_DAY_SECONDS * retention.run_baselines_days)
+        self._build_lifecycle(
+            periods,
+            baselines_seconds=_DAY_SECONDS * retention.run_baselines_days,
+            expectations_days=retention.expectations_days,
+        )
 
-    def _build_lifecycle(self, periods: RelatedPeriods, *, baselines_seconds: int) -> None:
+    def _build_lifecycle(self, periods: RelatedPeriods, *, baselines_seconds: int, expectations_days: int) -> None:
         store, clock = self.store, self.clock
         stores, reader, events = self.stores, self.reader, self.event_writer
         baselines = RunBaselines(store, self.facts, events, clock, kept_seconds=baselines_seconds)
@@ -175,6 +184,10 @@ class PipelineService:
             self.readiness_evaluator,
             on_committed=lambda: self._bus.on_committed(),
         )
+        verdicts = Verdicts(store, clock, events, retention_days=expectations_days)
+        followups = Followups(store)
+        period_facts = PeriodFactReader(stores, self.sensors, self.evaluations, followups)
+        self.sla_monitor = SlaMonitor(clock, stores.runs, reader, verdicts, followups, Cursors(store), period_facts)
         self.orchestrator = Orchestrator(
             stores,
             reader,
@@ -196,6 +209,7 @@ class PipelineService:
             jobs=self.jobs,
             outcomes=OutcomeActions(stores, reader, events, clock, self.downstream, self.completion, baselines),
             monitoring=MonitoringActions(stores, reader, self.facts, events, clock),
+            slas=self.sla_monitor,
         )
         self.event_schedules = EventSchedules(self._asl.app, self._bus, self.starter, self.known.dependents)
         dry_runs = DryRunEvents(store, stores.runs, events)

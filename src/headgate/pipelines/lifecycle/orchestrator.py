@@ -6,7 +6,7 @@ Each takes an event and returns a document. Locally they are durable activities;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition_reader import DefinitionReader
@@ -25,6 +25,19 @@ _RELEASE: Final = "releaseLock"
 Action = Callable[[Call], Answer]
 
 
+class SlaChecks(Protocol):
+    """Checks the deadlines of a period, and publishes breaches once."""
+
+    def check_completion(self, call: Call) -> Answer:
+        """Publish the breach of a period whose job has ended after its deadline."""
+
+    def peek_completion(self, call: Call) -> Answer | None:
+        """Answer `check_completion` without a write. None: it has to run."""
+
+    def check_evaluation(self, call: Call) -> Answer:
+        """Publish the breach of a period that was not ready by its evaluation deadline."""
+
+
 class Orchestrator:
     """Dispatches a call of the state machine to its action."""
 
@@ -38,6 +51,7 @@ class Orchestrator:
         jobs: JobControl,
         outcomes: OutcomeActions,
         monitoring: MonitoringActions,
+        slas: SlaChecks,
     ) -> None:
         self._stores = stores
         self._definitions = definitions
@@ -50,9 +64,9 @@ class Orchestrator:
             "resolvePipeline": admission.resolve_pipeline,
             "releaseLock": admission.release_lock,
             "checkReadiness": readiness.check_readiness,
-            "checkEvaluationSLA": readiness.check_evaluation_sla,
+            "checkEvaluationSLA": slas.check_evaluation,
             "checkValidationTimeout": readiness.check_validation_timeout,
-            "checkCompletionSLA": lambda _: {},
+            "checkCompletionSLA": slas.check_completion,
             "logResult": self._outcomes.log_result,
             "notifyDownstream": self._outcomes.notify_downstream,
             "alertError": self._outcomes.alert_error,
@@ -66,9 +80,9 @@ class Orchestrator:
             "checkExclusion": admission.peek_exclusion,
             "checkRunLog": admission.peek_run_log,
             "checkReadiness": readiness.peek_readiness,
-            "checkEvaluationSLA": readiness.check_evaluation_sla,
+            "checkEvaluationSLA": readiness.peek_evaluation_sla,
             "checkValidationTimeout": readiness.check_validation_timeout,
-            "checkCompletionSLA": lambda _: {},
+            "checkCompletionSLA": slas.peek_completion,
         }
         self._modes: Mapping[str, Action] = {
             "evaluate": readiness.evaluate,

@@ -25,7 +25,7 @@ _RESULTS: Final = {ReadinessResult.PROCEED: "passed", ReadinessResult.NOT_READY:
 
 
 class ReadinessActions:
-    """evaluate, checkReadiness, checkEvaluationSLA, checkValidationTimeout, await-change and validation-exhausted."""
+    """evaluate, checkReadiness, checkValidationTimeout, await-change and validation-exhausted."""
 
     def __init__(  # noqa: PLR0913 - each is one of the stores and deciders that an evaluation needs
         self,
@@ -113,8 +113,8 @@ class ReadinessActions:
         named = evaluations.find(call.slot, call.evaluation_id) if call.evaluation_id else None
         return named or evaluations.latest(call.slot)
 
-    def check_evaluation_sla(self, call: Call) -> Answer:
-        """Return whether the evaluation is late. The watchdog publishes the breach, once."""
+    def peek_evaluation_sla(self, call: Call) -> Answer | None:
+        """Answer checkEvaluationSLA without a write. None: the deadline has passed, which is published."""
         run = self._runs.get(call.run_id)
         timetable = self._definitions.timetable(self._definitions.of_run(run), call.schedule_id)
         moments = None if timetable is None else evaluation_moments(timetable, call.date)
@@ -123,7 +123,7 @@ class ReadinessActions:
         stored = self._evaluations.latest(call.slot)
         is_done = stored is not None and stored.verdict.may_start
         verdict = judge(moments, self._clock.now() if is_done else None, self._clock.now())
-        return {"breached": verdict.verdict is ExpectationVerdict.MISSED}
+        return None if verdict.verdict is ExpectationVerdict.MISSED else {"breached": False}
 
     def check_validation_timeout(self, call: Call) -> Answer:
         """Return whether the hard limit on waiting for readiness has passed."""

@@ -323,12 +323,22 @@ def _is_later_done(slot: Slot, logs: Sequence[RunLog]) -> bool:
 def _is_expected(log: RunLog | None, timetable: Timetable | None, date: str, defined_at: str) -> bool:
     """Whether a period runs by schedule: it was, or will be, started without a request."""
     if log is not None and log.history:
-        return log.history[0].cause not in _ON_REQUEST
+        first = log.history[0]
+        return first.cause not in _ON_REQUEST or _is_before_deadline(timetable, date, first.begun_at_ms)
     try:
         # Slots before the current definition are judged by the watchdog.
         return timetable is not None and _text(timetable.ready_at(date)) >= defined_at
     except HeadgateError:
         return False
+
+
+def _is_before_deadline(timetable: Timetable | None, date: str, begun_at_ms: int) -> bool:
+    """Whether a run that an operator started can still meet its deadline, which is then owed."""
+    try:
+        moments = None if timetable is None else completion_moments(timetable, date)
+    except HeadgateError:
+        return False
+    return moments is not None and begun_at_ms < moments.breach_at.timestamp() * 1000
 
 
 def _failed(logs: Sequence[RunLog], control: Control) -> RunLog | None:

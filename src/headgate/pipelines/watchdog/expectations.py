@@ -6,7 +6,8 @@ was judged and continues from there gets every expectation exactly once after an
 had happened by the due time, not on the time of judging. Two kinds depend on an earlier event: the relative SLA on the
 first arrival, the post-run sensor on the success.
 
-Nothing is expected for the time before a pipeline was created: a period counts if it became ready after that.
+Nothing is expected for the time before a pipeline was created: a period counts if it became ready after that. The SLAs
+of an earlier period whose deadline is still ahead count if a run of it was started nevertheless, by an operator.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, RunStatus
 from headgate.pipelines.runs.rows import Order, RunLog
@@ -43,6 +45,8 @@ class Expectation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready_at: datetime
     # Why the expectation is waived in advance: excluded by the calendar, or a dry run.
     waiver: str = ""
+    # Whether it counts only if a run was started: the period became ready before the pipeline was created.
+    is_on_request: bool = False
 
     @property
     def judge_at(self) -> datetime:
@@ -234,8 +238,27 @@ def _all(
     begin = max(after - _lead(timetable), created_at - timedelta(microseconds=1))
     for slot in timetable.ready(begin, until):
         yield from _of_slot(timetable, slot)
+    if after < created_at + _lead(timetable):
+        yield from _before_creation(timetable, created_at)
     for date, anchor in anchors.items():
         yield from _of_anchors(timetable, date, anchor)
+
+
+def _before_creation(timetable: Timetable, created_at: datetime) -> Iterator[Expectation]:
+    """Yield the SLAs that were ahead at the creation, of periods that were ready by then."""
+    kinds = (ExpectationKind.EVALUATION_SLA, ExpectationKind.COMPLETION_SLA)
+    if timetable.pipeline.sla is None:
+        return
+    tick = timedelta(microseconds=1)
+    for slot in timetable.ready(created_at - _lead(timetable), created_at - tick):
+        for each in _of_slot(timetable, slot):
+            if each.kind in kinds and each.due_at > created_at:
+                yield replace(each, is_on_request=True)
+
+
+def is_expected(expectation: Expectation, facts: ExpectationFacts) -> bool:
+    """Whether an expectation counts: of a period from before the creation, only once a run was started."""
+    return not expectation.is_on_request or facts.begun_at is not None
 
 
 def _lead(timetable: Timetable) -> timedelta:

@@ -138,6 +138,8 @@ class ScheduleCheck:
         if self._verdicts.find(slot, expectation.kind) is not None:
             return
         facts = self._facts.read(pipeline, slot, expectation.kind)
+        if not expectations.is_expected(expectation, facts):
+            return
         judgement = expectations.judge(expectation, facts, now)
         if _is_closing(expectation, facts, judgement):
             closed = self._close(slot, expectation, judgement)
@@ -168,7 +170,9 @@ class ScheduleCheck:
         check = CHECKS[expectation.kind]
         try:
             facts = self._facts.read(pipeline, slot, expectation.kind)
-            is_due = expectations.is_warning_due(expectation, facts, now)
+            is_due = expectations.is_expected(expectation, facts) and expectations.is_warning_due(
+                expectation, facts, now
+            )
             if is_due and self._verdicts.warn_once(pipeline.id, expectation, status=status_of(facts)):
                 tally.found(check)
         except HeadgateError as exc:

@@ -1,4 +1,4 @@
-"""SLA monitor: the function that the lifecycle calls to schedule SLA timers and to judge an SLA.
+"""SLA monitor: the function that the lifecycle calls to schedule SLA timers, to check deadlines and to judge an SLA.
 
 Due times come from the expectations at the time of each call, so there is no timer state that could differ from them
 or would have to be cancelled.
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.pipelines.definition_reader import DefinitionReader
@@ -17,7 +19,7 @@ from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.lifecycle.messages import Answer, Call, read_call
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.runs.store import Runs
-from headgate.pipelines.schedule.sla import SlaMoments, completion_moments
+from headgate.pipelines.schedule.sla import SlaMoments, completion_moments, evaluation_moments
 from headgate.pipelines.schedule.timetables import Timetable
 from headgate.pipelines.watchdog import expectations
 from headgate.pipelines.watchdog.cursors import Cursors, ScheduleRef
@@ -102,6 +104,37 @@ class SlaMonitor:
         alerted = bool(self.fire_alert(call)["alerted"])
         return {**self.cancel(call), "alerted": alerted}
 
+    # Actions of the orchestrator.
+
+    def check_completion(self, call: Call) -> Answer:
+        """Publish the breach of a period whose job has ended after its deadline. Idempotent."""
+        # Each of them, not only the first: a period may have a deadline and a longest duration.
+        breached = [each for each in self._expectations(call) if self._is_breached(call, each)]
+        return {"breached": bool(breached)}
+
+    def peek_completion(self, call: Call) -> Answer | None:
+        """Answer `check_completion` without a write. None: a deadline has passed, which is published."""
+        timetable = self._timetable(call.slot)
+        if timetable is None or timetable.pipeline.sla is None:
+            return {"breached": False}
+        is_due = any(each.due_at <= self._clock.now() for each in self._expectations(call))
+        return None if is_due else {"breached": False}
+
+    def check_evaluation(self, call: Call) -> Answer:
+        """Publish the breach of a period that was not ready by its evaluation deadline. Idempotent."""
+        timetable = self._timetable(call.slot)
+        moments = None if timetable is None else evaluation_moments(timetable, call.date)
+        if timetable is None or moments is None or not self._is_owed(timetable, call.slot, moments):
+            return {"breached": False}
+        expectation = _expectation(timetable, call.date, ExpectationKind.EVALUATION_SLA, moments)
+        return {"breached": self._is_breached(call, expectation)}
+
+    def _is_breached(self, call: Call, expectation: Expectation) -> bool:
+        if self._clock.now() < expectation.due_at:
+            return False
+        answer = self._judged(call, expectation, is_done_now=expectation.kind is not ExpectationKind.EVALUATION_SLA)
+        return bool(answer["verdict"] == ExpectationVerdict.MISSED)
+
     # Helpers.
 
     def _expectations(self, call: Call) -> list[Expectation]:
@@ -111,8 +144,8 @@ class SlaMonitor:
             return []
         found: list[Expectation] = []
         moments = completion_moments(timetable, call.date)
-        if moments is not None and self._is_owed(timetable, call.slot):
-            found.append(_completion(timetable, call.date, moments))
+        if moments is not None and self._is_owed(timetable, call.slot, moments):
+            found.append(_expectation(timetable, call.date, ExpectationKind.COMPLETION_SLA, moments))
         arrived = self._arrived(timetable, call)
         relative = None if arrived is None else anchored_expectation(timetable, arrived)
         return found if relative is None else [*found, relative]
@@ -125,13 +158,16 @@ class SlaMonitor:
             return None
         return self._definitions.timetable(pipeline, slot.schedule_id)
 
-    def _is_owed(self, timetable: Timetable, slot: Slot) -> bool:
-        """Whether the schedule includes the period, and already did when it became ready."""
+    def _is_owed(self, timetable: Timetable, slot: Slot, moments: SlaMoments) -> bool:
+        """Whether the schedule includes the period, and already did when it became ready or was started by request."""
         ready_at = timetable.ready_at(slot.date)
         if not any(due.date == slot.date for due in timetable.ready(ready_at - _TICK, ready_at)):
             return False
         cursor = self._cursors.find_all([ScheduleRef(slot.pipeline_id, slot.schedule_id)])[0]
-        return cursor is None or ready_at >= cursor.since
+        if cursor is None or ready_at >= cursor.since:
+            return True
+        log = self._runs.log(slot)
+        return log is not None and bool(log.attempts) and moments.breach_at > cursor.since
 
     def _arrived(self, timetable: Timetable, call: Call) -> Followup | None:
         """Return the event that starts the time of a relative SLA, and store it for later calls."""
@@ -162,12 +198,15 @@ class SlaMonitor:
         moments += [attempt.begun_at_ms for attempt in ([] if log is None else log.history[:1])]
         return min(moments, default=None)
 
-    def _judged(self, call: Call, expectation: Expectation) -> Answer:
+    def _judged(self, call: Call, expectation: Expectation, *, is_done_now: bool = False) -> Answer:
         known = self._verdicts.find(call.slot, expectation.kind)
         if known is not None:
             return _answer(known.verdict, known.margin_seconds, warned=known.warned, alerted=False)
         pipeline, _ = self._definitions.newest(call.pipeline_id)
         facts = self._facts.read(pipeline, call.slot, expectation.kind)
+        if is_done_now and facts.succeeded_at is None:
+            # The job has succeeded; the log of the period says so in the next state.
+            facts = replace(facts, succeeded_at=self._clock.now())
         judgement: ExpectationJudgement = expectations.judge(expectation, facts, self._clock.now())
         is_new = judgement.verdict is not ExpectationVerdict.OPEN and self._verdicts.judge_once(
             call.pipeline_id, expectation, judgement, status=status_of(facts)
@@ -181,10 +220,10 @@ class SlaMonitor:
         return is_due and self._verdicts.warn_once(call.pipeline_id, expectation, status=status_of(facts))
 
 
-def _completion(timetable: Timetable, date: str, moments: SlaMoments) -> Expectation:
+def _expectation(timetable: Timetable, date: str, kind: ExpectationKind, moments: SlaMoments) -> Expectation:
     is_dry = timetable.pipeline.dry_run
     return Expectation(
-        kind=ExpectationKind.COMPLETION_SLA,
+        kind=kind,
         schedule_id=timetable.schedule_id,
         date=date,
         due_at=moments.breach_at,
