@@ -356,8 +356,13 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Pipeline definitions, the watchdog, and the lifecycle on Step Functions."""
 
     folder: Annotated[
-        OptionalFile, about("Folder with the YAML and JSON files that define pipelines, read when the server starts.")
+        OptionalFile,
+        about(
+            "Folder with the YAML and JSON files that define pipelines, read when the server starts, on "
+            "'headgate reload' and on SIGHUP."
+        ),
     ] = None
+    watch: Annotated[Switch, about("Reload the folder when one of its files changes, for development.")] = False
     pools: Annotated[
         Pools,
         about("Named concurrency limits: how many slots runs of all pipelines that name the pool share."),

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, open_pipelines, project_archetypes
+from headgate.bootstrap.pipelines import OpenPipelines, open_pipelines
+from headgate.bootstrap.project_folder import apply_folder
 from headgate.bootstrap.store import OpenedStore
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.sdk.app import App
@@ -72,7 +73,7 @@ class World(Rig):
 
     def apply(self, folder: Path) -> None:
         """Take over the definitions of a folder, as the server does when it starts."""
-        apply_folder(self.open, folder, project_archetypes(folder))
+        apply_folder(self.open, folder)
         self.learn()
 
     def learn(self) -> None:

@@ -38,6 +38,7 @@ VARIES = (
     (re.compile(r"\bINC-[0-9A-Z]{26}\b"), "INC-ID"),
     (re.compile(r"\((resolved )?\d+[smh] ago\)"), "(AGO)"),
     (re.compile(r"entries in \d+ chains"), "entries in chains"),
+    (re.compile(r"@[0-9a-f]{12}\b"), "@DIGEST"),
     (re.compile(r'"seed":"[0-9A-Z]{26}"'), '"seed":"ID"'),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
     (re.compile(r'_ms":\d+'), '_ms":TIME'),

@@ -11,7 +11,7 @@ import structlog
 
 from headgate.auth.audit_entry import Outcome
 from headgate.auth.roles import Role
-from headgate.bootstrap.pipelines import apply_folder, project_archetypes
+from headgate.bootstrap.project_folder import apply_folder
 from headgate.errors import NotFoundError, StoreBusyError
 from headgate.health.audit.actions import INTERRUPTED_SECONDS, Action
 from headgate.health.audit.hash_chain import chain_of, head_key
@@ -206,7 +206,7 @@ def test_folder__definition_that_is_new_or_changed__is_audited_and_an_unchanged_
     definition = "id: bronze\nschedules: [{cron: '0 6 * * *'}]\ntrigger: {type: command, config: {command: [%s]}}\n"
     for program in ("a", "a", "b"):
         file.write_text(definition % program)
-        apply_folder(api.pipelines, file.parent, project_archetypes(file.parent), actions=api.health.actions)
+        apply_folder(api.pipelines, file.parent, actions=api.health.actions)
 
     first, second = _entries(api, "pipeline/bronze")
 
@@ -236,7 +236,7 @@ def test_folder__one_definition_cannot_be_stored_or_read__the_server_starts_with
             row = {**PIPELINES.key_attributes(config_key("bronze")), "config": "{", "version": 1}
             store.put(PIPELINES, row)
 
-        apply_folder(api.pipelines, folder, project_archetypes(folder), actions=api.health.actions)
+        apply_folder(api.pipelines, folder, actions=api.health.actions)
 
         stored = {each.pipeline.id for each in definitions.all().pipelines}
         assert stored == ({"silver"} if is_tampered else {"bronze", "silver"})

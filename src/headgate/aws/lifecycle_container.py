@@ -22,11 +22,10 @@ from headgate.bootstrap.health import open_health
 from headgate.bootstrap.key_check import check_function_keys
 from headgate.bootstrap.pipelines import (
     OpenPipelines,
-    apply_folder,
     open_pipelines,
     open_step_functions,
-    project_archetypes,
 )
+from headgate.bootstrap.project_folder import apply_folder
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -98,7 +97,7 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
         self.service.bus.register(list(self.service.app.subscriptions.values()), self.service.app.name)
         folder = self.package / PIPELINES_FOLDER
         if folder.is_dir():
-            apply_folder(self.pipelines, folder, project_archetypes(folder))
+            apply_folder(self.pipelines, folder)
         return len(self.pipelines.service.definitions.all().pipelines)
 
     def close(self) -> None:

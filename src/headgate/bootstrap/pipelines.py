@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 from msgspec import Struct
@@ -19,10 +16,9 @@ from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
-from headgate.errors import CorruptionError, NotFoundError, SettingsError
+from headgate.errors import NotFoundError
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
-from headgate.health.audit.actions import Action, ActionLog
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
@@ -31,12 +27,7 @@ from headgate.notify.metrics import AlertMeters
 from headgate.notify.mutes import Commit, Mutes
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
-from headgate.pipelines.authoring.archetypes import Archetype, load_archetypes
-from headgate.pipelines.authoring.loader import Known, LoadedPipeline, load_folder
 from headgate.pipelines.catalog.calendar_store import CalendarStore
-from headgate.pipelines.catalog.rows import StoredPipeline
-from headgate.pipelines.catalog.store import PipelineChange
-from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent
 from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
@@ -71,11 +62,8 @@ from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
 
 NOTIFY_FILE: Final = "notify.toml"
-ARCHETYPES: Final = "archetypes"
 # Below the home: the records and output of commands.
 COMMANDS_FOLDER: Final = "commands"
-# The author of definitions that the project folder holds.
-_FOLDER: Final = "folder"
 # Feedback to health is retried for about twelve hours, which covers an outage of one night.
 _FEEDBACK_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
 _log = structlog.get_logger(__name__)
@@ -101,7 +89,7 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     retention: RunRetention
 
 
-def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined here
+def open_pipelines(
     service: AppService,
     opened: OpenedStore,
     clock: Clock,
@@ -110,7 +98,6 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     health: HealthService | None = None,
     commit: Commit | None = None,
     engine: Engine | None = None,
-    archetypes: Mapping[str, Archetype] | None = None,
     tracing: Tracing | None = None,
     alert_meters: AlertMeters | None = None,
 ) -> OpenPipelines:
@@ -118,7 +105,6 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
 
     Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
     lifecycle instead of the durable service. `tracing` records the spans of runs.
-    `archetypes` are those of the project.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
@@ -134,7 +120,6 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
         calendars=calendars.all,
         gate=gate,
         engine=engine,
-        archetypes=archetypes,
         keyring=opened.keyring,
         retention=settings.retention,
         pools=settings.pipelines.pools,
@@ -342,95 +327,3 @@ def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> N
     app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_FEEDBACK_RETRY)(run_outcomes.handle)
     app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_FEEDBACK_RETRY)(lineage.handle)
     app.on_event(*subscriber_filter.TYPES, name=subscriber_filter.SUBSCRIPTION, retry=_FEEDBACK_RETRY)(listener.handle)
-
-
-class ProjectArchetypes(NamedTuple):
-    """The archetypes of a project, None for the built-in ones only, and the problems of those not loaded."""
-
-    archetypes: Mapping[str, Archetype] | None
-    problems: Sequence[Problem]
-
-
-def project_archetypes(folder: Path) -> ProjectArchetypes:
-    """Load the archetypes from the folder 'archetypes' beside a pipelines folder."""
-    beside = folder.resolve().parent / ARCHETYPES
-    if not beside.is_dir():
-        return ProjectArchetypes(None, ())
-    try:
-        return ProjectArchetypes(load_archetypes(beside), ())
-    except InvalidPipelineError as exc:
-        # Pipelines that use none of these archetypes still load.
-        return ProjectArchetypes(None, exc.problems)
-
-
-def _readable(service: PipelineService, pipeline_id: str) -> StoredPipeline | None:
-    """Return the stored definition; None if there is none, or an unreadable row, which a new definition replaces."""
-    try:
-        return service.definitions.find(pipeline_id)
-    except CorruptionError:
-        return None
-
-
-def _is_stored(service: PipelineService, loaded: LoadedPipeline) -> bool:
-    """Whether the stored definition has this text, so that applying it changes nothing."""
-    stored = _readable(service, loaded.pipeline.id)
-    return stored is not None and stored.source_digest == hashlib.sha256(loaded.text.encode()).hexdigest()
-
-
-def _definition_state(
-    service: PipelineService, pipeline_id: str, _change: PipelineChange | None
-) -> dict[str, Any] | None:
-    """Return what the audit log compares of a definition."""
-    stored = _readable(service, pipeline_id)
-    if stored is None:
-        return None
-    names = ("version", "digest", "source", "source_digest")
-    return {name: getattr(stored, name) for name in names}
-
-
-def apply_folder(
-    pipelines: OpenPipelines, folder: Path, project: ProjectArchetypes, *, actions: ActionLog | None = None
-) -> None:
-    """Apply the pipeline definitions in a folder. An invalid definition is logged, emits an event and stops no other.
-
-    With `actions`, changes are audited. Raises `SettingsError` if the folder does not exist.
-    """
-    if not folder.is_dir():
-        raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
-    service = pipelines.service
-    known = Known(
-        archetypes=project.archetypes,
-        calendars=pipelines.calendars.all(),
-        check_trigger=pipelines.triggers.check,
-        check_trait=pipelines.evaluators.check,
-        pools=service.pools.sizes,
-    )
-    loaded = load_folder(folder, known)
-    for each in loaded.pipelines:
-        put = partial(
-            service.definitions.put,
-            each.pipeline,
-            each.text,
-            _FOLDER,
-            source=each.source,
-            also=service.definition_events,
-            is_from_folder=True,
-        )
-        if actions is None or _is_stored(service, each):
-            put()
-        else:
-            about = Action(
-                actor=_FOLDER,
-                action="pipeline.put",
-                entity=f"pipeline/{each.pipeline.id}",
-                reason=f"loaded from {each.source}",
-            )
-            try:
-                actions.run(about, put, state=partial(_definition_state, service, each.pipeline.id))
-            except CorruptionError as exc:
-                # Its audit chain was tampered with. The server starts, since only a running one can reopen the chain.
-                _log.error("pipeline not defined", file=each.source, error=exc.message)
-    for problem in (*project.problems, *errors_of(loaded.problems)):
-        _log.error("pipeline not defined", file=problem.source, error=problem.text())
-        event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
-        service.events.publish(event)

@@ -76,7 +76,7 @@ def build_watchdog(
     liveness = LivenessCheck(
         stores, reader, pipelines.evaluations, events, followups, lifecycle, starter, stuck_seconds
     )
-    failures = FailureCheck(stores, reader, events, followups, starter, lifecycle.is_open)
+    failures = FailureCheck(stores, reader, events, followups, starter, lifecycle.is_open, pipelines.recovery)
     arrivals = ArrivalCheck(stores, reader, pipelines.sensors, events, followups, starter)
     anchored = AnchoredCheck(reader, followups, verdicts, facts)
 

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "worker": ("headgate.cli.durable.workflow", "worker"),
     "watchdog": ("headgate.cli.admin.watchdog", "watchdog"),
     "workers": ("headgate.cli.durable.workflow", "workers_ls"),
+    "reload": ("headgate.cli.admin.reload", "reload"),
     "doctor": ("headgate.cli.admin.doctor", "doctor"),
     "init": ("headgate.cli.admin.init", "init"),
     "backup": ("headgate.cli.admin.backup", "backup"),

@@ -199,14 +199,17 @@ class ChangeRouter:
         self._waiters.wake_all(pipeline_id, WaitKind.CHANGE, f"the quarantine of {slot.date} has changed")
 
     def _run_log(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
-        """Wake the executions that wait for this period; a period marked as done also starts its dependents."""
+        """Wake the executions that wait for this period.
+
+        A period that no lifecycle completed (marked as done, or its job was repaired) also starts its dependents.
+        """
         log = run_log_of(item)
         if not (log.status.is_terminal or log.status.is_done):
             return
         is_newly_done = change.old is None or not run_log_of(change.old).status.is_done
         pipeline = self._starter.find_pipeline(pipeline_id)
-        if is_newly_done and pipeline is not None and log.status.is_done and _is_marked(log):
-            self._downstream.notify_done(log.slot, pipeline)
+        if is_newly_done and pipeline is not None and log.status.is_done and (_is_marked(log) or log.recovered_from):
+            self._downstream.notify_done(log.slot, pipeline, log.succeeded_run_id)
         for dependent in self._downstream.dependent_periods(log.slot):
             self._waiters.wake_all(dependent.pipeline.id, WaitKind.CHANGE, f"{log.slot} is {log.status.value}")
 

@@ -23,7 +23,7 @@ class RunStatus(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the run changes no more."""
+        """Whether the run has ended. Only a repair of its job changes it further: FAILED becomes COMPLETED."""
         return self in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
     @property

@@ -14,8 +14,8 @@ from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
-from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.catalog.cache import KnownPipelines
+from headgate.pipelines.catalog.project import Project
 from headgate.pipelines.catalog.provenance import DefinitionSeals
 from headgate.pipelines.catalog.store import PipelineChange, PipelineStore
 from headgate.pipelines.change_router import ChangeRouter
@@ -33,6 +33,7 @@ from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents, RunBaselines
 from headgate.pipelines.lifecycle.job_control import JobControl
 from headgate.pipelines.lifecycle.job_events import JobEndListener
+from headgate.pipelines.lifecycle.job_recovery import JobRecovery
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.monitoring_actions import MonitoringActions
 from headgate.pipelines.lifecycle.orchestrator import Orchestrator
@@ -40,6 +41,7 @@ from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
 from headgate.pipelines.lifecycle.pool_admission import PoolAdmission
 from headgate.pipelines.lifecycle.push_periods import PushPeriods
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
+from headgate.pipelines.lifecycle.rerun_judge import RerunJudge
 from headgate.pipelines.lifecycle.scheduler import CronScheduler
 from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
 from headgate.pipelines.lifecycle.starter import FUNCTIONS, MACHINE, LifecycleStarter, lifecycle_definition
@@ -104,7 +106,6 @@ class PipelineService:
         calendars: Callable[[], Calendars] = dict,
         gate: Gate | None = None,
         engine: Engine | None = None,
-        archetypes: Mapping[str, Archetype] | None = None,
         keyring: Keyring | None = None,
         retention: RetentionSettings = _RETENTION,
         pools: Mapping[str, int] | None = None,
@@ -113,16 +114,15 @@ class PipelineService:
     ) -> None:
         """Build all components. Without an `engine`, the lifecycle runs on the durable engine.
 
-        `archetypes` are those of the project; None: only the built-in ones. The `keyring` seals definitions of the
-        project folder and signs callback tokens; without it, no definition may run a program, and no job calls back.
-        `public_url` is the base of callback URLs. `pools` are the declared pools with their sizes.
-        `tracing` records the spans of runs.
+        The `keyring` seals definitions of the project folder and signs callback tokens; without it, no definition may
+        run a program, and no job calls back. `public_url` is the base of callback URLs. `pools` are the declared pools
+        with their sizes. `tracing` records the spans of runs.
         """
         self.store = store
         self.clock = clock
         self.ids = ids
         self.trigger = trigger
-        self.archetypes = archetypes
+        self.project = Project()
         self.definitions = PipelineStore(store, clock, DefinitionSeals(keyring))
         self.callback_tokens = CallbackTokens(keyring, clock, public_url)
         self.known = KnownPipelines(self.definitions)
@@ -169,7 +169,8 @@ class PipelineService:
             stores, reader, self.trigger, events, clock, self.waiters, self.completion, self.callback_tokens
         )
         self.callback_reports = CallbackReports(stores.runs, self.jobs)
-        self.job_ends = JobEndListener(stores.runs, self.waiters)
+        self.recovery = JobRecovery(stores, reader, self.trigger, events, self.completion)
+        self.job_ends = JobEndListener(stores.runs, self.waiters, self.recovery)
         start = self._start if self._engine is None else self._start_on_step_functions
         self.starter = LifecycleStarter(reader, events, start)
         self.readiness_evaluator = ReadinessEvaluator(
@@ -188,12 +189,11 @@ class PipelineService:
         followups = Followups(store)
         period_facts = PeriodFactReader(stores, self.sensors, self.evaluations, followups)
         self.sla_monitor = SlaMonitor(clock, stores.runs, reader, verdicts, followups, Cursors(store), period_facts)
+        judge = RerunJudge(stores.reruns, reader, self.sensors, events)
         self.orchestrator = Orchestrator(
             stores,
             reader,
-            admission=AdmissionActions(
-                stores, reader, self.sensors, events, clock, start_rerun=self.starter.start_rerun
-            ),
+            admission=AdmissionActions(stores, reader, events, clock, judge, start_rerun=self.starter.start_rerun),
             readiness=ReadinessActions(
                 store,
                 stores.runs,
@@ -232,7 +232,7 @@ class PipelineService:
         self.stuck = StuckExecutions(store, clock, self.events)
         self.simulator = Simulator(clock, self.sensors, self.evaluations, self.facts)
         self.manual = ManualActions(
-            stores, reader, self.sensors, events, clock, self.ids, self.starter, self.waiters, self.jobs
+            stores, reader, self.sensors, events, clock, self.ids, self.starter, self.waiters, self.jobs, judge
         )
 
     def register(

@@ -14,11 +14,10 @@ from headgate.bootstrap.health import OpenRegion, open_authenticator, open_healt
 from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.pipelines import (
     OpenPipelines,
-    apply_folder,
     open_engine,
     open_pipelines,
-    project_archetypes,
 )
+from headgate.bootstrap.project_folder import ProjectFolder
 from headgate.bootstrap.store import (
     AppService,
     OpenedStore,
@@ -51,6 +50,8 @@ class Components:
     fanouts: FanoutService
     health: HealthService
     pipelines: OpenPipelines
+    # None if no folder with definitions is configured.
+    folder: ProjectFolder | None
     keys: ApiKeys
     authenticator: Authenticator
     intake: IntakeClient
@@ -104,8 +105,6 @@ def open_components(
         )
         stack.enter_context(closing(health))
         keys = open_keys(opened, clock, health)
-        folder = settings.pipelines.folder
-        project = None if folder is None else project_archetypes(folder)
         pipelines = open_pipelines(
             service,
             opened,
@@ -114,14 +113,17 @@ def open_components(
             health=health,
             commit=lambda writes, change: health.audit.commit(writes, audited(change)),
             engine=open_engine(settings, clock, service.ids),
-            archetypes=None if project is None else project.archetypes,
             alert_meters=alert_meters,
             tracing=tracing,
         )
         # Before the first event is emitted, so that no subscriber misses it.
-        first = [partial(service.bus.register, list(service.app.subscriptions.values()), service.app.name)]
-        if folder is not None and project is not None:
-            first.append(partial(apply_folder, pipelines, folder, project, actions=health.actions))
+        first: list[Callable[[], None]] = [
+            partial(service.bus.register, list(service.app.subscriptions.values()), service.app.name)
+        ]
+        named = settings.pipelines.folder
+        folder = None if named is None else ProjectFolder(named, pipelines, home=settings.home, actions=health.actions)
+        if folder is not None:
+            first.append(folder.load_first)
         deferred = _run_or_defer(first)
         yield Components(
             store=opened,
@@ -131,6 +133,7 @@ def open_components(
             fanouts=service.fanouts,
             health=health,
             pipelines=pipelines,
+            folder=folder,
             keys=keys,
             authenticator=open_authenticator(settings, clock, keys),
             intake=intake,

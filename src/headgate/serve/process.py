@@ -45,6 +45,11 @@ class Stop:
         if self.requested:
             callback()
 
+    def request(self) -> None:
+        """Request the drain from within the process, as SIGTERM does."""
+        if not self.requested:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def fail(self) -> None:
         """Request the drain from within the process, because it cannot continue: the exit code is not 0."""
         if not self.requested:

@@ -13,6 +13,7 @@ import structlog
 from litestar.types import ASGIApp, ControllerRouterHandler
 from msgspec.structs import replace
 
+from headgate.bootstrap.project_folder import WATCH_SECONDS
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
@@ -20,6 +21,7 @@ from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
 from headgate.serve.graphql.routes import graphql_routes
+from headgate.serve.hangup import on_hangup
 from headgate.serve.http.audited_operations import OperationAudit
 from headgate.serve.http.authentication import cached_caller, caller
 from headgate.serve.http.connection.listener import HttpServer
@@ -129,6 +131,7 @@ def rest_routes(
             pipelines=pipelines.service,
             calendars=pipelines.calendars,
             check_trait=pipelines.evaluators.check,
+            folder=components.folder,
             unusable_handlers=unusable_handlers,
             stopping=stopping,
             auditing=auditing,
@@ -174,6 +177,10 @@ class Server:
             clock=clock,
         )
         self._sweepers = sweepers(components.store, components.health, components.pipelines, components.region)
+        if components.folder is not None and settings.pipelines.watch:
+            self._sweepers.append(
+                Sweeper("definitions", components.folder.load_if_changed, interval_seconds=WATCH_SECONDS)
+            )
         sizes = SizeCollector(lambda: measure_size(components.store))
         self._sweepers.append(
             Sweeper("store size", lambda _limit: sizes.refresh(), interval_seconds=MEASURED_EVERY_SECONDS)
@@ -238,8 +245,22 @@ class Server:
         freeze_heap()
         set_switch_interval()
         announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
-        await self._wait_for_stop(stop, serving)
+        with on_hangup(self._reload, stop=stop.request):
+            await self._wait_for_stop(stop, serving)
         await self._drain(grpc, grace_seconds)
+
+    def _reload(self) -> None:
+        folder = self._components.folder
+        if folder is None:
+            _log.warning("SIGHUP ignored: no folder with definitions", action="definitions.reload")
+            return
+        report = folder.load(by="SIGHUP")
+        _log.info(
+            "definitions reloaded",
+            action="definitions.reload",
+            definitions=len(report.definitions),
+            problems=len(report.problems),
+        )
 
     async def _wait_for_stop(self, stop: Stop, serving: asyncio.Task[None]) -> None:
         """Return when a stop is requested, or when the HTTP port ends by itself."""

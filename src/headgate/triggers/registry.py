@@ -83,7 +83,7 @@ class TriggerKinds:
         if self._kinds[order.type].is_local and not order.is_from_folder:
             raise TriggerFailedError(
                 f"run {order.key}: a trigger of type {order.type} runs a program on the server, and the definition of "
-                f"pipeline {order.pipeline} was not loaded from its project folder; put its file there and restart the "
+                f"pipeline {order.pipeline} was not loaded from its project folder; put its file there and reload the "
                 "server",
                 FailureCategory.PERMANENT,
             )

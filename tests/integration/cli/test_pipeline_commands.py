@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError, UserError
+from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, UserError
+from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
@@ -59,6 +60,9 @@ def begun(site: Site) -> str:
     return str(run["run_id"])
 
 
+COMMAND = 'id: cmd\ntrigger:\n  type: command\n  config: {command: ["true"]}\n'
+
+
 def cells(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
@@ -78,16 +82,17 @@ def test_apply__new_same_and_changed__says_what_became_of_each(site: Site) -> No
 
     assert first == "gold: version 1, new\nsilver: version 1, new\n"
     assert again == "gold: version 1, unchanged\nsilver: version 1, unchanged\n"
+    gold = str(site.folder / "defs" / "gold.yaml")
     assert changed == [
-        {"pipeline_id": "gold", "version": 1, "before": 1},
-        {"pipeline_id": "silver", "version": 2, "before": 1},
+        {"pipeline_id": "gold", "source": gold, "version": 1, "before": 1},
+        {"pipeline_id": "silver", "source": file, "version": 2, "before": 1},
     ]
     assert [each["reason"] for each in site.json("pipeline", "versions", "silver")] == ["", "a start"]
     # The text that people wrote is what is kept, with its comments.
     assert site.api.pipelines.definitions.source_text("silver", 1) == SILVER
 
 
-def test_apply__one_of_two_is_wrong__sends_none(site: Site) -> None:
+def test_apply__one_of_two_is_wrong__applies_the_other_and_exits_with_2(site: Site) -> None:
     site.write("defs/silver.yaml", SILVER)
     site.write("defs/worse.yaml", "id: gold\nperiod: dayly\n")
 
@@ -95,17 +100,46 @@ def test_apply__one_of_two_is_wrong__sends_none(site: Site) -> None:
 
     assert ended.exit_code == 2
     assert "worse.yaml:2:9: period" in ended.stderr
+    assert ended.stdout == "silver: version 1, new\n"
+    assert [each["id"] for each in site.json("pipeline", "ls")] == ["silver"]
+
+
+def test_apply__what_runs_a_program_on_the_server__is_refused_with_the_remedy_and_the_rest_applied(site: Site) -> None:
+    site.write("defs/cmd.yaml", COMMAND)
+    site.write("defs/silver.yaml", SILVER)
+
+    ended = site.run("pipeline", "apply", str(site.folder / "defs"))
+
+    assert (ended.exit_code, ended.stdout) == (2, "silver: version 1, new\n")
+    assert "cmd: refused: " in ended.stderr
+    assert "runs a program on the server" in ended.stderr
+    assert "then run 'headgate reload'" in ended.stderr
+
+
+def test_apply__unchanged_command_pipeline_of_the_folder__does_not_block_the_others(site: Site) -> None:
+    loaded = load_pipeline(COMMAND, "cmd.yaml")
+    site.api.pipelines.definitions.put(loaded, COMMAND, "folder", source="cmd.yaml", is_from_folder=True)
+    site.write("defs/cmd.yaml", f"# a comment more\n{COMMAND}")
+    site.write("defs/silver.yaml", SILVER)
+    folder = str(site.folder / "defs")
+
+    planned = site.said("plan", folder)
+    ended = site.run("pipeline", "apply", folder)
+
+    assert planned.endswith("2 pipelines: 1 new, 1 unchanged\n")
+    assert (ended.exit_code, ended.stdout) == (0, "cmd: version 1, unchanged\nsilver: version 1, new\n")
+
+
+def test_plan__changed_command_pipeline__is_counted_as_refused(site: Site) -> None:
+    file = site.write("cmd.yaml", COMMAND)
+
+    planned = site.run("plan", file)
+    dry = site.run("pipeline", "apply", file, "--dry-run")
+
+    assert (planned.exit_code, dry.exit_code) == (2, 2)
+    assert planned.stdout == dry.stdout
+    assert planned.stdout.endswith("1 pipeline: 1 refused\n")
     assert site.json("pipeline", "ls") == []
-
-
-def test_apply__what_runs_a_program_on_the_server__is_refused_by_it(site: Site) -> None:
-    file = site.write("cmd.yaml", 'id: cmd\ntrigger:\n  type: command\n  config: {command: ["true"]}\n')
-
-    ended = site.run("pipeline", "apply", file)
-
-    assert isinstance(ended.exception, DefinitionError)
-    assert (ended.exception.exit_code, ended.exception.code) == (2, "bad_definition")
-    assert "runs a program on the server" in ended.exception.message
 
 
 def test_plan__folder__says_what_would_change_and_changes_nothing(silver: Site) -> None:

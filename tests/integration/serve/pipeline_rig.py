@@ -96,11 +96,11 @@ class PipelineApi:
             service.asl,
             kinds,
             calendars=calendars.all,
-            archetypes=archetypes,
             pools={"spark": 1, "wide": 8},
             keyring=Keyring.generate(env.clock),
             public_url="http://127.0.0.1:8400",
         )
+        self.pipelines.project.archetypes = archetypes
         self.pipelines.register(
             {
                 "EvaluatorFunctionArn": lambda _event: {},

@@ -17,11 +17,13 @@ from typing import Final
 
 import msgspec
 
+from headgate import typed_decode
 from headgate.bootstrap import store as bootstrap
 from headgate.bootstrap.key_check import lost_keys_in_file, lost_keys_in_tables
 from headgate.bootstrap.watchdog import heartbeats_in_file
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
+from headgate.pipelines.catalog.project import REPORT_FILE, FolderOutcome, FolderReport
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.probes import DISK_FREE_BYTES_MIN
 from headgate.settings import Address, Settings
@@ -80,10 +82,39 @@ def _checks_of(settings: Settings) -> Iterator[CheckResult]:
         yield from _guarded("watchdog", lambda: [_check_watchdog(settings)])
     else:
         yield from _check_tables(settings)
+    if settings.pipelines.folder is not None:
+        yield from _guarded("definitions", lambda: _check_definitions(home / REPORT_FILE))
     yield _check_port("http", settings.http, _headgate_answers)
     yield _check_port("grpc", settings.grpc, _grpc_health_answers)
     if settings.cache.redis_url is not None:
         yield _check_redis(settings)
+
+
+def _check_definitions(file: Path) -> Iterator[CheckResult]:
+    """Check the last load of the project folder, as the server recorded it."""
+    name = "definitions"
+    try:
+        report = typed_decode.from_json(file.read_bytes(), FolderReport)
+    except FileNotFoundError:
+        yield CheckResult(name, CheckStatus.OK, "not loaded yet; the server loads them when it starts")
+        return
+    except msgspec.DecodeError:
+        yield CheckResult(name, CheckStatus.WARN, f"{file}: not readable", "run 'headgate reload'")
+        return
+    for problem in report.problems:
+        yield CheckResult(name, CheckStatus.WARN, problem, "fix the file, then run 'headgate reload'")
+    for each in report.definitions:
+        if each.outcome.is_kept:
+            remedy = "put the change into the file, then run 'headgate reload'"
+            yield CheckResult(name, CheckStatus.WARN, f"{each.pipeline_id}: {each.detail}", remedy)
+        elif each.outcome is FolderOutcome.REPLACED:
+            remedy = f"see 'headgate diff {each.pipeline_id}'"
+            yield CheckResult(name, CheckStatus.WARN, f"{each.pipeline_id}: {each.file} {each.detail}", remedy)
+    for gone in report.gone:
+        yield CheckResult(
+            name, CheckStatus.WARN, f"{gone}: no longer in the folder, and in force", "run 'headgate pipeline rm'"
+        )
+    yield CheckResult(name, CheckStatus.OK, f"{len(report.definitions)} loaded from {report.folder} at {report.at}")
 
 
 def _guarded(check: str, run: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:

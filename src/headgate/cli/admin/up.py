@@ -24,6 +24,10 @@ def up(  # noqa: PLR0913 - each is an option
     pipelines: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Folder with pipeline definitions to load.", show_default=False)
     ] = None,
+    watch: Annotated[
+        bool | None,
+        typer.Option("--watch", help="Reload the folder with pipeline definitions when a file changes."),
+    ] = None,
     config: Config = None,
     tls_cert: Annotated[
         str | None, typer.Option(metavar="FILE", help="TLS certificate (PEM) for both ports.", show_default=False)
@@ -39,7 +43,7 @@ def up(  # noqa: PLR0913 - each is an option
     """Run the server: HTTP, gRPC, pipelines and the workflows of an app.
 
     Prints one line with its addresses when it is ready. Logs go to standard error. SIGTERM or SIGINT finishes
-    requests in progress; a second signal stops at once.
+    requests in progress; a second signal stops at once. SIGHUP reloads the folder with pipeline definitions.
     """
     from headgate import __version__
     from headgate.bootstrap.store import load_app, with_app_folder
@@ -47,7 +51,7 @@ def up(  # noqa: PLR0913 - each is an option
     from headgate.serve import server
     from headgate.telemetry import Tracing, configure_logs
 
-    flags = {"tls.cert": tls_cert, "tls.key": tls_key, "pipelines.folder": pipelines}
+    flags = {"tls.cert": tls_cert, "tls.key": tls_key, "pipelines.folder": pipelines, "pipelines.watch": watch}
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)

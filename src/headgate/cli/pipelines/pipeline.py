@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_deletion, command_group, server_command
 from headgate.cli.options import Limit, Pipeline, Reason
-from headgate.cli.output import show_facts, show_table
+from headgate.cli.output import counted, show_facts, show_table
 from headgate.cli.pipelines.events import events
 from headgate.cli.pipelines.explain import evaluate, simulate
-from headgate.cli.pipelines.files import ArchetypeFolder, Paths, load_valid
+from headgate.cli.pipelines.files import INVALID_EXIT_CODE, ArchetypeFolder, Paths
+from headgate.cli.pipelines.plan import plan_changes
 from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import future_time
 
+if TYPE_CHECKING:
+    from headgate.pipelines.authoring.loader import LoadedPipeline
+
+# Digits of a digest that are shown; --json has all.
+_DIGEST_CHARS: Final = 12
 app = command_group("Manage pipelines.")
 app.command("evaluate")(evaluate)
 app.command("simulate")(simulate)
@@ -31,31 +37,60 @@ def apply(
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Recorded with the new version.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, as 'headgate plan' does.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Upload pipeline definitions. Unchanged ones get no new version; if one is invalid, none is uploaded.
+    """Upload pipeline definitions. Unchanged ones get no new version. The exit code is 2 if one is refused.
 
-    Definitions that run programs on the server are refused: 'headgate up --pipelines' loads them from a folder.
+    What can be applied is applied, and each definition that is refused is named with the reason. Definitions that run
+    programs come from the server's own folder: change them there, then run 'headgate reload'.
     """
-    from headgate.cli.pipelines.files import put, stored_pipelines
+    from headgate.cli.pipelines.files import load, show_problems, split, stored_pipelines
 
-    loaded = load_valid(paths, archetypes)
-    known = {name: each["version"] for name, each in stored_pipelines(api).items()}
-    applied: list[dict[str, Any]] = []
-    for each in loaded.pipelines:
-        answer = put(api, each, reason)
-        before = known.get(each.pipeline.id)
-        applied.append({"pipeline_id": answer["id"], "version": answer["version"], "before": before})
-        if not as_json:
-            typer.echo(_applied(answer["id"], answer["version"], before))
+    if dry_run:
+        plan_changes(api, paths, archetypes, as_json=as_json)
+        return
+    loaded = load(paths, archetypes)
+    show_problems(loaded)
+    known = stored_pipelines(api)
+    results = [_apply_one(api, each, known.get(each.pipeline.id), reason) for each in loaded.pipelines]
+    invalid, _ = split(loaded)
+    refused = len(invalid) + sum("refused" in each for each in results)
     if as_json:
-        echo_json(applied)
+        echo_json(results)
+    else:
+        for each in results:
+            _show_applied(each)
+    if refused:
+        typer.echo(f"error: {counted(refused, 'problem')}; the rest was applied\ncode: bad_definition", err=True)
+        raise typer.Exit(INVALID_EXIT_CODE)
 
 
-def _applied(pipeline_id: str, version: int, before: int | None) -> str:
+def _apply_one(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+    """Upload a definition, and return the outcome: the versions, or why it is refused."""
+    from headgate.cli.pipelines.files import put
+    from headgate.errors import ConflictError, UserError
+
+    before = None if known is None else known["version"]
+    result = {"pipeline_id": loaded.pipeline.id, "source": loaded.source, "version": before, "before": before}
+    try:
+        answer = put(api, loaded, reason)
+    except (UserError, ConflictError) as exc:
+        return {**result, "refused": exc.message}
+    return {**result, "version": answer["version"]}
+
+
+def _show_applied(result: dict[str, Any]) -> None:
+    name, version, before = result["pipeline_id"], result["version"], result["before"]
+    if "refused" in result:
+        typer.echo(f"{name}: refused: {result['refused']}", err=True)
+        return
     if before == version:
-        return f"{pipeline_id}: version {version}, unchanged"
-    return f"{pipeline_id}: version {version}" + (", new" if before is None else f", was {before}")
+        typer.echo(f"{name}: version {version}, unchanged")
+    else:
+        typer.echo(f"{name}: version {version}" + (", new" if before is None else f", was {before}"))
 
 
 @server_command(app, "ls")
@@ -96,7 +131,9 @@ def show(
 
     facts = {name: found[name] for name in ("id", "description", "owner", "tier", "period", "schedules")}
     since = LocalTimes(api).text(pipeline, found["at"])
-    facts |= {"version": f"{found['version']}, by {found['by']} at {since}", "source": _source(found)}
+    facts |= {"version": f"{found['version']}, by {found['by']} at {since}", "source": _source(found, since)}
+    if version is None:
+        facts["folder"] = _folder(found.get("folder"))
     if version is None:
         control = api.get(at("pipelines", pipeline, "control"))
         by = f", by {control['by']}: {control['reason']}" if control["state"] != "ACTIVE" else ""
@@ -106,13 +143,27 @@ def show(
     typer.echo(msgspec.json.format(definition, indent=2).decode())
 
 
-def _source(found: dict[str, Any]) -> str:
+def _source(found: dict[str, Any], since: str) -> str:
     """Return where a definition came from. A server of an earlier build states the source only."""
     provenance = found.get("provenance")
     if provenance is None:
         return str(found["source"])
-    digest = f", sha256 {provenance['sha256']}" if provenance["sha256"] else ""
+    digest = f"@{provenance['sha256'][:_DIGEST_CHARS]}" if provenance["sha256"] else ""
+    if provenance["origin"] == "folder":
+        return f"folder: {provenance['source']}{digest}, loaded at {since}"
+    if provenance["origin"] == "api":
+        return f"API: by {provenance['by']} at {since}"
     return f"{provenance['origin']}: {provenance['source'] or 'not recorded'}{digest}"
+
+
+def _folder(copy: dict[str, Any] | None) -> str | None:
+    """Return whether the project folder holds the same definition; None if it holds none."""
+    if copy is None:
+        return None
+    file = f"{copy['file']}@{copy['sha256'][:_DIGEST_CHARS]}"
+    if not copy["differs"]:
+        return f"{file}, the same"
+    return f"{file}, differs" + (f": {copy['detail']}" if copy["detail"] else "; 'headgate reload' loads it")
 
 
 @server_command(app, "versions")

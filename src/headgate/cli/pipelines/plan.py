@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,10 +22,15 @@ if TYPE_CHECKING:
 
 @calls_server
 def plan(api: Api, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
-    """Show what 'pipeline apply' would change on the server. The exit code is 2 if it would fail.
+    """Show what 'pipeline apply' would change on the server. The exit code is 2 if it would refuse one.
 
     Pipelines that exist only on the server are listed and stay unchanged.
     """
+    plan_changes(api, paths, archetypes, as_json=as_json)
+
+
+def plan_changes(api: Api, paths: Sequence[str], archetypes: Path | None, *, as_json: bool) -> None:
+    """Print what applying the definitions would change. Exits with 2 if it would refuse one."""
     from headgate.cli.pipelines.files import stored_pipelines
 
     loaded = load_valid(paths, archetypes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,8 +13,16 @@ from headgate.cli.commands import Answer, Option, add_action, command_group, ser
 from headgate.cli.options import Date, Limit, OwnerOption, Pipeline, Reason, Schedule, SinceOption, TierOption
 from headgate.cli.output import show_cut, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, reason_text
+from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
+from headgate.clock import SystemClock
+from headgate.errors import ConflictError
 
+_REQUESTED: Final = "REQUESTED"
+_REJECTED: Final = "REJECTED"
+# How long a rerun's decision is waited for.
+_DECISION_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1
 app = command_group("Manage pipeline runs.")
 # A long poll of the server, and the size of a part.
 _FOLLOW_SECONDS = 10
@@ -192,12 +200,30 @@ def rerun(
     schedule: Schedule = None,
     kind: Annotated[RerunKind, typer.Option("--kind", help="Budget that the rerun is charged to.")] = RerunKind.MANUAL,
     force: Annotated[bool, typer.Option("--force", help="Rerun even if the budget is exhausted.")] = False,
-) -> Answer:
-    """Request a rerun of a period."""
+    as_json: Json = False,
+) -> None:
+    """Request a rerun of a period, and wait a few seconds for the decision. The exit code is 3 if it is rejected.
+
+    A period has budgets for reruns, which the definition sets. While a run is under way, the request waits for its end.
+    """
     body = {"date": date, "schedule": schedule, "reason": kind.value, "note": reason, "force": force}
-    answer = api.post(at("pipelines", pipeline, "reruns"), body)
-    yield answer
-    typer.echo(f"{answer['rerun_id']}: {_rerun_text(answer)}")
+    answer = _decided(api, api.post(at("pipelines", pipeline, "reruns"), body))
+    if as_json:
+        echo_json(answer)
+    else:
+        typer.echo(f"{answer['rerun_id']}: {_rerun_text(answer)}", err=answer["status"] == _REJECTED)
+    if answer["status"] == _REJECTED:
+        raise typer.Exit(ConflictError.exit_code)
+
+
+def _decided(api: Api, rerun: Row) -> Row:
+    """Return a rerun once it is decided, or as it is after a few seconds: it may wait for the run under way."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + _DECISION_SECONDS
+    while rerun["status"] == _REQUESTED and clock.monotonic() < deadline:
+        clock.sleep(_POLL_SECONDS)
+        rerun = api.get(at("reruns", rerun["rerun_id"]))
+    return rerun
 
 
 @server_command(app, "reruns")

@@ -8,9 +8,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError
-from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline, load_text, unknown_upstreams
 from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.project import Project
 from headgate.pipelines.catalog.store import PipelineStore
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.problems import Problem
@@ -22,7 +22,7 @@ from headgate.triggers.registry import TriggerKinds
 
 # Most pipelines that are searched for a dependency cycle.
 _REACH_MAX: Final = 10_000
-_FROM_A_FILE: Final = "put the definition into the project folder of the server"
+_FROM_A_FILE: Final = "put the definition into the project folder of the server, then run 'headgate reload'"
 
 
 class Proposals:
@@ -35,16 +35,16 @@ class Proposals:
         kinds: TriggerKinds | None = None,
         check_trait: TraitCheck | None = None,
         *,
-        archetypes: Mapping[str, Archetype] | None = None,
+        project: Project | None = None,
         pools: Mapping[str, int] | None = None,
     ) -> None:
         """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
-        `archetypes` are those of the project; None: only the built-in ones. `pools` are the declared pools with their
-        sizes; None: not checked.
+        `project` has the archetypes of the project; None: only the built-in ones. `pools` are the declared pools with
+        their sizes; None: not checked.
         """
         self._pools = pools
-        self._archetypes = archetypes
+        self._project = project
         self._definitions = definitions
         self._calendars = calendars
         self._kinds = kinds
@@ -58,7 +58,7 @@ class Proposals:
         """
         check = None if self._kinds is None else self._kinds.check
         known = Known(
-            archetypes=self._archetypes,
+            archetypes=None if self._project is None else self._project.archetypes,
             calendars=self._calendars(),
             check_trigger=check,
             check_trait=self._check_trait,

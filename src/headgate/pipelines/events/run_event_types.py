@@ -111,6 +111,14 @@ _JOBS: Final = (
         "'headgate run show' has its attempts; request a rerun when the cause is fixed",
         "reason",
     ),
+    note(E.RUN_RECOVERED, "{pipeline} {schedule} {date}: its job was repaired; it had failed: {failure}", "failure"),
+    warn(
+        E.RUN_NOT_RECOVERED,
+        "{pipeline} {schedule} {date}: the job of run {run_id} was repaired, but the run stays failed: {reason}",
+        "'headgate run log' has the attempts of the period; the data may have been written twice",
+        "run_id",
+        "reason",
+    ),
     inform(
         E.PIPELINE_EXCLUDED,
         "{pipeline} {schedule} {date}: not run, the calendar excludes the day ({source})",

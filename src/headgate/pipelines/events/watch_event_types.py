@@ -166,6 +166,15 @@ _DECISIONS: Final = (
         scope=Scope.PIPELINE,
         resolves=(E.PIPELINE_CONFIG_INVALID, E.CIRCUIT_BREAKER_TRIPPED),
     ),
+    warn(
+        E.PIPELINE_REPLACED,
+        "{pipeline}: the file {file} replaced version {replaced}, which {by} made over the API",
+        "'headgate diff PIPELINE' shows the difference; put what is missing into the file",
+        "file",
+        "replaced",
+        "by",
+        scope=Scope.PIPELINE,
+    ),
     page(
         E.PIPELINE_CONFIG_INVALID,
         "{pipeline}: its definition cannot be used: {error}",

@@ -14,16 +14,15 @@ from headgate.pipelines.enums import Cause, RerunReason
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.messages import Answer, Call
+from headgate.pipelines.lifecycle.rerun_judge import RerunJudge
 from headgate.pipelines.runs import locks
 from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.controls import refusal
 from headgate.pipelines.runs.locks import evaluation_key
-from headgate.pipelines.runs.rerun_decisions import Situation, newest_update_ms, spent_limit
 from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
 from headgate.pipelines.runs.rows import Run, RunLog
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.runs.stores import RunStores
-from headgate.pipelines.sensors import Sensors
 from headgate.store.model.requests import Write
 
 # The status that the first state-change event of a run names as the previous one.
@@ -41,18 +40,18 @@ class AdmissionActions:
         self,
         stores: RunStores,
         definitions: DefinitionReader,
-        sensors: Sensors,
         events: EventWriter,
         clock: Clock,
+        judge: RerunJudge,
         *,
         start_rerun: Callable[[Rerun, str], None],
     ) -> None:
         """`start_rerun` starts an execution for a rerun; its second argument makes the execution name unique."""
         self._stores = stores
         self._definitions = definitions
-        self._sensors = sensors
         self._events = events
         self._clock = clock
+        self._judge = judge
         self._start_rerun = start_rerun
 
     def check_exclusion(self, call: Call) -> Answer:
@@ -109,7 +108,7 @@ class AdmissionActions:
         pipeline, _ = self._definitions.newest(call.pipeline_id)
         rerun_id = call.rerun_id
         if call.cause is Cause.RERUN and rerun_id:
-            judged = self._judge_rerun(pipeline, call)
+            judged = self._judge_rerun(call)
             if judged is not None:
                 return judged
         applicant = Applicant(cause=call.cause, execution=call.execution_name, is_replay=call.replay, rerun_id=rerun_id)
@@ -118,22 +117,14 @@ class AdmissionActions:
             self._end_rerun(call, admission.reason)
         return {"result": PROCEED if admission.proceeds else SKIP, "reason": admission.reason}
 
-    def _judge_rerun(self, pipeline: Pipeline, call: Call) -> Answer | None:
+    def _judge_rerun(self, call: Call) -> Answer | None:
         """Return the answer for a refused rerun; None: it is accepted."""
-        timetable = self._definitions.timetable(pipeline, call.schedule_id)
-        sensors = [sensor.data for sensor in self._sensors.ls(call.pipeline_id)]
-        situation = Situation(
-            budgets=pipeline.budgets,
-            retry=pipeline.retry,
-            is_excluded=timetable is not None and timetable.exclusion_reason(call.date) is not None,
-            newest_update_ms=newest_update_ms(sensors),
-        )
-        judgement = self._stores.reruns.judge(
+        judgement = self._judge.judge(
             call.rerun_id,
-            situation,
+            call.slot,
             execution=call.execution_name,
             lock_token=call.lock_token,
-            also=lambda rerun, _log: [*self._rerun_events(rerun, pipeline), *self._replaced_rerun_writes(rerun)],
+            also=self._replaced_rerun_writes,
         )
         return None if judgement.proceeds else {"result": SKIP, "reason": judgement.reason}
 
@@ -236,18 +227,6 @@ class AdmissionActions:
         if pending is not None:
             self._start_rerun(pending, f"{call.execution_name}#{call.run_id}")
         return {"released": released}
-
-    def _rerun_events(self, rerun: Rerun, pipeline: Pipeline) -> list[Write]:
-        detail = {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value, "refusal": rerun.decision}
-        limit = spent_limit(rerun, pipeline.budgets, pipeline.retry)
-        if rerun.status.is_open:
-            name = EventName.DRY_RUN_WOULD_RERUN if pipeline.dry_run else EventName.RERUN_ACCEPTED
-        else:
-            name = EventName.DRY_RUN_RERUN_REJECTED if pipeline.dry_run else EventName.RERUN_REJECTED
-        writes = self._events.writes(name, rerun.slot, detail)
-        if limit is not None and not pipeline.dry_run:
-            writes += self._events.writes(EventName.RERUN_CAP_REACHED, rerun.slot, {**detail, "limit": limit})
-        return writes
 
     def _created_events(self, run: Run) -> list[Write]:
         detail = {"run_id": run.run_id, "before": NO_RUN, "after": run.status.value, "attempt": run.attempt}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from headgate.clock import Clock, epoch_ms
-from headgate.errors import ConflictError, StaleClaimError, VersionConflictError
+from headgate.errors import ConflictError, IllegalTransitionError, StaleClaimError, VersionConflictError
 from headgate.pipelines.definition.model import Json, Pipeline
 from headgate.pipelines.enums import ControlState, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.event_writer import EventWriter
@@ -79,6 +79,43 @@ class RunCompletion:
                 if run.status.is_terminal:
                     return run
             except StaleClaimError:
+                raise
+            except ConflictError:
+                continue
+        raise ConflictError(f"run {run.run_id}: concurrent changes prevent its completion; try again")
+
+    def recover(self, run: Run, pipeline: Pipeline, *, refuses: Callable[[RunLog], str]) -> Run:
+        """Complete a failed run whose job was repaired, with all writes that follow, in one transaction.
+
+        Raises `IllegalTransitionError` if `refuses` gives a reason, and `VersionConflictError` if the run has changed.
+        """
+        for _ in range(_RACES_MAX):
+            control, control_writes = self._stores.controls.outcome_writes(
+                pipeline.id, RunStatus.COMPLETED, run.run_id, pipeline.budgets.breaker
+            )
+
+            def following_writes(ended: Run, log: RunLog) -> Sequence[Write]:
+                detail: dict[str, Json] = {"run_id": ended.run_id, "failure": ended.recovered_from}
+                return [
+                    *control_writes,  # noqa: B023 - used before the next iteration
+                    *self._end_writes(ended, log, _FINAL),
+                    *self._events.writes(EventName.RUN_RECOVERED, ended.slot, detail),
+                    *self._baselines.writes(ended, pipeline),
+                    *self._rerun_writes(ended, _FINAL),
+                    *self._breaker_writes(ended, control),  # noqa: B023
+                ]
+
+            try:
+                return self._stores.runs.recover(
+                    run,
+                    refuses=refuses,
+                    also=following_writes,
+                    event=JobEvent.SUCCESS,
+                    category=None,
+                    reason="",
+                    recovered_from=run.reason or "it failed without a reason",
+                )
+            except (VersionConflictError, IllegalTransitionError):
                 raise
             except ConflictError:
                 continue

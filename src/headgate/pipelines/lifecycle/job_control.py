@@ -41,7 +41,7 @@ from headgate.triggers.contract import (
 # The poll interval grows to this fraction of the elapsed time.
 _STRETCH: Final = 0.1
 # Key in `Run.job`: the bus publishes the end of this job.
-_REPORTS_END: Final = "tells_end"
+REPORTS_END: Final = "tells_end"
 _RACES_MAX: Final = 10
 
 
@@ -104,7 +104,7 @@ class JobControl:
     def _on_started(self, call: Call, run: Run, pipeline: Pipeline, started: Started, begun_at_ms: int) -> Answer:
         job: dict[str, Json] = {"metadata": started.metadata}
         if started.tells_end:
-            job[_REPORTS_END] = True
+            job[REPORTS_END] = True
         for _ in range(_RACES_MAX):
             try:
                 self._stores.runs.move(
@@ -174,7 +174,7 @@ class JobControl:
         pipeline = self._definitions.of_run(run)
         begun_ms = run.started_at_ms or run.created_at_ms
         elapsed_seconds = max(0, (epoch_ms(self._clock) - begun_ms) // 1000)
-        reports_end = bool(run.job.get(_REPORTS_END))
+        reports_end = bool(run.job.get(REPORTS_END))
         wait_seconds = _wait_seconds(pipeline, elapsed_seconds, reports_end=reports_end)
         answer: Answer = {"elapsedSeconds": elapsed_seconds, "waitSeconds": wait_seconds}
         ended = self._known_end(run, pipeline)
@@ -186,7 +186,7 @@ class JobControl:
                 return {**answer, "event": self._on_silent(run, pipeline, silence).value}
             answer["waitSeconds"] = min(answer["waitSeconds"], max(1, math.ceil(silence.seconds_left)))
         try:
-            polled = self._trigger.poll(self._order(run, pipeline), _metadata(run))
+            polled = self._trigger.poll(self._order(run, pipeline), metadata_of(run))
         except TriggerFailedError as exc:
             self._events.publish(
                 EventName.TRIGGER_FAILED, run.slot, **_error_detail(run, f"asking after the job: {exc}")
@@ -232,14 +232,14 @@ class JobControl:
         run = self._stores.runs.get(call.run_id)
         if run.status is not RunStatus.RUNNING or has_ended(run):
             self._waiters.wake(call.slot, WaitKind.JOB, "it is over")
-        elif run.job.get(_REPORTS_END) and self._has_ended(run):
+        elif run.job.get(REPORTS_END) and self._has_ended(run):
             # The job's end was published before the waiter was registered.
             self._waiters.wake(call.slot, WaitKind.JOB, "the job has ended")
         return {}
 
     def _has_ended(self, run: Run) -> bool:
         try:
-            polled = self._trigger.poll(self._order(run, self._definitions.of_run(run)), _metadata(run))
+            polled = self._trigger.poll(self._order(run, self._definitions.of_run(run)), metadata_of(run))
         except TriggerFailedError:
             # check-job polls again and reports the error.
             return False
@@ -297,7 +297,7 @@ class JobControl:
 
     def _cancel(self, run: Run, pipeline: Pipeline) -> None:
         try:
-            self._trigger.cancel(self._order(run, pipeline), _metadata(run))
+            self._trigger.cancel(self._order(run, pipeline), metadata_of(run))
         except TriggerFailedError as exc:
             self._events.publish(EventName.TRIGGER_FAILED, run.slot, **_error_detail(run, f"cancelling the job: {exc}"))
 
@@ -369,7 +369,8 @@ def _silence(run: Run, trigger: TriggerSpec | None, now_ms: int) -> _Silence | N
     return _Silence(trigger.heartbeat, trigger.heartbeat - (now_ms - last_ms) / 1000)
 
 
-def _metadata(run: Run) -> dict[str, str]:
+def metadata_of(run: Run) -> dict[str, str]:
+    """Return what the trigger of a run stored to poll and cancel its job."""
     return {str(name): str(value) for name, value in run.job.get("metadata", {}).items()}
 
 

@@ -16,6 +16,7 @@ from headgate.pipelines.enums import Cause, ControlState, FailureCategory, Rerun
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.job_control import JobControl
+from headgate.pipelines.lifecycle.rerun_judge import RerunJudge
 from headgate.pipelines.lifecycle.starter import LifecycleStarter, execution_name
 from headgate.pipelines.readiness.waiters import Waiters, WaitKind
 from headgate.pipelines.row_codec import required
@@ -45,7 +46,7 @@ class StartedRun(Struct, frozen=True):
 class ManualActions:
     """The operations of operators. All raise `InvalidPayloadError` without an author (`by`) or a reason."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each operation acts on another component
         self,
         stores: RunStores,
         definitions: DefinitionReader,
@@ -56,6 +57,7 @@ class ManualActions:
         starter: LifecycleStarter,
         waiters: Waiters,
         jobs: JobControl,
+        judge: RerunJudge,
     ) -> None:
         self._stores = stores
         self._definitions = definitions
@@ -66,6 +68,7 @@ class ManualActions:
         self._starter = starter
         self._waiters = waiters
         self._jobs = jobs
+        self._judge = judge
 
     # Periods.
 
@@ -141,9 +144,12 @@ class ManualActions:
         return log
 
     def rerun(self, slot: Slot, reason: RerunReason, *, by: str, note: str, is_forced: bool = False) -> Rerun:
-        """Request a rerun of a period. An undecided request is returned as it is."""
+        """Request a rerun of a period, and return it: REJECTED if it is refused, otherwise pending.
+
+        A pending request is returned as it is. While a run holds the period's lock, the request waits for its end.
+        """
         by, note = required(str(slot), "by", by), required(str(slot), "note", note)
-        return self._stores.reruns.request(
+        rerun = self._stores.reruns.request(
             slot,
             reason,
             by=by,
@@ -155,6 +161,10 @@ class ManualActions:
                 {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value, "by": by, "note": note},
             ),
         )
+        if self._stores.locks.find(evaluation_key(slot)) is not None:
+            return rerun
+        # A rejection needs no lock. An acceptance does, and follows from the execution that the request starts.
+        return self._judge.judge(rerun.rerun_id, slot).rerun
 
     # Runs.
 

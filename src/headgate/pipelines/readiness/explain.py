@@ -19,6 +19,8 @@ from headgate.pipelines.rules.rules import ANY, RuleResult
 from headgate.pipelines.runs.controls import Control, Controls
 from headgate.pipelines.runs.locks import Lock, Locks, evaluation_key
 from headgate.pipelines.runs.pools import PoolWait, waiting_text
+from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
+from headgate.pipelines.runs.reruns import Reruns
 from headgate.pipelines.runs.rows import Order, Run, RunLog, Slot, run_key, run_log_key, run_log_of, run_of
 from headgate.pipelines.schedule.due_checks import Due
 from headgate.pipelines.schedule.local_time import zone_of
@@ -62,6 +64,8 @@ class PeriodSnapshot(Struct, frozen=True, kw_only=True):
     control: Control | None = None
     lock: Lock | None = None
     evaluation: StoredEvaluation | None = None
+    # The last rerun that was requested.
+    rerun: Rerun | None = None
     due: Due = Due()
     pool_wait: PoolWait | None = None
 
@@ -89,6 +93,7 @@ _StateSentence = tuple[PeriodState, str]
 def why(snapshot: PeriodSnapshot) -> Explanation:
     """Explain the state of a period: the first of the ordered checks that applies gives the reason."""
     state, reason = next(result for result in (check(snapshot) for check in _CHECKS) if result is not None)
+    reason = f"{_earlier_success(snapshot, reason)}{_rejected_rerun(snapshot)}"
     slot = snapshot.slot
     subject = f"{slot.pipeline_id} of {slot.date}"
     tree = Line(label=subject, status=state.value, reason=reason, children=tuple(_branches(snapshot)))
@@ -106,6 +111,7 @@ class Explainer:
         evaluations: Evaluations,
         controls: Controls,
         locks: Locks,
+        reruns: Reruns,
         pool_wait: Callable[[Run, Pipeline], PoolWait | None] = lambda _run, _pipeline: None,
     ) -> None:
         """`pool_wait` returns the pool that a run waits for."""
@@ -115,6 +121,7 @@ class Explainer:
         self._controls = controls
         self._locks = locks
         self._pool_wait = pool_wait
+        self._reruns = reruns
 
     def why(self, pipeline: Pipeline, slot: Slot, due: Due) -> Explanation:
         """Explain the state of a period. `due` is the result of its calendars and schedules."""
@@ -129,6 +136,7 @@ class Explainer:
                 control=self._controls.get(slot.pipeline_id),
                 lock=self._locks.find(evaluation_key(slot)),
                 evaluation=self._evaluations.latest(slot),
+                rerun=self._reruns.latest(slot),
                 due=due,
                 pool_wait=self._waits_for(pipeline, log),
             )
@@ -158,6 +166,7 @@ def _over(snapshot: PeriodSnapshot) -> _StateSentence | None:
     at = _local_time(snapshot, log.ended_at_ms or log.updated_at_ms)
     if log.status.is_done:
         by = f"by {log.succeeded_run_id}" if log.succeeded_run_id else f"as marked by {_author(log)}"
+        by += f" after a repair of its job; it had failed: {log.recovered_from}" if log.recovered_from else ""
         monitored = ", and is monitored for changes" if log.status is RunStatus.COMPLETED_MONITORING else ""
         return PeriodState.DONE, f"is done since {at}, {by}{monitored}"
     if log.order is not None and log.order.order is Order.SKIP:
@@ -286,6 +295,30 @@ _CHECKS: Final[Sequence[Callable[[PeriodSnapshot], _StateSentence | None]]] = (
 # Texts.
 
 
+def _earlier_success(snapshot: PeriodSnapshot, reason: str) -> str:
+    """Return a reason that also says that the period was done before: then a rerun of it waits or has failed."""
+    log = snapshot.log
+    if log is None or log.status.is_done or log.succeeded_at_ms is None:
+        return reason
+    by = f"by {log.succeeded_run_id}" if log.succeeded_run_id else "as marked"
+    rerun = f"its rerun {log.rerun_id}" if log.rerun_id else "its rerun"
+    kind = f" ({snapshot.rerun.reason.value})" if snapshot.rerun and snapshot.rerun.rerun_id == log.rerun_id else ""
+    # The checks speak of the period; here the rerun is what has not started, runs or has failed.
+    return f"was done at {_local_time(snapshot, log.succeeded_at_ms)}, {by}; {rerun}{kind} {reason}"
+
+
+def _rejected_rerun(snapshot: PeriodSnapshot) -> str:
+    """Return that the last rerun request was rejected; empty if it was not, or a run has started since."""
+    rerun, log = snapshot.rerun, snapshot.log
+    if rerun is None or rerun.status is not RerunStatus.REJECTED:
+        return ""
+    decided_ms = rerun.decided_at_ms or rerun.requested_at_ms
+    if log is not None and (log.begun_at_ms or 0) > decided_ms:
+        return ""
+    by = f" of {rerun.by}" if rerun.by else ""
+    return f"; rerun {rerun.rerun_id}{by} was rejected at {_local_time(snapshot, decided_ms)}: {rerun.decision}"
+
+
 def _rules_hold(stored: StoredEvaluation) -> str:
     counted = stored.evaluation.counted
     if not counted:
@@ -353,6 +386,8 @@ def _branches(snapshot: PeriodSnapshot) -> list[Line]:
         branches.append(_evaluation_line(snapshot, snapshot.evaluation))
     if snapshot.log is not None and snapshot.log.attempts:
         branches.append(_attempts_line(snapshot, snapshot.log))
+    if snapshot.rerun is not None:
+        branches.append(_rerun_line(snapshot, snapshot.rerun))
     return branches
 
 
@@ -413,13 +448,21 @@ def _rule_line(snapshot: PeriodSnapshot, result: RuleResult) -> Line:
     )
 
 
+def _rerun_line(snapshot: PeriodSnapshot, rerun: Rerun) -> Line:
+    asked = f"{rerun.reason.value}, requested by {rerun.by or 'someone'} at"
+    reason = f"{asked} {_local_time(snapshot, rerun.requested_at_ms)}"
+    decision = f": {rerun.decision}" if rerun.decision else ""
+    return Line(label=f"rerun {rerun.rerun_id}", status=rerun.status.value, reason=f"{reason}{decision}")
+
+
 def _attempts_line(snapshot: PeriodSnapshot, log: RunLog) -> Line:
     lines = tuple(
         Line(
             label=f"attempt {attempt.number} ({attempt.run_id})",
             status=attempt.status.value,
             reason=f"{attempt.cause.value}, begun at {_local_time(snapshot, attempt.begun_at_ms)}"
-            + (f": {attempt.reason}" if attempt.reason else ""),
+            + (f": {attempt.reason}" if attempt.reason else "")
+            + (f"; its job was repaired, it had failed: {attempt.recovered_from}" if attempt.recovered_from else ""),
         )
         for attempt in log.history
     )

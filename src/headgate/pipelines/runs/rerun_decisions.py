@@ -122,10 +122,14 @@ def _budget_refusal(rerun: Rerun, log: RunLog | None, situation: Situation) -> R
     limit = limit_of(rerun.budget, situation.budgets)
     spent = 0 if log is None else log.reruns.get(rerun.budget, 0)
     if limit <= 0:
-        return RerunDecision(RerunRule.DISABLED, f"reruns for {rerun.reason} are switched off: their budget is 0")
+        return RerunDecision(
+            RerunRule.DISABLED, f"reruns for {rerun.reason} are switched off: budgets.{rerun.budget.value} is 0"
+        )
     if spent >= limit:
         return RerunDecision(
-            RerunRule.BUDGET_SPENT, f"{spent} of {limit} {rerun.budget} reruns of the period are used up"
+            RerunRule.BUDGET_SPENT,
+            f"{spent} of {limit} {rerun.budget} reruns of the period are used up; "
+            f"force it, or raise budgets.{rerun.budget.value} of the pipeline",
         )
     return None
 

@@ -149,6 +149,11 @@ class Reruns:
         row = self._store.get(PIPELINES, request_key(slot), consistent=True)
         return None if row is None else self._waiting(row)
 
+    def latest(self, slot: Slot) -> Rerun | None:
+        """Return the last rerun that was requested of a period, whatever was decided."""
+        row = self._store.get(PIPELINES, request_key(slot), consistent=True)
+        return None if row is None else self.find(foreign_rerun_id(row))
+
     # Decisions.
 
     def judge(
@@ -192,9 +197,11 @@ class Reruns:
         """Return the writes that end an accepted rerun, for the transaction that ends its run.
 
         `reason` replaces the reason of the decision, for a rerun that ends without a run of its own. The writes are
-        refused if the rerun changed since it was read. There are none if it has ended.
+        refused if the rerun changed since it was read. There are none if it has ended, unless the run that it failed
+        with has been repaired.
         """
-        if rerun.status is not RerunStatus.ACCEPTED:
+        is_repaired = rerun.status is RerunStatus.FAILED and is_success and rerun.run_id == run_id
+        if rerun.status is not RerunStatus.ACCEPTED and not is_repaired:
             return []
         status = RerunStatus.COMPLETED if is_success else RerunStatus.FAILED
         ended = replace(

@@ -92,6 +92,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_dry_run: bool = False
     # The W3C trace context of the request that started the run.
     traceparent: str = ""
+    # The failure that a repair of the job has made good. Empty: there was none.
+    recovered_from: str = ""
     transitions: tuple[Transition, ...] = ()
 
     @property
@@ -123,6 +125,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: JobEvent | None = None
     reason: str = ""
     ended_at_ms: int | None = None
+    # The failure that a repair of the job has made good.
+    recovered_from: str = ""
 
 
 class Order(enum.StrEnum):
@@ -164,6 +168,8 @@ class RunLog(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     begun_at_ms: int | None = None
     ended_at_ms: int | None = None
+    # The failure of its run that a repair of the job has made good, until another run starts.
+    recovered_from: str = ""
     # The last success, which stays known during a rerun and after its failure.
     succeeded_at_ms: int | None = None
     succeeded_run_id: str = ""

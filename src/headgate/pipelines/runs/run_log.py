@@ -54,6 +54,7 @@ def started(log: RunLog | None, run: Run, now_ms: int) -> RunLog:
         category=None,
         event=None,
         reason="",
+        recovered_from="",
         begun_at_ms=now_ms,
         ended_at_ms=None,
         failures=before.failures if is_same_pursuit else 0,
@@ -98,6 +99,14 @@ def updated(log: RunLog, run: Run, now_ms: int) -> RunLog:
     )
 
 
+def recovered(log: RunLog, run: Run, now_ms: int) -> RunLog:
+    """Return the log after the job of a failed run was repaired: the period is done by that run."""
+    # The run may be an earlier attempt than the last one, which has failed as well.
+    return replace(
+        updated(replace(log, run_id=run.run_id, cause=run.cause), run, now_ms), recovered_from=run.recovered_from
+    )
+
+
 def _updated_line(line: Attempt, run: Run) -> Attempt:
     if line.run_id != run.run_id:
         return line
@@ -108,4 +117,5 @@ def _updated_line(line: Attempt, run: Run) -> Attempt:
         event=run.event,
         reason=run.reason,
         ended_at_ms=run.ended_at_ms,
+        recovered_from=run.recovered_from,
     )

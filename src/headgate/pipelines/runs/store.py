@@ -162,6 +162,37 @@ class Runs:
         changed = replace(run, **changes, status=run.status, version=run.version + 1, updated_at_ms=now_ms)
         return self._commit(run, changed, now_ms, lock_token, also)
 
+    def recover(self, run: Run, *, refuses: Callable[[RunLog], str], also: Also = (), **changes: object) -> Run:
+        """Complete a failed run whose job has succeeded after a repair.
+
+        `refuses` returns why the current log of the period does not allow it, or nothing. Raises
+        `IllegalTransitionError` with that reason, `VersionConflictError` after a concurrent change of the run,
+        `NotFoundError` without a log, and `ConflictError` if a write of `also` is refused.
+        """
+        for _ in range(_RACES_MAX):
+            log = self.log(run.slot)
+            if log is None:
+                raise NotFoundError(f"run {run.run_id}: its period {run.slot} has no log; restore the row, or rerun it")
+            if refusal := refuses(log):
+                raise IllegalTransitionError(f"run {run.run_id}: its job was repaired, but {refusal}")
+            now_ms = self._now_ms()
+            fields = {**changes, "ended_at_ms": now_ms}
+            moved = _moved(run, RunStatus.COMPLETED, now_ms, fields)
+            after = run_log.recovered(log, moved, now_ms)
+            own: list[Write] = [*run_writes(moved, replaces=run.version), run_log_put(after, replaces=log.version)]
+            try:
+                self._store.transact([*own, *_writes(also, moved, after)])
+            except OutcomeUnknownError:
+                raise
+            except ConflictError as exc:
+                if 0 in exc.failures:
+                    raise _changed_since(run, exc) from exc
+                if 2 not in exc.failures:
+                    raise
+            else:
+                return moved
+        raise ConflictError(f"run {run.run_id}: concurrent changes of the log of {run.slot} keep winning; try again")
+
     def close(self, slot: Slot, reason: str, *, by: str = "", also: Sequence[Write] = ()) -> RunLog | None:
         """Close a period that has not started: it has failed, and only a request starts it.
 

@@ -126,7 +126,7 @@ class Evaluators:
             return failure(
                 FailureCategory.PERMANENT,
                 f"evaluator {reference[:80]!r} runs a program, and the definition of pipeline {order.pipeline_id} was "
-                "not loaded from the project folder of the server; put its file there and restart the server",
+                "not loaded from the project folder of the server; put its file there and run 'headgate reload'",
             )
         question = _question(order, now)
         evaluator = self._evaluator(reference)

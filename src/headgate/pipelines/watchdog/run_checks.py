@@ -19,6 +19,7 @@ from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, JobEvent, RunStatus, Verdict
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.job_recovery import JobRecovery, Recovery
 from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.rules.facts import Facts
 from headgate.pipelines.rules.rules import compile_trigger, evaluate
@@ -44,6 +45,8 @@ SENSOR_TRIGGERS: Final = "sensor-triggers"
 # How long a failure or an arrival is retried while the pipeline is paused, stopped, held or locked.
 PATIENCE_SECONDS: Final = 7 * 86_400.0
 _PAUSED_CHECK_MS: Final = 1_800_000
+# How often a failed run is checked for a repaired job whose event was lost.
+_REPAIR_CHECK_MS: Final = 1_800_000
 _GRACE_MS: Final = round(1000 * GRACE_SECONDS)
 
 # Checks one period, and returns the name of the check that found something.
@@ -128,7 +131,7 @@ def decide_failure(failure: FailureFacts, since_ms: int, now_ms: int) -> Recover
 
 
 class FailureCheck:
-    """Starts periods again whose run failed and is not retried although it may be."""
+    """Starts periods again whose run failed and is not retried although it may be; completes repaired runs."""
 
     def __init__(
         self,
@@ -138,6 +141,7 @@ class FailureCheck:
         followups: Followups,
         starter: LifecycleStarter,
         is_open: Callable[[str], bool],
+        recovery: JobRecovery,
     ) -> None:
         self._stores = stores
         self._definitions = definitions
@@ -145,9 +149,10 @@ class FailureCheck:
         self._followups = followups
         self._starter = starter
         self._is_open = is_open
+        self._recovery = recovery
 
     def check(self, followup: Followup, now_ms: int) -> str | None:
-        """Check a period, and return the name of the check if it was started again."""
+        """Check a period, and return the name of the check if it was started again or its repaired run completed."""
         slot = followup.slot
         log = self._stores.runs.log(slot)
         pipeline = self._starter.find_pipeline(slot.pipeline_id)
@@ -161,6 +166,16 @@ class FailureCheck:
             excluded=None if timetable is None else timetable.exclusion_reason(slot.date),
         )
         decision = decide_failure(failure, followup.since_ms, now_ms)
+        if log is not None and log.status is RunStatus.FAILED:
+            recovered = self._recovery.recover(log.run_id)
+            if recovered is Recovery.COMPLETED:
+                self._followups.drop(followup)
+                return FAILED_RUNS
+            is_patient = now_ms - followup.since_ms < 1000 * PATIENCE_SECONDS
+            if decision.step is RecoveryStep.DROP and recovered is Recovery.NOT_REPAIRED and is_patient:
+                # Nothing starts it again, but a repair of its job completes it.
+                self._followups.postpone(followup, now_ms + _REPAIR_CHECK_MS)
+                return None
         if decision.step is RecoveryStep.DROP or log is None:
             self._followups.drop(followup)
             return None

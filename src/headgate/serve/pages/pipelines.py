@@ -12,6 +12,7 @@ from headgate import typed_decode
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.model.timestamps import instant
+from headgate.pipelines.catalog.project import FolderReport
 from headgate.pipelines.catalog.store import BadPipeline
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.enums import ControlState, ExpectationVerdict, RunStatus
@@ -70,6 +71,7 @@ class PipelineList(Struct, frozen=True, kw_only=True):
     has_more_attention: bool
     rows: list[PipelineStatus]
     bad: list[BadPipeline]
+    folder: FolderReport | None
     next_page_token: str | None
     filters: Mapping[str, str]
     states: tuple[str, ...] = tuple(each.value for each in PipelineState)
@@ -124,6 +126,7 @@ def pipeline_list(api: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
         has_more_attention=not token and len(attention.suspects) > ATTENTION_MAX,
         rows=sorted((row for row in wanted if not row.state.needs_attention), key=lambda row: row.pipeline.id),
         bad=bad,
+        folder=pipelines.project.report,
         next_page_token=following,
         filters=filters,
         cli=command("pipeline", "ls", *options([("--owner", filters["owner"])])),

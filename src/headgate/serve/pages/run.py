@@ -91,7 +91,7 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
         events_missing=events.missing,
         execution=execution,
         execution_json=twin(f"/machine-executions/{segment(execution)}") if execution else "",
-        actions=_actions(run, status, option),
+        actions=(*_repairs(run, status, "" if trigger is None else trigger.type), *_actions(run, status, option)),
         commands=_commands(run, execution, "" if trigger is None else trigger.type),
         is_command=trigger is not None and trigger.type == _COMMAND,
         output_api=twin(f"/runs/{segment(run_id)}/log"),
@@ -154,6 +154,17 @@ def _actions(run: Mapping[str, Any], status: RunStatus, schedule: Sequence[str])
         period = (run["pipeline_id"], run["date"], *schedule, *reason)
         return (("Force the job, regardless of readiness", command("period", "force", *period)), cancel)
     return (cancel, ("Report the end of the job", command("run", "complete", run["run_id"], "success")))
+
+
+def _repairs(run: Mapping[str, Any], status: RunStatus, trigger: str) -> tuple[tuple[str, str], ...]:
+    """Return the command that repairs the job of a failed run: when the job then succeeds, the run completes."""
+    if status is not RunStatus.FAILED or not run["job_id"]:
+        return ()
+    repairs = {
+        _FAN_OUT: command("fanout", "redrive", run["job_id"], "--failed"),
+        _WORKFLOW: command("execution", "retry", run["job_id"]),
+    }
+    return (("Repair the job, which completes this run", repairs[trigger]),) if trigger in repairs else ()
 
 
 def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tuple[str, str], ...]:

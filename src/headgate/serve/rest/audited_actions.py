@@ -44,6 +44,7 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("PUT", "/pipelines/{id}"): AuditedAction("pipeline.put", _PIPELINE, "/pipelines/{id}"),
     ("DELETE", "/pipelines/{id}"): AuditedAction("pipeline.delete", _PIPELINE, "/pipelines/{id}"),
     ("POST", "/pipelines/validate"): _READ,
+    ("POST", "/definition-folder/reload"): AuditedAction("definitions.reload", "definition-folder"),
     ("POST", "/pipelines/plan"): _READ,
     ("POST", "/pipelines/{id}/pause"): AuditedAction("pipeline.pause", _PIPELINE, _CONTROL),
     ("POST", "/pipelines/{id}/resume"): AuditedAction("pipeline.resume", _PIPELINE, _CONTROL),

@@ -22,6 +22,7 @@ from headgate.serve.rest.durable.subscriptions import subscription_routes
 from headgate.serve.rest.durable.workers import activity_routes, worker_routes
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
+from headgate.serve.rest.pipelines.reload import ReloadableFolder
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -34,6 +35,7 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
     pipelines: PipelineService | None = None,
     calendars: CalendarStore | None = None,
     check_trait: TraitCheck | None = None,
+    folder: ReloadableFolder | None = None,
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
     auditing: Auditing | None = None,
@@ -42,7 +44,8 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
     """Return the routes of executions, events, machines, and of fan-outs and pipelines if given.
 
     Once `stopping` returns True, long polls end. `unusable_handlers` returns the chunk handlers that this process
-    could not load, with the reason. `check_trait` runs one trait evaluation. `auditing` adds audit entries.
+    could not load, with the reason. `check_trait` runs one trait evaluation. `folder` is loaded again on request.
+    `auditing` adds audit entries.
     Responses by Idempotency-Key are kept for `idempotency_seconds`.
     """
     watches = WatchHub(service.store, stopping=stopping)
@@ -70,6 +73,7 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
                 calendars,
                 check_trait,
                 stopping=stopping,
+                folder=folder,
                 auditing=auditing,
                 idempotency_seconds=idempotency_seconds,
             )

@@ -17,7 +17,7 @@ from headgate.errors import (
 )
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.hg_map import CHUNKS_USUAL
-from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.rows import Fanout, Policy
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
@@ -108,9 +108,7 @@ class FanoutKind:
         # Its chunks have used all their attempts, so that a retry of the whole run does not help.
         is_cancelled = fanout.status is FanoutStatus.CANCELLED
         category = FailureCategory.TRANSIENT if is_cancelled else FailureCategory.PERMANENT
-        return failed(
-            category, f"fan-out {job.key} ended as {fanout.status.value}; 'headgate fanout failures' says why"
-        )
+        return failed(category, _failure_text(fanout))
 
     def cancel(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> None:
         try:
@@ -134,6 +132,17 @@ def _source(config: FanoutConfig, files: FileRoots | None) -> Source:
     if not path.is_absolute():
         raise DefinitionError(f"lines {config.lines[:120]!r}: give the whole path; workers may run in other folders")
     return LinesSource(path, files)
+
+
+def _failure_text(fanout: Fanout) -> str:
+    """Return how a fan-out ended, and the command that repairs it and so completes its run."""
+    head = f"fan-out {fanout.run_id} ended as {fanout.status.value}"
+    if fanout.status is FanoutStatus.CANCELLED:
+        return f"{head}; to complete this run: headgate fanout redrive {fanout.run_id} --all"
+    return (
+        f"{head}, {fanout.chunks_failed} of {fanout.chunks_total} chunks failed; see: headgate fanout failures "
+        f"{fanout.run_id}; to complete this run after a fix: headgate fanout redrive {fanout.run_id} --failed"
+    )
 
 
 def _usual_size(source: Source) -> int:

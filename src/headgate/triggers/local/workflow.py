@@ -32,6 +32,7 @@ from headgate.triggers.contract import (
     running_here,
 )
 
+_ERROR_CHARS_MAX: Final = 360
 _RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is fixed and it is redriven"}
 
 
@@ -98,7 +99,11 @@ class WorkflowKind:
         category = FailureCategory.TRANSIENT if failure.info.retryable else FailureCategory.PERMANENT
         if row.status is Status.TIMED_OUT:
             category = FailureCategory.TIMEOUT
-        return failed(category, f"{row.status.value}: {failure}")
+        # The command follows the error, which may be long, and must not be cut off.
+        error = f"{row.status.value}: {failure}"[:_ERROR_CHARS_MAX]
+        return failed(
+            category, f"{error}; to complete this run after a fix: headgate execution retry {row.execution_id}"
+        )
 
     def cancel(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> None:
         try:

@@ -52,7 +52,7 @@ def end_job(rig: Rig, slot: Slot, *, is_success: bool = True) -> None:
 def why(rig: Rig, slot: Slot) -> tuple[PeriodState, str]:
     explainer = Explainer(
         rig.store, rig.clock, evaluations=rig.evaluations, controls=rig.stores.controls, locks=rig.stores.locks,
-        pool_wait=rig.pipelines.pools.wait_of,
+        reruns=rig.stores.reruns, pool_wait=rig.pipelines.pools.wait_of,
     )  # fmt: skip
     found, _ = rig.reader.newest(slot.pipeline_id)
     explained = explainer.why(found, slot, Due())

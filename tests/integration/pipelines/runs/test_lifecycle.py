@@ -872,7 +872,7 @@ def test_rerun__beyond_its_budget__is_rejected_and_reported(rig: Rig) -> None:
     assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REJECTED
     assert rig.log(SLOT).attempts == 1
     (events,) = rig.events("silver", EventName.RERUN_REJECTED)
-    assert "budget is 0" in events.detail["refusal"]
+    assert "budgets.manual is 0" in events.detail["refusal"]
     assert rig.lock(SLOT) is None
 
 
@@ -980,11 +980,11 @@ def test_monitoring__traits_no_longer_hold__the_period_is_done_again(rig: Rig) -
 
     rig.push_trait("silver", "fresh", "FAIL")
     rig.advance("2m")
-    drifted = rig.event_names("silver", EventName.MONITORING_DRIFT_DETECTED)
+    drifted = rig.events("silver", EventName.MONITORING_DRIFT_DETECTED)
     rig.push_trait("silver", "fresh", "PASS")
     rig.advance("2m")
 
-    assert drifted == ["MONITORING_DRIFT_DETECTED"]
+    assert [each.detail["trait"] for each in drifted] == ["fresh"]
     assert [(run.cause, run.status.is_done) for run in rig.runs(SLOT)] == [(Cause.SENSOR, True), (Cause.RERUN, True)]
 
 

@@ -25,7 +25,16 @@ from headgate.pipelines.definition.model import (
     Trait,
     Upstream,
 )
-from headgate.pipelines.enums import Cause, ControlState, FailureCategory, JobEvent, RunStatus, Severity, TraitStatus
+from headgate.pipelines.enums import (
+    Cause,
+    ControlState,
+    FailureCategory,
+    JobEvent,
+    RerunReason,
+    RunStatus,
+    Severity,
+    TraitStatus,
+)
 from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, Purpose, StoredEvaluation
 from headgate.pipelines.readiness.explain import Explainer, PeriodSnapshot, PeriodState, as_text, why
 from headgate.pipelines.rules.facts import Facts, TraitFact
@@ -33,6 +42,8 @@ from headgate.pipelines.rules.readiness import readiness_of
 from headgate.pipelines.rules.rules import compile_readiness, evaluate
 from headgate.pipelines.runs.controls import Control, Controls
 from headgate.pipelines.runs.locks import Lock, Locks, evaluation_key
+from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
+from headgate.pipelines.runs.reruns import Reruns
 from headgate.pipelines.runs.rows import Attempt, Directive, Order, RunLog, Slot, run_log_put
 from headgate.pipelines.schedule.due_checks import Due, due_of
 from headgate.pipelines.sensors import Sensor
@@ -258,6 +269,38 @@ def test_why__circumstances__what_comes_first_in_the_way(
     assert explain(**known) == (standing, sentence)
 
 
+def rerun(status: RerunStatus, **more: Any) -> Rerun:
+    return Rerun(
+        **SLOT._asdict(), rerun_id="rerun_1", reason=RerunReason.DATA_DRIFT, status=status, version=2,
+        requested_at_ms=at(6, 20), by="ana", decided_at_ms=at(6, 21), **more,
+    )  # fmt: skip
+
+
+def test_why__done_period_whose_rerun_waits__says_both() -> None:
+    state, sentence = explain(
+        log=log(RunStatus.PENDING, succeeded_at_ms=at(6, 5), succeeded_run_id="run_1", rerun_id="rerun_1"),
+        rerun=rerun(RerunStatus.ACCEPTED),
+        evaluation=evaluated(),
+    )
+
+    assert state is PeriodState.WAITING
+    assert sentence.startswith("was done at 06:05, by run_1; its rerun rerun_1 (data-drift) has not started: 2 of 3")
+
+
+def test_why__rejected_rerun__says_so_until_another_run_starts() -> None:
+    rejected = rerun(RerunStatus.REJECTED, decision="1 of 1 drift reruns of the period are used up")
+    done = {"succeeded_at_ms": at(6, 5), "succeeded_run_id": "run_1", "ended_at_ms": at(6, 5)}
+
+    _, sentence = explain(log=log(RunStatus.COMPLETED, begun_at_ms=at(6), **done), rerun=rejected)
+    _, later = explain(log=log(RunStatus.COMPLETED, begun_at_ms=at(6, 25), **done), rerun=rejected)
+
+    assert sentence == (
+        "is done since 06:05, by run_1; rerun rerun_1 of ana was rejected at 06:21: 1 of 1 drift reruns of the period "
+        "are used up"
+    )
+    assert later == "is done since 06:05, by run_1"
+
+
 def test_why__a_pause_that_is_over__is_not_in_the_way() -> None:
     over = Control(pipeline_id="silver-orders", state=ControlState.PAUSED, by="anna", until_ms=at(6, 29))
     assert explain(control=over, due=DUE)[0] is PeriodState.UNASKED
@@ -382,7 +425,8 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[Store]:
 def test_explainer__one_period_through_its_day__from_storage_alone(store: Store, clock: VirtualClock) -> None:
     ids = IdMaker(clock)
     evaluations, controls, locks = Evaluations(store, clock, ids), Controls(store, clock), Locks(store, clock, ids)
-    explainer = Explainer(store, clock, evaluations=evaluations, controls=controls, locks=locks)
+    reruns = Reruns(store, clock, ids)
+    explainer = Explainer(store, clock, evaluations=evaluations, controls=controls, locks=locks, reruns=reruns)
 
     def standing() -> PeriodState:
         return explainer.why(PIPELINE, SLOT, DUE).state

@@ -78,6 +78,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     category: FailureCategory | None
     event: JobEvent | None
     reason: str
+    recovered_from: str
     definition_version: int
     execution: str
     job_id: str
@@ -117,6 +118,7 @@ class AttemptView(Struct, frozen=True, kw_only=True):
     category: FailureCategory | None
     event: JobEvent | None
     reason: str
+    recovered_from: str
     begun_at: str | None
     ended_at: str | None
 
@@ -146,6 +148,7 @@ class RunLogView(Struct, frozen=True, kw_only=True):
     category: FailureCategory | None
     event: JobEvent | None
     reason: str
+    recovered_from: str
     failures: int
     permanent_failures: int
     reruns: dict[str, int]

@@ -20,7 +20,7 @@ from headgate.pipelines.catalog.rows import StoredPipeline
 from headgate.pipelines.catalog.store import BadPipeline, PipelineChange
 from headgate.pipelines.definition import problems
 from headgate.pipelines.definition.model import Period
-from headgate.pipelines.definition.serialization import plain
+from headgate.pipelines.definition.serialization import digest, plain
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.operations.run_output import RunOutputs
 from headgate.pipelines.runs.rows import Slot
@@ -51,6 +51,7 @@ from headgate.serve.rest.pipelines.lists import list_operations
 from headgate.serve.rest.pipelines.permissions import DEFINE, READ
 from headgate.serve.rest.pipelines.pools import pool_operations
 from headgate.serve.rest.pipelines.readiness import readiness_operations
+from headgate.serve.rest.pipelines.reload import ReloadableFolder, reload_operations
 from headgate.serve.rest.pipelines.run_output import output_operations
 from headgate.serve.rest.pipelines.runs import run_operations
 from headgate.serve.rest.pipelines.sensors import sensor_operations
@@ -105,6 +106,16 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: str
 
 
+class FolderCopy(Struct, frozen=True, kw_only=True):
+    """What the project folder holds of a pipeline, as of its last load. `differs`: it is not the version in force."""
+
+    file: str
+    sha256: str
+    differs: bool
+    detail: str
+    loaded_at: str
+
+
 class PipelineView(Struct, frozen=True, kw_only=True):
     """A version of a pipeline. `definition` omits defaults."""
 
@@ -123,6 +134,8 @@ class PipelineView(Struct, frozen=True, kw_only=True):
     deleted: bool
     provenance: Provenance
     definition: dict[str, Any]
+    # None: the server loads no folder, or it does not define this pipeline.
+    folder: FolderCopy | None = None
     warnings: list[Finding] = []
 
 
@@ -166,6 +179,7 @@ def pipeline_routes(
     calendars: CalendarStore | None = None,
     check_trait: TraitCheck | None = None,
     *,
+    folder: ReloadableFolder | None = None,
     stopping: Callable[[], bool] = lambda: False,
     auditing: Auditing | None = None,
     idempotency_seconds: int = RETENTION_SECONDS,
@@ -173,13 +187,14 @@ def pipeline_routes(
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
     `calendars` should be the instance that the pipelines use; another one sees changes only after a few seconds.
-    `check_trait` validates a trait definition. Once `stopping` returns True, long polls end. Responses by
-    Idempotency-Key are kept for `idempotency_seconds`.
+    `check_trait` validates a trait definition. `folder` is loaded again on request. Once `stopping` returns True, long
+    polls end. Responses by Idempotency-Key are kept for `idempotency_seconds`.
     """
     kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
+        *reload_operations(pipelines, folder),
     ]
     if isinstance(pipelines.trigger, TriggerKinds):
         outputs = RunOutputs(pipelines.stores.runs, pipelines.reader, pipelines.trigger)
@@ -217,6 +232,7 @@ class _Pipelines:
         self._definitions = pipelines.definitions
         self._event_writer = pipelines.event_writer
         self._defined = pipelines.definition_events
+        self._project = pipelines.project
         trigger = pipelines.trigger
         kinds = trigger if isinstance(trigger, TriggerKinds) else None
         self._proposals = Proposals(
@@ -224,7 +240,7 @@ class _Pipelines:
             pipelines.reader.calendars,
             kinds,
             check_trait,
-            archetypes=pipelines.archetypes,
+            project=pipelines.project,
             pools=pipelines.pools.sizes,
         )
 
@@ -307,10 +323,12 @@ class _Pipelines:
 
     def plan(self, call: Call[None, NoQuery]) -> Answer:
         loaded = self._proposals.read(_text(call.content), _SOURCE)
+        changed = [each for each in loaded.pipelines if self._unchanged(each) is None]
+        local = [problem for each in changed for problem in self._proposals.local_problems(each)]
         return Answer(
             Planned(
                 changes=[self._planned(each) for each in loaded.pipelines],
-                problems=_findings(problems.errors_of(loaded.problems)),
+                problems=_findings([*problems.errors_of(loaded.problems), *local]),
                 warnings=_findings(_warnings(loaded)),
             )
         )
@@ -325,7 +343,11 @@ class _Pipelines:
         loaded = self._proposals.read(text, _SOURCE)
         errors = problems.errors_of(loaded.problems)
         errors += _id_mismatch(loaded, pipeline_id) if not errors else []
-        errors += [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
+        local = [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
+        if local and not errors and (stored := self._unchanged(loaded.pipelines[0])) is not None:
+            # What the folder holds already is no new program.
+            return Answer(self._view(stored, _findings(_warnings(loaded))), 200, etag(stored.version))
+        errors += local
         if errors:
             return _refused(pipeline_id, errors)
 
@@ -346,6 +368,11 @@ class _Pipelines:
         headers = {**etag(stored.version), "location": location}
         return Answer(self._view(stored, _findings(_warnings(loaded))), 201 if change.is_changed else 200, headers)
 
+    def _unchanged(self, loaded: LoadedPipeline) -> StoredPipeline | None:
+        """Return the stored definition if it is the same, whatever its comments and layout; else None."""
+        stored = self._definitions.find(loaded.pipeline.id)
+        return stored if stored is not None and stored.digest == digest(loaded.pipeline) else None
+
     def delete(self, call: Call[None, ChangeQuery]) -> Answer:
         def remove(version: int | None) -> PipelineChange:
             return self._definitions.delete(
@@ -360,14 +387,29 @@ class _Pipelines:
         return Answer(status=204)
 
     def _view(self, stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:
-        return _view(stored, self._definitions.provenance(stored), warnings)
+        return _view(stored, self._definitions.provenance(stored), self._folder_copy(stored), warnings)
+
+    def _folder_copy(self, stored: StoredPipeline) -> FolderCopy | None:
+        report = self._project.report
+        found = None if report is None else report.find(stored.pipeline.id)
+        if report is None or found is None:
+            return None
+        return FolderCopy(
+            file=found.file,
+            sha256=found.sha256,
+            differs=found.sha256 != stored.source_digest or stored.deleted,
+            detail=found.detail,
+            loaded_at=report.at,
+        )
 
     def _deleted(self, change: PipelineChange) -> list[Write]:
         detail = {"by": change.stored.by, "version": change.stored.version, "reason": change.stored.reason}
         return self._event_writer.writes(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
 
 
-def _view(stored: StoredPipeline, provenance: Provenance, warnings: Sequence[Finding] = ()) -> PipelineView:
+def _view(
+    stored: StoredPipeline, provenance: Provenance, folder: FolderCopy | None, warnings: Sequence[Finding] = ()
+) -> PipelineView:
     pipeline = stored.pipeline
     return PipelineView(
         id=pipeline.id,
@@ -385,6 +427,7 @@ def _view(stored: StoredPipeline, provenance: Provenance, warnings: Sequence[Fin
         deleted=stored.deleted,
         provenance=provenance,
         definition=plain(pipeline),
+        folder=folder,
         warnings=list(warnings),
     )
 

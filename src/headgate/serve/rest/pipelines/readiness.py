@@ -135,6 +135,7 @@ class _Readiness:
             controls=pipelines.stores.controls,
             locks=pipelines.stores.locks,
             pool_wait=pipelines.pools.wait_of,
+            reruns=pipelines.stores.reruns,
         )
 
     def operations(self) -> list[Operation]:

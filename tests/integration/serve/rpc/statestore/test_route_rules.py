@@ -166,7 +166,7 @@ READ_PIPELINES: Final = {
     "GET /api/v1/reruns", "GET /api/v1/reruns/{rerun_id}", f"GET {_P}/control", f"GET {_P}/backfills", f"GET {_B}",
     f"GET {_P}/events", "GET /api/v1/pipeline-events", "GET /api/v1/expectations", "GET /api/v1/calendars",
     "GET /api/v1/calendars/{name}", "GET /api/v1/runs", "GET /api/v1/backfills", "GET /api/v1/upcoming",
-    "GET /api/v1/pools", "GET /api/v1/pools/{name}",
+    "GET /api/v1/pools", "GET /api/v1/pools/{name}", "GET /api/v1/definition-folder",
 }  # fmt: skip
 PUSH_PIPELINES: Final = {
     f"POST {_P}/sensors/{{key}}", f"POST {_P}/traits/{{type}}", f"POST {_P}/markers", f"POST {_P}/runs",
@@ -183,6 +183,7 @@ DEFINE_PIPELINES: Final = {
     f"DELETE {_P}",
     "PUT /api/v1/calendars/{name}",
     "DELETE /api/v1/calendars/{name}",
+    "POST /api/v1/definition-folder/reload",
 }
 
 READ_ALERTS: Final = {
