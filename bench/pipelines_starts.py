@@ -102,7 +102,7 @@ def _markers(bench: Bench, count: int) -> list[float]:
 
 def _ready(bench: Bench, name: str) -> None:
     bench.pipelines.definitions.put(pipeline(name), "", "bench")
-    bench.pipelines.sensors.push(name, ORDERS, {"count": 12})
+    bench.pipelines.sensors.push(name, ORDERS, {"count": 12}, is_for_all=True)
     bench.at_rest()
 
 
@@ -134,7 +134,7 @@ def _crowd(count: int) -> Figure:
     with running() as bench:
         define(bench.store, [pipeline(name) for name in names])
         for name in names:
-            bench.pipelines.sensors.push(name, ORDERS, {"count": 12})
+            bench.pipelines.sensors.push(name, ORDERS, {"count": 12}, is_for_all=True)
         bench.at_rest()
         used, started = process_time(), perf_counter()
         for name in names:

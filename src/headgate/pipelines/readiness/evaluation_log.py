@@ -172,7 +172,7 @@ class Evaluations:
     def writes(self, stored: StoredEvaluation) -> list[Write]:
         """Return the writes that store an evaluation; one of readiness also updates the pipeline's cached readiness."""
         expires_at = int(self._clock.seconds()) + self._retention_seconds
-        writes: list[Write] = [Put(PIPELINES, row(evaluation_key(stored), stored, ttl=expires_at))]
+        writes: list[Write] = [Put(PIPELINES, row(evaluation_key(stored), stored, ttl=expires_at), quiet=True)]
         if stored.purpose is Purpose.READINESS:
             cached = CachedReadiness(
                 pipeline_id=stored.pipeline_id,
@@ -185,7 +185,9 @@ class Evaluations:
                 blocking=stored.verdict.blocking,
             )
             fresh_until = int(self._clock.seconds()) + self._cache_seconds
-            writes.append(Put(PIPELINES, row(READINESS.key(pipeline_id=stored.pipeline_id), cached, ttl=fresh_until)))
+            writes.append(
+                Put(PIPELINES, row(READINESS.key(pipeline_id=stored.pipeline_id), cached, ttl=fresh_until), quiet=True)
+            )
         return writes
 
     def find(self, slot: Slot, evaluation_id: str) -> StoredEvaluation | None:

@@ -244,7 +244,8 @@ def run_writes(run: Run, *, replaces: int | None = None) -> list[Put]:
     by_day = {"GSI1PK": f"RUNS#{run_day(run)}#{shard}", "GSI1SK": sort}
     as_open = {} if run.status.is_terminal else {"GSI1PK": f"OPEN-RUNS#{shard}", "GSI1SK": sort}
     return [
-        Put(PIPELINES, row(run_key(run.run_id), run, **by_day), _unchanged(replaces)),
+        # The copy has the same content: one of the two is enough in the change stream.
+        Put(PIPELINES, row(run_key(run.run_id), run, **by_day), _unchanged(replaces), quiet=True),
         Put(PIPELINES, row(copy, run, **as_open)),
     ]
 
