@@ -284,7 +284,9 @@ def test_why__done_period_whose_rerun_waits__says_both() -> None:
     )
 
     assert state is PeriodState.WAITING
-    assert sentence.startswith("was done at 06:05, by run_1; its rerun rerun_1 (data-drift) has not started: 2 of 3")
+    assert sentence.startswith(
+        "was done at 06:05 CET, by run_1; its rerun rerun_1 (data-drift) has not started: 2 of 3"
+    )
 
 
 def test_why__rejected_rerun__says_so_until_another_run_starts() -> None:
@@ -295,10 +297,10 @@ def test_why__rejected_rerun__says_so_until_another_run_starts() -> None:
     _, later = explain(log=log(RunStatus.COMPLETED, begun_at_ms=at(6, 25), **done), rerun=rejected)
 
     assert sentence == (
-        "is done since 06:05, by run_1; rerun rerun_1 of ana was rejected at 06:21: 1 of 1 drift reruns of the period "
-        "are used up"
+        "is done since 06:05 CET, by run_1; rerun rerun_1 of ana was rejected at 06:21 CET: 1 of 1 drift reruns of the "
+        "period are used up"
     )
-    assert later == "is done since 06:05, by run_1"
+    assert later == "is done since 06:05 CET, by run_1"
 
 
 def test_why__a_pause_that_is_over__is_not_in_the_way() -> None:
