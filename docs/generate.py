@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import typer.main
 
 from headgate import errors
@@ -22,6 +23,9 @@ from headgate.cli.main import load
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.notify import messages as _messages
+from headgate.notify.configuration import CHANNEL_SPECS, NotifyConfig
+from headgate.notify.decisions import EscalationStep
+from headgate.notify.routes import Route
 from headgate.pipelines.definition import problems as _problems
 from headgate.serve.components import open_components
 from headgate.serve.graphql.schema import RULES
@@ -64,6 +68,44 @@ def settings_page() -> str:
             "",
         ]
     )
+
+
+def alerts_page() -> str:
+    lines = [
+        "# Alerts",
+        "",
+        NOTE,
+        "The section `[notify]` of `headgate.toml`, or the file `notify.toml` in the home folder; not both. The file",
+        "may omit the name of the section: `[channels.ops]` there is `[notify.channels.ops]` in `headgate.toml`.",
+        "Unknown fields are rejected. `headgate validate FOLDER` checks the format, and `headgate alert test` sends a",
+        "message.",
+        "",
+        "A secret is a reference: `file:/path/of/it`, `aws-secret:NAME` or `aws-secret:NAME#key`.",
+        "",
+        *_fields("notify", NotifyConfig),
+        *_fields("notify.routes[]", Route),
+        *_fields("notify.escalation[]", EscalationStep),
+    ]
+    for spec in CHANNEL_SPECS:
+        kind = str(spec.__struct_config__.tag)
+        lines += _fields(f'notify.channels.NAME with kind = "{kind}"', spec)
+    return "\n".join(lines)
+
+
+def _fields(title: str, struct: type[msgspec.Struct]) -> list[str]:
+    purpose = (struct.__doc__ or "").split("\n\n")[0]
+    rows = []
+    for each in msgspec.structs.fields(struct):
+        described = [meta.description for meta in get_args(each.type)[1:] if meta.description]
+        default = "required" if each.required else _code(_default(each.default))
+        rows.append(f"| `{each.encode_name}` | {default} | {_cell(described[-1])} |")
+    return [f"## `{title}`", "", purpose, "", "| Field | Default | For |", "|---|---|---|", *rows, ""]
+
+
+def _default(value: object) -> str:
+    if value in (None, (), "", {}, msgspec.NODEFAULT):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def tables_page() -> str:
@@ -215,6 +257,8 @@ Outside of these tables:
 - A page below `/ui` shows what its caller may read with the operations below.
 - `POST /callbacks/{run_id}` needs no key but the token of the run (header `headgate-callback-token`), which is valid
   for that run alone and expires. Its entry in the audit log is `run.callback`.
+- `POST /notify/slack/{channel}` and `POST /notify/pagerduty/{channel}` need no key but the signature of Slack or
+  PagerDuty with the secret of the channel. The acknowledgement has an entry under the person's name.
 - The routes of a user's app need an authenticated caller, and check permissions themselves.
 
 **Datasets** says which datasets a caller with limited scopes reaches:
@@ -232,7 +276,7 @@ transaction of the change; `report`, what it writes is itself the record; `read`
 
 def access_page() -> str:
     operations, methods = _served()
-    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations if each.admit is None]
+    ruled = [(f"{each.method} {each.path}", each.rule, _audit(each)) for each in operations if each.rule is not None]
     calls = [(each.label, each.rule) for each in methods]
     return "\n".join(
         [
@@ -320,6 +364,7 @@ def _code(text: str) -> str:
 
 PAGES = {
     "settings.md": settings_page,
+    "alerts.md": alerts_page,
     "tables.md": tables_page,
     "errors.md": errors_page,
     "commands.md": commands_page,

@@ -65,6 +65,13 @@ class Secret:
         return hash(self._value)
 
 
+class SourcedTable(msgspec.Struct, frozen=True):
+    """A table whose format another package checks, and where it was set."""
+
+    value: dict[str, Any] = {}
+    source: str = ""
+
+
 def about(text: str) -> Meta:
     """Attach the one-sentence description of a setting."""
     return Meta(description=text)
@@ -103,6 +110,16 @@ RedisUrl = Annotated[
     Secret | None, Meta(extra={"allowed": "a URL that starts with redis://, rediss:// or unix://", "parse": _redis_url})
 ]
 _URL: Final = Meta(extra={"allowed": "a URL that starts with http:// or https://", "parse": _url})
+NotifyTable = Annotated[
+    SourcedTable,
+    Meta(
+        extra={
+            "allowed": "a table as in the reference of alerts; in the environment, a JSON object",
+            "unpack": msgspec.json.decode,
+            "sourced": True,
+        }
+    ),
+]
 HostNames = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)$")], ...],
     Meta(extra={"allowed": "a list of host names; in the environment, a,b", "unpack": _comma_separated}),
@@ -555,11 +572,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _URL,
         about(
-            "URL by which jobs reach this server, for callbacks; its host is allowed as by allowed_hosts. By default "
-            "that of the listen address."
+            "URL by which jobs and people reach this server, for callbacks and links in alerts; its host is allowed "
+            "as by allowed_hosts. By default that of the listen address."
         ),
     ] = None
     drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
+    notify: Annotated[
+        NotifyTable, about("Alert channels and routes, unless HOME/notify.toml has them; see the reference of alerts.")
+    ] = SourcedTable()
     store: StoreSettings = StoreSettings()
     cache: CacheSettings = CacheSettings()
     log: LogSettings = LogSettings()
@@ -690,6 +710,10 @@ def _convert(field_type: object, raw: RawSetting) -> Any:  # noqa: ANN401
         return parse(value)
     if raw.is_text and unpack is not None:
         value = unpack(value)
+    if _extra(field_type, "sourced"):
+        if not isinstance(value, dict):
+            raise ValueError(value)
+        return SourcedTable(value, raw.source)
     return typed_decode.convert(value, field_type, strict=not raw.is_text)
 
 
@@ -710,7 +734,8 @@ def _shown(field: msgspec.structs.FieldInfo) -> str:
         return str(field.default).lower()
     if isinstance(field.default, tuple) and not isinstance(field.default, Address):
         return ",".join(field.default)
-    return "" if field.default in (None, msgspec.NODEFAULT) else str(field.default)
+    is_empty = field.default in (None, msgspec.NODEFAULT) or isinstance(field.default, SourcedTable)
+    return "" if is_empty else str(field.default)
 
 
 def _absolute(folder: Path, key: str = "home") -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -18,9 +19,10 @@ from headgate.feedback import incident_alerts
 from headgate.feedback.incident_alerts import IncidentAlerts
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
+from headgate.notify.acknowledgements import InboundAcks
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels.factory import ChannelDependencies, open_channels
-from headgate.notify.configuration import NotifyConfig, parse_config
+from headgate.notify.channels.factory import ChannelDependencies, inbound_secret, open_channels
+from headgate.notify.configuration import NOTIFY, NotifyConfig, PagerDutySpec, SlackSpec, parse_config
 from headgate.notify.deliverer import Deliverer, register
 from headgate.notify.metrics import AlertMeters
 from headgate.notify.mutes import AlertAudit, Commit, Mutes
@@ -46,6 +48,7 @@ class OpenAlerts(Struct, frozen=True, kw_only=True):
     notifier: Notifier
     deliverer: Deliverer
     config: NotifyConfig
+    inbound: InboundAcks
 
 
 def open_alerts(
@@ -64,7 +67,8 @@ def open_alerts(
     settings, store = opened.settings, opened.store
     config = notify_config(settings)
     kept_seconds = 86_400 * settings.retention.alerts_days
-    channels = open_channels(config, channel_dependencies(settings, store, clock, service.ids))
+    around = channel_dependencies(settings, store, clock, service.ids)
+    channels = open_channels(config, around)
     commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
     alerts = Alerts(store, clock, service.bus, commits, kept_seconds=kept_seconds)
     mutes = Mutes(store, clock, service.ids, commits)
@@ -81,10 +85,34 @@ def open_alerts(
         ended_by=context.ended_by,
     )
     deliverer = Deliverer(
-        clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix, observer=meters
+        clock,
+        service.ids,
+        service.bus,
+        alerts,
+        channels,
+        link_prefix=config.link_prefix,
+        public_url=settings.public_url or "",
+        observer=meters,
+    )
+    inbound = InboundAcks(
+        store,
+        clock,
+        alerts,
+        slack={
+            name: inbound_secret(name, "signing_secret", spec.signing_secret, around)
+            for name, spec in config.channels.items()
+            if isinstance(spec, SlackSpec) and spec.signing_secret
+        },
+        pagerduty={
+            name: inbound_secret(name, "webhook_secret", spec.webhook_secret, around)
+            for name, spec in config.channels.items()
+            if isinstance(spec, PagerDutySpec) and spec.webhook_secret
+        },
     )
     register(service.app, notifier, deliverer, list(channels), config.routes)
-    return OpenAlerts(alerts=alerts, mutes=mutes, notifier=notifier, deliverer=deliverer, config=config)
+    return OpenAlerts(
+        alerts=alerts, mutes=mutes, notifier=notifier, deliverer=deliverer, config=config, inbound=inbound
+    )
 
 
 def subscribe_incidents(app: App, alerting: OpenAlerts, health: HealthService, clock: Clock) -> None:
@@ -144,18 +172,29 @@ class _AlertContext:
 
 
 def notify_config(settings: Settings) -> NotifyConfig:
-    """Read notify.toml in the home folder; without it, alerts go to the console."""
-    file = settings.home / NOTIFY_FILE
+    """Return the alert configuration: `[notify]` of the settings, or notify.toml in the home folder.
+
+    Without either, warnings and critical alerts go to the console. Raises `SettingsError` with the file and the field.
+    """
+    file, table = settings.home / NOTIFY_FILE, settings.notify
+    if not file.exists():
+        return parse_config(table.value, table.source)
+    if table.source:
+        raise SettingsError(f"alerts are configured twice, in {table.source} and in {file}; remove one of them")
+    return read_notify_file(file)
+
+
+def read_notify_file(file: Path) -> NotifyConfig:
+    """Return the alert configuration of a file. Raises `SettingsError` with the file and the field."""
     try:
-        text = file.read_text()
-    except FileNotFoundError:
-        return NotifyConfig()
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as exc:
         raise SettingsError(f"{file}: cannot be read: {exc.strerror}; make it readable") from exc
-    try:
-        return parse_config(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as exc:
-        raise SettingsError(f"{file}: not valid TOML: {exc}; fix it there") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{file}: not TOML: {exc}; correct that line") from exc
+    # The same text as in headgate.toml, with or without the name of the section.
+    inner = content.get(NOTIFY)
+    return parse_config(inner if list(content) == [NOTIFY] and isinstance(inner, dict) else content, str(file))
 
 
 def audited(change: AlertAudit) -> AuditEntry:

@@ -21,6 +21,7 @@ from headgate.feedback import definition_lineage, health_listener, outcomes, sub
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
+from headgate.notify.acknowledgements import InboundAcks
 from headgate.notify.alerts import Alerts
 from headgate.notify.deliverer import Deliverer
 from headgate.notify.metrics import AlertMeters
@@ -84,6 +85,7 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     notifier: Notifier
     deliverer: Deliverer
     channels: tuple[str, ...]
+    inbound_acks: InboundAcks
     watchdog: Watchdog
     heartbeats: Heartbeats
     retention: RunRetention
@@ -164,6 +166,7 @@ def open_pipelines(
         notifier=alerting.notifier,
         deliverer=alerting.deliverer,
         channels=tuple(alerting.config.channels),
+        inbound_acks=alerting.inbound,
         watchdog=build_watchdog(
             pipelines, lifecycle, heartbeats=heartbeats, tick_seconds=settings.pipelines.watchdog_tick_seconds
         ),

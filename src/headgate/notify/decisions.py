@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headgate.notify.alert_rows import NAMED_MAX, Alert, AlertGroup, Escalation, LatestAlert
 from headgate.notify.enums import INFRASTRUCTURE, AlertStatus, Severity
 from headgate.notify.notices import Notice
+from headgate.settings import about
 
 DEDUP_SECONDS: Final = 3_600.0
 GROUP_AFTER: Final = 5
@@ -21,8 +22,8 @@ GROUP_SECONDS: Final = 300.0
 class EscalationStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channels to notify if an alert is unacknowledged for this long."""
 
-    after_seconds: float
-    channels: tuple[str, ...]
+    after_seconds: Annotated[float, about("Time since the alert.")]
+    channels: Annotated[tuple[str, ...], about("Channels that receive it then.")]
 
 
 class AlertPolicy(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from headgate.ids import IdMaker
 from headgate.notify.alert_rows import Alert, Delivery, delivery_name
 from headgate.notify.alerts import DELIVER, Alerts, DeliveryOrder, with_pending
 from headgate.notify.enums import INFRASTRUCTURE, AlertAction, AlertStatus, DefaultRoute, DeliveryState, Severity
-from headgate.notify.messages import Channel, NotYetError, line, message_of, trial_message
+from headgate.notify.messages import Channel, Message, NotYetError, line, link_of, message_of, trial_message
 from headgate.notify.metrics import AlertMeters, DeliveryObserver
 from headgate.notify.notices import NEWS_FIELD, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
@@ -63,6 +63,7 @@ class Deliverer:
         channels: Mapping[str, Channel],
         *,
         link_prefix: str = "",
+        public_url: str = "",
         observer: DeliveryObserver | None = None,
     ) -> None:
         self._observer = AlertMeters() if observer is None else observer
@@ -72,6 +73,7 @@ class Deliverer:
         self._alerts = alerts
         self._channels = dict(channels)
         self._link_prefix = link_prefix
+        self._public_url = public_url
         self._breakers = {name: CircuitBreaker(f"channel {name}", clock, LIMITS) for name in channels}
 
     def deliver(self, event: Event) -> None:
@@ -128,10 +130,10 @@ class Deliverer:
 
     def _send(self, channel: Channel, alert: Alert, order: DeliveryOrder) -> str:
         breaker = self._breakers[channel.name]
-        link = f"{self._link_prefix}{alert.alert_id}" if self._link_prefix else ""
+        message = self._message(channel.name, alert, order.action)
         ticket = breaker.admit()
         try:
-            reference = channel.send(message_of(alert, order.action, link=link))
+            reference = channel.send(message)
         except NotYetError:
             breaker.abandoned(ticket)
             raise
@@ -147,6 +149,16 @@ class Deliverer:
             raise
         breaker.succeeded(ticket)
         return reference
+
+    def _message(self, channel: str, alert: Alert, action: AlertAction) -> Message:
+        link = f"{self._link_prefix}{alert.alert_id}" if self._link_prefix else link_of(alert, self._public_url)
+        open_alerts = self._alerts.thread(alert.thread).open if alert.thread else {}
+        others = [each for each in open_alerts if each != alert.alert_id and channel in open_alerts[each].channels]
+        message = message_of(alert, action, link=link, others_open=len(others))
+        trigger = alert.delivery(channel, AlertAction.TRIGGER)
+        if action is AlertAction.TRIGGER or trigger is None:
+            return message
+        return replace(message, began_as=trigger.reference)
 
     def _record(self, alert: Alert, order: DeliveryOrder, delivery: Delivery) -> Alert:
         name = delivery_name(order.channel, order.action)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -49,6 +50,23 @@ class Message(Struct, frozen=True, kw_only=True):
     link: str = ""
     detail: dict[str, Any] = {}
     is_test: bool = False
+    # The cause that it shares with other alerts; empty if it stands for itself.
+    thread: str = ""
+    # How many other alerts of the thread are open in this channel.
+    others_open: int = 0
+    # The channel's own id of the message that began it, for later actions on the same alert.
+    began_as: str = ""
+    incident_id: str = ""
+    dataset_urn: str = ""
+    owner: str = ""
+    team: str = ""
+    tier: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What it is about: a dataset, or a pipeline and its period."""
+        about = (self.dataset_urn,) if self.dataset_urn else (self.pipeline_id, self.schedule_id, self.date)
+        return " | ".join(filter(None, about))
 
     @property
     def text(self) -> str:
@@ -71,7 +89,22 @@ class Channel(Protocol):
         """
 
 
-def message_of(alert: Alert, action: AlertAction, *, link: str = "") -> Message:
+def link_of(alert: Alert, public_url: str) -> str:
+    """Return the address of the page about an alert: its incident, run or pipeline."""
+    if not public_url:
+        return ""
+    if alert.incident_id:
+        page = f"/incidents/{quote(alert.incident_id, safe='')}"
+    elif alert.run_id:
+        page = f"/runs/{quote(alert.run_id, safe='')}"
+    elif alert.pipeline_id != INFRASTRUCTURE:
+        page = f"/pipelines/{quote(alert.pipeline_id, safe='')}"
+    else:
+        page = ""
+    return f"{public_url.rstrip('/')}/ui{page}"
+
+
+def message_of(alert: Alert, action: AlertAction, *, link: str = "", others_open: int = 0) -> Message:
     """Return the message of an alert action."""
     lines = [line(alert.message)] if alert.message else []
     lines += _facts(alert)
@@ -104,6 +137,13 @@ def message_of(alert: Alert, action: AlertAction, *, link: str = "") -> Message:
         count=alert.count,
         link=link,
         detail=alert.detail,
+        thread=alert.thread,
+        others_open=others_open,
+        incident_id=alert.incident_id,
+        dataset_urn=alert.dataset_urn,
+        owner=alert.owner,
+        team=alert.team,
+        tier=alert.tier,
     )
 
 

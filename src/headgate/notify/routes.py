@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from headgate.notify.enums import DefaultRoute, Severity
 from headgate.notify.notices import Audience, Notice, matches
+from headgate.settings import about
 
 # One transaction orders all deliveries of an alert.
 CHANNELS_MAX: Final = 20
@@ -22,17 +23,23 @@ class Route(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     applies to any severity, and another one to warnings and critical alerts: successes alert only where asked for.
     """
 
-    channels: tuple[str, ...]
-    name: str = ""
-    severity_min: Severity | None = None
-    events: tuple[str, ...] = ()
-    pipelines: tuple[str, ...] = ()
-    owners: tuple[str, ...] = ()
-    teams: tuple[str, ...] = ()
-    tiers: tuple[str, ...] = ()
-    datasets: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    goes_on: bool = False
+    channels: Annotated[tuple[str, ...], about("Channels that receive what matches.")]
+    name: Annotated[str, about("For people.")] = ""
+    severity_min: Annotated[
+        Severity | None,
+        about(
+            "Lowest severity: `critical`, `warning` or `info`. By default any severity for a route that names events, "
+            "otherwise `warning`."
+        ),
+    ] = None
+    events: Annotated[tuple[str, ...], about("Event types, such as `SLA_*` or `INCIDENT_*`.")] = ()
+    pipelines: Annotated[tuple[str, ...], about("Pipeline ids.")] = ()
+    owners: Annotated[tuple[str, ...], about("Owners of the pipeline; of an incident its assignee or team.")] = ()
+    teams: Annotated[tuple[str, ...], about("Owner team of the dataset; of a pipeline its label `team` or owner.")] = ()
+    tiers: Annotated[tuple[str, ...], about("`TIER_1`, `TIER_2` or `TIER_3` of the dataset or pipeline.")] = ()
+    datasets: Annotated[tuple[str, ...], about("Dataset URNs; matches incidents only.")] = ()
+    labels: Annotated[dict[str, str], about("Labels of the pipeline, each with a pattern.")] = {}
+    goes_on: Annotated[bool, about("Whether later routes are evaluated too.")] = False
 
 
 def applies(route: Route, notice: Notice, audience: Audience) -> bool:

@@ -144,6 +144,7 @@ def rest_routes(
             clock,
             pool,
             channels=pipelines.channels,
+            inbound=pipelines.inbound_acks,
             auditing=auditing,
         ),
         *health_routes(health, components.keys, pool, auditing=auditing, idempotency_seconds=kept_seconds),

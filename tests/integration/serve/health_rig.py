@@ -94,6 +94,7 @@ class HealthApi:
                     self.clock,
                     self.pool,
                     channels=self.pipelines.channels,
+                    inbound=self.pipelines.inbound_acks,
                     auditing=auditing,
                 )
                 if is_whole

@@ -13,6 +13,7 @@ from headgate.cli.options import Limit, Reason, SinceOption
 from headgate.cli.output import short, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row
 from headgate.cli.times import ago, future_time, past_time
+from headgate.errors import HeadgateError
 
 app = command_group("Manage alerts, mutes and notification channels.")
 AlertId = Annotated[str, typer.Argument(metavar="ALERT", help="Alert id, alert_…")]
@@ -186,13 +187,30 @@ def channels(api: Api) -> Answer:
 @server_command(app, "test")
 def send_test(
     api: Api,
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Name of the channel in the settings.")],
+    channel: Annotated[
+        str | None, typer.Argument(metavar="[CHANNEL]", help="Name of the channel; without one, every channel.")
+    ] = None,
 ) -> Answer:
-    """Send a test message over a channel."""
-    answer = api.post(at("alert-channels", channel, "test"))
-    yield answer
-    reference = f", reference {answer['reference']}" if answer["reference"] else ""
-    typer.echo(f"{channel}: test message delivered{reference}")
+    """Send a test message over a channel, or over each, and print the results. The exit code is 1 if one fails."""
+    known = [each["name"] for each in api.get("/alert-channels")["channels"]] if channel is None else [channel]
+    results = [_tested(api, name, is_alone=channel is not None) for name in known]
+    yield results
+    for each in results:
+        reference = f", reference {each['reference']}" if each["reference"] else ""
+        text = f"test message delivered{reference}" if each["delivered"] else f"FAILED: {each['error']}"
+        typer.echo(f"{each['channel']}: {text}")
+    if not all(each["delivered"] for each in results):
+        raise typer.Exit(1)
+
+
+def _tested(api: Api, name: str, *, is_alone: bool) -> Row:
+    try:
+        answer = api.post(at("alert-channels", name, "test"))
+    except HeadgateError as exc:
+        if is_alone:
+            raise
+        return {"channel": name, "delivered": False, "reference": "", "error": exc.message}
+    return {"channel": name, "delivered": True, "reference": answer["reference"], "error": ""}
 
 
 def _scope(mute: Row) -> str:

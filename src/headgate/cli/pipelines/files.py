@@ -12,7 +12,7 @@ from headgate.cli.api_client import Api, at
 from headgate.cli.input_files import read_content
 from headgate.cli.output import counted
 from headgate.cli.session import Json, Session, echo_json, session_of
-from headgate.errors import UserError
+from headgate.errors import SettingsError, UserError
 from headgate.setting_sources import FILE_NAME, FILE_VARIABLE
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 INVALID_EXIT_CODE: Final = 2
 PIPELINES: Final = "pipelines"
 ARCHETYPES: Final = "archetypes"
+NOTIFY_FILE: Final = "notify.toml"
+_SETTINGS_FILES: Final = ("headgate.toml", NOTIFY_FILE)
 Paths = Annotated[
     list[str],
     typer.Argument(metavar="FILE|FOLDER…", help="Definitions in YAML or JSON; folders are read recursively."),
@@ -45,8 +47,17 @@ def validate(context: typer.Context, paths: Paths, archetypes: ArchetypeFolder =
     """Validate pipeline definitions and list every problem by file, line and field. The exit code is 2 for problems.
 
     No server is needed. Of a project folder, the subfolder 'pipelines' is read. Pools are those of the settings:
-    headgate.toml in the current folder, or beside the definitions.
+    headgate.toml in the current folder, or beside the definitions. Alert settings of a project folder are checked too:
+    [notify] in headgate.toml, or notify.toml there or in the folder .headgate.
     """
+    settings_files, definitions = _settings_files(paths)
+    problems = [problem for file in settings_files for problem in _alert_problems(file)]
+    if not definitions:
+        _show_settings(settings_files, problems, as_json=as_json)
+        return
+    if problems:
+        raise SettingsError("; ".join(problems))
+    paths = definitions
     loaded = load(paths, archetypes, pools=lambda folder: _declared_pools(session_of(context), folder))
     errors, warnings = split(loaded)
     if as_json:
@@ -58,6 +69,42 @@ def validate(context: typer.Context, paths: Paths, archetypes: ArchetypeFolder =
             typer.echo(f"{' '.join(paths)}: valid; {counted(len(loaded.pipelines), 'pipeline')}")
     if errors:
         _exit_invalid(paths, errors)
+
+
+def _settings_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the files with alert settings among the paths and in their folders, and the other paths."""
+    files = [Path(path) for path in paths if Path(path).name in _SETTINGS_FILES]
+    others = [path for path in paths if Path(path).name not in _SETTINGS_FILES]
+    for folder in (Path(path) for path in others if Path(path).is_dir()):
+        candidates = [*(folder / name for name in _SETTINGS_FILES), folder / ".headgate" / NOTIFY_FILE]
+        files += [file for file in candidates if file.is_file()]
+    return files, others
+
+
+def _alert_problems(file: Path) -> list[str]:
+    """Return why the alert settings of a file are not valid, with the file and the field."""
+    from headgate.bootstrap.alerts import read_notify_file
+    from headgate.notify.configuration import parse_config
+    from headgate.settings import Settings
+
+    try:
+        if file.name == NOTIFY_FILE:
+            read_notify_file(file)
+        else:
+            table = Settings.load({}, file, {}).notify
+            parse_config(table.value, table.source)
+    except SettingsError as exc:
+        return [exc.message]
+    return []
+
+
+def _show_settings(files: Sequence[Path], problems: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"valid": not problems, "pipelines": [], "problems": list(problems), "warnings": []})
+    elif not problems:
+        typer.echo(f"{' '.join(map(str, files))}: valid")
+    if problems:
+        raise SettingsError("; ".join(problems))
 
 
 def load(paths: Sequence[str], archetypes: Path | None = None, *, pools: DeclaredPools | None = None) -> Loaded:

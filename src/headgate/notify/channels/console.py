@@ -29,6 +29,7 @@ class ConsoleChannel:
         counted = f" (x{message.count})" if message.count > 1 else ""
         lines = [f"    {line}" for line in message.lines]
         lines += [f"    -> {message.hint}"] if message.hint else []
+        lines += [f"    {message.link}"] if message.link else []
         try:
             colour, plain = (_COLOURS[message.severity], _PLAIN) if stream.isatty() else ("", "")
             first = f"{instant(message.at_ms)} {colour}{message.severity.upper()}{plain} {message.title}{counted}"

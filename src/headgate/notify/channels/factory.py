@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -37,6 +38,9 @@ from headgate.notify.credentials import Credential
 from headgate.notify.messages import Channel
 from headgate.store.port import Store
 
+# A shared secret of Slack or PagerDuty.
+INBOUND: Final = re.compile(r"[!-~]{16,512}")
+
 
 class ChannelDependencies(Struct, frozen=True, kw_only=True):
     """Dependencies of channels. `home` is the base of relative file paths."""
@@ -58,6 +62,11 @@ def open_channels(config: NotifyConfig, dependencies: ChannelDependencies) -> di
     return {name: _ChannelFactory(name, dependencies).build(spec) for name, spec in config.channels.items()}
 
 
+def inbound_secret(name: str, field: str, reference: str, dependencies: ChannelDependencies) -> Credential:
+    """Return the secret that verifies requests of a channel's service. Raises `SettingsError`."""
+    return _ChannelFactory(name, dependencies).credential(field, reference, INBOUND)
+
+
 class _ChannelFactory:
     """Builds one channel."""
 
@@ -77,12 +86,18 @@ class _ChannelFactory:
             case SlackSpec():
                 around = self._dependencies
                 threads = SlackThreads(around.store, around.clock, around.ids, kept_seconds=around.threads_kept_seconds)
-                token = self._credential("token", spec.token, TOKEN)
+                token = self.credential("token", spec.token, TOKEN)
                 return SlackChannel(
-                    self._name, spec.channel, token, self._poster(spec.timeout_seconds), threads, spec.api_url
+                    self._name,
+                    spec.channel,
+                    token,
+                    self._poster(spec.timeout_seconds),
+                    threads,
+                    spec.api_url,
+                    has_button=bool(spec.signing_secret),
                 )
             case PagerDutySpec():
-                key = self._credential("routing_key", spec.routing_key, ROUTING_KEY)
+                key = self.credential("routing_key", spec.routing_key, ROUTING_KEY)
                 return PagerDutyChannel(self._name, key, self._poster(spec.timeout_seconds), spec.api_url)
             case EmailSpec():
                 return self._email(spec)
@@ -93,7 +108,7 @@ class _ChannelFactory:
                 return SnsChannel(self._name, spec.topic_arn, client)
 
     def _webhook(self, spec: WebhookSpec) -> WebhookChannel:
-        secret = self._credential("secret", spec.secret, SECRET)
+        secret = self.credential("secret", spec.secret, SECRET)
         signing_key(secret.read())
         forwarder = Forwarder(
             self._dependencies.clock,
@@ -113,12 +128,13 @@ class _ChannelFactory:
             username=spec.username,
             timeout_seconds=spec.timeout_seconds,
         )
-        password = self._credential("password", spec.password, PASSWORD) if spec.username else None
+        password = self.credential("password", spec.password, PASSWORD) if spec.username else None
         return EmailChannel(
             self._name, server, spec.sender, spec.recipients, password=password, tls=self._dependencies.tls
         )
 
-    def _credential(self, field: str, reference: str, form: re.Pattern[str]) -> Credential:
+    def credential(self, field: str, reference: str, form: re.Pattern[str]) -> Credential:
+        """Return a secret by reference, which can be read. Raises `SettingsError`."""
         what = f"notify.channels.{self._name}.{field}"
         credential = Credential(what, reference, form, self._dependencies.clock, self._fetch())
         credential.check()

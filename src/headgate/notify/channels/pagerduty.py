@@ -36,7 +36,10 @@ class PagerDutyChannel:
 
     def send(self, message: Message) -> str:
         """Send the event, and return the key of the incident. Raises `NonRetryable` if PagerDuty rejects it."""
-        key = incident_key(message.dedup_key)
+        key = incident_key(message.thread or message.dedup_key)
+        if message.action is AlertAction.RESOLVE and message.others_open:
+            # One incident for the whole thread: it is resolved with its last alert.
+            return key
         body: dict[str, Any] = {
             "routing_key": self._routing_key.read().reveal(),
             "event_action": message.action.value,
@@ -73,10 +76,10 @@ def _payload(message: Message) -> dict[str, Any]:
         details["detail"] = message.detail
     return {
         "summary": line(message.title, _SUMMARY_MAX),
-        "source": message.pipeline_id,
+        "source": message.dataset_urn or message.pipeline_id,
         "severity": message.severity.value,
         "timestamp": instant(message.at_ms),
-        "component": message.schedule_id or message.pipeline_id,
+        "component": message.dataset_urn or message.schedule_id or message.pipeline_id,
         "group": message.date or message.pipeline_id,
         "class": message.event,
         "custom_details": details,

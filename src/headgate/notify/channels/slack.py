@@ -1,4 +1,4 @@
-"""Slack channel: `chat.postMessage`, with a thread per pipeline, schedule and date."""
+"""Slack channel: `chat.postMessage`, with a thread per cause and a button that acknowledges."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from headgate.notify.channels.http_post import HttpAnswer, HttpPoster
 from headgate.notify.channels.slack_threads import SlackThreads, ThreadTopic
 from headgate.notify.credentials import Credential
 from headgate.notify.enums import AlertAction, Severity
+from headgate.notify.inbound import ACKNOWLEDGE
 from headgate.notify.messages import Message, line
 
 API_URL: Final = "https://slack.com/api"
@@ -45,12 +46,16 @@ class SlackChannel:
         poster: HttpPoster,
         threads: SlackThreads,
         api_url: str = API_URL,
+        *,
+        has_button: bool = False,
     ) -> None:
+        """With `has_button`, alerts have a button that acknowledges them; Slack sends it to this server."""
         self.name = name
         self._channel_id = channel_id
         self._token = token
         self._poster = poster
         self._threads = threads
+        self._has_button = has_button
         self._url = f"{api_url.rstrip('/')}/chat.postMessage"
 
     def send(self, message: Message) -> str:
@@ -59,17 +64,20 @@ class SlackChannel:
         Raises `NonRetryable` for a permanent error (a revoked token, an unknown channel), and `TransientError`
         otherwise.
         """
-        if not message.date:
-            # Without a date there is no thread.
-            return self._post(message, None)
-        topic = ThreadTopic(self.name, message.pipeline_id, message.schedule_id, message.date)
+        if message.date:
+            topic = ThreadTopic(self.name, message.pipeline_id, message.schedule_id, message.date)
+        elif message.thread:
+            topic = ThreadTopic(self.name, message.pipeline_id, "", message.thread)
+        else:
+            # An alert that stands for itself: later actions reply to its own message.
+            return self._post(message, message.began_as or None)
         return self._threads.reply_or_start(topic, lambda thread: self._post(message, thread))
 
     def _post(self, message: Message, thread: str | None) -> str:
-        answer = self._call(_body(message, self._channel_id, thread))
+        answer = self._call(_body(message, self._channel_id, thread, has_button=self._has_button))
         if thread is not None and answer.body.get("error") in _GONE:
             # The thread's parent was deleted: post outside of it.
-            answer = self._call(_body(message, self._channel_id, None))
+            answer = self._call(_body(message, self._channel_id, None, has_button=self._has_button))
         if answer.body.get("ok") is not True:
             self._refuse(answer)
         return str(answer.body.get("ts", ""))
@@ -95,11 +103,10 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _body(message: Message, channel_id: str, thread: str | None) -> dict[str, Any]:
+def _body(message: Message, channel_id: str, thread: str | None, *, has_button: bool) -> dict[str, Any]:
     mark = ":white_check_mark:" if message.action is AlertAction.RESOLVE else _MARKS[message.severity]
-    about = " | ".join(filter(None, (message.pipeline_id, message.schedule_id, message.date)))
     counted = f" (x{message.count})" if message.count > 1 else ""
-    lines = [f"{mark} *{escaped(message.event)}* | {escaped(about)}{counted}", escaped(message.title)]
+    lines = [f"{mark} *{escaped(message.event)}* | {escaped(message.subject)}{counted}", escaped(message.title)]
     lines += [escaped(each) for each in message.lines]
     lines += [f"→ {escaped(message.hint)}"] if message.hint else []
     lines += [f"<{message.link}|open>"] if message.link else []
@@ -112,11 +119,23 @@ def _body(message: Message, channel_id: str, thread: str | None) -> dict[str, An
         "unfurl_links": False,
         "unfurl_media": False,
     }
+    is_open = message.action is AlertAction.TRIGGER and message.severity is not Severity.INFO
+    if has_button and is_open and not message.is_test:
+        body["blocks"].append({"type": "actions", "elements": [_button(message)]})
     if thread is not None:
         body["thread_ts"] = thread
         # A page must be visible in the channel, not only in its thread.
         body["reply_broadcast"] = message.severity is Severity.CRITICAL and message.action is AlertAction.TRIGGER
     return body
+
+
+def _button(message: Message) -> dict[str, Any]:
+    return {
+        "type": "button",
+        "action_id": ACKNOWLEDGE,
+        "text": {"type": "plain_text", "text": "Acknowledge"},
+        "value": message.alert_id,
+    }
 
 
 def line_cut(text: str) -> str:

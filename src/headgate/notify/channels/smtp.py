@@ -100,7 +100,8 @@ class EmailChannel:
     def _mail(self, message: Message) -> EmailMessage:
         mail = EmailMessage()
         domain = self._sender.rpartition("@")[2]
-        thread = f"<{hashlib.blake2b(message.dedup_key.encode(), digest_size=16).hexdigest()}@{domain}>"
+        cause = (message.thread or message.dedup_key).encode()
+        thread = f"<{hashlib.blake2b(cause, digest_size=16).hexdigest()}@{domain}>"
         mail["From"] = self._sender
         mail["To"] = ", ".join(self._recipients)
         mail["Subject"] = line(f"[{message.severity.upper()}] {message.title}", _SUBJECT_MAX)
@@ -110,8 +111,7 @@ class EmailChannel:
         mail["In-Reply-To"] = thread
         # Suppresses automatic replies.
         mail["Auto-Submitted"] = "auto-generated"
-        about = [message.pipeline_id, message.schedule_id, message.date]
-        parts = [f"{message.event}: {' | '.join(filter(None, about))}", message.text]
+        parts = [f"{message.event}: {message.subject}", message.text]
         parts += [f"What to do: {message.hint}"] if message.hint else []
         parts += [message.link] if message.link else []
         parts += [f"{message.alert_id}, {instant(message.at_ms)}"]

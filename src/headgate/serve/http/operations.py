@@ -111,6 +111,9 @@ class Operation:
     # For an operation without a rule: authenticates by a token for the resource of the path, in a header. Returns the
     # principal of the token, or raises `UnauthenticatedError`.
     admit: Callable[[Mapping[str, str], Mapping[str, str]], Principal] | None = None
+    # For an operation without a rule: authenticates by a signature over the body. Returns the principal that the body
+    # names, or raises `UnauthenticatedError`.
+    verify: Callable[[Mapping[str, str], Mapping[str, str], bytes], Principal] | None = None
     # Whether it supports Idempotency-Key.
     repeatable: bool = False
 
@@ -151,7 +154,7 @@ class AccessPolicy:
 
     def with_rule(self, operation: Operation) -> Operation:
         """Return the operation with its own rule, or with the default. One that admits by token has none."""
-        if operation.rule is not None or operation.admit is not None:
+        if operation.rule is not None or operation.admit is not None or operation.verify is not None:
             return operation
         permission = self.reads if operation.method == "GET" else self.writes
         return replace(operation, rule=Rule(permission, self.reach))
@@ -263,9 +266,13 @@ class _Dispatcher:
         self, operation: Operation, path: Mapping[str, str], request: Request[Any, Any, Any]
     ) -> Principal:
         """Return the principal of the request's token. Raises `UnauthenticatedError` and `RateLimitedError`."""
-        admit = operation.admit
-        assert admit is not None, f"{operation.method} {operation.path} has neither a rule nor a token"
+        admit, verify = operation.admit, operation.verify
+        assert admit or verify, f"{operation.method} {operation.path} has neither a rule, a token nor a signature"
+        content = b"" if verify is None else await request.body()
         try:
+            if verify is not None:
+                return await self._pool.run(lambda: verify(path, request.headers, content))
+            assert admit is not None
             return await self._pool.run(lambda: admit(path, request.headers))
         except UnauthenticatedError:
             # Counted as a failed login; beyond the limit this raises.

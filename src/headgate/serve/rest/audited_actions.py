@@ -62,6 +62,9 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/pipelines/{id}/runs"): AuditedAction("run.start", "pipeline/{id}/period/{date}"),
     ("POST", "/runs/{run_id}/cancel"): AuditedAction("run.cancel", "run/{run_id}", "/runs/{run_id}"),
     ("POST", "/runs/{run_id}/complete"): AuditedAction("run.complete", "run/{run_id}", "/runs/{run_id}"),
+    # The acknowledgement itself has an entry, with the alert and the person.
+    ("POST", "/notify/slack/{channel}"): _SERVICE,
+    ("POST", "/notify/pagerduty/{channel}"): _SERVICE,
     # Heartbeats have no entry.
     ("POST", "/callbacks/{run_id}"): AuditedAction("run.callback", "run/{run_id}"),
     ("POST", "/pipelines/{id}/reruns"): AuditedAction("run.rerun", "pipeline/{id}/period/{date}"),

@@ -13,6 +13,7 @@ from headgate.clock import Clock
 from headgate.durable.model.duration import seconds
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import InvalidPayloadError, UserError
+from headgate.notify.acknowledgements import InboundAcks
 from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts
 from headgate.notify.deliverer import Deliverer
@@ -30,6 +31,7 @@ from headgate.serve.http.operations import (
 )
 from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import Cursor, Duration, Limit, Moment, Name, Reason, UlidId
+from headgate.serve.rest.pipelines.inbound import inbound_operations
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Alerts are notifications of events: the permissions of events apply.
@@ -169,12 +171,17 @@ def alert_routes(
     pool: WorkPool,
     *,
     channels: Sequence[str],
+    inbound: InboundAcks | None = None,
     auditing: Auditing | None = None,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of alerts. `channels` are the names of the deliverer's channels."""
+    """Return the routes of alerts. `channels` are the names of the deliverer's channels.
+
+    With `inbound`, Slack and PagerDuty can acknowledge them.
+    """
     served = _Alerts(alerts, mutes, deliverer, clock, channels)
+    operations = [*served.operations(), *([] if inbound is None else inbound_operations(inbound))]
     return operation_routes(
-        served.operations(), pool, _POLICY, namespace="alerts.", auditing=auditing, path_types={"alert_id": UlidId}
+        operations, pool, _POLICY, namespace="alerts.", auditing=auditing, path_types={"alert_id": UlidId}
     )
 
 

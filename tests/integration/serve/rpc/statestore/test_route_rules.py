@@ -196,6 +196,8 @@ WRITE_ALERTS: Final = {
 
 # Admitted by a token of the run, whatever else the caller may do.
 BY_TOKEN: Final = {"POST /api/v1/callbacks/{run_id}"}
+# Admitted by the signature of the caller over the body.
+BY_SIGNATURE: Final = {"POST /api/v1/notify/slack/{channel}", "POST /api/v1/notify/pagerduty/{channel}"}
 
 # These go on answering.
 STREAMS: Final = {"GET /api/v1/events/tail"}
@@ -318,8 +320,8 @@ def _content(method: str) -> dict[str, Any]:
 def test_table__all_that_is_served__is_in_it(shared: HealthApi) -> None:
     served = _served(shared)
 
-    assert served - ALL - PUBLIC - BY_TOKEN == set(), "served without a rule"
-    assert (ALL | PUBLIC | BY_TOKEN) - served == set(), "said, and not served"
+    assert served - ALL - PUBLIC - BY_TOKEN - BY_SIGNATURE == set(), "served without a rule"
+    assert (ALL | PUBLIC | BY_TOKEN | BY_SIGNATURE) - served == set(), "said, and not served"
     documented = {
         f"{method.upper()} {path}"
         for path, methods in shared.get(f"{ORIGIN}/api/openapi.json").json()["paths"].items()
@@ -330,7 +332,7 @@ def test_table__all_that_is_served__is_in_it(shared: HealthApi) -> None:
 
 def test_table__without_credentials__only_what_is_public_answers(guarded: HealthApi) -> None:
     async def talk(client: httpx.AsyncClient) -> None:
-        for name in sorted(ALL | PUBLIC | BY_TOKEN):
+        for name in sorted(ALL | PUBLIC | BY_TOKEN | BY_SIGNATURE):
             method, url = _asked(name)
             answer = await client.request(method, url, **_content(method))
             if name in PUBLIC:
@@ -376,6 +378,10 @@ def test_rules__roles_with_the_permission_of_each_operation__are_those_of_the_ta
         if name in BY_TOKEN:
             assert each.rule is None
             assert each.admit is not None
+            continue
+        if name in BY_SIGNATURE:
+            assert each.rule is None
+            assert each.verify is not None
             continue
         assert each.rule is not None
         assert set(roles_with(each.rule.permission)) == {role for role in Role if name in ALLOWED[role]}, name
