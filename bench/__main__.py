@@ -6,6 +6,7 @@ import sys
 
 from bench import (
     asl,
+    commands,
     concurrent,
     durable,
     fanout,
@@ -33,6 +34,7 @@ GROUPS = {
     "overload": overload.run,
     "asl": asl.run,
     "pipelines": pipelines.run,
+    "commands": commands.run,
 }
 
 

@@ -185,6 +185,8 @@ Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number fr
 RetentionDays = Annotated[int, Meta(ge=1, le=36_500, extra={"allowed": "a whole number from 1 to 36,500"})]
 RetentionHours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
+StuckSeconds = Annotated[float, Meta(ge=60, le=2_678_400, extra={"allowed": "a number from 60 to 2,678,400"})]
+PatienceSeconds = Annotated[float, Meta(ge=60, le=31_536_000, extra={"allowed": "a number from 60 to 31,536,000"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
 Kilobytes = Annotated[int, Meta(ge=1024, le=1_048_576, extra={"allowed": "a whole number from 1,024 to 1,048,576"})]
@@ -396,6 +398,44 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "the watchdog is."
         ),
     ] = 120.0
+    watchdog_stuck_seconds: Annotated[
+        StuckSeconds,
+        about(
+            "Time without activity after which a run is stuck (RUN_STUCK), beyond what its job's time-out and its "
+            "readiness interval allow. A pipeline replaces it with watchdog.stuck."
+        ),
+    ] = 1_800.0
+    watchdog_schedule_grace_seconds: Annotated[
+        SilentSeconds,
+        about(
+            "Time after its slot by which a period must have started (SCHEDULE_MISSED), if the schedule has no "
+            "deadline. A pipeline replaces it with watchdog.schedule_grace."
+        ),
+    ] = 300.0
+    watchdog_recovery_grace_seconds: Annotated[
+        SilentSeconds,
+        about(
+            "Time after a failure or the arrival of a sensor, after which the watchdog starts what was not started. "
+            "A pipeline replaces it with watchdog.recovery_grace."
+        ),
+    ] = 300.0
+    watchdog_lost_seconds: Annotated[
+        SilentSeconds,
+        about(
+            "Time after its last change, after which a run or lock without an execution is lost and ended. A pipeline "
+            "replaces it with watchdog.lost."
+        ),
+    ] = 300.0
+    watchdog_patience_seconds: Annotated[
+        PatienceSeconds,
+        about(
+            "Time for which a failure or an arrival is retried while its pipeline is paused, stopped, held or locked. "
+            "A pipeline replaces it with watchdog.patience."
+        ),
+    ] = 604_800.0
+    watchdog_check_seconds: Annotated[
+        Seconds, about("Time limit of one check of the watchdog; one that takes longer is abandoned and reported.")
+    ] = 60.0
     state_machine_arn: Annotated[
         str | None,
         about(

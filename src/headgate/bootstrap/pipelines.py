@@ -51,6 +51,7 @@ from headgate.pipelines.traits.rows import TraitResult
 from headgate.pipelines.traits.subprocess import ProcessEvaluator
 from headgate.pipelines.watchdog.heartbeats import Heartbeats
 from headgate.pipelines.watchdog.liveness_check import Lifecycle
+from headgate.pipelines.watchdog.thresholds import Thresholds
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.pipelines.watchdog.watchdog import Watchdog
 from headgate.settings import Settings
@@ -168,7 +169,12 @@ def open_pipelines(
         channels=tuple(alerting.config.channels),
         inbound_acks=alerting.inbound,
         watchdog=build_watchdog(
-            pipelines, lifecycle, heartbeats=heartbeats, tick_seconds=settings.pipelines.watchdog_tick_seconds
+            pipelines,
+            lifecycle,
+            heartbeats=heartbeats,
+            tick_seconds=settings.pipelines.watchdog_tick_seconds,
+            thresholds=_thresholds(settings),
+            limit_seconds=settings.pipelines.watchdog_check_seconds,
         ),
         retention=RunRetention(
             store,
@@ -181,6 +187,17 @@ def open_pipelines(
             indexing=RunIndexing(store),
         ),
         heartbeats=heartbeats,
+    )
+
+
+def _thresholds(settings: Settings) -> Thresholds:
+    given = settings.pipelines
+    return Thresholds(
+        stuck_seconds=given.watchdog_stuck_seconds,
+        schedule_grace_seconds=given.watchdog_schedule_grace_seconds,
+        recovery_grace_seconds=given.watchdog_recovery_grace_seconds,
+        lost_seconds=given.watchdog_lost_seconds,
+        patience_seconds=given.watchdog_patience_seconds,
     )
 
 

@@ -8,7 +8,7 @@ from headgate.bootstrap.store import database_path
 from headgate.pipelines.enums import ExpectationKind
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.watchdog.cursors import Cursors, ScheduleQueue
-from headgate.pipelines.watchdog.feed import STUCK_SECONDS, ChangeFeed
+from headgate.pipelines.watchdog.feed import ChangeFeed
 from headgate.pipelines.watchdog.followups import FollowupKind, Followups
 from headgate.pipelines.watchdog.heartbeats import Heartbeat, Heartbeats, HeartbeatSource, heartbeat_key, heartbeat_of
 from headgate.pipelines.watchdog.liveness_check import STUCK, Lifecycle, LivenessCheck
@@ -25,6 +25,7 @@ from headgate.pipelines.watchdog.run_checks import (
 from headgate.pipelines.watchdog.schedule_check import CHECK as SCHEDULES
 from headgate.pipelines.watchdog.schedule_check import CHECKS, ScheduleCheck
 from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.thresholds import DEFAULTS, Thresholds
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.pipelines.watchdog.watchdog import FEED, LIMIT_SECONDS, TICK_SECONDS, Check, Run, Watchdog
 from headgate.settings import Settings
@@ -60,7 +61,7 @@ def build_watchdog(
     *,
     heartbeats: Heartbeats | None = None,
     tick_seconds: float = TICK_SECONDS,
-    stuck_seconds: float = STUCK_SECONDS,
+    thresholds: Thresholds = DEFAULTS,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> Watchdog:
     """Return a watchdog with all its checks."""
@@ -71,13 +72,13 @@ def build_watchdog(
     facts = PeriodFactReader(stores, pipelines.sensors, pipelines.evaluations, followups)
     loader = ScheduleLoader(pipelines.definitions, cursors, queue)
     feed = ChangeFeed(
-        store, pipelines.ids, stores.runs, pipelines.sensors, followups, queue, loader, stuck_seconds=stuck_seconds
+        store, pipelines.ids, stores.runs, pipelines.sensors, followups, queue, loader, thresholds=thresholds
     )
-    liveness = LivenessCheck(
-        stores, reader, pipelines.evaluations, events, followups, lifecycle, starter, stuck_seconds
+    liveness = LivenessCheck(stores, reader, pipelines.evaluations, events, followups, lifecycle, starter, thresholds)
+    failures = FailureCheck(
+        stores, reader, events, followups, starter, lifecycle.is_open, pipelines.recovery, thresholds
     )
-    failures = FailureCheck(stores, reader, events, followups, starter, lifecycle.is_open, pipelines.recovery)
-    arrivals = ArrivalCheck(stores, reader, pipelines.sensors, events, followups, starter)
+    arrivals = ArrivalCheck(stores, reader, pipelines.sensors, events, followups, starter, thresholds)
     anchored = AnchoredCheck(reader, followups, verdicts, facts)
 
     def follow(now: datetime, budget: CheckBudget, tally: CheckTally) -> None:
@@ -87,7 +88,7 @@ def build_watchdog(
     relative, post_run = CHECKS[ExpectationKind.RELATIVE_SLA], CHECKS[ExpectationKind.POST_RUN_SENSOR]
     runs: dict[str, Run] = {
         FEED: follow,
-        SCHEDULES: ScheduleCheck(stores.runs, reader, verdicts, facts, cursors, queue),
+        SCHEDULES: ScheduleCheck(stores.runs, reader, verdicts, facts, cursors, queue, thresholds),
         STUCK: check_due(followups, FollowupKind.LIVENESS, STUCK, liveness.check),
         FAILED_RUNS: check_due(followups, FollowupKind.FAILURE, FAILED_RUNS, failures.check),
         SENSOR_TRIGGERS: check_due(followups, FollowupKind.ARRIVAL, SENSOR_TRIGGERS, arrivals.check),

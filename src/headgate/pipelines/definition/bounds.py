@@ -24,6 +24,7 @@ from headgate.pipelines.definition.model import (
     Trait,
     TriggerSpec,
     Upstream,
+    WatchdogSpec,
 )
 
 _MINUTE: Final = 60.0
@@ -86,6 +87,11 @@ BOUNDS: Final[dict[tuple[type[Struct], str], Bounds]] = {
     (Monitoring, "duration"): Bounds(1, _MONTH),
     (Monitoring, "interval"): Bounds(1, _DAY),
     (Cascade, "delay_between"): Bounds(0, 3_600),
+    (WatchdogSpec, "stuck"): Bounds(_MINUTE, _MONTH),
+    (WatchdogSpec, "schedule_grace"): Bounds(1, _DAY),
+    (WatchdogSpec, "recovery_grace"): Bounds(1, _DAY),
+    (WatchdogSpec, "lost"): Bounds(1, _DAY),
+    (WatchdogSpec, "patience"): Bounds(_MINUTE, _YEAR),
 }
 
 # Most items of a kind in a definition.

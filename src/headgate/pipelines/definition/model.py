@@ -284,6 +284,21 @@ class Alerts(_Part, frozen=True, kw_only=True):
     mute: tuple[str, ...] = ()
 
 
+class WatchdogSpec(_Part, frozen=True, kw_only=True):
+    """Thresholds of the watchdog for this pipeline; None: those of the settings."""
+
+    # How long a run may show no activity, beyond what its job and its readiness allow.
+    stuck: Seconds | None = None
+    # How long after its slot a period must have started, unless the schedule has a deadline.
+    schedule_grace: Seconds | None = None
+    # How long after a failure or an arrival the watchdog starts what was not started.
+    recovery_grace: Seconds | None = None
+    # How long after its last change a run or lock without an execution is lost.
+    lost: Seconds | None = None
+    # How long a failure or an arrival is retried while the pipeline may not run.
+    patience: Seconds | None = None
+
+
 class Pipeline(_Part, frozen=True, kw_only=True):
     """A pipeline."""
 
@@ -306,6 +321,7 @@ class Pipeline(_Part, frozen=True, kw_only=True):
     cascade: Cascade = Cascade()
     quarantine: Quarantine = Quarantine()
     alerts: Alerts = Alerts()
+    watchdog: WatchdogSpec = WatchdogSpec()
     # How many of its runs may be active at once, over all periods.
     concurrency: int = 0
     # A pool of the settings whose slots its runs need, and how many each run takes.

@@ -23,9 +23,10 @@ from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, RunSta
 from headgate.pipelines.runs.rows import Order, RunLog
 from headgate.pipelines.schedule import sla
 from headgate.pipelines.schedule.timetables import DueSlot, StartCondition, Timetable
+from headgate.pipelines.watchdog.thresholds import DEFAULTS
 
 # How long after its slot a period must have started, if the schedule names no deadline.
-GRACE_SECONDS: Final = 300.0
+GRACE_SECONDS: Final = DEFAULTS.schedule_grace_seconds
 
 _DAY: Final = timedelta(days=1)
 # Most periods in one call: a longer downtime is judged in several.
@@ -117,6 +118,7 @@ def due_expectations(
     judged_through: datetime,
     now: datetime,
     anchors: Mapping[str, Anchors] | None = None,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> DueExpectations:
     """Return the expectations of a schedule that fell due after `judged_through` and up to now.
 
@@ -129,7 +131,7 @@ def due_expectations(
     if until <= after:
         # A cursor ahead of the clock stays where it is.
         return DueExpectations((), (), judged_through)
-    candidates = list(_all(timetable, created_at, after, until, anchors or {}))
+    candidates = list(_all(timetable, created_at, after, until, anchors or {}, grace_seconds))
     due = [each for each in candidates if after < each.judge_at <= until]
     warnings = [
         each
@@ -140,13 +142,18 @@ def due_expectations(
 
 
 def next_at(
-    timetable: Timetable, *, created_at: datetime, after: datetime, anchors: Mapping[str, Anchors] | None = None
+    timetable: Timetable,
+    *,
+    created_at: datetime,
+    after: datetime,
+    anchors: Mapping[str, Anchors] | None = None,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> datetime:
     """Return the next time at which an expectation is judged or warned about, at most a year ahead."""
     until = after
     for days in _HORIZONS_DAYS:
         until = after + min(days * _DAY, _PERIODS_MAX * timetable.periods.length)
-        candidates = list(_all(timetable, created_at, after, until, anchors or {}))
+        candidates = list(_all(timetable, created_at, after, until, anchors or {}, grace_seconds))
         moments = [moment for each in candidates for moment in (each.judge_at, each.warning_at) if moment is not None]
         if upcoming := [moment for moment in moments if after < moment <= until]:
             return min(upcoming)
@@ -231,27 +238,32 @@ def facts_of(
 
 
 def _all(
-    timetable: Timetable, created_at: datetime, after: datetime, until: datetime, anchors: Mapping[str, Anchors]
+    timetable: Timetable,
+    created_at: datetime,
+    after: datetime,
+    until: datetime,
+    anchors: Mapping[str, Anchors],
+    grace_seconds: float,
 ) -> Iterator[Expectation]:
     """Yield at least all expectations that are due or warned about after `after` and up to `until`."""
     # Only periods that became ready after the creation count, so the search starts there.
-    begin = max(after - _lead(timetable), created_at - timedelta(microseconds=1))
+    begin = max(after - _lead(timetable, grace_seconds), created_at - timedelta(microseconds=1))
     for slot in timetable.ready(begin, until):
-        yield from _of_slot(timetable, slot)
-    if after < created_at + _lead(timetable):
-        yield from _before_creation(timetable, created_at)
+        yield from _of_slot(timetable, slot, grace_seconds)
+    if after < created_at + _lead(timetable, grace_seconds):
+        yield from _before_creation(timetable, created_at, grace_seconds)
     for date, anchor in anchors.items():
         yield from _of_anchors(timetable, date, anchor)
 
 
-def _before_creation(timetable: Timetable, created_at: datetime) -> Iterator[Expectation]:
+def _before_creation(timetable: Timetable, created_at: datetime, grace_seconds: float) -> Iterator[Expectation]:
     """Yield the SLAs that were ahead at the creation, of periods that were ready by then."""
     kinds = (ExpectationKind.EVALUATION_SLA, ExpectationKind.COMPLETION_SLA)
     if timetable.pipeline.sla is None:
         return
     tick = timedelta(microseconds=1)
-    for slot in timetable.ready(created_at - _lead(timetable), created_at - tick):
-        for each in _of_slot(timetable, slot):
+    for slot in timetable.ready(created_at - _lead(timetable, grace_seconds), created_at - tick):
+        for each in _of_slot(timetable, slot, grace_seconds):
             if each.kind in kinds and each.due_at > created_at:
                 yield replace(each, is_on_request=True)
 
@@ -261,7 +273,7 @@ def is_expected(expectation: Expectation, facts: ExpectationFacts) -> bool:
     return not expectation.is_on_request or facts.begun_at is not None
 
 
-def _lead(timetable: Timetable) -> timedelta:
+def _lead(timetable: Timetable, grace_seconds: float) -> timedelta:
     """Return the longest time from a period's readiness to its last deadline."""
     schedule, agreed = timetable.schedule, timetable.pipeline.sla
     texts = [schedule.deadline, schedule.sensor.deadline if schedule.sensor is not None else None]
@@ -271,11 +283,11 @@ def _lead(timetable: Timetable) -> timedelta:
         offset_days = 0 if agreed.day_offset is UNSET else abs(agreed.day_offset)
     longest = max((sla.reach(text) for text in texts if text is not None), default=timedelta(0))
     is_days = longest >= _DAY
-    return timedelta(seconds=GRACE_SECONDS) + longest + (offset_days * _DAY if is_days else timedelta(0))
+    return timedelta(seconds=grace_seconds) + longest + (offset_days * _DAY if is_days else timedelta(0))
 
 
-def _of_slot(timetable: Timetable, slot: DueSlot) -> Iterator[Expectation]:
-    schedule_due_at = _schedule_due_at(timetable, slot)
+def _of_slot(timetable: Timetable, slot: DueSlot, grace_seconds: float) -> Iterator[Expectation]:
+    schedule_due_at = _schedule_due_at(timetable, slot, grace_seconds)
     if schedule_due_at is not None:
         is_irregular = bool(timetable.schedule.include.dates) and timetable.schedule.cron is None
         kind = ExpectationKind.IRREGULAR_DATE if is_irregular else ExpectationKind.SCHEDULE
@@ -304,14 +316,14 @@ def _of_anchors(timetable: Timetable, date: str, anchors: Anchors) -> Iterator[E
         yield _expectation(timetable, succeeded, ExpectationKind.POST_RUN_SENSOR, sla.SlaMoments(due_at))
 
 
-def _schedule_due_at(timetable: Timetable, slot: DueSlot) -> datetime | None:
+def _schedule_due_at(timetable: Timetable, slot: DueSlot, grace_seconds: float) -> datetime | None:
     deadline = sla.schedule_deadline(timetable, slot.date)
     if deadline is not None:
         return deadline
     # Data that never arrives is no missed schedule, and a pipeline without schedules misses none.
     if timetable.start_condition is StartCondition.DATA or not timetable.pipeline.schedules:
         return None
-    return slot.at + timedelta(seconds=GRACE_SECONDS)
+    return slot.at + timedelta(seconds=grace_seconds)
 
 
 def _anchored(timetable: Timetable, date: str, at: datetime) -> DueSlot:

@@ -28,14 +28,11 @@ from headgate.pipelines.watchdog.cursors import ScheduleQueue, ScheduleRef
 from headgate.pipelines.watchdog.followups import Followup, FollowupKind, Followups
 from headgate.pipelines.watchdog.period_facts import arrived_at_ms, moment_of
 from headgate.pipelines.watchdog.roster import CheckBudget, ScheduleLoader
+from headgate.pipelines.watchdog.thresholds import DEFAULTS, Thresholds
 from headgate.store.catalogue.tables import CURSOR, PIPELINES
 from headgate.store.model.requests import Change
 from headgate.store.port import Store
 
-# How long a run may show no activity.
-STUCK_SECONDS: Final = 1_800.0
-# How long an immediate consequence may take before the watchdog acts.
-GRACE_SECONDS: Final = 300.0
 CONSUMER: Final = "watchdog"
 _BATCH: Final = 500
 # Run logs read for each pipeline when changes were lost.
@@ -57,7 +54,7 @@ class ChangeFeed:
         queue: ScheduleQueue,
         loader: ScheduleLoader,
         *,
-        stuck_seconds: float = STUCK_SECONDS,
+        thresholds: Thresholds = DEFAULTS,
     ) -> None:
         self._store = store
         self._ids = ids
@@ -66,7 +63,7 @@ class ChangeFeed:
         self._followups = followups
         self._queue = queue
         self._loader = loader
-        self._stuck_seconds = stuck_seconds
+        self._thresholds = thresholds
 
     def follow(self, now: datetime, budget: CheckBudget) -> int:
         """Consume changes until there are none or the budget is spent, and return their number."""
@@ -99,7 +96,7 @@ class ChangeFeed:
             if change.new is None:
                 continue
             if partition.startswith(_LOCK):
-                pending += _of_lock(change.new, self._stuck_seconds)
+                pending += _of_lock(change.new, self._thresholds.stuck_seconds)
             elif pipeline_id and sort.startswith("RUNLOG#"):
                 pending += self._of_log(run_log_of(change.new))
             elif pipeline_id and sort.startswith("SENSOR#"):
@@ -122,7 +119,7 @@ class ChangeFeed:
 
     def _of_log(self, log: RunLog) -> list[Followup]:
         entry = self._queue.find(ScheduleRef(log.pipeline_id, log.schedule_id))
-        return followups_of_log(log, None if entry is None else entry.pipeline, self._stuck_seconds)
+        return followups_of_log(log, None if entry is None else entry.pipeline, self._thresholds)
 
     def _of_sensor(self, pipeline_id: str, sensor: Sensor, changed_at_ms: int) -> list[Followup]:
         followups: list[Followup] = []
@@ -135,7 +132,7 @@ class ChangeFeed:
                 self._followups.record_sensor(slot, at_ms)
             # A sensor from before the definition starts nothing: a deployment does not repeat the past.
             if not sensor.is_copy and moment_of(at_ms) >= entry.cursor.since:
-                followups += followups_of_arrival(entry.pipeline, ref, sensor, at_ms)
+                followups += followups_of_arrival(entry.pipeline, ref, sensor, at_ms, self._thresholds)
         return followups
 
     # Recovery from lost changes.
@@ -162,13 +159,14 @@ class ChangeFeed:
             self._followups.record_all(followups)
 
 
-def followups_of_log(log: RunLog, pipeline: Pipeline | None, stuck_seconds: float = STUCK_SECONDS) -> list[Followup]:
+def followups_of_log(log: RunLog, pipeline: Pipeline | None, thresholds: Thresholds = DEFAULTS) -> list[Followup]:
     """Return the follow-ups of a run log. `pipeline` is None if none of its schedules is known."""
     followups: list[Followup] = []
+    limits = thresholds.of(pipeline)
     if log.is_live or log.status is RunStatus.COMPLETED_MONITORING:
-        followups.append(_followup(log.slot, FollowupKind.LIVENESS, log.updated_at_ms, stuck_seconds))
+        followups.append(_followup(log.slot, FollowupKind.LIVENESS, log.updated_at_ms, limits.stuck_seconds))
     if log.status is RunStatus.FAILED and log.attempts:
-        followups.append(_followup(log.slot, FollowupKind.FAILURE, log.updated_at_ms, GRACE_SECONDS))
+        followups.append(_followup(log.slot, FollowupKind.FAILURE, log.updated_at_ms, limits.recovery_grace_seconds))
     if pipeline is None:
         return followups
     if log.history and pipeline.sla is not None and pipeline.sla.max_duration is not None:
@@ -179,7 +177,9 @@ def followups_of_log(log: RunLog, pipeline: Pipeline | None, stuck_seconds: floa
     return followups
 
 
-def followups_of_arrival(pipeline: Pipeline, ref: ScheduleRef, sensor: Sensor, at_ms: int) -> list[Followup]:
+def followups_of_arrival(
+    pipeline: Pipeline, ref: ScheduleRef, sensor: Sensor, at_ms: int, thresholds: Thresholds = DEFAULTS
+) -> list[Followup]:
     """Return the follow-ups of a sensor that meets the start condition of a schedule."""
     schedule = next((each for each in pipeline.schedules if schedule_id_of(each) == ref.schedule_id), None)
     trigger = None if schedule is None else schedule.sensor
@@ -193,7 +193,7 @@ def followups_of_arrival(pipeline: Pipeline, ref: ScheduleRef, sensor: Sensor, a
         **slot._asdict(),
         kind=FollowupKind.ARRIVAL,
         since_ms=at_ms,
-        due_at_ms=at_ms + round(1000 * (trigger.settle + GRACE_SECONDS)),
+        due_at_ms=at_ms + round(1000 * (trigger.settle + thresholds.of(pipeline).recovery_grace_seconds)),
         sensor_key=sensor.full_key,
     )
     is_timed = pipeline.sla is not None and pipeline.sla.max_duration is not None

@@ -24,6 +24,7 @@ from headgate.pipelines.runs.rows import Run, RunLog, Slot
 from headgate.pipelines.runs.stores import RunStores
 from headgate.pipelines.watchdog.followups import Followup, Followups
 from headgate.pipelines.watchdog.period_facts import moment_of
+from headgate.pipelines.watchdog.thresholds import DEFAULTS, Thresholds
 from headgate.pipelines.watchdog.verdicts import iso
 
 STUCK: Final = "stuck-runs"
@@ -75,14 +76,15 @@ class LivenessDecision(Struct, frozen=True, kw_only=True):
 
 
 def decide_liveness(
-    liveness: RunLiveness, pipeline: Pipeline | None, now_ms: int, stuck_seconds: float
+    liveness: RunLiveness, pipeline: Pipeline | None, now_ms: int, thresholds: Thresholds = DEFAULTS
 ) -> LivenessDecision:
     """Return the state of a period. A run within the times of its definition is never stuck."""
-    stuck_ms = round(1000 * stuck_seconds)
+    limits = thresholds.of(pipeline)
+    stuck_ms, lost_ms = round(1000 * limits.stuck_seconds), round(1000 * limits.lost_seconds)
     run, lock = liveness.run, liveness.lock
     is_live = liveness.log is not None and liveness.log.is_live and run is not None
     if run is not None and run.status is RunStatus.COMPLETED_MONITORING:
-        return _monitored(run, now_ms, stuck_ms)
+        return _monitored(run, now_ms, min(stuck_ms, lost_ms))
     if not is_live and lock is None:
         return LivenessDecision(finding=LivenessFinding.OVER, next_check_ms=now_ms)
     touched_ms = max(
@@ -90,7 +92,7 @@ def decide_liveness(
         liveness.evaluated_at_ms,
         0 if lock is None else lock.acquired_at_ms,
     )
-    if liveness.is_open is False and now_ms - touched_ms >= min(stuck_ms, _SETTLED_MS):
+    if liveness.is_open is False and now_ms - touched_ms >= min(stuck_ms, lost_ms):
         return LivenessDecision(finding=LivenessFinding.GONE, next_check_ms=now_ms + CHECK_MS_MIN, since_ms=touched_ms)
     if not is_live or run is None or (liveness.log is not None and liveness.log.hold is not None):
         return LivenessDecision(finding=LivenessFinding.FINE, next_check_ms=now_ms + stuck_ms)
@@ -101,10 +103,10 @@ def decide_liveness(
     return LivenessDecision(finding=LivenessFinding.FINE, next_check_ms=next_check_ms)
 
 
-def _monitored(run: Run, now_ms: int, stuck_ms: int) -> LivenessDecision:
+def _monitored(run: Run, now_ms: int, overdue_ms: int) -> LivenessDecision:
     """Monitoring after a success ends by itself; the watchdog ends it if that does not happen."""
     until_ms = run.monitor_until_ms if run.monitor_until_ms is not None else run.updated_at_ms
-    ends_at_ms = until_ms + min(stuck_ms, _SETTLED_MS)
+    ends_at_ms = until_ms + overdue_ms
     finding = LivenessFinding.MONITORED_TOO_LONG if now_ms >= ends_at_ms else LivenessFinding.FINE
     return LivenessDecision(finding=finding, next_check_ms=max(ends_at_ms, now_ms + CHECK_MS_MIN), since_ms=until_ms)
 
@@ -132,7 +134,7 @@ class LivenessCheck:
         followups: Followups,
         lifecycle: Lifecycle,
         starter: LifecycleStarter,
-        stuck_seconds: float,
+        thresholds: Thresholds = DEFAULTS,
     ) -> None:
         self._stores = stores
         self._definitions = definitions
@@ -142,7 +144,7 @@ class LivenessCheck:
         self._lifecycle = lifecycle
         self._starter = starter
         self._orchestrate = lifecycle.orchestrate
-        self._stuck_seconds = stuck_seconds
+        self._thresholds = thresholds
 
     def check(self, followup: Followup, now_ms: int) -> str | None:
         """Check a period and act on the finding. Return the name of the check that found something."""
@@ -150,7 +152,7 @@ class LivenessCheck:
         liveness = self._read(slot)
         run = liveness.run
         pipeline = None if run is None else self._definitions.of_run(run)
-        decision = decide_liveness(liveness, pipeline, now_ms, self._stuck_seconds)
+        decision = decide_liveness(liveness, pipeline, now_ms, self._thresholds)
         match decision.finding:
             case LivenessFinding.OVER:
                 self._start_pending_rerun(followup)
@@ -250,7 +252,3 @@ class LivenessCheck:
 
 def _call(slot: Slot, run_id: str) -> dict[str, Any]:
     return {"pipelineId": slot.pipeline_id, "scheduleId": slot.schedule_id, "date": slot.date, "runId": run_id}
-
-
-# A run that changed this recently may only seem lost.
-_SETTLED_MS: Final = 300_000

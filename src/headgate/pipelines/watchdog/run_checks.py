@@ -33,21 +33,18 @@ from headgate.pipelines.schedule.timetables import Timetable
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.watchdog import expectations
 from headgate.pipelines.watchdog.expectations import Expectation
-from headgate.pipelines.watchdog.feed import GRACE_SECONDS
 from headgate.pipelines.watchdog.followups import Followup, FollowupKind, Followups
 from headgate.pipelines.watchdog.period_facts import PeriodFactReader, moment_of, status_of
 from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
 from headgate.pipelines.watchdog.schedule_check import CHECKS
+from headgate.pipelines.watchdog.thresholds import DEFAULTS, Thresholds
 from headgate.pipelines.watchdog.verdicts import Verdicts, iso
 
 FAILED_RUNS: Final = "failed-runs"
 SENSOR_TRIGGERS: Final = "sensor-triggers"
-# How long a failure or an arrival is retried while the pipeline is paused, stopped, held or locked.
-PATIENCE_SECONDS: Final = 7 * 86_400.0
 _PAUSED_CHECK_MS: Final = 1_800_000
 # How often a failed run is checked for a repaired job whose event was lost.
 _REPAIR_CHECK_MS: Final = 1_800_000
-_GRACE_MS: Final = round(1000 * GRACE_SECONDS)
 
 # Checks one period, and returns the name of the check that found something.
 FollowupCheck = Callable[[Followup, int], str | None]
@@ -104,8 +101,12 @@ class FailureFacts(Struct, frozen=True, kw_only=True):
     excluded: str | None = None
 
 
-def decide_failure(failure: FailureFacts, since_ms: int, now_ms: int) -> RecoveryDecision:
+def decide_failure(
+    failure: FailureFacts, since_ms: int, now_ms: int, thresholds: Thresholds = DEFAULTS
+) -> RecoveryDecision:
     """Decide whether to start a period again whose run failed."""
+    limits = thresholds.of(failure.pipeline)
+    grace_ms = round(1000 * limits.recovery_grace_seconds)
     log, pipeline = failure.log, failure.pipeline
     is_failed = log is not None and log.status is RunStatus.FAILED and bool(log.attempts)
     if log is None or not is_failed or pipeline is None or pipeline.dry_run or failure.excluded is not None:
@@ -117,16 +118,16 @@ def decide_failure(failure: FailureFacts, since_ms: int, now_ms: int) -> Recover
     if not retry.is_retryable or log.hold is not None:
         return RecoveryDecision(RecoveryStep.DROP)
     if failure.refusal:
-        is_patient = now_ms - since_ms < 1000 * PATIENCE_SECONDS
+        is_patient = now_ms - since_ms < 1000 * limits.patience_seconds
         return (
             RecoveryDecision(RecoveryStep.WAIT, now_ms + _PAUSED_CHECK_MS)
             if is_patient
             else RecoveryDecision(RecoveryStep.DROP)
         )
     ended_ms = log.ended_at_ms if log.ended_at_ms is not None else log.updated_at_ms
-    ready_ms = ended_ms + round(1000 * retry.backoff_seconds) + _GRACE_MS
+    ready_ms = ended_ms + round(1000 * retry.backoff_seconds) + grace_ms
     if failure.is_open or now_ms < ready_ms:
-        return RecoveryDecision(RecoveryStep.WAIT, max(ready_ms, now_ms + _GRACE_MS))
+        return RecoveryDecision(RecoveryStep.WAIT, max(ready_ms, now_ms + grace_ms))
     return RecoveryDecision(RecoveryStep.START)
 
 
@@ -142,7 +143,9 @@ class FailureCheck:
         starter: LifecycleStarter,
         is_open: Callable[[str], bool],
         recovery: JobRecovery,
+        thresholds: Thresholds = DEFAULTS,
     ) -> None:
+        self._thresholds = thresholds
         self._stores = stores
         self._definitions = definitions
         self._events = events
@@ -165,13 +168,13 @@ class FailureCheck:
             refusal=refusal(control, Cause.RECOVERY, now_ms),
             excluded=None if timetable is None else timetable.exclusion_reason(slot.date),
         )
-        decision = decide_failure(failure, followup.since_ms, now_ms)
+        decision = decide_failure(failure, followup.since_ms, now_ms, self._thresholds)
         if log is not None and log.status is RunStatus.FAILED:
             recovered = self._recovery.recover(log.run_id)
             if recovered is Recovery.COMPLETED:
                 self._followups.drop(followup)
                 return FAILED_RUNS
-            is_patient = now_ms - followup.since_ms < 1000 * PATIENCE_SECONDS
+            is_patient = now_ms - followup.since_ms < 1000 * self._thresholds.of(pipeline).patience_seconds
             if decision.step is RecoveryStep.DROP and recovered is Recovery.NOT_REPAIRED and is_patient:
                 # Nothing starts it again, but a repair of its job completes it.
                 self._followups.postpone(followup, now_ms + _REPAIR_CHECK_MS)
@@ -182,14 +185,15 @@ class FailureCheck:
         if decision.step is RecoveryStep.WAIT:
             self._followups.postpone(followup, decision.next_check_ms)
             return None
-        return self._start(followup, log, now_ms)
+        grace_seconds = self._thresholds.of(pipeline).recovery_grace_seconds
+        return self._start(followup, log, now_ms + round(1000 * grace_seconds))
 
-    def _start(self, followup: Followup, log: RunLog, now_ms: int) -> str | None:
+    def _start(self, followup: Followup, log: RunLog, next_check_ms: int) -> str | None:
         done = f"retrigger:{log.run_id}"
         is_new = followup.done != done
         detail = {"run_id": log.run_id, "attempt": log.attempts + 1, "reason": log.reason}
         writes = self._events.writes(EventName.WATCHDOG_RETRIGGER, followup.slot, detail) if is_new else []
-        if not self._followups.postpone(followup, now_ms + _GRACE_MS, done=done, also=writes):
+        if not self._followups.postpone(followup, next_check_ms, done=done, also=writes):
             return None
         is_started = start_once(self._starter, followup.slot, token=log.run_id, arrived_at="")
         current = None if is_new or is_started else self._followups.find(followup.slot, FollowupKind.FAILURE)
@@ -225,8 +229,11 @@ class ArrivalFacts(Struct, frozen=True, kw_only=True):
     excluded: str | None = None
 
 
-def decide_arrival(facts: ArrivalFacts, since_ms: int, now_ms: int) -> RecoveryDecision:
+def decide_arrival(
+    facts: ArrivalFacts, since_ms: int, now_ms: int, thresholds: Thresholds = DEFAULTS
+) -> RecoveryDecision:
     """Decide whether to start a period whose sensor arrived without starting it."""
+    limits = thresholds.of(facts.pipeline)
     log, pipeline = facts.log, facts.pipeline
     is_started = log is not None and (bool(log.attempts) or log.status.is_terminal)
     if is_started or pipeline is None or pipeline.dry_run or facts.excluded is not None or not facts.is_met:
@@ -234,9 +241,9 @@ def decide_arrival(facts: ArrivalFacts, since_ms: int, now_ms: int) -> RecoveryD
     if facts.closes_at is not None and moment_of(now_ms) >= facts.closes_at:
         return RecoveryDecision(RecoveryStep.DROP)
     if facts.is_locked or facts.refusal or (log is not None and log.hold is not None):
-        is_patient = now_ms - since_ms < 1000 * PATIENCE_SECONDS
+        is_patient = now_ms - since_ms < 1000 * limits.patience_seconds
         return (
-            RecoveryDecision(RecoveryStep.WAIT, now_ms + _GRACE_MS)
+            RecoveryDecision(RecoveryStep.WAIT, now_ms + round(1000 * limits.recovery_grace_seconds))
             if is_patient
             else RecoveryDecision(RecoveryStep.DROP)
         )
@@ -254,7 +261,9 @@ class ArrivalCheck:
         events: EventWriter,
         followups: Followups,
         starter: LifecycleStarter,
+        thresholds: Thresholds = DEFAULTS,
     ) -> None:
+        self._thresholds = thresholds
         self._stores = stores
         self._definitions = definitions
         self._sensors = sensors
@@ -264,7 +273,8 @@ class ArrivalCheck:
 
     def check(self, followup: Followup, now_ms: int) -> str | None:
         """Check a period, and return the name of the check if it was started."""
-        decision = decide_arrival(self._read(followup, now_ms), followup.since_ms, now_ms)
+        facts = self._read(followup, now_ms)
+        decision = decide_arrival(facts, followup.since_ms, now_ms, self._thresholds)
         if decision.step is RecoveryStep.DROP:
             self._followups.drop(followup)
             return None
@@ -276,7 +286,8 @@ class ArrivalCheck:
         arrived_at = iso(moment_of(followup.since_ms))
         detail = {"sensor_key": followup.sensor_key, "arrived_at": arrived_at}
         writes = self._events.writes(EventName.TRIGGER_RECOVERED, followup.slot, detail) if is_new else []
-        if not self._followups.postpone(followup, now_ms + _GRACE_MS, done=done, also=writes):
+        next_check_ms = now_ms + round(1000 * self._thresholds.of(facts.pipeline).recovery_grace_seconds)
+        if not self._followups.postpone(followup, next_check_ms, done=done, also=writes):
             return None
         is_started = start_once(
             self._starter, followup.slot, token=f"arrival-{followup.since_ms}", arrived_at=arrived_at

@@ -22,6 +22,7 @@ from headgate.pipelines.watchdog.cursors import HORIZON, Cursor, Cursors, Queued
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationFacts, ExpectationJudgement
 from headgate.pipelines.watchdog.period_facts import PeriodFactReader, status_of
 from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
+from headgate.pipelines.watchdog.thresholds import DEFAULTS, Thresholds
 from headgate.pipelines.watchdog.verdicts import Verdicts, iso
 
 BY: Final = "watchdog"
@@ -51,8 +52,10 @@ class ScheduleCheck:
         facts: PeriodFactReader,
         cursors: Cursors,
         queue: ScheduleQueue,
+        thresholds: Thresholds = DEFAULTS,
     ) -> None:
         self._runs = runs
+        self._thresholds = thresholds
         self._definitions = definitions
         self._verdicts = verdicts
         self._facts = facts
@@ -104,9 +107,14 @@ class ScheduleCheck:
         timetable = self._definitions.timetable(entry.pipeline, entry.ref.schedule_id)
         assert timetable is not None, "the queue has only schedules of the definition"
         cursor = entry.cursor
+        grace_seconds = self._thresholds.of(entry.pipeline).schedule_grace_seconds
         while cursor.judged_through < now and not budget.is_over():
             batch = expectations.due_expectations(
-                timetable, created_at=cursor.since, judged_through=cursor.judged_through, now=now
+                timetable,
+                created_at=cursor.since,
+                judged_through=cursor.judged_through,
+                now=now,
+                grace_seconds=grace_seconds,
             )
             # Judge all even if one fails: the stored verdicts are not repeated.
             outcomes = [self._is_judged(timetable, each, now, tally) for each in batch.due]
@@ -120,7 +128,9 @@ class ScheduleCheck:
             cursor = replace(cursor, judged_through=batch.judged_through)
         if cursor.judged_through < now:
             return _moved(entry, cursor, now)
-        following = expectations.next_at(timetable, created_at=cursor.since, after=cursor.judged_through)
+        following = expectations.next_at(
+            timetable, created_at=cursor.since, after=cursor.judged_through, grace_seconds=grace_seconds
+        )
         return _moved(entry, cursor, min(following, now + HORIZON))
 
     def _is_judged(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: CheckTally) -> bool:

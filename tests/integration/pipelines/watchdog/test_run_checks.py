@@ -23,6 +23,7 @@ from headgate.pipelines.definition.model import (
     SensorTrigger,
     Sla,
     Trait,
+    WatchdogSpec,
 )
 from headgate.pipelines.enums import Cause, ExpectationKind, FailureCategory, JobEvent, RerunReason, RunStatus
 from headgate.pipelines.events.names import EventName
@@ -45,7 +46,6 @@ from tests.pipeline_rig import COMMAND, DATE, pipeline, slot_of, waiting_pipelin
 
 MINUTE_MS = 60_000
 NOW_MS = 1_772_000_000_000
-STUCK_SECONDS = 1_800.0
 STREAM = slot_of()
 RELATIVE = ExpectationKind.RELATIVE_SLA
 POST_RUN = ExpectationKind.POST_RUN_SENSOR
@@ -99,7 +99,7 @@ def a_lock(minutes_ago: float) -> Lock:
 
 def decided(run: Run | None, *, definition: Pipeline | None = None, **more: Any) -> LivenessFinding:
     given: dict[str, Any] = {"log": None if run is None else a_log(run), "lock": None, "is_open": True, **more}
-    return decide_liveness(RunLiveness(run=run, **given), definition or gold(), NOW_MS, STUCK_SECONDS).finding
+    return decide_liveness(RunLiveness(run=run, **given), definition or gold(), NOW_MS).finding
 
 
 LONG = replace(COMMAND, poll_window=Seconds(7_200))
@@ -135,6 +135,15 @@ def test_decide_liveness__status_and_age__is_stuck_only_beyond_what_its_definiti
     run: Run | None, definition: Pipeline | None, finding: LivenessFinding
 ) -> None:
     assert decided(run, definition=definition) is finding
+
+
+def test_decide_liveness__pipeline_with_its_own_threshold__is_stuck_by_that() -> None:
+    patient = gold(watchdog=WatchdogSpec(stuck=Seconds(7_200)))
+    strict = gold(watchdog=WatchdogSpec(stuck=Seconds(60)), readiness=Readiness(interval=Seconds(10)))
+
+    assert decided(a_run(RunStatus.TRIGGERING, 31), definition=patient) is LivenessFinding.FINE
+    assert decided(a_run(RunStatus.TRIGGERING, 121), definition=patient) is LivenessFinding.STUCK
+    assert decided(a_run(RunStatus.TRIGGERING, 2), definition=strict) is LivenessFinding.STUCK
 
 
 def test_decide_liveness__evaluated_a_moment_ago__is_alive_however_old() -> None:
