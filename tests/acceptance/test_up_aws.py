@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ from headgate.clock import SystemClock
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
 from headgate.store.dynamodb.store import DynamoStore
-from tests.acceptance.program import Server, run
+from tests.acceptance.program import Server, run, until, watchdogs_of
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 
 
@@ -95,3 +95,70 @@ def test_aws__large_attribute__spills_into_the_bucket(tmp_path: Path, environ: d
     assert len(item["payload"]) == 500_000
     assert s3.list_objects_v2(Bucket=settings.store.blob_bucket or "")["KeyCount"] == 1
     assert not (tmp_path / ".headgate" / "blobs").exists()
+
+
+def _up(folder: Path, environ: dict[str, str]) -> tuple[int, str]:
+    ended = run("up", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", folder=folder, **environ)
+    return ended.returncode, ended.stderr
+
+
+def _keys_verdict(folder: Path, environ: dict[str, str]) -> str:
+    findings = json.loads(run("doctor", "--json", folder=folder, **environ).stdout)
+    return next(each["verdict"] for each in findings if each["check"] == "keys")
+
+
+def test_aws__keys_lost_or_of_another_machine__no_start_no_new_keys_and_doctor_names_it(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    _create_tables(Settings.load(environ, None, {"home": str(here / ".headgate")}))
+    with Server(here, **environ) as server:
+        assert httpx.post(f"{server.url}/api/v1/datasets", json={"dataset_urn": "urn:dp:a:b:v1"}).is_success
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0, server.stderr
+    keys = here / ".headgate" / "keys.json"
+    saved = keys.read_bytes()
+    keys.unlink()
+
+    for folder in (here, elsewhere):
+        status, said = _up(folder, environ)
+        assert (status, "keys_lost" in said) == (70, True), said
+        assert "headgate key accept-loss" in said
+        assert not (folder / ".headgate" / "keys.json").exists(), "keys were replaced"
+    assert _keys_verdict(here, environ) == "FAIL"
+    keys.write_bytes(saved)
+    keys.chmod(0o600)
+    assert _keys_verdict(here, environ) == "OK"
+    with Server(here, **environ) as server:
+        assert httpx.post(f"{server.url}/api/v1/datasets", json={"dataset_urn": "urn:dp:a:c:v1"}).is_success
+
+
+def test_aws__settings_in_a_file__the_watchdog_process_has_them(
+    tmp_path: Path, environ: dict[str, str], endpoint: str
+) -> None:
+    config, pipelines, home = tmp_path / "other.toml", tmp_path / "pipelines", tmp_path / "home"
+    store = {name.removeprefix("HEADGATE_STORE_").lower(): value for name, value in environ.items() if "STORE" in name}
+    config.write_text("[store]\n" + "".join(f'{name} = "{value}"\n' for name, value in store.items()))
+    pipelines.mkdir()
+    (pipelines / "cmd.yaml").write_text('id: cmd\ntrigger:\n  type: command\n  config: {command: ["true"]}\n')
+    _create_tables(Settings.load(environ, None, {"home": str(home)}))
+    # Only the file names the store; the account stays in the environment.
+    account = {name: value for name, value in environ.items() if name.startswith("AWS")}
+    options = ["--home", str(home), "--config", str(config), "--pipelines", str(pipelines)]
+
+    with Server(tmp_path / "run", *options, **account):
+        until(lambda: any(_is_connected(pid, endpoint) for pid in watchdogs_of(home)), "a watchdog on DynamoDB")
+
+        assert not (home / "headgate.db").exists()
+
+
+def _is_connected(pid: int, endpoint: str) -> bool:
+    """Whether a process has a TCP connection to an endpoint on this machine."""
+    port = int(endpoint.rpartition(":")[2])
+    with suppress(OSError):
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        sockets = {str(each.readlink()) for each in descriptors if each.is_symlink()}
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        return any(row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in sockets for row in rows)
+    return False
