@@ -104,7 +104,7 @@ def _up(folder: Path, environ: dict[str, str]) -> tuple[int, str]:
 
 def _keys_verdict(folder: Path, environ: dict[str, str]) -> str:
     findings = json.loads(run("doctor", "--json", folder=folder, **environ).stdout)
-    return next(each["verdict"] for each in findings if each["check"] == "keys")
+    return str(next(each["verdict"] for each in findings if each["check"] == "keys"))
 
 
 def test_aws__keys_lost_or_of_another_machine__no_start_no_new_keys_and_doctor_names_it(
