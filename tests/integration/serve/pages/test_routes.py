@@ -331,6 +331,19 @@ def test_board__trouble__shows_incidents_newest_first_and_signals_by_tier(site: 
     assert "All healthy" not in said
 
 
+def test_board__a_window_of_days_ago_is_in_breach__since_is_its_detection_as_on_the_dataset_page(site: Site) -> None:
+    site.dataset()
+    site.signal("CRITICAL", minutes=-60 * 24 * 7)
+    site.clock.advance(45)
+    board, dataset = text_of(site.page("/ui")), text_of(site.dataset_page())
+
+    signals = board[board.index("Signals in breach") :]
+    assert "CRITICAL 45 s ago" in signals
+    assert " UTC to " in signals
+    assert "BLOCK since 45 s ago" in dataset
+    assert "45 s ago" in dataset[dataset.index("Last 7 days") :]
+
+
 def test_board__a_signal_that_recovers__is_no_longer_on_it(site: Site) -> None:
     site.dataset()
     site.signal("WARNING", minutes=-5)

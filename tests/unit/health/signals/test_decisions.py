@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headgate.durable.model.records import instant
 from headgate.health.model.datasets import DatasetProfile
@@ -175,6 +176,23 @@ def test_decide__a_refresh__keeps_when_and_from_what_it_changed() -> None:
     signal = after(update(OK, 0), update(CRITICAL, 5), update(CRITICAL, 10))
     assert signal.previous_state is OK
     assert signal.state_changed_at == instant(NOW_MS + 5 * MINUTE_MS)
+
+
+def test_decide__a_late_window__is_detected_when_it_is_stored_and_stays_so_while_it_lasts() -> None:
+    first = decide(None, update(CRITICAL, -10_000), STANDING, NOW_MS).signal
+    again = decide(first, update(CRITICAL, -9_995), STANDING, NOW_MS + 60_000).signal
+    ended = decide(again, update(OK, -9_990), STANDING, NOW_MS + 120_000).signal
+
+    assert first is not None
+    assert again is not None
+    assert ended is not None
+    assert first.state_changed_at < instant(NOW_MS)
+    assert (first.since, again.since, ended.since) == (instant(NOW_MS), instant(NOW_MS), instant(NOW_MS + 120_000))
+
+
+def test_since__a_signal_of_an_earlier_release__is_when_its_state_changed() -> None:
+    stored = replace(after(update(CRITICAL, 5)), detected_at=None)
+    assert stored.since == stored.state_changed_at
 
 
 def test_decide__a_breach__has_begun_with_its_first_window_and_ends_with_ok() -> None:

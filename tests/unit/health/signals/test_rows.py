@@ -48,6 +48,7 @@ PLAIN = [
     with_value(score=1.0, slo_threshold=0.0),
     with_value(score=0.0, slo_threshold=2.0**53 - 1),
     with_value(incident_id="INC-1"),
+    replace(SIGNAL, detected_at="2026-01-15T10:05:01.000Z"),
     with_value(state=SignalState.UNKNOWN, breach_start="2026-01-15T09:00:00.000Z"),
     with_value(evidence_sample=()),
     replace(with_value(state=SignalState.UNKNOWN), ok_until="2026-01-15T09:00:00.000Z"),
