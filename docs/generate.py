@@ -1,4 +1,4 @@
-"""Generates docs/reference from the code: settings, tables, errors, commands, access. Run by `make docs`.
+"""Generates docs/reference from the code: settings, tables, errors, commands, access, triggers. Run by `make docs`.
 
 A test compares the pages with the code.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
@@ -21,12 +21,16 @@ from headgate.auth.roles import MATRIX, Permission, Role, roles_with
 from headgate.auth.rules import Rule
 from headgate.cli.main import load
 from headgate.clock import SystemClock
+from headgate.durable.model import duration
+from headgate.durable.model.duration import Seconds
 from headgate.durable.sdk.app import App
 from headgate.notify import messages as _messages
 from headgate.notify.configuration import CHANNEL_SPECS, NotifyConfig
 from headgate.notify.decisions import EscalationStep
 from headgate.notify.routes import Route
+from headgate.pipelines.authoring.json_schema import DESCRIPTIONS as PIPELINE_FIELDS
 from headgate.pipelines.definition import problems as _problems
+from headgate.pipelines.definition.model import TriggerSpec
 from headgate.serve.components import open_components
 from headgate.serve.graphql.schema import RULES
 from headgate.serve.http.audited_operations import Unaudited
@@ -43,6 +47,8 @@ from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Table
 from headgate.telemetry import Tracing
+from headgate.triggers.field_descriptions import DESCRIPTIONS as FIELD_DESCRIPTIONS
+from headgate.triggers.kinds import BUILT_IN
 
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py; run `make docs` after changing the code. -->\n"
@@ -362,6 +368,106 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+_TRIGGERS = """\
+Every kind of trigger with every field of its `config`. `headgate pipeline schema` prints the same as a JSON Schema for
+editors, with the kinds of installed packages; `headgate validate` refuses a config that does not fit it.
+
+Texts may contain `${date}`, `${date_compact}`, `${day_compact}`, `${year}`, `${week}`, `${month}`, `${day}`, `${hour}`,
+`${minute}`, `${schedule}`, `${pipeline}`, `${run_id}`, `${attempt}`; of a job that calls back, `${callback_url}` and
+`${callback_token}`. `$${` stands for `${`. Fields that may hold secrets also take `${env:HG_SECRET_NAME}` and
+`${file:NAME}`, a file below `HOME/secrets`. Relative paths are below the project folder. A duration is a number of
+seconds or a text such as `90s`, `5m` or `1h30m`.
+
+Beside `type` and `config`, every trigger has these fields:
+"""
+
+
+def triggers_page() -> str:
+    lines = ["# Triggers", "", NOTE, _TRIGGERS]
+    own = [field for field in _fields(TriggerSpec) if field.name not in ("type", "config")]
+    lines += _fields_table(own, "TriggerSpec", PIPELINE_FIELDS)
+    for name, kind in BUILT_IN.items():
+        secrets = ", ".join(f"`{field}`" for field in sorted(kind.secret_fields))
+        notes = [
+            *(["Only definitions of the project folder may use it."] if kind.is_local else []),
+            *([f"May hold secrets: {secrets}."] if secrets else []),
+        ]
+        lines += [f"## {name}", "", " ".join([_summary(kind.config_type), *notes]), ""]
+        lines += _fields_table(_fields(kind.config_type), name, FIELD_DESCRIPTIONS)
+        for nested in _nested(kind.config_type):
+            field = next(field for field, cls in nested.items())
+            cls = nested[field]
+            lines += [f"### {name}: {field}", "", _summary(cls), ""]
+            lines += _fields_table(_fields(cls), cls.__name__, FIELD_DESCRIPTIONS)
+    return "\n".join(lines)
+
+
+def _summary(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+
+
+def _fields(cls: type) -> list[Any]:
+    info = msgspec.inspect.type_info(cls)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return list(info.fields)
+
+
+def _nested(cls: type) -> list[dict[str, type]]:
+    """Return the fields that hold a struct."""
+    found = []
+    for field in _fields(cls):
+        kinds = getattr(field.type, "types", (field.type,))
+        found += [{field.encode_name: kind.cls} for kind in kinds if isinstance(kind, msgspec.inspect.StructType)]
+    return found
+
+
+def _fields_table(fields: Iterable[Any], owner: str, described: Mapping[str, str]) -> Iterator[str]:
+    yield from ("| Field | Value | Default | For |", "|---|---|---|---|")
+    for field in fields:
+        default = "required" if field.required else _code(_default_text(field))
+        about = described[f"{owner}.{field.name}"]
+        yield f"| `{field.encode_name}` | {_cell(_type_text(field.type))} | {default} | {_cell(about)} |"
+    yield ""
+
+
+def _default_text(field: Any) -> str:  # noqa: ANN401 - a field of msgspec's
+    default = field.default
+    if isinstance(default, Seconds):
+        return duration.text(float(default))
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default))
+    return str(default) if isinstance(default, str | int | float) else ""
+
+
+_TYPE_TEXTS = {
+    msgspec.inspect.StrType: "text",
+    msgspec.inspect.IntType: "whole number",
+    msgspec.inspect.FloatType: "number",
+    msgspec.inspect.BoolType: "true or false",
+    msgspec.inspect.CustomType: "duration",
+    msgspec.inspect.AnyType: "any",
+    msgspec.inspect.StructType: "mapping, below",
+}
+
+
+def _type_text(kind: Any) -> str:  # noqa: ANN401 - a type of msgspec's
+    match kind:
+        case msgspec.inspect.UnionType():
+            members = [each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)]
+            return " or ".join(_type_text(each) for each in members)
+        case msgspec.inspect.LiteralType():
+            return ", ".join(f"`{value}`" for value in kind.values)
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            return f"list of {_type_text(kind.item_type)}"
+        case msgspec.inspect.TupleType():
+            return f"list of {len(kind.item_types)}: {', '.join(_type_text(each) for each in kind.item_types)}"
+        case msgspec.inspect.DictType():
+            return f"mapping to {_type_text(kind.value_type)}"
+    return _TYPE_TEXTS[type(kind)]
+
+
 PAGES = {
     "settings.md": settings_page,
     "alerts.md": alerts_page,
@@ -370,6 +476,7 @@ PAGES = {
     "commands.md": commands_page,
     "access.md": access_page,
     "metrics.md": metrics_page,
+    "triggers.md": triggers_page,
 }
 
 

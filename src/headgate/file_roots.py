@@ -31,6 +31,13 @@ class FileRoots(Struct, frozen=True):
 
     roots: tuple[str, ...]
     denied: tuple[str, ...] = ()
+    # The project folder, which relative paths mean; empty if there is none.
+    project: str = ""
+
+    def absolute(self, given: str) -> Path:
+        """Return a path, a relative one below the project folder. Without a project it stays relative."""
+        base = self.project or (self.roots[0] if self.roots else "")
+        return Path(base, given)
 
     def open(self, path: Path) -> BinaryIO:
         """Open a file for reading. Raises `NotFoundError` unless it is a file below a root, and `OSError`.
@@ -79,9 +86,11 @@ class FileRoots(Struct, frozen=True):
                     raise NotFoundError(f"input {path}: it is a hard link to a file of Headgate's own")
 
 
-def file_roots(roots: Iterable[str | Path], denied: Iterable[str | Path] = ()) -> FileRoots:
-    """Return roots with every link in them resolved."""
-    return FileRoots(_resolved(roots), _resolved(denied))
+def file_roots(
+    roots: Iterable[str | Path], denied: Iterable[str | Path] = (), *, project: Path | None = None
+) -> FileRoots:
+    """Return roots with every link in them resolved. Relative paths mean the `project` folder."""
+    return FileRoots(_resolved(roots), _resolved(denied), "" if project is None else os.path.realpath(project))
 
 
 def usable_project(configured: Path | None) -> Path | None:

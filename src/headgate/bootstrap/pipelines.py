@@ -19,6 +19,7 @@ from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError
 from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
+from headgate.file_roots import usable_project
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.notify.acknowledgements import InboundAcks
@@ -254,6 +255,7 @@ def _open_triggers(settings: Settings, service: AppService, clock: Clock, enviro
         aws=_aws(settings),
         client=service.client,
         fanouts=service.fanouts,
+        project=usable_project(settings.project),
     )
 
 

@@ -241,7 +241,8 @@ def allowed_files(settings: Settings) -> FileRoots:
     project = usable_project(settings.project)
     roots: Sequence[str | Path] = settings.files.roots or ([] if project is None else [project])
     secrets = [settings.tls.key, settings.region.authority_home, *map(Path, settings.forward.headers.values())]
-    return file_roots(roots, [settings.home, *(path for path in secrets if path is not None)])
+    denied = [settings.home, *(path for path in secrets if path is not None)]
+    return file_roots(roots, denied, project=project)
 
 
 def with_app_folder(settings: Settings, reference: str) -> Settings:

@@ -15,7 +15,7 @@ from headgate.triggers.aws.emr_serverless import EmrServerlessKind
 from headgate.triggers.aws.glue import GlueKind
 from headgate.triggers.aws.lambda_function import LambdaKind
 from headgate.triggers.aws.step_function import StepFunctionKind
-from headgate.triggers.config import read
+from headgate.triggers.config import ConfigError, check_fields, read
 from headgate.triggers.http.airflow import AirflowKind
 from headgate.triggers.http.databricks import DatabricksKind
 from headgate.triggers.http.request import HttpKind
@@ -66,11 +66,12 @@ def check_config(
 
     `date_example` is a date of the pipeline's period; with it, date parts that such dates lack are refused.
     """
+    check_fields(kind.name, kind.config_type, config)
     read(kind.name, kind.config_type, config)
     try:
         templates.check(config, kind.secret_fields, secrets, date_example=date_example, late=late_names(kind))
-    except DefinitionError as exc:
-        raise DefinitionError(f"trigger {kind.name}: {exc}") from exc
+    except templates.TemplateError as exc:
+        raise ConfigError(kind.name, [exc.problem]) from exc
 
 
 def late_names(kind: object) -> frozenset[str]:

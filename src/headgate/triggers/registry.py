@@ -47,15 +47,20 @@ from headgate.triggers.local.command import CommandKind
 from headgate.triggers.local.fanout import FanoutKind
 from headgate.triggers.local.workflow import WorkflowKind
 from headgate.triggers.plugins import TriggerTools, open_triggers
+from headgate.triggers.project_paths import with_project_paths
 from headgate.triggers.secret_sources import SecretSources
 
 
 class TriggerKinds:
     """All kinds of triggers by name; implements `contract.Trigger`. Safe to use from many threads."""
 
-    def __init__(self, kinds: Iterable[TriggerKind[Any]], secrets: SecretSources) -> None:
+    def __init__(
+        self, kinds: Iterable[TriggerKind[Any]], secrets: SecretSources, *, project: Path | None = None
+    ) -> None:
+        """`project` is the folder that relative paths mean; None: there is none."""
         self._kinds = {kind.name: kind for kind in kinds}
         self._secrets = secrets
+        self._project = project
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,6 +146,8 @@ class TriggerKinds:
         except DefinitionError as exc:
             raise TriggerFailedError(f"run {order.key}: {exc}", FailureCategory.PERMANENT) from exc
         try:
+            if self._project is not None:
+                filled = with_project_paths(kind.name, filled, self._project)
             config = read(kind.name, kind.config_type, filled)
         except DefinitionError as exc:
             # Not chained: the cause may quote a secret.
@@ -149,7 +156,7 @@ class TriggerKinds:
         return Job(order, config, secrets)
 
 
-def trigger_kinds(
+def trigger_kinds(  # noqa: PLR0913 - what the kinds need is joined here
     *,
     clock: Clock,
     environ: Mapping[str, str],
@@ -160,8 +167,12 @@ def trigger_kinds(
     client: Client | None = None,
     fanouts: FanoutService | None = None,
     outbound: TriggerHttpClient | None = None,
+    project: Path | None = None,
 ) -> TriggerKinds:
-    """Return all kinds of triggers. Without `client` or `fanouts`, there are no workflow or fan-out triggers."""
+    """Return all kinds of triggers. Without `client` or `fanouts`, there are no workflow or fan-out triggers.
+
+    Relative paths in their configs mean the `project` folder.
+    """
     requests = outbound if outbound is not None else open_outbound(clock, destinations)
     kinds: list[TriggerKind[Any]] = [
         CommandKind(clock, commands_folder, environ),
@@ -179,7 +190,7 @@ def trigger_kinds(
     if fanouts is not None:
         kinds.append(FanoutKind(fanouts))
     kinds += open_triggers(TriggerTools(clock, requests), reserved=[kind.name for kind in kinds])
-    return TriggerKinds(kinds, secrets)
+    return TriggerKinds(kinds, secrets, project=project)
 
 
 def open_outbound(

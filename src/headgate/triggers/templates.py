@@ -6,11 +6,13 @@ period does not have, are refused when the definition is loaded.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from headgate.errors import DefinitionError
+from headgate.triggers.config import FieldProblem
 from headgate.triggers.contract import FailureCategory, TriggerFailedError, TriggerOrder
 from headgate.triggers.secret_sources import ENV, FILE, SecretSources
 
@@ -70,7 +72,7 @@ def check(
     lacking = set() if date_example is None else set(DATE_NAMES) - date_values(date_example).keys()
     for field, text in _texts(config, ""):
         if _OPEN.search(text):
-            raise DefinitionError(f"{field}: ${{ is not closed; write ${{date}}, or $${{ for the characters themselves")
+            raise _problem(field, "${ is not closed", allowed="write ${date}, or $${ for the characters themselves")
         for escape, name in _REFERENCE.findall(text):
             if not escape and name not in late:
                 _check_name(field, name, secret_fields, secrets, lacking)
@@ -83,18 +85,36 @@ def _check_name(
     if colon and source in _SECRET:
         if field.split(".")[0].split("[")[0] not in secret_fields:
             allowed = ", ".join(sorted(secret_fields)) or "none"
-            raise DefinitionError(f"{field}: no secrets here; of this kind, fields that may have them: {allowed}")
+            raise _problem(field, "no secrets here", allowed=f"of this kind, fields that may have them: {allowed}")
         try:
             secrets.check(source, reference)
         except DefinitionError as exc:
-            raise DefinitionError(f"{field}: {exc}") from exc
+            raise _problem(field, str(exc)) from exc
     elif name not in NAMES:
-        raise DefinitionError(
-            f"{field}: there is no ${{{name}}}; use one of {', '.join(f'${{{known}}}' for known in NAMES)}, "
-            "${env:NAME} or ${file:NAME}"
+        known = ", ".join(f"${{{known}}}" for known in NAMES)
+        near = difflib.get_close_matches(name, NAMES, 1)
+        raise _problem(
+            field,
+            f"there is no ${{{name}}}",
+            allowed=f"use one of {known}, ${{env:NAME}} or ${{file:NAME}}",
+            suggestion=f"${{{near[0]}}}" if near else "",
         )
     elif name in lacking:
-        raise DefinitionError(f"{field}: dates of this pipeline's period have no {name}, so ${{{name}}} has no value")
+        raise _problem(field, f"dates of this pipeline's period have no {name}, so ${{{name}}} has no value")
+
+
+class TemplateError(DefinitionError):
+    """A template can never be filled in."""
+
+    def __init__(self, problem: FieldProblem) -> None:
+        super().__init__(problem.text())
+        self.problem = problem
+
+
+def _problem(field: str, fact: str, *, allowed: str = "", suggestion: str = "") -> TemplateError:
+    steps = re.findall(r"[^.\[\]]+", field)
+    path = tuple(int(step) if step.isdigit() else step for step in steps)
+    return TemplateError(FieldProblem(path=path, fact=fact, allowed=allowed, suggestion=suggestion))
 
 
 def render(

@@ -60,6 +60,7 @@ def kinds(
     fanouts: FanoutService | None = None,
     pauses: list[float] | None = None,
     resolve: Callable[[str, int], list[str]] | None = None,
+    project: Path | None = None,
 ) -> TriggerKinds:
     """Every kind, on this machine. What is paused for is noted and takes no time."""
     clock = SystemClock()
@@ -77,6 +78,7 @@ def kinds(
         aws=aws if aws is not None else AwsClients(region="us-east-1"),
         client=client,
         fanouts=fanouts,
+        project=project,
         outbound=TriggerHttpClient(clock, destinations, pause=noted.append, draw=lambda: 0.5, **options),
     )
 

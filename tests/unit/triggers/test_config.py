@@ -28,7 +28,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "lambda": {"function": "load", "invocation": "Event"},
 }
 SAID = [
-    ("command", {}, "missing required field `command`; the fields are command, folder,"),
+    ("command", {}, "command: it is missing; the fields are command, folder,"),
     ("command", {"command": "a 'b"}, "No closing quotation"),
     ("command", {"command": []}, "there is none"),
     ("command", {"command": "x", "timeout": "soon"}, "timeout"),
@@ -47,7 +47,7 @@ SAID = [
     ("databricks", {"url": "https://x", "tasks": [{}], "notebook_params": {}}, "not allowed with tasks"),
     ("glue", {"job_name": "x", "arguments": {"day": "1"}}, "names begin with --"),
     ("emr-serverless", {"application_id": "a", "execution_role_arn": "r", "job_driver": {}}, "sparkSubmit, hive"),
-    ("emr-serverless", {"application_id": "a", "execution_role_arn": "r"}, "missing required field `job_driver`"),
+    ("emr-serverless", {"application_id": "a", "execution_role_arn": "r"}, "job_driver: it is missing"),
     # bug 80: nothing that stands for many things.
     ("step-function", {"state_machine_arn": "arn:aws:states:*:*:stateMachine:*"}, "without '\\*'"),
     ("lambda", {"function": "arn:aws:lambda:eu-west-1:123456789012:function:*"}, "without '\\*'"),

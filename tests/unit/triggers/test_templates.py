@@ -64,7 +64,7 @@ def test_render__part_that_the_date_lacks__is_refused_and_not_left_empty() -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("${dat}", r"body\.a\[0\]: there is no \$\{dat\}; use one of \$\{date\}, "),
+        ("${dat}", r"body\.a\[0\]: there is no \$\{dat\}; did you mean '\$\{date\}'\? use one of \$\{date\}, "),
         ("${DATE}", "there is no"),
         ("${}", "there is no"),
         ("${date", "is not closed"),

@@ -25,7 +25,8 @@ INVALID_EXIT_CODE: Final = 2
 PIPELINES: Final = "pipelines"
 ARCHETYPES: Final = "archetypes"
 NOTIFY_FILE: Final = "notify.toml"
-_SETTINGS_FILES: Final = ("headgate.toml", NOTIFY_FILE)
+SETTINGS_FILE: Final = "headgate.toml"
+_SETTINGS_FILES: Final = (SETTINGS_FILE, NOTIFY_FILE)
 Paths = Annotated[
     list[str],
     typer.Argument(metavar="FILE|FOLDER…", help="Definitions in YAML or JSON; folders are read recursively."),
@@ -212,10 +213,27 @@ def _with_full_paths(loaded: Loaded, folder: Path) -> Loaded:
 
 
 def _known(folder: Path, archetypes: Path | None, pools: Mapping[str, int] | None) -> Known:
+    from functools import partial
+
     from headgate.cli.pipelines.trigger_checks import check_trigger
     from headgate.pipelines.authoring.loader import Known
+    from headgate.triggers.project_paths import missing_files
 
-    return Known(archetypes=_archetypes(folder, archetypes), check_trigger=check_trigger, pools=pools)
+    return Known(
+        archetypes=_archetypes(folder, archetypes),
+        check_trigger=check_trigger,
+        missing_files=partial(missing_files, project=_project(folder)),
+        pools=pools,
+    )
+
+
+def _project(folder: Path) -> Path:
+    """Return the project of a folder of definitions: where headgate.toml is, or the parent of 'pipelines'."""
+    resolved = folder.resolve()
+    for each in (resolved, *resolved.parents):
+        if (each / SETTINGS_FILE).is_file():
+            return each
+    return resolved.parent if resolved.name == PIPELINES else resolved
 
 
 def _archetypes(folder: Path, option: Path | None) -> dict[str, Archetype] | None:

@@ -227,15 +227,12 @@ def _show_control(api: Api, control: dict[str, Any]) -> None:
 
 @app.command("schema")
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype]", help="SchemaKind of file.")] = "pipeline",
+    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype]", help="Kind of file.")] = "pipeline",
 ) -> None:
     """Print the JSON Schema of definitions, for editors. No server is needed."""
-    import msgspec
-
     from headgate.errors import UserError
-    from headgate.pipelines.authoring.json_schema import SchemaKind, json_schema
+    from headgate.pipelines.authoring.json_schema import SchemaKind, schema_text
 
     if kind not in list(SchemaKind):
         raise UserError(f"schema {kind!r}: unknown; use one of {', '.join(SchemaKind)}")
-    encoded = msgspec.json.encode(json_schema(SchemaKind(kind)))
-    typer.echo(msgspec.json.format(encoded, indent=2).decode())
+    typer.echo(schema_text(SchemaKind(kind)), nl=False)

@@ -14,6 +14,7 @@ from msgspec.inspect import Field, StructType, Type
 
 from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds
+from headgate.errors import SettingsError
 from headgate.pipelines.authoring.archetypes import RULES, Archetype
 from headgate.pipelines.authoring.rule_checks import FORMS
 from headgate.pipelines.authoring.validation import ID, MODES, TRAIT_RULES, trigger_types
@@ -22,6 +23,8 @@ from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.typed_decoder import name_in_files
 from headgate.pipelines.rules.operators import CHECKS
 from headgate.pipelines.schedule.related_periods import CHOICES
+from headgate.triggers.field_descriptions import DESCRIPTIONS as FIELD_DESCRIPTIONS
+from headgate.triggers.kinds import kind_named
 
 DESCRIPTIONS: Final[dict[str, str]] = {
     "Pipeline.id": "The id of the pipeline in rows, URLs and commands.",
@@ -159,6 +162,8 @@ def json_schema(kind: SchemaKind = SchemaKind.PIPELINE) -> Schema:
     root = made.schema(msgspec.inspect.type_info(_STRUCTS[kind]))
     if "Rule" in made.parts:
         made.parts["Rule"]["oneOf"] = [{"required": [name_in_files(form)]} for form in FORMS]
+    if "TriggerSpec" in made.parts:
+        made.parts["TriggerSpec"]["allOf"] = [made.config_of(name) for name in trigger_types()]
     return {
         "$schema": DIALECT,
         "$id": f"urn:headgate:schema:{kind.value}",
@@ -166,6 +171,11 @@ def json_schema(kind: SchemaKind = SchemaKind.PIPELINE) -> Schema:
         **root,
         "$defs": made.parts,
     }
+
+
+def schema_text(kind: SchemaKind) -> str:
+    """Return the schema of a file type as the text of a JSON file."""
+    return msgspec.json.format(msgspec.json.encode(json_schema(kind)), indent=2).decode() + "\n"
 
 
 class _SchemaBuilder:
@@ -181,18 +191,49 @@ class _SchemaBuilder:
                 return self._struct(kind)
             case msgspec.inspect.EnumType():
                 return {"enum": [str(member.value) for member in kind.cls]}
-            case msgspec.inspect.VarTupleType():
+            case msgspec.inspect.LiteralType():
+                return {"enum": list(kind.values)}
+            case msgspec.inspect.CustomType():
+                return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION}]}
+        if type(kind) in _SCALARS:
+            return {"type": _SCALARS[type(kind)]}
+        return self._composed(kind)
+
+    def _composed(self, kind: Type) -> Schema:
+        """Return the schema of a type that is made of others; any other type may hold any value."""
+        match kind:
+            case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType():
                 return {"type": "array", "items": self.schema(kind.item_type)}
+            case msgspec.inspect.TupleType():
+                items, count = [self.schema(each) for each in kind.item_types], len(kind.item_types)
+                return {"type": "array", "prefixItems": items, "minItems": count, "maxItems": count}
             case msgspec.inspect.DictType():
                 return {"type": "object", "additionalProperties": self.schema(kind.value_type)}
             case msgspec.inspect.UnionType():
-                return self.schema(next(each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)))
-            case msgspec.inspect.CustomType():
-                return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION}]}
-        return {"type": _SCALARS[type(kind)]} if type(kind) in _SCALARS else {}
+                members = [self.schema(each) for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)]
+                return members[0] if len(members) == 1 else {"anyOf": members}
+            case msgspec.inspect.Metadata():
+                return {**self.schema(kind.type), **(kind.extra_json_schema or {})}
+        return {}
 
-    def _struct(self, kind: StructType) -> Schema:
-        name = kind.cls.__name__
+    def config_of(self, name: str) -> Schema:
+        """Return the condition that gives the config of one type of trigger its schema."""
+        when: Schema = {"properties": {"type": {"const": name}}, "required": ["type"]}
+        try:
+            config_type = kind_named(name).config_type
+            info = msgspec.inspect.type_info(config_type)
+        except (SettingsError, TypeError):
+            # A plug-in that is broken, or whose config is no struct: the loader says so.
+            return {"if": when, "then": {}}
+        if not isinstance(info, StructType):
+            return {"if": when, "then": {}}
+        then: Schema = {"properties": {"config": self._struct(info, name)}}
+        if any(field.required for field in info.fields):
+            then["required"] = ["config"]
+        return {"if": when, "then": then}
+
+    def _struct(self, kind: StructType, name: str = "") -> Schema:
+        name = name or kind.cls.__name__
         reference: Schema = {"$ref": f"#/$defs/{name}"}
         if name not in self.parts:
             # Registered before its fields: rules are recursive.
@@ -216,8 +257,9 @@ class _SchemaBuilder:
         if key in _DAYS:
             schema["items"]["pattern"] = _DAY
         texts: Schema = {}
-        if f"{owner}.{field.name}" in DESCRIPTIONS:
-            texts["description"] = DESCRIPTIONS[f"{owner}.{field.name}"]
+        described = DESCRIPTIONS.get(f"{owner}.{field.name}") or FIELD_DESCRIPTIONS.get(f"{owner}.{field.name}")
+        if described:
+            texts["description"] = described
         if field.required:
             return {**schema, **texts}
         if isinstance(field.default, str | int | float | bool) and field.default != "":

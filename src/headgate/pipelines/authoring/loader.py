@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.authoring.archetypes import SUFFIXES, Archetype, fill_in, shipped_archetypes
 from headgate.pipelines.authoring.formats.detect import converted
-from headgate.pipelines.authoring.validation import DefinitionChecks, TraitCheck, TriggerCheck
+from headgate.pipelines.authoring.validation import DefinitionChecks, MissingFiles, TraitCheck, TriggerCheck
 from headgate.pipelines.definition.model import POLL_WINDOW_SECONDS, Pipeline
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of, nearest
 from headgate.pipelines.definition.source_map import Node, Unreadable, documents
@@ -36,6 +36,8 @@ class Known(Struct, frozen=True, kw_only=True):
     calendars: Calendars | None = None
     # `TriggerKinds.check` of the registry of triggers.
     check_trigger: TriggerCheck | None = None
+    # Finds the files of a trigger that do not exist, for warnings.
+    missing_files: MissingFiles | None = None
     # `Evaluators.check` of the evaluators.
     check_trait: TraitCheck | None = None
     # Whether the definitions are in use already: checks newer than them are warnings.
@@ -170,6 +172,7 @@ def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | No
             archetypes=archetypes,
             calendars=known.calendars,
             check_trigger=known.check_trigger,
+            missing_files=known.missing_files,
             check_trait=known.check_trait,
             is_stored=known.is_stored,
             pools=known.pools,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headgate.errors import AlreadyExistsError, InvalidIdError, StoreIOError
+from headgate.pipelines.authoring.json_schema import SchemaKind, schema_text
 from headgate.pipelines.authoring.validation import ID
 
 _WORD: Final = re.compile(r"[^a-z0-9]+")
@@ -21,6 +22,7 @@ grpc = "127.0.0.1:8401"
 """
 
 _PIPELINE: Final = """\
+# yaml-language-server: $schema=../schemas/pipeline.json
 # The pipeline {name}-daily: every morning, as soon as its source is there, it runs the workflow `refresh` of app.py.
 #   headgate validate     says what is wrong with this file, by line
 #   headgate why {name}-daily      says why it has or has not run today
@@ -60,6 +62,7 @@ sla:
 """
 
 _ARCHETYPE: Final = """\
+# yaml-language-server: $schema=../schemas/archetype.json
 # A kind of pipeline of your own. One that says `archetype: {name}-load` has these traits, and may change what they say.
 name: {name}-load
 description: Loads data for {name}.
@@ -125,6 +128,8 @@ def project_files(name: str) -> dict[str, str]:
         "headgate.toml": _SETTINGS,
         f"pipelines/{name}-daily.yaml": _PIPELINE.format(name=name),
         f"archetypes/{name}-load.yaml": _ARCHETYPE.format(name=name),
+        # For editors. `headgate pipeline schema` prints them again after an upgrade.
+        **{f"schemas/{kind.value}.json": schema_text(kind) for kind in SchemaKind},
         "app.py": _APP.format(name=name),
         ".gitignore": _IGNORED,
     }

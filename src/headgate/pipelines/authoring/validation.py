@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from headgate.durable.model.duration import Seconds
@@ -16,6 +16,7 @@ from headgate.pipelines.definition.problems import nearest, one_of, shown
 from headgate.pipelines.definition.typed_decoder import DecodeReport, Path
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.dependencies import upstreams_of
+from headgate.triggers.config import ConfigError, FieldProblem
 from headgate.triggers.plugins import registered_types
 from headgate.triggers.templates import CALLBACK_NAMES
 
@@ -59,6 +60,8 @@ class TriggerCheck(Protocol):
         """Raise `DefinitionError` if it cannot, naming the field and the allowed values."""
 
 
+# Returns a problem for each file that a trigger's config names and that does not exist.
+MissingFiles = Callable[[str, dict[str, Any]], Sequence[FieldProblem]]
 # Checks whether a trait can be evaluated; see `Evaluators.check`.
 TraitCheck = Callable[[Trait], None]
 
@@ -74,6 +77,7 @@ class DefinitionChecks:
         archetypes: Collection[str] | None = None,
         calendars: Calendars | None = None,
         check_trigger: TriggerCheck | None = None,
+        missing_files: MissingFiles | None = None,
         check_trait: TraitCheck | None = None,
         is_stored: bool = False,
         pools: Mapping[str, int] | None = None,
@@ -85,6 +89,7 @@ class DefinitionChecks:
         self._archetypes = archetypes
         self._calendars = calendars
         self._check_trigger_config = check_trigger
+        self._missing_files = missing_files
         self._check_evaluator_of = check_trait
         self._pools = pools
 
@@ -209,6 +214,10 @@ class DefinitionChecks:
             try:
                 example = _DATE_EXAMPLES[pipeline.period]
                 self._check_trigger_config(trigger.type, trigger.config, date_example=example)
+                if self._missing_files is not None:
+                    self._report_config(trigger, self._missing_files(trigger.type, trigger.config), warning=True)
+            except ConfigError as exc:
+                self._report_config(trigger, exc.problems)
             except UserError as exc:
                 fact = str(exc).removeprefix(f"trigger {trigger.type}: ")
                 where: Path = ("trigger", "config") if trigger.config else ("trigger",)
@@ -242,13 +251,26 @@ class DefinitionChecks:
             fact = f"pool {pipeline.pool} has {size} slots, and a run would need {pipeline.slots}"
             report(("slots",), fact, allowed=f"use 1 to {size}", involved=(("pool",),))
 
+    def _report_config(self, trigger: TriggerSpec, problems: Sequence[FieldProblem], *, warning: bool = False) -> None:
+        base: Path = ("trigger", "config") if trigger.config else ("trigger",)
+        for each in problems:
+            self._reading.report(
+                (*base, *each.path),
+                each.fact,
+                allowed=each.allowed,
+                suggestion=each.suggestion,
+                warning=warning,
+                involved=(("trigger", "type"),),
+            )
+
     def _check_callback(self, trigger: TriggerSpec) -> None:
         report, path = self._reading.report, ("trigger", "callback")
         uses = any(f"${{{name}}}" in str(trigger.config) for name in CALLBACK_NAMES)
         if trigger.callback and not uses and trigger.type in TRIGGER_TYPES and trigger.type not in _CALLING_BACK:
             fact = f"a trigger of type {trigger.type} sends no callback URL by itself"
             allowed = "use ${callback_url} and ${callback_token} in its config, or leave it out"
-            report(path, fact, allowed=allowed, involved=(("trigger", "type"), ("trigger", "config")))
+            involved: tuple[Path, ...] = (("trigger", "type"), ("trigger", "config"))
+            report(path, fact, allowed=allowed, involved=involved, warning=self._is_stored)
         if uses and not trigger.callback:
             fact = "${callback_url} or ${callback_token} is used, and the job does not call back"
             report(("trigger", "config"), fact, allowed="set trigger.callback: true", involved=(path,))

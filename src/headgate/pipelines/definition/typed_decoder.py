@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
@@ -175,8 +176,21 @@ def _value(node: Node, kind: Type, path: Path, reading: DecodeReport) -> Any:  #
         case msgspec.inspect.CustomType():
             return _seconds(node, path, reading)
         case msgspec.inspect.AnyType():
+            _note_below(node, path, reading)
             return node.plain()
     return _scalar(node, kind, path, reading)
+
+
+def _note_below(node: Node, path: Path, reading: DecodeReport) -> None:
+    """Record the nodes of a free-form value, so that a later check of it names the line."""
+    children: Iterable[tuple[str | int, Node]] = ()
+    if isinstance(node.value, dict):
+        children = node.value.items()
+    elif isinstance(node.value, list):
+        children = enumerate(node.value)
+    for key, child in children:
+        reading.note((*path, key), child)
+        _note_below(child, (*path, key), reading)
 
 
 def _member(kind: msgspec.inspect.UnionType) -> Type:

@@ -161,9 +161,8 @@ def _database(given: str) -> str:
 def _allowed(given: str, files: FileRoots | None) -> Path:
     """Return a resolved path, so that no link leads out of the allowed folders."""
     # A relative path is one of the project, wherever the process was started.
-    base = files.roots[0] if files is not None and files.roots else ""
     try:
-        path = Path(base, given).resolve()
+        path = (Path(given) if files is None else files.absolute(given)).resolve()
     except (ValueError, OSError, RuntimeError) as exc:
         raise DefinitionError(f"config: {given[:80]!r} is not a path: {exc}") from exc
     if files is not None and not files.contains(str(path)):

@@ -130,7 +130,9 @@ def _source(config: FanoutConfig, files: FileRoots | None) -> Source:
     assert config.lines is not None, "one of them is given"
     path = Path(config.lines)
     if not path.is_absolute():
-        raise DefinitionError(f"lines {config.lines[:120]!r}: give the whole path; workers may run in other folders")
+        raise DefinitionError(
+            f"lines {config.lines[:120]!r}: there is no project folder; set project, or give the whole path"
+        )
     return LinesSource(path, files)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from headgate.pipelines.authoring.archetypes import shipped_archetypes
 from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, SchemaKind, json_schema
 from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.authoring.scaffold import project_files
+from headgate.pipelines.authoring.validation import TRIGGER_TYPES
 from headgate.pipelines.definition import model as definition
 from headgate.pipelines.definition.bounds import BOUNDS
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.serialization import plain
 from headgate.pipelines.definition.source_map import documents
+from headgate.triggers.kinds import BUILT_IN
 from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
-from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors
+from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors, real_triggers
+from tests.unit.triggers.test_config import GOOD
 
 
 def _validator(kind: SchemaKind = SchemaKind.PIPELINE) -> jsonschema.Draft202012Validator:
@@ -146,3 +150,44 @@ def test_json_schema__numbers__have_the_bounds_that_loading_has() -> None:
     for (struct, name), bounds in BOUNDS.items():
         text = msgspec.json.encode(parts[struct.__name__]["properties"][name]).decode()
         assert '"maximum"' in text, (struct, name, bounds)
+
+
+def _with_trigger(trigger: dict[str, object]) -> dict[str, object]:
+    return {"id": "orders", "trigger": trigger}
+
+
+@pytest.mark.parametrize("type", GOOD)
+def test_json_schema__config_that_its_trigger_takes__is_valid(type: str) -> None:
+    _validator().validate(_with_trigger({"type": type, "config": GOOD[type]}))
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        {"type": "fan-out", "config": {"handlr": "a:b", "items": []}},
+        {"type": "fan-out", "config": {"handler": "a:b", "range": [1]}},
+        {"type": "fan-out", "config": {"handler": "a:b", "policy": {"concurency": 2}}},
+        {"type": "http", "config": {"url": "https://x", "method": "FETCH"}},
+        {"type": "http", "config": {"url": "https://x", "status": {"pth": "$.x"}}},
+        {"type": "http"},
+        {"type": "glue", "config": {"job": "x"}},
+        {"type": "command", "config": {"command": 1}},
+    ],
+)
+def test_json_schema__config_that_its_trigger_refuses__is_not_valid(trigger: dict[str, object], tmp_path: Path) -> None:
+    assert not _validator().is_valid(_with_trigger(trigger))
+    assert errors(json.dumps(_with_trigger(trigger)), real_triggers(tmp_path)), "validate refuses it too"
+
+
+def test_json_schema__every_field_of_every_config__is_described() -> None:
+    schema = json_schema()["$defs"]
+    configs = {*BUILT_IN, "StatusConfig", "Policy"}
+
+    lacking = [
+        f"{part}.{name}"
+        for part in configs
+        for name, field in schema[part]["properties"].items()
+        if not field.get("description")
+    ]
+    assert lacking == [], "describe them in headgate.triggers.field_descriptions"
+    assert tuple(BUILT_IN) == TRIGGER_TYPES

@@ -355,11 +355,31 @@ def test_load_text__two_schedules_of_one_name__the_second_is_refused() -> None:
     assert [(each.field, each.line) for each in errors(text)] == [("schedules[1].name", 4)]
 
 
-def test_load_text__a_config_that_its_trigger_refuses__is_reported_at_the_config(tmp_path: Path) -> None:
-    text = "id: orders\ntrigger:\n  type: glue\n  config: {job: x}\n"
+def test_load_text__a_config_that_its_trigger_refuses__every_field_is_reported_at_its_line(tmp_path: Path) -> None:
+    text = (
+        "id: orders\ntrigger:\n  type: http\n  config:\n    uri: https://x\n    retries: many\n"
+        "    body:\n      day: ${dat}\n    status:\n      pth: $.x\n"
+    )
+    found = errors(text, real_triggers(tmp_path))
+    assert [(each.line, each.field, each.suggestion) for each in found] == [
+        (5, "trigger.config.uri", "url"),
+        (6, "trigger.config.retries", ""),
+        (10, "trigger.config.status.pth", "path"),
+    ]
+    (problem,) = errors(text.replace("uri", "url").replace("many", "1").replace("pth", "path"), real_triggers(tmp_path))
+    assert (problem.line, problem.field, problem.suggestion) == (8, "trigger.config.body.day", "${date}")
+
+
+def test_load_text__a_config_whose_fields_do_not_go_together__is_reported_at_the_field(tmp_path: Path) -> None:
+    text = "id: orders\ntrigger:\n  type: http\n  config:\n    url: https://x\n    timeout: 2h\n"
     (problem,) = errors(text, real_triggers(tmp_path))
-    assert (problem.field, problem.line) == ("trigger.config", 4)
-    assert "job_name" in problem.fact
+    assert (problem.line, problem.field) == (6, "trigger.config.timeout")
+    assert "use a number from 0.1 to 900" in problem.fact
+
+
+def test_load_text__a_config_that_is_missing__is_reported_at_the_trigger(tmp_path: Path) -> None:
+    (problem,) = errors("id: orders\ntrigger:\n  type: glue\n", real_triggers(tmp_path))
+    assert (problem.field, problem.fact) == ("trigger.job_name", "it is missing")
 
 
 def test_load_text__a_template_that_dates_of_the_period_lack__is_refused(tmp_path: Path) -> None:

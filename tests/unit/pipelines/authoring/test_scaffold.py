@@ -20,6 +20,8 @@ FILES = [
     "archetypes/shop-load.yaml",
     "headgate.toml",
     "pipelines/shop-daily.yaml",
+    "schemas/archetype.json",
+    "schemas/pipeline.json",
 ]
 
 

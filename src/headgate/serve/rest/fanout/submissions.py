@@ -35,10 +35,11 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fan-out to create: the source of its items, the chunk size, and how chunks are run.
 
     The source is one of `items` (inline), `range` ([from, to], end exclusive), `lines` (of a text file) and `bytes` (of
-    any file). Paths are absolute, below the project folder or `files.roots` of server and workers. A `manifest` is the
-    path of a JSON file with the same members; those in the request take precedence, and `group` defaults to "default".
-    Without `chunk_size` there are about a thousand chunks, or chunks of 500 lines. `run_id` defaults to the
-    Idempotency-Key, or to a generated id; a repeated request with the same id creates nothing new.
+    any file). Paths are below the project folder or `files.roots` of server and workers; relative ones mean the project
+    folder. A `manifest` is the path of a JSON file with the same members; those in the request take precedence, and
+    `group` defaults to "default". Without `chunk_size` there are about a thousand chunks, or chunks of 500 lines.
+    `run_id` defaults to the Idempotency-Key, or to a generated id; a repeated request with the same id creates nothing
+    new.
     """
 
     group: Name
@@ -100,7 +101,7 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
 
 def _with_manifest(given: dict[str, Any], files: FileRoots | None) -> dict[str, Any]:
     """Merge a manifest with the request, which takes precedence."""
-    path = _whole_path(given["manifest"], "manifest")
+    path = _path(given["manifest"], "manifest", files)
     try:
         with open_input(path, files) as file:
             content = file.read(MANIFEST_BYTES_MAX + 1)
@@ -141,11 +142,11 @@ def _source(new: NewFanout, files: FileRoots | None) -> Source:
 
 
 def _lines(new: NewFanout, files: FileRoots | None) -> Source:
-    return LinesSource(_whole_path(new.lines, "lines"), files)
+    return LinesSource(_path(new.lines, "lines", files), files)
 
 
 def _bytes(new: NewFanout, files: FileRoots | None) -> Source:
-    return BytesSource(_whole_path(new.bytes, "bytes"), files)
+    return BytesSource(_path(new.bytes, "bytes", files), files)
 
 
 def _range(new: NewFanout, _: FileRoots | None) -> Source:
@@ -161,12 +162,15 @@ _SOURCES: Final[dict[str, Callable[[NewFanout, FileRoots | None], Source]]] = {
 }
 
 
-def _whole_path(given: object, what: str) -> Path:
+def _path(given: object, what: str, files: FileRoots | None) -> Path:
+    """Return the path of an input file; a relative one is below the project folder of the server."""
     if not isinstance(given, str) or not given or "\0" in given:
         raise InvalidPayloadError(f"{what}: must be a file path")
-    path = Path(given)
+    path = Path(given) if files is None else files.absolute(given)
     if not path.is_absolute():
-        raise InvalidPayloadError(f"{what} {given!r}: must be an absolute path")
+        raise InvalidPayloadError(
+            f"{what} {given!r}: there is no project folder; set project, or give an absolute path"
+        )
     return path
 
 
