@@ -28,7 +28,7 @@ PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
     r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
-    r"|headgate why\b|headgate pipeline events\b|headgate lineage downstream\b"
+    r"|headgate run ls\b|headgate why\b|headgate pipeline events\b|headgate lineage downstream\b"
 )
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
@@ -50,6 +50,7 @@ VARIES = (
     # On the wall of a pipeline: with the day, if that is another one.
     (re.compile(r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d\b"), "CLOCK"),
     (re.compile(r"\bCES?T\b"), "ZONE"),
+    (re.compile(r"\b\d+(\.\d+)?(ms|s)(?=[ \t]*$)", re.MULTILINE), "TIME"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -72,8 +73,8 @@ def steps(page: Path, *, after: str = "") -> Iterator[File | Command]:
     """Give what a page has its reader do, from a heading on if one is named."""
     _, _, rest = page.read_text().partition(after) if after else ("", "", page.read_text())
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```", rest, re.MULTILINE | re.DOTALL):
-        if language == "python":
-            name = re.match(r"# (\w+\.py)\n", text)
+        if language in ("python", "yaml"):
+            name = re.match(r"# ([\w/-]+\.(?:py|yaml))\n", text)
             assert name is not None, f"a file needs its name in the first line: {text}"
             yield File(name.group(1), text)
         else:
@@ -263,6 +264,21 @@ def test_pipeline_page__every_command__does_what_the_page_shows(tmp_path: Path) 
             shell.run(step)
 
     assert (tmp_path / "shop" / ".headgate" / "headgate.db").exists()
+
+
+@pytest.mark.timeout(240)
+def test_http_jobs_page__every_mode__does_what_the_page_shows(tmp_path: Path) -> None:
+    # The port of the page may be in use.
+    http, jobs = free_ports()
+    (tmp_path / "pipelines").mkdir()
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, (http, free_ports()[1]))
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "run-a-job-over-http.md"):
+            if isinstance(step, File):
+                (tmp_path / step.name).write_text(step.text.replace("8410", jobs))
+            else:
+                shell.run(step)
 
 
 @pytest.mark.timeout(240)
