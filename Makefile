@@ -37,6 +37,10 @@ lint: $(STAMP)  ## style, types and layers
 services: ## install the Debian packages that the tests run against
 	command -v redis-server >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; } \
 	  || { echo "the tests need redis-server: install it, or run make as root" >&2; exit 1; }
+	test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql; } \
+	  || { echo "the tests need postgresql: install it, or run make as root" >&2; exit 1; }
+	command -v mariadb-install-db >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends mariadb-server; } \
+	  || { echo "the tests need mariadb-server: install it, or run make as root" >&2; exit 1; }
 	command -v npm >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs npm; } \
 	  || { echo "the tests need node and npm: install them, or run make as root" >&2; exit 1; }
 

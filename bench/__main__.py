@@ -14,6 +14,7 @@ from bench import (
     health_load,
     overload,
     pipelines,
+    probes,
     processes,
     scale,
     single,
@@ -35,6 +36,7 @@ GROUPS = {
     "asl": asl.run,
     "pipelines": pipelines.run,
     "commands": commands.run,
+    "probes": probes.run,
 }
 
 

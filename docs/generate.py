@@ -29,6 +29,7 @@ from headgate.notify.configuration import CHANNEL_SPECS, NotifyConfig
 from headgate.notify.decisions import EscalationStep
 from headgate.notify.routes import Route
 from headgate.pipelines.authoring.json_schema import DESCRIPTIONS as PIPELINE_FIELDS
+from headgate.pipelines.authoring.json_schema import SchemaKind, json_schema
 from headgate.pipelines.definition import problems as _problems
 from headgate.pipelines.definition.model import TriggerSpec
 from headgate.serve.components import open_components
@@ -468,7 +469,38 @@ def _type_text(kind: Any) -> str:  # noqa: ANN401 - a type of msgspec's
     return _TYPE_TEXTS[type(kind)]
 
 
+def probes_page() -> str:
+    lines = [
+        "# Probes",
+        "",
+        NOTE,
+        "The fields of a file in the folder `probes`. How to use them: [probe data](../how-to/probe-data.md).",
+        "",
+    ]
+    parts = json_schema(SchemaKind.PROBE)["$defs"]
+    for name in sorted(parts, key=lambda each: each != "Probe"):
+        part = parts[name]
+        if "properties" not in part:
+            continue
+        required = part.get("required", ())
+        lines += [
+            f"## {name}",
+            "",
+            part["description"],
+            "",
+            "| Field | Required | Default | For |",
+            "|---|---|---|---|",
+        ]
+        for field, schema in part["properties"].items():
+            default = _code(str(schema["default"])) if "default" in schema else ""
+            is_required = "yes" if field in required else ""
+            lines.append(f"| `{field}` | {is_required} | {default} | {_cell(schema.get('description', ''))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 PAGES = {
+    "probes.md": probes_page,
     "settings.md": settings_page,
     "alerts.md": alerts_page,
     "tables.md": tables_page,

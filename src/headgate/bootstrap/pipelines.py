@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import structlog
 from msgspec import Struct
+from prometheus_client import CollectorRegistry
 
 from headgate.bootstrap.alerts import open_alerts, subscribe_incidents
 from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
@@ -41,12 +42,23 @@ from headgate.pipelines.operations.backfills import Backfills
 from headgate.pipelines.operations.deleted_pipelines import DeletedPipelines
 from headgate.pipelines.operations.run_indexing import RunIndexing
 from headgate.pipelines.operations.run_retention import RunRetention
+from headgate.pipelines.probes.catalog import ProbeCatalog
+from headgate.pipelines.probes.endpoints import DatabaseHosts
+from headgate.pipelines.probes.files import FileLooks
+from headgate.pipelines.probes.http import HttpLooks
+from headgate.pipelines.probes.metrics import ProbeMetrics
+from headgate.pipelines.probes.poller import ProbePoller
+from headgate.pipelines.probes.results import ProbeResults
+from headgate.pipelines.probes.runner import ProbeRunner
+from headgate.pipelines.probes.sql import SqlLooks
+from headgate.pipelines.probes.tables import TableLooks
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
 from headgate.pipelines.traits.breaker import EvaluatorBreakers
 from headgate.pipelines.traits.builtin import BuiltinEvaluator
 from headgate.pipelines.traits.evaluators import Evaluators, TraitOrder
 from headgate.pipelines.traits.http import HttpEvaluator
+from headgate.pipelines.traits.probe_reference import ProbeEvaluator
 from headgate.pipelines.traits.probes import probes
 from headgate.pipelines.traits.rows import TraitResult
 from headgate.pipelines.traits.subprocess import ProcessEvaluator
@@ -61,6 +73,7 @@ from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
 from headgate.telemetry import Tracing
 from headgate.triggers.aws.clients import AwsClients
+from headgate.triggers.http.client import TriggerHttpClient
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
 
@@ -70,6 +83,16 @@ COMMANDS_FOLDER: Final = "commands"
 # Feedback to health is retried for about twelve hours, which covers an outage of one night.
 _FEEDBACK_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
 _log = structlog.get_logger(__name__)
+
+
+class OpenProbes(Struct, frozen=True, kw_only=True):
+    """The probes of the project, and what runs them."""
+
+    catalog: ProbeCatalog
+    runner: ProbeRunner
+    results: ProbeResults
+    poller: ProbePoller
+    metrics: ProbeMetrics
 
 
 class OpenPipelines(Struct, frozen=True, kw_only=True):
@@ -91,9 +114,10 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     watchdog: Watchdog
     heartbeats: Heartbeats
     retention: RunRetention
+    probes: OpenProbes
 
 
-def open_pipelines(
+def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined here
     service: AppService,
     opened: OpenedStore,
     clock: Clock,
@@ -104,11 +128,13 @@ def open_pipelines(
     engine: Engine | None = None,
     tracing: Tracing | None = None,
     alert_meters: AlertMeters | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
     Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
-    lifecycle instead of the durable service. `tracing` records the spans of runs.
+    lifecycle instead of the durable service. `tracing` records the spans of runs. `registry` gets the metrics of
+    probes.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
@@ -131,7 +157,8 @@ def open_pipelines(
         public_url=_public_url(settings) if engine is None else settings.public_url,
     )
     verdicts = Verdicts(store, clock, pipelines.event_writer, retention_days=settings.retention.expectations_days)
-    evaluators = _open_evaluators(settings, pipelines, clock, environ)
+    probes = _open_probes(opened, service, pipelines, clock, environ, registry)
+    evaluators = _open_evaluators(settings, pipelines, clock, environ, probes)
     functions = {
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
         "sla_monitor_arn": build_sla_monitor(pipelines, verdicts),
@@ -188,6 +215,7 @@ def open_pipelines(
             indexing=RunIndexing(store),
         ),
         heartbeats=heartbeats,
+        probes=probes,
     )
 
 
@@ -259,15 +287,44 @@ def _open_triggers(settings: Settings, service: AppService, clock: Clock, enviro
     )
 
 
-def _open_evaluators(
-    settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
-) -> Evaluators:
-    bucket = settings.store.blob_bucket
-    looks = probes(
-        files=allowed_files(settings),
-        aws=lambda: _aws(settings),
-        own_objects=None if bucket is None else (bucket, settings.store.blob_prefix),
+def probe_runner(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> ProbeRunner:
+    """Return what runs the probes of a project. It needs no store."""
+    files, destinations = allowed_files(settings), _destinations(settings)
+    return ProbeRunner(
+        clock,
+        SecretSources(environ, folder=settings.home / "secrets"),
+        sql=SqlLooks(clock, files, DatabaseHosts(destinations)),
+        files=FileLooks(files, lambda: _aws(settings), _own_objects(settings)),
+        tables=TableLooks(files),
+        http=HttpLooks(TriggerHttpClient(clock, destinations)),
     )
+
+
+def _open_probes(
+    opened: OpenedStore,
+    service: AppService,
+    pipelines: PipelineService,
+    clock: Clock,
+    environ: Mapping[str, str],
+    registry: CollectorRegistry | None,
+) -> OpenProbes:
+    catalog = ProbeCatalog()
+    runner = probe_runner(opened.settings, clock, environ)
+    results = ProbeResults(opened.store, clock, pipelines.sensors)
+    metrics = ProbeMetrics(registry if registry is not None else CollectorRegistry())
+    poller = ProbePoller(clock, catalog, runner, results, name=service.ids.make("prb"), observe=metrics.observe)
+    return OpenProbes(catalog=catalog, runner=runner, results=results, poller=poller, metrics=metrics)
+
+
+def _own_objects(settings: Settings) -> tuple[str, str] | None:
+    bucket = settings.store.blob_bucket
+    return None if bucket is None else (bucket, settings.store.blob_prefix)
+
+
+def _open_evaluators(
+    settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str], probed: OpenProbes
+) -> Evaluators:
+    looks = probes(files=allowed_files(settings), aws=lambda: _aws(settings), own_objects=_own_objects(settings))
     builtin = BuiltinEvaluator(pipelines.sensors, pipelines.stores.runs, looks)
 
     def changed(change: BreakerChange) -> None:
@@ -291,6 +348,7 @@ def _open_evaluators(
         builtin=builtin,
         http=HttpEvaluator(clock, _destinations(settings)),
         process=ProcessEvaluator(environ),
+        probe=ProbeEvaluator(probed.catalog, probed.results, probed.runner),
     )
 
 

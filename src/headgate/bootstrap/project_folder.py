@@ -1,4 +1,4 @@
-"""Project folder: loads the definitions and archetypes of a folder, at the start, on request, and when files change."""
+"""Project folder: loads definitions, archetypes and probes, at the start, on request, and when files change."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from headgate.pipelines.catalog.store import PipelineChange
 from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent
+from headgate.pipelines.probes.definitions import FOLDER as PROBES
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import PipelineService
 from headgate.store.model.requests import Write
@@ -64,6 +65,10 @@ def project_archetypes(folder: Path) -> ProjectArchetypes:
 
 def _archetypes_folder(folder: Path) -> Path:
     return folder.resolve().parent / ARCHETYPES
+
+
+def _probes_folder(folder: Path) -> Path:
+    return folder.resolve().parent / PROBES
 
 
 class ProjectFolder:
@@ -102,7 +107,8 @@ class ProjectFolder:
         return 1
 
     def _fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        return tuple(sorted(_stats(self._folder)) + sorted(_stats(_archetypes_folder(self._folder))))
+        folders = (self._folder, _archetypes_folder(self._folder), _probes_folder(self._folder))
+        return tuple(found for folder in folders for found in sorted(_stats(folder)))
 
 
 def _stats(folder: Path) -> Iterator[tuple[str, int, int]]:
@@ -135,17 +141,23 @@ def apply_folder(
         raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
     service = pipelines.service
     project = project_archetypes(folder)
+    # Before the pipelines, whose rules and traits name probes.
+    probe_problems = pipelines.probes.catalog.load(_probes_folder(folder))
+    probes = frozenset(each.probe.id for each in pipelines.probes.catalog.all())
     known = Known(
         archetypes=project.archetypes,
         calendars=pipelines.calendars.all(),
         check_trigger=pipelines.triggers.check,
         check_trait=pipelines.evaluators.check,
         pools=service.pools.sizes,
+        probes=probes,
     )
     loaded = load_folder(folder, known)
     loader = _Loader(service, actions, by)
     definitions = tuple(loader.apply(each) for each in loaded.pipelines)
-    invalid = [(each.source, each.text()) for each in (*project.problems, *errors_of(loaded.problems))]
+    invalid = [
+        (each.source, each.text()) for each in (*project.problems, *errors_of((*probe_problems, *loaded.problems)))
+    ]
     failed = [(each.file, each.detail) for each in definitions if each.outcome is FolderOutcome.FAILED]
     _report_problems(service, [*invalid, *failed])
     report = FolderReport(
@@ -155,7 +167,7 @@ def apply_folder(
         problems=tuple(text for _, text in [*invalid, *failed]),
         gone=() if invalid else _gone(service, {each.pipeline_id for each in definitions}),
     )
-    service.project.record(project.archetypes, report)
+    service.project.record(project.archetypes, probes, report)
     return report
 
 
@@ -163,7 +175,7 @@ def _report_problems(service: PipelineService, problems: Sequence[tuple[str, str
     """Log each problem, and publish those that the last load did not have."""
     before = () if service.project.report is None else service.project.report.problems
     for file, text in problems:
-        _log.error("pipeline not defined", action="definitions.load", file=file, error=text)
+        _log.error("definition not loaded", action="definitions.load", file=file, error=text)
         if text not in before:
             service.events.publish(PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": text}))
 

@@ -36,7 +36,7 @@ _COMMANDS: Final = {
 _GROUPS: Final = {
     **dict.fromkeys(("workflow", "execution", "event", "schedule"), "durable"),
     "asl": "asl",
-    **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker"), "pipelines"),
+    **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker", "probe"), "pipelines"),
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),
     **dict.fromkeys(("fanout", "chunk"), "fanout"),
     **dict.fromkeys(("dataset", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"),

@@ -5,7 +5,7 @@ Changes arrive at least once and in order for each row, so every action is idemp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from headgate.pipelines.runs.rows import Order, RunLog, Slot, run_log_of
 from headgate.pipelines.schedule.periods import Periods, own_period, parse, periods_of
 from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.pipelines.schedule.timetables import schedule_id_of
-from headgate.pipelines.sensors import sensor_of
+from headgate.pipelines.sensors import PROBE_PREFIX, Sensor, data_of, sensor_of
 from headgate.store.model.requests import Change
 from headgate.telemetry import continued
 
@@ -56,8 +56,12 @@ class ChangeRouter:
         pools: PoolAdmission,
         *,
         follow: Callable[[Iterable[str]], None],
+        readers: Callable[[str], Sequence[str]],
     ) -> None:
-        """`follow` receives the event types that a changed definition names or named."""
+        """`follow` receives the event types that a changed definition names or named.
+
+        `readers` returns the ids of the pipelines that read a probe.
+        """
         self._reruns = reruns
         self._events = events
         self._clock = clock
@@ -68,6 +72,7 @@ class ChangeRouter:
         self._dry_runs = dry_runs
         self._pools = pools
         self._follow = follow
+        self._readers = readers
         self._routes: Mapping[str, Callable[[str, Mapping[str, Any], Change], None]] = {
             "SENSOR#": self._sensor,
             "TRAIT#": self._trait,
@@ -149,6 +154,17 @@ class ChangeRouter:
         sensor = sensor_of(item)
         if sensor.is_copy:
             return
+        if sensor.key.startswith(PROBE_PREFIX):
+            if change.old is not None and data_of(change.old) == data_of(item):
+                # Seen again without a change.
+                return
+            for reader in self._readers(sensor.key):
+                self._arrived(reader, sensor, change)
+            return
+        self._arrived(pipeline_id, sensor, change)
+
+    def _arrived(self, pipeline_id: str, sensor: Sensor, change: Change) -> None:
+        """Wake the runs of a pipeline that may wait for a sensor, and start or check what it concerns."""
         # Rows from other programs may hold only data: the change then supplies time and token. A version restarts when
         # the row was deleted, so the token includes the time.
         token = f"{sensor.version}.{sensor.changed_at_ms}" if sensor.version else change.id

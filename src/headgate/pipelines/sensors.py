@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError
@@ -63,6 +64,8 @@ _OURS: Final = frozenset(
 )
 _KEYS: Final = frozenset({"PK", "SK", "ttl"})
 _CLAIMS: Final = ("updatedAt", "updated_at")
+# Keys of probes. Their rows are shared by all pipelines and written by the poller of probes alone.
+PROBE_PREFIX: Final = "probe:"
 
 
 class Sensor(Struct, frozen=True, kw_only=True):
@@ -157,8 +160,10 @@ def data_of(item: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def sensor_key(pipeline_id: str, key: str, period: str | None = None) -> Key:
-    """Return the key of a sensor's row."""
+    """Return the key of a sensor's row. The row of a probe is one for all pipelines."""
     full = key if period is None else f"{key}{DELIMITER}{period}"
+    if key.startswith(PROBE_PREFIX):
+        pipeline_id = key
     return SENSOR.key(pipeline_id=pipeline_id, sensor_key=full)
 
 
@@ -199,6 +204,7 @@ class Sensors:
         write of `also` is refused.
         """
         base, named = _checked_key(key, period)
+        _refuse_probe(base)
         check_new_path("sensor key", base, KEY_LENGTH_MAX, is_foreign=True)
         _check_data(base, data)
         of_data = period_of_fields(data)
@@ -293,6 +299,7 @@ class Sensors:
     def delete(self, pipeline_id: str, key: str, *, period: str | None = None) -> bool:
         """Delete the sensor of exactly this key and period, with its copy. Returns whether there was one."""
         base, named = _checked_key(key, period)
+        _refuse_probe(base)
         place = sensor_key(pipeline_id, base, named)
         item = self._store.get(PIPELINES, place, consistent=True)
         of_base = None if item is None or named is not None else sensor_of(item).period
@@ -302,6 +309,16 @@ class Sensors:
             if found is not None and sensor_of(found).is_copy:
                 self._store.delete(PIPELINES, copied)
         return self._store.delete(PIPELINES, place) is not None
+
+    def probe_writes(self, key: str, data: Mapping[str, Json], *, period: str | None = None) -> list[Put]:
+        """Return the writes that store the result of a probe, for the transaction of its caller.
+
+        Unchanged data is rewritten quietly: only its time changes, and nothing is woken.
+        """
+        written = self._put(_Push(key, key, data, "probe", None), period, is_copy=False)
+        assert written is not None, "data of a probe names no period"
+        sensor, put = written
+        return [replace(put, quiet=sensor.version > 1 and sensor.changed_at_ms != sensor.pushed_at_ms)]
 
     def _writes(self, pushed: _Push, period: str | None, *, with_base: bool) -> tuple[Sensor, list[Write]]:
         """Return the new sensor, and its writes: without a period, with one, or both."""
@@ -399,6 +416,13 @@ def _checked_key(key: str, period: str | None) -> tuple[str, str | None]:
 def _check_data(key: str, data: object) -> None:
     if not isinstance(data, Mapping) or not all(isinstance(name, str) and name for name in data):
         raise InvalidPayloadError(f"sensor {key}: data is a JSON object with named fields, such as {{'count': 1}}")
+
+
+def _refuse_probe(key: str) -> None:
+    if key.startswith(PROBE_PREFIX):
+        raise InvalidPayloadError(
+            f"sensor {key}: the results of probes are written by Headgate; push under a key without {PROBE_PREFIX!r}"
+        )
 
 
 def _is_older(claimed: str | None, known: str | None) -> bool:

@@ -227,6 +227,7 @@ class PipelineService:
             dry_runs,
             self.pools,
             follow=self.event_schedules.follow,
+            readers=self.known.dependents,
         )
         self.cron_scheduler = CronScheduler(store, clock, self.starter)
         self.stuck = StuckExecutions(store, clock, self.events)

@@ -21,6 +21,7 @@ from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.notify.deliverer import QUEUE as ALERTS
 from headgate.pipelines.background_threads import TICK_SECONDS_MAX, PipelineLoops
+from headgate.pipelines.probes.poller import ProbeThread
 from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.sweeper import Sweeper
 from headgate.serve.watchdog_process import WatchdogChild
@@ -69,6 +70,7 @@ class Workers:
             else None
         )
         self._command_ends = CommandEnds(settings.home / COMMANDS_FOLDER, clock, pipelines.service.job_ends.wake)
+        self._probes = ProbeThread(pipelines.probes.poller) if runs_pipelines else None
         self._chunks: Background | None = None
         self._stopping = threading.Event()
         self._late_start: threading.Thread | None = None
@@ -81,6 +83,8 @@ class Workers:
         steps = deque[Callable[[], None]]([*first, partial(self._start_service, on_fatal)])
         if self._loops is not None:
             steps += [self._loops.start, self._command_ends.start]
+        if self._probes is not None:
+            steps.append(self._probes.start)
         steps.append(partial(self._start_chunks, on_fatal))
         try:
             _run_all(steps)
@@ -144,6 +148,8 @@ class Workers:
         """Stop the watchdog process and the pipeline loops."""
         self._watchdog.stop()
         self._command_ends.stop(grace_seconds)
+        if self._probes is not None:
+            self._probes.stop(grace_seconds)
         if self._loops is not None:
             self._loops.stop(grace_seconds)
 

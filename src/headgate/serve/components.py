@@ -115,6 +115,7 @@ def open_components(
             engine=open_engine(settings, clock, service.ids),
             alert_meters=alert_meters,
             tracing=tracing,
+            registry=registry,
         )
         # Before the first event is emitted, so that no subscriber misses it.
         first: list[Callable[[], None]] = [

@@ -132,6 +132,7 @@ def rest_routes(
             calendars=pipelines.calendars,
             check_trait=pipelines.evaluators.check,
             folder=components.folder,
+            probes=pipelines.probes,
             unusable_handlers=unusable_handlers,
             stopping=stopping,
             auditing=auditing,

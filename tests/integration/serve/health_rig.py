@@ -81,6 +81,7 @@ class HealthApi:
                     fanouts=self.fanouts,
                     pipelines=self.pipelines.service,
                     calendars=self.pipelines.calendars,
+                    probes=self.pipelines.probes,
                     auditing=auditing,
                 )
                 if is_whole

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.pipelines.authoring.archetypes import Archetype
     from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline
     from headgate.pipelines.definition.problems import Problem
+    from headgate.pipelines.probes.definitions import LoadedProbes
 
 
 INVALID_EXIT_CODE: Final = 2
@@ -27,6 +28,7 @@ ARCHETYPES: Final = "archetypes"
 NOTIFY_FILE: Final = "notify.toml"
 SETTINGS_FILE: Final = "headgate.toml"
 _SETTINGS_FILES: Final = (SETTINGS_FILE, NOTIFY_FILE)
+PROBES: Final = "probes"
 Paths = Annotated[
     list[str],
     typer.Argument(metavar="FILE|FOLDER…", help="Definitions in YAML or JSON; folders are read recursively."),
@@ -47,9 +49,9 @@ ArchetypeFolder = Annotated[
 def validate(context: typer.Context, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
     """Validate pipeline definitions and list every problem by file, line and field. The exit code is 2 for problems.
 
-    No server is needed. Of a project folder, the subfolder 'pipelines' is read. Pools are those of the settings:
-    headgate.toml in the current folder, or beside the definitions. Alert settings of a project folder are checked too:
-    [notify] in headgate.toml, or notify.toml there or in the folder .headgate.
+    No server is needed. Of a project folder, the subfolders 'pipelines' and 'probes' are read. Pools are those of the
+    settings: headgate.toml in the current folder, or beside the definitions. Alert settings of a project folder are
+    checked too: [notify] in headgate.toml, or notify.toml there or in the folder .headgate.
     """
     settings_files, definitions = _settings_files(paths)
     problems = [problem for file in settings_files for problem in _alert_problems(file)]
@@ -117,7 +119,8 @@ def load(paths: Sequence[str], archetypes: Path | None = None, *, pools: Declare
     """
     from headgate.pipelines.authoring.loader import Loaded, together
 
-    found = [_load(path, archetypes, pools) for path in paths]
+    found = [_load(path, archetypes, pools) for path in paths if not _is_probe_file(path)]
+    found += [_probe_problems(path) for path in paths]
     pipelines = tuple(each for loaded in found for each in loaded.pipelines)
     problems = tuple(each for loaded in found for each in loaded.problems)
     loaded = together(Loaded(pipelines=pipelines, problems=problems))
@@ -201,6 +204,40 @@ def _load_with(name: str, archetypes: Path | None, pools: Mapping[str, int] | No
     return load_text(text, name, _known(path.parent, archetypes, pools))
 
 
+def _is_probe_file(name: str) -> bool:
+    path = Path(name)
+    return path.is_file() and PROBES in path.resolve().parent.parts
+
+
+def _probe_problems(name: str) -> Loaded:
+    """Return the problems of the probes in a file, or in the folder 'probes' of a project."""
+    from headgate.pipelines.authoring.loader import Loaded
+    from headgate.pipelines.probes.definitions import load_probe_file
+
+    path = Path(name)
+    if _is_probe_file(name):
+        return Loaded(problems=load_probe_file(path, name).problems)
+    if not path.is_dir():
+        return Loaded()
+    folder = path / PIPELINES if (path / PIPELINES).is_dir() else path
+    loaded = _probes(folder)
+    return Loaded() if loaded is None else Loaded(problems=_placed(loaded.problems, folder.parent))
+
+
+def _probes(folder: Path) -> LoadedProbes | None:
+    """Return the probes beside a folder of pipelines; None if there is no such folder."""
+    from headgate.pipelines.probes.definitions import load_probes
+
+    beside = folder.resolve().parent / PROBES
+    return load_probes(beside) if beside.is_dir() else None
+
+
+def _placed(problems: Iterable[Problem], folder: Path) -> tuple[Problem, ...]:
+    from msgspec.structs import replace
+
+    return tuple(replace(each, source=str(folder / each.source)) for each in problems)
+
+
 def _with_full_paths(loaded: Loaded, folder: Path) -> Loaded:
     """Return definitions and problems with paths relative to the working directory, which editors can open."""
     from msgspec.structs import replace
@@ -219,11 +256,13 @@ def _known(folder: Path, archetypes: Path | None, pools: Mapping[str, int] | Non
     from headgate.pipelines.authoring.loader import Known
     from headgate.triggers.project_paths import missing_files
 
+    probes = _probes(folder)
     return Known(
         archetypes=_archetypes(folder, archetypes),
         check_trigger=check_trigger,
         missing_files=partial(missing_files, project=_project(folder)),
         pools=pools,
+        probes=None if probes is None else probes.ids,
     )
 
 

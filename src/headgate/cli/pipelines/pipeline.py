@@ -227,7 +227,7 @@ def _show_control(api: Api, control: dict[str, Any]) -> None:
 
 @app.command("schema")
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype]", help="Kind of file.")] = "pipeline",
+    kind: Annotated[str, typer.Argument(metavar="[pipeline|archetype|probe]", help="Kind of file.")] = "pipeline",
 ) -> None:
     """Print the JSON Schema of definitions, for editors. No server is needed."""
     from headgate.errors import UserError

@@ -66,21 +66,22 @@ class Destinations(Struct, frozen=True):
             raise TransientError(f"host {host}: it has no address")
         is_named = _plain(host) in map(_plain, self.hosts)
         for address in addresses:
-            if is_public(address) or self._is_in_network(address):
+            if is_public(address) or self.is_in_network(address):
                 continue
             if not is_named:
                 raise NonRetryable(
                     f"host {host}: {address} is not a public address; name the host in forward.private_hosts, or its "
                     "network in forward.private_networks, to send events there"
                 )
-            if _is_metadata(address):
+            if is_metadata(address):
                 raise NonRetryable(
                     f"host {host}: {address} is for a cloud's own machines; if events are meant for it, name it in "
                     "forward.private_networks"
                 )
         return [str(address) for address in addresses]
 
-    def _is_in_network(self, address: Address) -> bool:
+    def is_in_network(self, address: Address) -> bool:
+        """Whether the settings name the network of an address."""
         return any(address in network for network in _ranges(self.networks) if network.version == address.version)
 
 
@@ -95,9 +96,10 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved and address not in _METADATA
 
 
-def _is_metadata(address: Address) -> bool:
+def is_metadata(address: Address) -> bool:
+    """Whether an address is link-local or of a cloud's metadata service, which gives out credentials."""
     inner = _inside(address) if isinstance(address, ipaddress.IPv6Address) else None
-    return address.is_link_local or address in _METADATA or (inner is not None and _is_metadata(inner))
+    return address.is_link_local or address in _METADATA or (inner is not None and is_metadata(inner))
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""JSON Schema of definitions and archetypes for editors, generated from the structs and their bounds.
+"""JSON Schema of pipelines, archetypes and probes for editors, generated from the structs and their bounds.
 
 A valid document may still be refused: cron expressions and dependency cycles are beyond a schema.
 """
@@ -19,8 +19,11 @@ from headgate.pipelines.authoring.archetypes import RULES, Archetype
 from headgate.pipelines.authoring.rule_checks import FORMS
 from headgate.pipelines.authoring.validation import ID, MODES, TRAIT_RULES, trigger_types
 from headgate.pipelines.definition.bounds import BOUNDS, Bounds
-from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.model import Period, Pipeline
 from headgate.pipelines.definition.typed_decoder import name_in_files
+from headgate.pipelines.probes.definitions import ID as PROBE_ID
+from headgate.pipelines.probes.definitions import PERIODS_MAX
+from headgate.pipelines.probes.model import KINDS, Probe
 from headgate.pipelines.rules.operators import CHECKS
 from headgate.pipelines.schedule.related_periods import CHOICES
 from headgate.triggers.field_descriptions import DESCRIPTIONS as FIELD_DESCRIPTIONS
@@ -69,7 +72,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "SensorTrigger.settle": "How long to wait for further updates before the start.",
     "Upstream.periods": "Which of its periods: the same, the previous, or all within ours.",
     "Upstream.missing_max": "How many of those may be missing.",
-    "Rule.key": "The key of the sensor.",
+    "Rule.key": 'The key of the sensor, or "probe:NAME".',
     "Rule.check": "How its field is compared.",
     "Rule.field": "The compared field; a dotted path reaches nested fields.",
     "Rule.value": "What the field is compared with.",
@@ -79,7 +82,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "Rule.on_unknown": "How an unknown verdict is treated.",
     "Rule.stable_for": "It counts after this many consecutive passes.",
     "Rule.future_max": "Timestamps further ahead of the clock than this are rejected.",
-    "Trait.evaluator": '"builtin:NAME", "plugin:NAME", "https://…", "command:…", or "push" for pushed results.',
+    "Trait.evaluator": '"builtin:NAME", "plugin:NAME", "probe:NAME", "https://…", "command:…", or "push".',
     "Trait.ttl": "The lifetime of a result.",
     "Readiness.mode": "Whether all rules must pass, or any.",
     "Readiness.window": "How long a run waits to become ready.",
@@ -108,6 +111,33 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "Sla.expected_duration": "How long the job usually takes: the warning comes that much before the deadline.",
     "PostRun.drift_field": "The field whose change after the run counts as drift.",
     "PostRun.drift_threshold": "By how much it may differ.",
+    "Probe.id": "The id of the probe; rules, sensor triggers and traits name it as probe:ID.",
+    "Probe.description": "What it is for.",
+    "Probe.owner": "The contact for problems.",
+    "Probe.sql": "One value of a SQL query; exactly one of the kinds is given.",
+    "Probe.files": "Files or objects that match a pattern.",
+    "Probe.delta": "A Delta table.",
+    "Probe.iceberg": "An Iceberg table.",
+    "Probe.http": "An HTTP service.",
+    "Probe.every": "How often it looks, once for all pipelines.",
+    "Probe.timeout": "Time limit of one look.",
+    "Probe.period": "The periods it looks at; without one, its result applies to every run.",
+    "Probe.timezone": "The zone of the periods.",
+    "Probe.periods": "How many of the latest periods it looks at, the current one included.",
+    "Probe.expect": "Comparisons of what was seen, all of which must hold; by default that there is something.",
+    "SqlProbe.url": "URL of SQLAlchemy without a password, such as postgresql+psycopg://reader@host/shop.",
+    "SqlProbe.password": "Reference to a secret: ${env:HG_SECRET_NAME} or ${file:NAME}.",
+    "SqlProbe.query": "One SELECT of one value; :date, :year, :month, :day and :hour are bound to the period.",
+    "FilesProbe.path": "Path below the allowed folders, or s3://bucket/key, with *, ?, […] and **.",
+    "FilesProbe.marker": "File that every folder with a match must have, such as _SUCCESS.",
+    "DeltaProbe.path": "Folder of the table.",
+    "IcebergProbe.path": "Folder of the table, or one metadata file.",
+    "HttpProbe.url": "Address of the request; ${date} is filled in.",
+    "HttpProbe.headers": "Request headers; values may refer to secrets.",
+    "HttpProbe.value": "JSONPath of the value in the answer, such as $.data.count.",
+    "Expectation.field": "Field of what was seen; by default value.",
+    "Expectation.check": "How it is compared, as in rules.",
+    "Expectation.value": "What it is compared with.",
     "PostRun.sensor_timeout": "How long the post-run sensor may take to arrive; 0: none is expected.",
 }
 
@@ -123,6 +153,11 @@ Schema = dict[str, Any]
 # Restrictions of fields beyond their types.
 _NARROWED: Final[dict[tuple[str, str], Schema]] = {
     ("Pipeline", "id"): {"pattern": f"^{ID.pattern}$"},
+    ("Probe", "id"): {"pattern": f"^{PROBE_ID.pattern}$"},
+    ("Probe", "period"): {"enum": [period.value for period in Period if period is not Period.CUSTOM]},
+    ("Probe", "periods"): {"minimum": 1, "maximum": PERIODS_MAX},
+    ("SqlProbe", "password"): {"pattern": r"^\$\{(env|file):[^{}]+\}$"},
+    ("Expectation", "check"): {"enum": list(CHECKS)},
     ("Upstream", "periods"): {"enum": list(CHOICES)},
     ("Rule", "check"): {"enum": list(CHECKS)},
     ("SensorTrigger", "check"): {"enum": list(CHECKS)},
@@ -151,9 +186,14 @@ class SchemaKind(enum.StrEnum):
 
     PIPELINE = "pipeline"
     ARCHETYPE = "archetype"
+    PROBE = "probe"
 
 
-_STRUCTS: Final[dict[SchemaKind, type[Struct]]] = {SchemaKind.PIPELINE: Pipeline, SchemaKind.ARCHETYPE: Archetype}
+_STRUCTS: Final[dict[SchemaKind, type[Struct]]] = {
+    SchemaKind.PIPELINE: Pipeline,
+    SchemaKind.ARCHETYPE: Archetype,
+    SchemaKind.PROBE: Probe,
+}
 
 
 def json_schema(kind: SchemaKind = SchemaKind.PIPELINE) -> Schema:
@@ -164,6 +204,8 @@ def json_schema(kind: SchemaKind = SchemaKind.PIPELINE) -> Schema:
         made.parts["Rule"]["oneOf"] = [{"required": [name_in_files(form)]} for form in FORMS]
     if "TriggerSpec" in made.parts:
         made.parts["TriggerSpec"]["allOf"] = [made.config_of(name) for name in trigger_types()]
+    if "Probe" in made.parts:
+        made.parts["Probe"]["oneOf"] = [{"required": [kind]} for kind in KINDS]
     return {
         "$schema": DIALECT,
         "$id": f"urn:headgate:schema:{kind.value}",

@@ -6,7 +6,7 @@ A file may hold several documents. An invalid one is reported and left out; the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ class Known(Struct, frozen=True, kw_only=True):
     is_stored: bool = False
     # The declared pools with their sizes.
     pools: Mapping[str, int] | None = None
+    # Ids of the probes of the project.
+    probes: Collection[str] | None = None
 
 
 class LoadedPipeline(Struct, frozen=True, kw_only=True):
@@ -176,6 +178,7 @@ def _load_document(node: Node, source: str, known: Known) -> tuple[Pipeline | No
             check_trait=known.check_trait,
             is_stored=known.is_stored,
             pools=known.pools,
+            probes=known.probes,
         ).check()
     is_right = not errors_of(reading.problems)
     return _normalised(pipeline) if is_right else None, reading.problems

@@ -12,6 +12,7 @@ from headgate.pipelines.definition.typed_decoder import DecodeReport, Path, name
 from headgate.pipelines.enums import SensorPeriod, Severity
 from headgate.pipelines.rules.compiler import DEPTH_MAX, compile_node, leaves_of, needs_of
 from headgate.pipelines.rules.operators import CHECKS
+from headgate.pipelines.schedule.dependencies import PROBE
 from headgate.pipelines.schedule.related_periods import ALL, CHOICES, PREVIOUS
 
 FORMS: Final = ("key", "all", "any", "n_of", "not_", "upstream", "dataset", "trait")
@@ -21,12 +22,19 @@ _ROOT: Final = "0"
 
 
 class RuleChecks:
-    """Checks the rules of one pipeline. `traits` are the known ones; None: not all are known."""
+    """Checks the rules of one pipeline. `traits` and `probes` are the known ones; None: not all are known."""
 
-    def __init__(self, pipeline: Pipeline, traits: Collection[str] | None, reading: DecodeReport) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        traits: Collection[str] | None,
+        reading: DecodeReport,
+        probes: Collection[str] | None = None,
+    ) -> None:
         self._pipeline = pipeline
         self._traits = traits
         self._reading = reading
+        self._probes = probes
 
     def check_all(self, rules: tuple[Rule, ...], path: Path) -> None:
         """Report the problems of a list of rules."""
@@ -50,6 +58,15 @@ class RuleChecks:
         """Report the problems of a sensor trigger's condition."""
         rule = Rule(key=sensor.key, check=sensor.check, field=sensor.field, value=sensor.value)
         self._check_leaf(rule, path)
+
+    def check_probe(self, reference: str, path: Path) -> None:
+        """Report a reference to a probe that is not defined."""
+        name = reference.removeprefix(PROBE)
+        if not reference.startswith(PROBE) or self._probes is None or name in self._probes:
+            return
+        fact = f"there is no probe {shown(name)}"
+        allowed = "define it in the folder probes beside the pipelines"
+        self._reading.report(path, fact, suggestion=nearest(name, self._probes), allowed=allowed)
 
     def check_upstream(self, upstream: Upstream, path: Path) -> None:
         """Report the problems of an upstream."""
@@ -133,6 +150,7 @@ class RuleChecks:
         if not key.strip() or "#" in key or len(key) > _KEY_CHARS_MAX:
             allowed = f"give the key of a sensor without its period: up to {_KEY_CHARS_MAX} characters, no '#'"
             report((*path, "key"), f"{shown(key)} is no key", allowed=allowed)
+        self.check_probe(key, (*path, "key"))
         if rule.field is not None and not rule.field.strip():
             report((*path, "field"), "it is empty", allowed="name a field, or leave it out")
             return

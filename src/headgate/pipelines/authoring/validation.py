@@ -36,7 +36,7 @@ BUILTINS: Final = (
     "sql-count", "s3-object",
 )  # fmt: skip
 PUSH: Final = "push"
-_EVALUATOR: Final = re.compile(r"(https?://|command:\s*|plugin:)\S")
+_EVALUATOR: Final = re.compile(r"(https?://|command:\s*|plugin:|probe:)\S")
 _TRAIT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 # An example date for each kind of period.
 _DATE_EXAMPLES: Final = {
@@ -69,7 +69,7 @@ TraitCheck = Callable[[Trait], None]
 class DefinitionChecks:
     """Checks one definition. None for a set of names: unknown, and not checked."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one set of names for each kind that a definition refers to
         self,
         pipeline: Pipeline,
         reading: DecodeReport,
@@ -81,6 +81,7 @@ class DefinitionChecks:
         check_trait: TraitCheck | None = None,
         is_stored: bool = False,
         pools: Mapping[str, int] | None = None,
+        probes: Collection[str] | None = None,
     ) -> None:
         """`is_stored`: the definition is in use already, so that checks newer than it are warnings."""
         self._is_stored = is_stored
@@ -92,6 +93,7 @@ class DefinitionChecks:
         self._missing_files = missing_files
         self._check_evaluator_of = check_trait
         self._pools = pools
+        self._probes = probes
 
     def check(self) -> None:
         """Report all problems."""
@@ -100,7 +102,9 @@ class DefinitionChecks:
             shown_value = f"{excess.value:g}{' s' if isinstance(excess.value, Seconds) else ''}"
             reading.refuse_read(excess.path, f"{shown_value} is out of bounds", allowed=bounds_text(excess))
         are_traits_known = pipeline.archetype is None or pipeline.archetype in (self._archetypes or ())
-        rules = RuleChecks(pipeline, pipeline.readiness.traits if are_traits_known else None, reading)
+        rules = RuleChecks(pipeline, pipeline.readiness.traits if are_traits_known else None, reading, self._probes)
+        for name, trait in pipeline.readiness.traits.items():
+            rules.check_probe(trait.evaluator, ("readiness", "traits", name, "evaluator"))
         self._check_identity()
         check_schedules(pipeline, rules, self._calendars, reading, is_stored=self._is_stored)
         self._check_readiness()
@@ -191,7 +195,7 @@ class DefinitionChecks:
             if wanted not in BUILTINS:
                 report(path, f"there is no {evaluator}", suggestion=nearest(wanted, BUILTINS), allowed=one_of(BUILTINS))
         elif evaluator != PUSH and not _EVALUATOR.match(evaluator):
-            allowed = 'use "builtin:NAME", "plugin:NAME", "https://…", "command:…" or "push"'
+            allowed = 'use "builtin:NAME", "plugin:NAME", "probe:NAME", "https://…", "command:…" or "push"'
             report(path, f"{shown(evaluator)} is no evaluator", allowed=allowed)
 
     def _check_trigger(self) -> None:

@@ -7,7 +7,7 @@ that a change over the API stays in force across reloads and restarts. A changed
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -68,16 +68,19 @@ class FolderReport(Struct, frozen=True, kw_only=True):
 
 
 class Project:
-    """The archetypes of the project and the last report. Thread-safe: both are replaced as a whole."""
+    """The archetypes and probes of the project and the last report. Thread-safe: each is replaced as a whole."""
 
     def __init__(self) -> None:
         # None: only the built-in ones.
         self.archetypes: Mapping[str, Archetype] | None = None
+        # The ids of the probes; None: no folder was loaded.
+        self.probes: Collection[str] | None = None
         self.report: FolderReport | None = None
 
-    def record(self, archetypes: Mapping[str, Archetype] | None, report: FolderReport) -> None:
+    def record(self, archetypes: Mapping[str, Archetype] | None, probes: Collection[str], report: FolderReport) -> None:
         """Replace what is known of the folder."""
         self.archetypes = archetypes
+        self.probes = probes
         self.report = report
 
 

@@ -40,8 +40,8 @@ class Proposals:
     ) -> None:
         """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
-        `project` has the archetypes of the project; None: only the built-in ones. `pools` are the declared pools with
-        their sizes; None: not checked.
+        `project` has the archetypes and probes of the project; None: only the built-in archetypes, and probes are not
+        checked. `pools` are the declared pools with their sizes; None: not checked.
         """
         self._pools = pools
         self._project = project
@@ -63,6 +63,7 @@ class Proposals:
             check_trigger=check,
             check_trait=self._check_trait,
             pools=self._pools,
+            probes=None if self._project is None else self._project.probes,
         )
         loaded = load_text(text, source, known)
         reached = self._reached(loaded.pipelines)

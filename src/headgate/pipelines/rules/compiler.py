@@ -11,7 +11,7 @@ from msgspec import Struct
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json, Rule, Upstream
 from headgate.pipelines.enums import OnUnknown, RunStatus, SensorPeriod, Severity, TraitStatus, Verdict
-from headgate.pipelines.field_values import MISSING, field_of
+from headgate.pipelines.field_values import MISSING, field_of, number
 from headgate.pipelines.rules.facts import Facts, Needs
 from headgate.pipelines.rules.history import check_history, compare_with_history
 from headgate.pipelines.rules.operators import (
@@ -26,6 +26,7 @@ from headgate.pipelines.rules.operators import (
     compare,
     compile_operator,
 )
+from headgate.pipelines.sensors import PROBE_PREFIX
 
 # The nesting limit of a stored row: two levels for each of ours, and the row itself.
 DEPTH_MAX: Final = 12
@@ -208,6 +209,11 @@ def _leaf(rule: Rule, kind: RuleKind) -> LeafCheck | None:
 def _sensor(rule: Rule, key: str) -> LeafCheck:
     if rule.check not in CHECKS:
         raise DefinitionError(f"check {rule.check!r} is not known; use one of {', '.join(CHECKS)}")
+    probes = [each for each in (key, _other(rule.other)[0] if rule.other else "") if each.startswith(PROBE_PREFIX)]
+    return _of_probes(probes, _of_sensor(rule, key)) if probes else _of_sensor(rule, key)
+
+
+def _of_sensor(rule: Rule, key: str) -> LeafCheck:
     if rule.history is not None:
         return _history(rule, key)
     if rule.other is not None:
@@ -219,7 +225,45 @@ def _sensor(rule: Rule, key: str) -> LeafCheck:
     return _field(key, rule.field, compile_operator(rule.check, rule.value, future_max_seconds=rule.future_max))
 
 
+def _of_probes(keys: Sequence[str], find: LeafCheck) -> LeafCheck:
+    """Return a check that is unknown unless each probe has a current result."""
+
+    def find_current(facts: Facts, now_ms: float) -> OperatorResult:
+        for key in keys:
+            problem = _probe_problem(facts, key, now_ms)
+            if problem:
+                return UNKNOWN, f"{key} {problem}"
+        return find(facts, now_ms)
+
+    return find_current
+
+
+def _probe_problem(facts: Facts, key: str, now_ms: float) -> str:
+    sensor = facts.sensors.get(key)
+    if sensor is None:
+        return "has no result for this period yet"
+    if "error" in sensor.data:
+        return f"could not look: {sensor.data['error']}"
+    valid_seconds = number(sensor.data.get("validSeconds"))
+    age_seconds = (now_ms - sensor.pushed_at_ms) / 1000
+    if valid_seconds is not None and age_seconds > valid_seconds:
+        return f"has not looked for {age_seconds:.0f} s; its last result is too old"
+    return ""
+
+
+def _is_ready(key: str) -> LeafCheck:
+    """Return the check of a probe as a whole: whether its expectations are met."""
+
+    def find(facts: Facts, _: float) -> OperatorResult:
+        data = facts.sensors[key].data
+        return (PASS if data.get("ready") is True else FAIL), f"{key}: {data.get('reason', '')}"
+
+    return find
+
+
 def _exists(key: str, field: str | None) -> LeafCheck:
+    if field is None and key.startswith(PROBE_PREFIX):
+        return _is_ready(key)
     is_there = f"{key} is there" if field is None else f"{key}.{field} is there"
     no_field = f"{key} has no field {field}"
 

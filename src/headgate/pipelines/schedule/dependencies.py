@@ -23,6 +23,8 @@ def event_source(event_type: str) -> str:
 
 
 _JOB_LOG: Final = "builtin:upstream-job-log"
+# Sensor keys and evaluators that name a probe. They are index names as they are, and never pipeline ids.
+PROBE: Final = "probe:"
 
 
 class Dependency(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,11 +60,21 @@ def datasets_of(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
+def probes_of(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the probes that a pipeline reads, with their prefix: in rules, sensor triggers and traits."""
+    rules = list(_walked((*pipeline.readiness.rules, *pipeline.post_run.rules)))
+    keys = [rule.key for rule in rules if rule.key is not None]
+    keys += [rule.other.rpartition(".")[0] for rule in rules if rule.other is not None]
+    keys += [schedule.sensor.key for schedule in pipeline.schedules if schedule.sensor is not None]
+    keys += [trait.evaluator for trait in pipeline.readiness.traits.values()]
+    return tuple(dict.fromkeys(key for key in keys if key.startswith(PROBE)))
+
+
 def sources_of(pipeline: Pipeline) -> list[str]:
-    """Return the datasets and event types that a pipeline depends on, by index name."""
+    """Return the datasets, event types and probes that a pipeline depends on, by index name."""
     datasets = map(dataset_source, datasets_of(pipeline))
     events = (event_source(schedule.event) for schedule in pipeline.schedules if schedule.event is not None)
-    return list(dict.fromkeys((*datasets, *events)))
+    return list(dict.fromkeys((*datasets, *events, *probes_of(pipeline))))
 
 
 def cycles(pipelines: Iterable[Pipeline]) -> list[tuple[str, ...]]:

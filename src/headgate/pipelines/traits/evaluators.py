@@ -1,7 +1,8 @@
 """Evaluators: selects the evaluator of a trait by its reference, runs it, and stores the result.
 
-A reference is `builtin:NAME`, `plugin:NAME`, an http or https URL, `command:PROGRAM ARGUMENT…`, or `push` for results
-that are pushed through the API. Errors of an evaluator become results, and one that hangs does not block the others.
+A reference is `builtin:NAME`, `plugin:NAME`, `probe:NAME`, an http or https URL, `command:PROGRAM ARGUMENT…`, or
+`push` for results that are pushed through the API. Errors of an evaluator become results, and one that
+hangs does not block the others.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from headgate.pipelines.definition.model import Trait
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.traits import builtin as evaluator_builtin
-from headgate.pipelines.traits import plugins
+from headgate.pipelines.traits import plugins, probe_reference
 from headgate.pipelines.traits import subprocess as evaluator_process
 from headgate.pipelines.traits.breaker import EvaluatorBreakers
 from headgate.pipelines.traits.builtin import BuiltinEvaluator
 from headgate.pipelines.traits.isolation import Isolation
+from headgate.pipelines.traits.probe_reference import ProbeEvaluator
 from headgate.pipelines.traits.protocol import Answer, Evaluator, Question, failure
 from headgate.pipelines.traits.rows import TraitResult, bounded_value
 from headgate.pipelines.traits.traits import PUSH, Also, Traits, expiry_ms
 from headgate.triggers.contract import shown
 
 _HTTP: Final = ("http://", "https://")
-_FORMS: Final = "use builtin:NAME, plugin:NAME, http://… or https://…, command:PROGRAM ARGUMENT…, or push"
+_FORMS: Final = "use builtin:NAME, plugin:NAME, probe:NAME, http://… or https://…, command:PROGRAM ARGUMENT…, or push"
 
 
 class TraitOrder(Struct, frozen=True, kw_only=True):
@@ -48,7 +50,8 @@ class TraitOrder(Struct, frozen=True, kw_only=True):
 class Evaluators:
     """Evaluates traits. Thread-safe.
 
-    Without `process`, no programs are run. `also` makes the writes, such as events, that go with each result.
+    Without `probe`, there are no probes. Without `process`, no programs are run. `also` makes the writes, such as
+    events, that go with each result.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Evaluators:
         builtin: BuiltinEvaluator,
         http: Evaluator,
         process: Evaluator | None = None,
+        probe: ProbeEvaluator | None = None,
         breakers: EvaluatorBreakers | None = None,
         isolation: Isolation | None = None,
         also: Also = lambda _result, _before: (),
@@ -69,6 +73,7 @@ class Evaluators:
         self._http = http
         self._plugin = plugins.PluginEvaluator()
         self._process = process
+        self._probe = probe
         self._breakers = breakers if breakers is not None else EvaluatorBreakers(clock)
         self._isolation = isolation if isolation is not None else Isolation()
         self._also = also
@@ -101,6 +106,8 @@ class Evaluators:
             self._check_builtin(reference)
         elif reference.startswith(plugins.PREFIX):
             plugins.check_reference(reference)
+        elif reference.startswith(probe_reference.PREFIX) and self._probe is not None:
+            self._probe.check(reference)
         elif reference.startswith(evaluator_process.PREFIX):
             self._check_command(reference)
         else:
@@ -143,6 +150,8 @@ class Evaluators:
             return self._plugin
         if reference.startswith(_HTTP):
             return self._http
+        if reference.startswith(probe_reference.PREFIX) and self._probe is not None:
+            return self._probe
         assert self._process is not None, "checked above"
         return self._process
 

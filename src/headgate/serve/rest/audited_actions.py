@@ -56,6 +56,7 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ),
     ("POST", "/pipelines/{id}/markers"): _REPORT,
     ("POST", "/pipelines/{id}/traits/{type}"): _REPORT,
+    ("POST", "/probes/{probe}/try"): _READ,
     ("PUT", "/calendars/{name}"): AuditedAction("calendar.put", "calendar/{name}", "/calendars/{name}"),
     ("DELETE", "/calendars/{name}"): AuditedAction("calendar.delete", "calendar/{name}", "/calendars/{name}"),
     # Runs.

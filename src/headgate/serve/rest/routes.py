@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 
 from litestar.types import ControllerRouterHandler
 
+from headgate.bootstrap.pipelines import OpenProbes
 from headgate.bootstrap.store import AppService
 from headgate.fanout.service import FanoutService
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.http.idempotency import RETENTION_SECONDS
-from headgate.serve.http.operations import Auditing
+from headgate.serve.http.operations import Auditing, Operation
 from headgate.serve.rest.asl.machines import machine_routes
 from headgate.serve.rest.durable.dead_letters import dead_letter_routes
 from headgate.serve.rest.durable.events import event_routes
@@ -22,6 +23,7 @@ from headgate.serve.rest.durable.subscriptions import subscription_routes
 from headgate.serve.rest.durable.workers import activity_routes, worker_routes
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
+from headgate.serve.rest.pipelines.probes import probe_operations
 from headgate.serve.rest.pipelines.reload import ReloadableFolder
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -36,6 +38,7 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
     calendars: CalendarStore | None = None,
     check_trait: TraitCheck | None = None,
     folder: ReloadableFolder | None = None,
+    probes: OpenProbes | None = None,
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
     auditing: Auditing | None = None,
@@ -74,8 +77,13 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
                 check_trait,
                 stopping=stopping,
                 folder=folder,
+                probes=() if probes is None else _probe_operations(pipelines, probes),
                 auditing=auditing,
                 idempotency_seconds=idempotency_seconds,
             )
         ),
     ]
+
+
+def _probe_operations(pipelines: PipelineService, probes: OpenProbes) -> list[Operation]:
+    return probe_operations(probes.catalog, probes.results, probes.runner, pipelines.known, pipelines.clock)

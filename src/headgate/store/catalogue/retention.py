@@ -79,6 +79,7 @@ _PIPELINES: Final = {
     "late data": _setting("expires", "retention.late_data_days"),
     "replay": _UNUSED,
     "alert": _setting("expires", "retention.alerts_days"),
+    "probe": _days(30, "its last look"),
     "alert thread": _setting("expires", "retention.alerts_days"),
     "waiter": _days(7, "the wait began; deleted when it ends"),
     "post-run baseline": _setting("expires", "retention.run_baselines_days"),

@@ -109,6 +109,7 @@ WRITER_WORD: Final = Entity("writer's word", "DATASET#{dataset_urn}", "WORD#{sig
 HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
 POOL: Final = Entity("pool", "POOL#{pool}", "STATE")
 POOL_TICKET: Final = Entity("pool ticket", "POOL#{pool}", "TICKET#{run_created_at_ms:013d}#{run_id}")
+PROBE_STATE: Final = Entity("probe", "PROBE#{probe_id}", "STATE")
 
 PIPELINES: Final = Table(
     "headgate-pipelines",
@@ -123,7 +124,7 @@ PIPELINES: Final = Table(
         RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
-        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET,
+        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET, PROBE_STATE,
     ),
 )  # fmt: skip
 

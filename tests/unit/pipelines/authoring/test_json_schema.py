@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -22,6 +23,8 @@ from headgate.pipelines.definition.bounds import BOUNDS
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.serialization import plain
 from headgate.pipelines.definition.source_map import documents
+from headgate.pipelines.probes import model as probe_model
+from headgate.pipelines.probes.definitions import load_probe_text
 from headgate.triggers.kinds import BUILT_IN
 from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors, real_triggers
@@ -119,10 +122,10 @@ def test_json_schema__what_is_plainly_wrong__is_not_valid(text: str) -> None:
     assert errors(text) or "not_" in text
 
 
-def _structs() -> list[type[Struct]]:
+def _structs(module: ModuleType = definition) -> list[type[Struct]]:
     return [
         value
-        for value in vars(definition).values()
+        for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Struct)
         and not value.__name__.startswith("_")
@@ -138,7 +141,8 @@ def test_json_schema__every_struct_and_field__is_in_it() -> None:
 
 
 def test_descriptions_and_limits__each__is_of_a_field_there_is() -> None:
-    known = {f"{struct.__name__}.{field.name}" for struct in _structs() for field in msgspec.structs.fields(struct)}
+    structs = [*_structs(), *_structs(probe_model)]
+    known = {f"{struct.__name__}.{field.name}" for struct in structs for field in msgspec.structs.fields(struct)}
     assert DESCRIPTIONS.keys() <= known
     assert {f"{struct.__name__}.{name}" for struct, name in BOUNDS} <= known
     pipeline = {name for name in DESCRIPTIONS if name.startswith("Pipeline.")}
@@ -191,3 +195,27 @@ def test_json_schema__every_field_of_every_config__is_described() -> None:
     ]
     assert lacking == [], "describe them in headgate.triggers.field_descriptions"
     assert tuple(BUILT_IN) == TRIGGER_TYPES
+
+
+def test_json_schema__probes_of_the_guide__are_valid_by_schema_and_loader() -> None:
+    guide = Path(__file__).parents[4] / "docs" / "how-to" / "probe-data.md"
+    text = guide.read_text().split("```yaml\n")[1].split("```")[0]
+    loaded = load_probe_text(text, SOURCE)
+    assert [problem.text() for problem in loaded.problems] == []
+    assert len(loaded.probes) == 4
+    for node in documents(text, SOURCE):
+        assert [error.message for error in _validator(SchemaKind.PROBE).iter_errors(node.plain())] == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"id": "ab"},
+        {"id": "ab", "files": {"path": "x"}, "http": {"url": "https://a"}},
+        {"id": "ab", "files": {"pth": "x"}},
+        {"id": "ab", "files": {"path": "x"}, "period": "custom"},
+        {"id": "ab", "sql": {"url": "x://a/b", "query": "select 1", "password": "plain"}},
+    ],
+)
+def test_json_schema__invalid_probe__is_refused(document: dict[str, Any]) -> None:
+    assert list(_validator(SchemaKind.PROBE).iter_errors(document))

@@ -22,6 +22,7 @@ FILES = [
     "pipelines/shop-daily.yaml",
     "schemas/archetype.json",
     "schemas/pipeline.json",
+    "schemas/probe.json",
 ]
 
 

@@ -172,7 +172,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     warnings: list[Finding]
 
 
-def pipeline_routes(
+def pipeline_routes(  # noqa: PLR0913 - the routes of pipelines are joined here
     pipelines: PipelineService,
     bus: Bus,
     pool: WorkPool,
@@ -181,20 +181,23 @@ def pipeline_routes(
     *,
     folder: ReloadableFolder | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    probes: Sequence[Operation] = (),
     auditing: Auditing | None = None,
     idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
 
     `calendars` should be the instance that the pipelines use; another one sees changes only after a few seconds.
-    `check_trait` validates a trait definition. `folder` is loaded again on request. Once `stopping` returns True, long
-    polls end. Responses by Idempotency-Key are kept for `idempotency_seconds`.
+    `check_trait` validates a trait definition. `folder` is loaded again on request. `probes` are the operations on
+    probes. Once `stopping` returns True, long polls end. Responses by Idempotency-Key are kept for
+    `idempotency_seconds`.
     """
     kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
         *reload_operations(pipelines, folder),
+        *probes,
     ]
     if isinstance(pipelines.trigger, TriggerKinds):
         outputs = RunOutputs(pipelines.stores.runs, pipelines.reader, pipelines.trigger)

@@ -167,6 +167,7 @@ READ_PIPELINES: Final = {
     f"GET {_P}/events", "GET /api/v1/pipeline-events", "GET /api/v1/expectations", "GET /api/v1/calendars",
     "GET /api/v1/calendars/{name}", "GET /api/v1/runs", "GET /api/v1/backfills", "GET /api/v1/upcoming",
     "GET /api/v1/pools", "GET /api/v1/pools/{name}", "GET /api/v1/definition-folder",
+    "GET /api/v1/probes", "GET /api/v1/probes/{probe}",
 }  # fmt: skip
 PUSH_PIPELINES: Final = {
     f"POST {_P}/sensors/{{key}}", f"POST {_P}/traits/{{type}}", f"POST {_P}/markers", f"POST {_P}/runs",
@@ -177,6 +178,7 @@ CONTROL_PIPELINES: Final = {
     f"POST {_O}/mark-success", f"POST {_O}/force", "POST /api/v1/runs/{run_id}/cancel", f"POST {_P}/reruns",
     f"POST {_P}/backfills", f"POST {_B}/pause", f"POST {_B}/resume", f"POST {_B}/cancel",
     f"DELETE {_P}/sensors/{{key}}", "POST /api/v1/pools/{name}/free",
+    "POST /api/v1/probes/{probe}/try",
 }  # fmt: skip
 DEFINE_PIPELINES: Final = {
     f"PUT {_P}",

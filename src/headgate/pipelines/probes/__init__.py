@@ -1,0 +1,1 @@
+"""Probes: readiness checks that Headgate makes itself, once for all pipelines that read them."""
