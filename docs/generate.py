@@ -89,17 +89,17 @@ def alerts_page() -> str:
         "",
         "A secret is a reference: `file:/path/of/it`, `aws-secret:NAME` or `aws-secret:NAME#key`.",
         "",
-        *_fields("notify", NotifyConfig),
-        *_fields("notify.routes[]", Route),
-        *_fields("notify.escalation[]", EscalationStep),
+        *_fields_section("notify", NotifyConfig),
+        *_fields_section("notify.routes[]", Route),
+        *_fields_section("notify.escalation[]", EscalationStep),
     ]
     for spec in CHANNEL_SPECS:
         kind = str(spec.__struct_config__.tag)
-        lines += _fields(f'notify.channels.NAME with kind = "{kind}"', spec)
+        lines += _fields_section(f'notify.channels.NAME with kind = "{kind}"', spec)
     return "\n".join(lines)
 
 
-def _fields(title: str, struct: type[msgspec.Struct]) -> list[str]:
+def _fields_section(title: str, struct: type[msgspec.Struct]) -> list[str]:
     purpose = (struct.__doc__ or "").split("\n\n")[0]
     rows = []
     for each in msgspec.structs.fields(struct):
