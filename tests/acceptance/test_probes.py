@@ -69,6 +69,26 @@ def until_completed(server: Server, name: str) -> None:
     until(is_completed, f"{name} is completed", 60)
 
 
+def _check_reload(project: Project, server: Server) -> None:
+    """A changed file is loaded and looked at; one with a problem leaves the probe as it is."""
+    file = project.folder / "probes" / "shop.yaml"
+    file.write_text(ORDERS.replace("every: 1s", "every: 1h", 1).replace("value: 2", "value: 3"))
+    assert "probe orders-loaded: changed (probes/shop.yaml)" in project.said("reload")
+
+    def verdict() -> str:
+        return str(server.get("/probes/orders-loaded")["results"][0]["verdict"])
+
+    until(lambda: verdict() == "FAIL", "it was looked at by the new definition", 60)
+    file.write_text(ORDERS.replace("sql:", "sqll:"))
+    assert "probes/shop.yaml:6:" in project.said("reload", exit_code=2)
+    assert server.get("/probes/orders-loaded")["every_seconds"] == 3600
+    text = "id: bronze\nreadiness: {rules: [{key: 'probe:orders-load'}]}\n"
+    headers = {"content-type": "application/yaml"}
+    refused = httpx.put(f"{server.url}/api/v1/pipelines/bronze", content=text, headers=headers, timeout=20.0)
+    assert refused.status_code == 400, refused.text
+    assert "there is no probe 'orders-load'; did you mean orders-loaded?" in refused.text
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "shop")
@@ -94,6 +114,7 @@ def test_probe__data_arrives__both_waiting_pipelines_complete(project: Project) 
         lake = project.json("probe", "show", "lake")
         assert lake["results"][0]["verdict"] == "UNKNOWN"
         assert "did you mean orders-loaded?" in project.said("probe", "show", "order-loaded", exit_code=4)
+        _check_reload(project, server)
         metrics = httpx.get(f"{server.url}/metrics", timeout=20.0).text
         assert 'headgate_probe_looks_total{probe="orders-loaded",verdict="PASS"}' in metrics
     assert "s3cret-of-the-lake" not in server.stderr

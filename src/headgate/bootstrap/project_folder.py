@@ -22,7 +22,9 @@ from headgate.pipelines.catalog.project import (
     REPORT_FILE,
     FolderDefinition,
     FolderOutcome,
+    FolderProbe,
     FolderReport,
+    ProbeOutcome,
     first_from_folder,
     is_api_change,
     keeps_api_change,
@@ -33,6 +35,7 @@ from headgate.pipelines.definition.problems import InvalidPipelineError, Problem
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent
 from headgate.pipelines.probes.definitions import FOLDER as PROBES
+from headgate.pipelines.probes.definitions import LoadedProbe
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import PipelineService
 from headgate.store.model.requests import Write
@@ -142,8 +145,10 @@ def apply_folder(
     service = pipelines.service
     project = project_archetypes(folder)
     # Before the pipelines, whose rules and traits name probes.
+    before = pipelines.probes.catalog.all()
     probe_problems = pipelines.probes.catalog.load(_probes_folder(folder))
-    probes = frozenset(each.probe.id for each in pipelines.probes.catalog.all())
+    after = pipelines.probes.catalog.all()
+    probes = frozenset(each.probe.id for each in after)
     known = Known(
         archetypes=project.archetypes,
         calendars=pipelines.calendars.all(),
@@ -166,9 +171,22 @@ def apply_folder(
         definitions=definitions,
         problems=tuple(text for _, text in [*invalid, *failed]),
         gone=() if invalid else _gone(service, {each.pipeline_id for each in definitions}),
+        probes=tuple(_probe_changes(before, after)),
     )
     service.project.record(project.archetypes, probes, report)
     return report
+
+
+def _probe_changes(before: Sequence[LoadedProbe], after: Sequence[LoadedProbe]) -> Iterator[FolderProbe]:
+    known, present = ({each.probe.id: each for each in loaded} for loaded in (before, after))
+    for name in sorted(known.keys() | present.keys()):
+        was, now = known.get(name), present.get(name)
+        if now is None:
+            yield FolderProbe(probe_id=name, file=known[name].source, outcome=ProbeOutcome.REMOVED)
+        elif was is None:
+            yield FolderProbe(probe_id=name, file=now.source, outcome=ProbeOutcome.NEW)
+        elif was.probe != now.probe:
+            yield FolderProbe(probe_id=name, file=now.source, outcome=ProbeOutcome.CHANGED)
 
 
 def _report_problems(service: PipelineService, problems: Sequence[tuple[str, str]]) -> None:

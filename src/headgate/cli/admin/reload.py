@@ -16,7 +16,7 @@ INVALID_EXIT_CODE: Final = 2
 
 @calls_server
 def reload(api: Api, as_json: Json = False) -> None:
-    """Load the definitions of the server's project folder again. The exit code is 2 if one has a problem.
+    """Load pipelines, archetypes and probes of the server's project folder again. The exit code is 2 for a problem.
 
     A definition with a problem stays as it is in force; the others are loaded. SIGHUP to the server does the same.
     """
@@ -36,6 +36,8 @@ def _show(report: dict[str, Any]) -> None:
         detail = f": {each['detail']}" if each["detail"] else ""
         if each["outcome"] not in ("unchanged", "failed"):
             typer.echo(f"{each['pipeline_id']}: {each['outcome']}, version {each['version']}{detail}")
+    for each in report["probes"]:
+        typer.echo(f"probe {each['probe_id']}: {each['outcome']} ({each['file']})")
     for problem in report["problems"]:
         typer.echo(problem, err=True)
     for each in report["gone"]:

@@ -52,6 +52,22 @@ class FolderDefinition(Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class ProbeOutcome(enum.StrEnum):
+    """What loading the folder changed of a probe."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+class FolderProbe(Struct, frozen=True, kw_only=True):
+    """A probe that the last load changed."""
+
+    probe_id: str
+    file: str
+    outcome: ProbeOutcome
+
+
 class FolderReport(Struct, frozen=True, kw_only=True):
     """The result of loading the project folder. A definition with a problem is left as it is in force."""
 
@@ -61,6 +77,8 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     # Pipelines in force that were loaded from a file which no longer defines them.
     gone: tuple[str, ...] = ()
+    # The probes that this load changed.
+    probes: tuple[FolderProbe, ...] = ()
 
     def find(self, pipeline_id: str) -> FolderDefinition | None:
         """Return what the folder holds of a pipeline, or None."""

@@ -6,8 +6,10 @@ result is PASS or FAIL. A probe that cannot be read is UNKNOWN, never FAIL.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from headgate.durable.model.duration import Seconds
@@ -97,6 +99,11 @@ class Probe(_Part, frozen=True, kw_only=True):
     def kind(self) -> str:
         """Which of the kinds it is."""
         return next(name for name in KINDS if getattr(self, name) is not None)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the definition. A result of another definition is not current."""
+        return hashlib.sha256(msgspec.json.encode(self, enc_hook=float, order="sorted")).hexdigest()
 
     @property
     def valid_seconds(self) -> float:

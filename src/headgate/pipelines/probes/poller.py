@@ -1,7 +1,8 @@
 """Probe poller: looks at every probe once an interval, for all pipelines that read it.
 
 Each probe has a phase of its own within its interval, so that many probes with the same interval spread over it. The
-time of the next look is in the probe's row, so that several servers share the work and a restart repeats nothing.
+time of the next look is in the probe's row, so that several servers share the work and a restart repeats nothing. A
+probe whose definition was changed since is looked at at once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from headgate.pipelines.schedule.periods import Periods
 
 THREADS: Final = 8
 BATCH: Final = 64
-# A new probe runs within this time, before it takes its place in the interval.
+# A new or changed probe runs within this time, before it takes its place in the interval.
 _FIRST_SECONDS: Final = 2.0
+# A changed probe that is being looked at is tried again after this time.
+_BUSY_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
 _TICK_SECONDS_MAX: Final = 1.0
 _log = structlog.get_logger(__name__)
@@ -105,13 +108,16 @@ class ProbePoller:
     def _start(self, probe: Probe, state: ProbeState | None, submit: Callable[[Callable[[], None]], object]) -> int:
         now_ms = epoch_ms(self._clock)
         next_at_ms = next_look_ms(probe, now_ms)
-        if state is not None and min(state.due_at_ms, next_at_ms) > now_ms:
+        is_changed = state is not None and not state.is_of(probe)
+        if state is not None and not is_changed and min(state.due_at_ms, next_at_ms) > now_ms:
             # Another process has looked meanwhile.
             self._plan(probe, min(state.due_at_ms, next_at_ms))
             return 0
-        self._plan(probe, next_at_ms)
         if state is not None and state.claimed_until_ms > now_ms:
+            # The look in progress may be one of the earlier definition.
+            self._plan(probe, now_ms + round(_BUSY_SECONDS * 1000) if is_changed else next_at_ms)
             return 0
+        self._plan(probe, next_at_ms)
         with self._lock:
             # A look that is late by more than an interval is not doubled.
             if probe.id in self._running:
@@ -195,7 +201,7 @@ def next_look_ms(probe: Probe, now_ms: int) -> int:
 
 
 def _first_at_ms(probe: Probe, state: ProbeState | None, now_ms: int) -> int:
-    if state is not None:
+    if state is not None and state.is_of(probe):
         return min(state.due_at_ms, next_look_ms(probe, now_ms))
     return now_ms + _phase(probe.id, round(min(_FIRST_SECONDS, float(probe.every)) * 1000))
 

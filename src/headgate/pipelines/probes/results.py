@@ -42,6 +42,12 @@ class ProbeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     results: tuple[ProbeResult, ...] = ()
     # When the probe last could look.
     last_seen_at_ms: int = 0
+    # The digest of the definition that the results are of.
+    definition: str = ""
+
+    def is_of(self, probe: Probe) -> bool:
+        """Whether the results are of this definition of the probe, and not of an earlier one."""
+        return self.definition == probe.digest
 
     def result_of(self, period: str) -> ProbeResult | None:
         """Return the last result of a period; of a probe without periods, that of the empty text."""
@@ -79,6 +85,7 @@ class ProbeResults:
             counts={} if state is None else state.counts,
             results=() if state is None else state.results,
             last_seen_at_ms=0 if state is None else state.last_seen_at_ms,
+            definition="" if state is None else state.definition,
         )
         condition = absent() if state is None else version_is(state.version)
         try:
@@ -100,6 +107,7 @@ class ProbeResults:
             counts=counts,
             results=tuple(results),
             last_seen_at_ms=max([claimed.last_seen_at_ms, *seen]),
+            definition=probe.digest,
         )
         writes = [Put(PIPELINES, self._item(state), version_is(claimed.version), quiet=True)]
         for result in results:

@@ -42,7 +42,7 @@ class ProbeEvaluator:
         probe = self._catalog.get(question.reference.removeprefix(PREFIX)).probe
         period = _period(probe, question.date)
         state = self._results.states([probe.id]).get(probe.id)
-        stored = None if state is None else state.result_of(period)
+        stored = None if state is None or not state.is_of(probe) else state.result_of(period)
         if stored is None or question.now_ms - stored.at_ms > probe.valid_seconds * 1000:
             stored = self._runner.run(probe, period)
         return _answer(stored)

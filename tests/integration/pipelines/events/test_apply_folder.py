@@ -11,7 +11,9 @@ from headgate.bootstrap.project_folder import ProjectFolder, apply_folder
 from headgate.durable.sdk.app import App
 from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.catalog.proposals import Proposals
 from headgate.pipelines.catalog.provenance import API
+from headgate.pipelines.definition.problems import errors_of
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.events.names import EventName
 from tests.acceptance.pipeline_world import World
@@ -154,3 +156,77 @@ def test_watch__file_changed_added_or_removed__is_loaded_once(world: World, fold
 
     assert (before, after) == (0, [1, 0])
     assert world.pipelines.definitions.find("gold") is not None
+
+
+PROBE = "id: landed\nfiles: {path: in/*}\n"
+
+
+@pytest.fixture
+def probes(folder: Path) -> Path:
+    made = folder.parent / "probes"
+    made.mkdir()
+    (made / "a.yaml").write_text(PROBE)
+    return made
+
+
+def probe_changes(world: World, folder: Path) -> dict[str, str]:
+    return {each.probe_id: each.outcome.value for each in apply_folder(world.open, folder).probes}
+
+
+def test_reload__probes_change__are_replaced_and_each_change_is_reported(
+    world: World, folder: Path, probes: Path
+) -> None:
+    catalog = world.open.probes.catalog
+    assert probe_changes(world, folder) == {"landed": "new"}
+    assert probe_changes(world, folder) == {}
+    (probes / "a.yaml").write_text(PROBE.replace("in/*", "out/*"))
+    (probes / "b.yaml").write_text(PROBE.replace("landed", "other"))
+    assert probe_changes(world, folder) == {"landed": "changed", "other": "new"}
+    changed = catalog.get("landed").probe.files
+    assert changed is not None
+    assert changed.path == "out/*"
+    (probes / "b.yaml").unlink()
+    assert probe_changes(world, folder) == {"other": "removed"}
+    assert catalog.find("other") is None
+
+
+def test_reload__probe_has_a_problem__stays_as_it_was_loaded_and_pipelines_that_read_it_load(
+    world: World, folder: Path, probes: Path
+) -> None:
+    apply_folder(world.open, folder)
+    (probes / "a.yaml").write_text("id: landed\nfilse: {path: out/*}\n")
+    (folder / "silver.yaml").write_text(f"{SILVER}readiness: {{rules: [{{key: 'probe:landed'}}]}}\n")
+
+    report = apply_folder(world.open, folder)
+
+    assert [(each.pipeline_id, each.outcome.value) for each in report.definitions] == [("silver", "changed")]
+    assert "probes/a.yaml:2:8: filse" in report.problems[0]
+    assert report.probes == ()
+    assert world.open.probes.catalog.get("landed").probe.files is not None
+
+
+def test_watch__probe_file_is_changed__folder_is_loaded(world: World, folder: Path, probes: Path) -> None:
+    project = ProjectFolder(folder, world.open)
+    project.load()
+    assert project.load_if_changed() == 0
+    (probes / "a.yaml").write_text(f"{PROBE}owner: ana\n")
+    assert project.load_if_changed() == 1
+    assert world.open.probes.catalog.get("landed").probe.owner == "ana"
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.parametrize("readiness", ["rules: [{key: 'probe:landd'}]", "traits: {there: {evaluator: 'probe:landd'}}"])
+def test_propose__probe_that_is_not_defined__is_refused_with_the_nearest_name(
+    world: World, folder: Path, readiness: str
+) -> None:
+    apply_folder(world.open, folder)
+    service = world.pipelines
+    proposals = Proposals(service.definitions, world.open.calendars.all, project=service.project)
+    text = f"id: gold\nreadiness: {{{readiness}}}\n"
+
+    refused = proposals.read(text, "body")
+
+    assert refused.pipelines == ()
+    assert "there is no probe 'landd'; did you mean landed?" in errors_of(refused.problems)[0].text()
+    accepted = proposals.read(text.replace("landd", "landed"), "body")
+    assert [each.pipeline.id for each in accepted.pipelines] == ["gold"]

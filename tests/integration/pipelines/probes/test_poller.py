@@ -15,7 +15,7 @@ from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Sched
 from headgate.pipelines.enums import TraitStatus, Verdict
 from headgate.pipelines.probes.catalog import ProbeCatalog
 from headgate.pipelines.probes.definitions import LoadedProbe, LoadedProbes
-from headgate.pipelines.probes.model import Probe, ProbeResult
+from headgate.pipelines.probes.model import Expectation, Probe, ProbeResult
 from headgate.pipelines.probes.poller import ProbePoller
 from headgate.pipelines.probes.results import ProbeResults
 from headgate.pipelines.traits.probe_reference import ProbeEvaluator
@@ -216,3 +216,47 @@ def test_readers__definition_changes__are_those_that_name_the_probe(rig: Rig) ->
     assert sorted(rig.pipelines.known.dependents("probe:landed")) == ["gold", "silver", "tin"]
     rig.define(reading("other", pipeline_id="gold"))
     assert sorted(rig.pipelines.known.dependents("probe:landed")) == ["silver", "tin"]
+
+
+def test_reload__probe_is_changed__is_looked_at_within_seconds_and_others_are_not(rig: Rig, tmp_path: Path) -> None:
+    hourly = probe(id="landed", files={"path": "in/*"}, every="1h")
+    other = probe(id="other", files={"path": "in/*"}, every="1h")
+    watched = Watched(rig, tmp_path, hourly, other)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").touch()
+    advance(rig, 5, watched.poller)
+    before = watched.counts["other"]
+
+    watched.set(replace(hourly, expect=(Expectation(field="count", check="gte", value=2),)), other)
+    advance(rig, 5, watched.poller)
+
+    state = watched.results.get("landed")
+    assert [result.verdict for result in state.results] == [Verdict.FAIL]
+    assert watched.counts == {"landed": 2, "other": before}
+
+
+def test_reload__probe_is_changed_during_a_look__is_looked_at_again_after_it(rig: Rig, tmp_path: Path) -> None:
+    hourly = probe(id="landed", files={"path": "in/*"}, every="1h")
+    watched = Watched(rig, tmp_path, hourly)
+    started: list[Callable[[], None]] = []
+    advance(rig, 3, watched.poller, submit=started.append)
+    watched.set(replace(hourly, expect=(Expectation(field="count", check="equals", value=0),)))
+    advance(rig, 3, watched.poller, submit=started.append)
+    assert len(started) == 1, "one look at a time"
+    started[0]()
+    advance(rig, 3, watched.poller)
+
+    assert [result.verdict for _, result in watched.seen] == [Verdict.FAIL, Verdict.PASS]
+
+
+def test_trait__result_of_an_earlier_definition__is_not_used(rig: Rig, tmp_path: Path) -> None:
+    watched = Watched(rig, tmp_path, files())
+    advance(rig, 3, watched.poller)
+    assert watched.results.get("landed").results[0].verdict is Verdict.FAIL
+    (tmp_path / "there").touch()
+
+    watched.set(files(path="there"))
+    evaluator = ProbeEvaluator(watched.catalog, watched.results, watched.runner)
+    answer = evaluator.evaluate(replace(question("probe:landed"), now=rig.now))
+
+    assert answer.status is TraitStatus.PASS
