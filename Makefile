@@ -1,6 +1,7 @@
 # Every target bootstraps .venv from requirements.lock first: a fresh clone needs Python 3.11, pip and make alone.
 PYTHON ?= python3
 VENV := .venv
+RUN := .venv-run
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
@@ -25,8 +26,19 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
 
-demo: $(STAMP)  ## start the server on a folder of its own and print its address
-	$(BIN)/headgate up --home .headgate/demo
+# What running needs, without the test tools; pinned to the same versions.
+$(RUN)/.installed: requirements.lock pyproject.toml
+	@echo "installing Headgate into $(RUN) …"
+	@started=$$(date +%s) \
+	  && { test -x $(RUN)/bin/pip || $(PYTHON) -m venv $(RUN) || { $(PYTHON) -m pip -q install --target $(RUN).boot virtualenv \
+	  && PYTHONPATH=$(RUN).boot $(PYTHON) -m virtualenv -q $(RUN); }; } \
+	  && sed -e '/--hash=/d' -e 's/ *\\$$//' requirements.lock > $(RUN)/constraints.txt \
+	  && $(RUN)/bin/pip --disable-pip-version-check -q install --no-compile -c $(RUN)/constraints.txt -e . \
+	  && echo "installed in $$(( $$(date +%s) - started )) s"
+	@touch $@
+
+demo: $(RUN)/.installed  ## run a small shop's platform through a bad deployment, and print where to see it
+	@$(RUN)/bin/headgate demo
 
 lint: $(STAMP)  ## style, types and layers
 	$(BIN)/ruff format --check .
@@ -92,6 +104,7 @@ soak: $(STAMP)  ## kill -9 a thousand times, an hour of simulated seeds, attacks
 	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=1 $(BIN)/pytest -s tests/simulation/test_retention.py
+	HEADGATE_TEST_DEMO_KILLS=10 $(BIN)/pytest tests/acceptance/test_demo.py
 	$(BIN)/python -m tests.soak
 
 audit:  ## scan the locked dependencies for known vulnerabilities, where a database is reachable
@@ -104,4 +117,4 @@ lock: $(STAMP)  ## resolve the dependencies again
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

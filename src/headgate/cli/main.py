@@ -18,6 +18,7 @@ from headgate.serve import process
 # Imported on demand: importing every command takes longer than most commands take to run.
 _COMMANDS: Final = {
     "up": ("headgate.cli.admin.up", "up"),
+    "demo": ("headgate.cli.admin.demo", "demo"),
     "worker": ("headgate.cli.durable.workflow", "worker"),
     "watchdog": ("headgate.cli.admin.watchdog", "watchdog"),
     "workers": ("headgate.cli.durable.workflow", "workers_ls"),

@@ -64,6 +64,10 @@ class ApiCatalog:
             for operation in route.operations
         }
 
+    def has(self, name: str) -> bool:
+        """Whether this server has an operation."""
+        return name in self._operations
+
     def operation(self, name: str) -> Operation:
         """Return an operation. Raises `NotFoundError` if this server does not have it."""
         found = self._operations.get(name)

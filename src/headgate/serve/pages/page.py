@@ -44,3 +44,5 @@ class PageRoute(Struct, frozen=True):
     draw: Callable[[ApiCaller, PageRequest], Page]
     filters: tuple[str, ...] = ()
     choices: frozenset[str] = frozenset()
+    # The API operation without which the server does not have this page.
+    needs: str = ""

@@ -27,7 +27,7 @@ from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import board, datasets, incidents, pipelines, run
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
-from headgate.serve.pages.navigation import navigation
+from headgate.serve.pages.navigation import NavItem, navigation
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.search import Hits, search
 from headgate.serve.pages.work import executions, fanouts
@@ -47,7 +47,6 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *executions.PAGES,
     *fanouts.PAGES,
 )
-_ADDRESSES: Final = frozenset(PATH + each.path for each in PAGES)
 # Sent by the page script to request only the page content.
 FRAGMENT: Final = "headgate-fragment"
 _QUERY_CHARS_MAX: Final = 200
@@ -82,7 +81,9 @@ def page_routes(
     """
     assets = Assets()
     catalog = ApiCatalog(health, api, pipelines)
-    renderer = _Renderer(catalog, pool, assets)
+    addresses = {PATH + each.path for each in PAGES if not each.needs or catalog.has(each.needs)}
+    rail = navigation(addresses, has_pipelines=pipelines is not None)
+    renderer = _Renderer(catalog, pool, assets, rail)
     changes = PageChanges(health, pool, watches)
 
     def route(page: PageRoute) -> ControllerRouterHandler:
@@ -110,8 +111,7 @@ def page_routes(
     async def find(request: Request[Any, Any, Any]) -> Response[Hits]:
         principal = require(principal_of(request.scope), Permission.DATASET_READ)
         text = request.query_params.get("q", "")[:_QUERY_CHARS_MAX]
-        groups = navigation(_ADDRESSES, has_pipelines=pipelines is not None)
-        pages = [each for group in groups for each in group]
+        pages = [each for group in rail for each in group]
         return Response(await pool.run(lambda: search(ApiCaller(catalog, principal), text, pages)))
 
     @get(f"{PATH}/assets/{{version:str}}/{{name:str}}", include_in_schema=False)
@@ -183,7 +183,8 @@ class Assets:
 class _Renderer:
     """Renders pages in the thread pool."""
 
-    def __init__(self, catalog: ApiCatalog, pool: WorkPool, assets: Assets) -> None:
+    def __init__(self, catalog: ApiCatalog, pool: WorkPool, assets: Assets, rail: Sequence[Sequence[NavItem]]) -> None:
+        self._rail = rail
         self._catalog = catalog
         self._pool = pool
         self._assets = assets
@@ -218,7 +219,7 @@ class _Renderer:
             view=page.view,
             now=instant(api.now_ms),
             now_ms=api.now_ms,
-            navigation=navigation(_ADDRESSES, has_pipelines=api.pipelines is not None),
+            navigation=self._rail,
             principal=principal,
         )
         headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}

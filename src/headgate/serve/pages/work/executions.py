@@ -219,6 +219,6 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
 
 
 PAGES: Final = (
-    PageRoute("/executions", _list, FILTERS, CHOICES),
+    PageRoute("/executions", _list, FILTERS, CHOICES, needs="GET /executions"),
     PageRoute("/executions/{execution_id:str}", _one),
 )

@@ -330,7 +330,7 @@ def _chunk(api: ApiCaller, request: PageRequest) -> Page:
 
 
 PAGES: Final = (
-    PageRoute("/fanouts", _list, FILTERS),
+    PageRoute("/fanouts", _list, FILTERS, needs="GET /fanouts"),
     PageRoute("/fanouts/{run_id:str}", _one),
     PageRoute("/fanouts/{run_id:str}/chunks/{chunk_id:str}", _chunk),
 )
