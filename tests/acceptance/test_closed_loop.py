@@ -30,7 +30,7 @@ writes: [urn:dp:shop:orders:v1]
 trigger:
   type: fan-out
   check_interval: 1s
-  config: {handler: "totals:count", lines: LINES, chunk_size: 1, policy: {attempts: 1}}
+  config: {handler: "totals:count", lines: LINES, chunk_size: 1, policy: {max_attempts: 1}}
 retry: {attempts: 1}
 """
 SILVER: Final = """\
