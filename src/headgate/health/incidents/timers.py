@@ -75,6 +75,13 @@ class IncidentTimers:
             for row in self._due(TimerKind.ESCALATION, limit)
         ]
 
+    def next_escalations(self, incident_ids: Sequence[str]) -> dict[str, Escalation]:
+        """Return the next escalation of each incident that has one: acknowledged and resolved ones have none."""
+        keys = [due_key(TimerKind.ESCALATION, each) for each in incident_ids]
+        rows = self._store.get_many(CONTROL, keys) if keys else []
+        found = (Escalation(row["incident_id"], row["level"], row["due_at_ms"]) for row in rows if row is not None)
+        return {each.incident_id: each for each in found}
+
     def sweep(self, *, limit: int = BATCH) -> int:
         """Run all due timers, up to a limit of each kind, and return their count.
 

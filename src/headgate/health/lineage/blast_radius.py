@@ -9,8 +9,8 @@ The estimated impact is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,6 +71,22 @@ class BlastRadius(Struct, frozen=True, kw_only=True):
     as_of: str
 
 
+class LineageStep(Struct, frozen=True):
+    """A reader of a dataset and what it writes, or upstream a writer and what it reads."""
+
+    entity_id: str
+    entity_name: str
+    entity_type: EntityType
+    datasets: tuple[str, ...]
+
+
+class Degree(NamedTuple):
+    """The number of writers and readers of a dataset."""
+
+    writers: int
+    readers: int
+
+
 class BlastRadii:
     """Walks the lineage downstream and upstream of a dataset."""
 
@@ -94,6 +110,33 @@ class BlastRadii:
     def upstream(self, urn: str) -> BlastRadius:
         """Return what a dataset depends on, at most a second old. Raises as `downstream` does."""
         return self._reach(urn, self._edges_max, is_upstream=True)
+
+    def step(self, urn: str, *, is_upstream: bool) -> list[LineageStep]:
+        """Return the readers of a dataset and what they write, or upstream its writers and what they read."""
+        now = int(self._clock.seconds())
+        with self._graph.links() as links:
+            entities = links.writers(urn) if is_upstream else links.readers(urn)
+            ties = [links.producers[each] for each in sorted(entities)]
+            return [
+                LineageStep(
+                    each.producer_id,
+                    each.producer_name,
+                    each.producer_type,
+                    tuple(sorted(each.reads if is_upstream else each.writes)),
+                )
+                for each in ties
+                if each.expires > now
+            ]
+
+    def degrees(self, dataset_urns: Iterable[str]) -> dict[str, Degree]:
+        """Return the number of writers and readers of datasets."""
+        now = int(self._clock.seconds())
+        with self._graph.links() as links:
+
+            def live(entities: Iterable[str]) -> int:
+                return sum(links.producers[each].expires > now for each in entities)
+
+            return {urn: Degree(live(links.writers(urn)), live(links.readers(urn))) for urn in dataset_urns}
 
     def _reach(self, urn: str, edges_max: int, *, is_upstream: bool) -> BlastRadius:
         now = self._clock.seconds()

@@ -19,6 +19,7 @@ from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluatio
 from headgate.pipelines.readiness.explain import Explanation, PeriodSnapshot, PeriodState, why
 from headgate.pipelines.row_codec import struct_of
 from headgate.pipelines.rules.compiler import RuleKind
+from headgate.pipelines.rules.rules import RuleResult
 from headgate.pipelines.runs.controls import Control, control_key, control_of
 from headgate.pipelines.runs.locks import Lock, evaluation_key, lock_row_key
 from headgate.pipelines.runs.rows import RunLog, Slot, run_log_of
@@ -112,6 +113,9 @@ class PipelineStatus(Struct, frozen=True, kw_only=True):
     log: RunLog | None
     # Further states that apply.
     also: tuple[PipelineState, ...] = ()
+    # The datasets whose gate holds the run, and the pipelines that it still waits for.
+    held_by: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
     @property
     def urgency(self) -> tuple[int, int, str]:
@@ -256,15 +260,28 @@ class _SelectedPeriod(Struct, frozen=True, kw_only=True):
             next_due=self.next_due,
             log=self.log,
             also=tuple(each for each in self._also(now_ms, is_gated=is_gated) if each is not state),
+            held_by=self._unmet(evaluation, RuleKind.DATASET),
+            waits_for=self._unmet(evaluation, RuleKind.UPSTREAM),
         )
 
     def _is_gated(self, evaluation: StoredEvaluation | None) -> bool:
         """Whether the run waits for a dataset that may not be read."""
+        return any(
+            leaf.kind is RuleKind.DATASET and leaf.verdict is Verdict.FAIL for leaf in self._blocking(evaluation)
+        )
+
+    def _unmet(self, evaluation: StoredEvaluation | None, kind: RuleKind) -> tuple[str, ...]:
+        """Return what the rules of a kind read that the run still waits for."""
+        unmet = (leaf for leaf in self._blocking(evaluation) if leaf.kind is kind and leaf.verdict is not Verdict.PASS)
+        return tuple(dict.fromkeys(leaf.subject for leaf in unmet))
+
+    def _blocking(self, evaluation: StoredEvaluation | None) -> Iterator[RuleResult]:
+        """Yield the rules that keep the run from starting, nested ones included."""
         if evaluation is None or self.log is None or not self.log.is_live or self.log.status is not RunStatus.PENDING:
-            return False
-        blocking = (each for each in evaluation.evaluation.counted if each.verdict is not Verdict.PASS)
-        leaves = (leaf for result in blocking for leaf in result.walk())
-        return any(leaf.kind is RuleKind.DATASET and leaf.verdict is Verdict.FAIL for leaf in leaves)
+            return
+        for result in evaluation.evaluation.counted:
+            if result.verdict is not Verdict.PASS:
+                yield from result.walk()
 
     def _sentence(self, explanation: Explanation, state: PipelineState) -> str:
         if state is PipelineState.MISSED:
@@ -409,6 +426,24 @@ def _sla(table: Timetable | None, date: str, log: RunLog | None, now: datetime) 
     except HeadgateError:
         moments = None
     return None if moments is None else sla_status(moments, log, now)
+
+
+def sla_margins(pipeline: Pipeline, logs: Sequence[RunLog], calendars: Calendars) -> list[tuple[int, float]]:
+    """Return when periods were done and the seconds to their deadline, negative if late; in order of time."""
+    tables = {each.schedule_id: each for each in _timetables(pipeline, calendars)}
+    found: list[tuple[int, float]] = []
+    for log in logs:
+        table = tables.get(log.schedule_id)
+        if table is None or log.succeeded_at_ms is None:
+            continue
+        try:
+            moments = completion_moments(table, log.date)
+        except HeadgateError:
+            # The schedule has changed since.
+            continue
+        if moments is not None:
+            found.append((log.succeeded_at_ms, moments.breach_at.timestamp() - log.succeeded_at_ms / 1000))
+    return sorted(found)
 
 
 def sla_status(moments: SlaMoments, log: RunLog | None, now: datetime) -> SlaStatus:

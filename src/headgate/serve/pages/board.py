@@ -1,30 +1,47 @@
-"""Health board: open incidents, signals in breach and pipelines that need attention."""
+"""Now: each open incident with what it holds and whom it hurts, then everything else that needs someone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
-from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
-from headgate.serve.pages.api_calls import ApiCaller, Listed, twin
-from headgate.serve.pages.labels import command
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.overview.status import PipelineState, PipelineStatus
+from headgate.pipelines.service import PipelineService
+from headgate.serve.pages.actions import Action, allowed
+from headgate.serve.pages.api_calls import ApiCaller, Listed, segment, twin
+from headgate.serve.pages.datasets import REGISTER
+from headgate.serve.pages.holds import HeldPipeline, held_by
+from headgate.serve.pages.incident_actions import acknowledge
+from headgate.serve.pages.incidents import datasets_of
+from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.pipelines import PipelineCounts, pipeline_counts
+from headgate.serve.pages.pipelines import WatchedPipelines, watched_pipelines
 
 INCIDENTS_MAX: Final = 100
+# Cards in full; further incidents are counted and linked.
+CARDS_MAX: Final = 12
 SIGNALS_MAX: Final = 50
+PANEL_MAX: Final = 10
+HELD_MAX: Final = 4
 OPEN: Final = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value)
-REGISTER: Final = command("dataset", "register", "urn:dp:orders:created", "--team", "orders", "--freshness", "1h")
+DEMO: Final = command("demo")
+_FAN_OUT: Final = "fan-out"
+_LATE: Final = (PipelineState.LATE, PipelineState.MISSED)
+_HELD: Final = (PipelineState.HELD, PipelineState.PAUSED)
+_BROKEN: Final = (PipelineState.STOPPED, PipelineState.FAILED, PipelineState.STUCK)
 
 
 class Count(Struct, frozen=True):
-    """A count of problems."""
+    """A count of problems, with the word of its state and the page that lists them."""
 
     word: str
     of: str
@@ -32,54 +49,144 @@ class Count(Struct, frozen=True):
     address: str
 
 
-class TierBreaches(Struct, frozen=True):
-    """Signals in breach of a tier, latest change first."""
+class Card(Struct, frozen=True, kw_only=True):
+    """An open incident with its consequences."""
 
-    tier: str
-    signals: list[Any]
-    has_more: bool
+    incident: Any
+    held: list[HeldPipeline]
+    # Tone of the border.
+    tone: str
+    dataset_count: int
+    service_count: int
+    services: list[str]
+    escalates_at: str | None
+    acknowledge: Action | None
+
+    @property
+    def named(self) -> list[HeldPipeline]:
+        """The held pipelines that the card names."""
+        return self.held[:HELD_MAX]
+
+
+class RunningRow(Struct, frozen=True, kw_only=True):
+    """A run whose job runs. `share` and `eta` are known of fan-outs."""
+
+    run: Any
+    since: str
+    share: float | None
+    eta: str
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """Something that was changed, by whom and why."""
+
+    at: str
+    what: str
+    by: str
+    about: str
+    href: str
+    reason: str
 
 
 class Board(Struct, frozen=True, kw_only=True):
-    """View of the board. `missing` lists unavailable parts with the reason."""
+    """View of the page. `missing` lists unavailable parts with the reason."""
 
-    incidents: list[Any]
+    cards: list[Card]
+    more_cards: int
     has_more_incidents: bool
-    tiers: tuple[TierBreaches, ...]
+    signals: list[Any]
     counts: tuple[Count, ...]
+    # Of pipelines, without those that a card names as its consequence.
+    broken: list[PipelineStatus]
+    late: list[PipelineStatus]
+    held: list[PipelineStatus]
+    # Pipelines that are listed on cards only.
+    in_cards: int
+    running: list[RunningRow]
+    has_more_running: bool
+    changes: list[Change]
     has_datasets: bool
-    # None: there are no pipelines, or they are not visible.
-    pipelines: PipelineCounts | None
+    has_pipelines: bool
+    has_more_pipelines: bool
     missing: tuple[str, ...]
     register: str = REGISTER
+    demo: str = DEMO
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that could be in trouble."""
+        return not self.has_datasets and not self.has_pipelines
 
     @property
     def is_healthy(self) -> bool:
         """Whether there are no problems among the visible parts."""
-        is_quiet = not self.incidents and not any(each.signals for each in self.tiers) and not self.missing
-        return is_quiet and (self.pipelines is None or not self.pipelines.listed)
+        troubles = (self.cards, self.signals, self.broken, self.late, self.held, self.missing)
+        return not any(troubles)
 
 
 def board(api: ApiCaller) -> Board:
     """Return the board of a caller. Raises `UnauthenticatedError`, and `ForbiddenError` without dataset access."""
     has_datasets = bool(api.listed("GET /datasets", most=1).items)
     missing: list[str] = []
-    incidents = _listed(api, missing, "GET /incidents", INCIDENTS_MAX, status=list(OPEN))
-    tiers = []
-    for tier in Tier:
-        found = _listed(api, missing, "GET /signals", SIGNALS_MAX, tier=tier.value)
-        # Most severe first, then newest.
-        worst = sorted(found.items, key=lambda each: each["state"] != SignalState.CRITICAL)
-        tiers.append(TierBreaches(tier.value, worst, found.has_more))
+    found = _listed(api, missing, "GET /incidents", INCIDENTS_MAX, status=list(OPEN))
+    incidents = sorted(found.items, key=_urgency)
+    watched = _pipelines(api, missing)
+    rows = watched.rows
+    cards = _cards(api, incidents[:CARDS_MAX], rows)
+    explained = {each.pipeline_id for card in cards for each in card.held}
+    others = [row for row in rows if row.pipeline.id not in explained]
+    signals = _signals(api, missing)
+    running = _running(api, missing)
     return Board(
-        incidents=sorted(incidents.items, key=lambda each: str(each["severity"])),
-        has_more_incidents=incidents.has_more,
-        tiers=tuple(tiers),
-        counts=(*_of_incidents(incidents.items), *_of_signals(tiers)),
+        cards=cards,
+        more_cards=max(0, len(incidents) - CARDS_MAX),
+        has_more_incidents=found.has_more,
+        signals=signals,
+        counts=(*_of_incidents(incidents), *_of_signals(signals), *_of_pipelines(rows)),
+        broken=_in(others, _BROKEN),
+        late=_in(others, _LATE),
+        held=_in(others, _HELD),
+        in_cards=len(explained),
+        running=running[:PANEL_MAX],
+        has_more_running=len(running) > PANEL_MAX,
+        changes=_changes(api, incidents),
         has_datasets=has_datasets,
-        pipelines=_pipelines(api, missing),
+        has_pipelines=bool(rows),
+        has_more_pipelines=watched.has_more,
         missing=tuple(dict.fromkeys(missing)),
     )
+
+
+def _urgency(incident: Mapping[str, Any]) -> tuple[str, bool, str]:
+    """Sort key: worst first, of these the unacknowledged, of these the oldest."""
+    return incident["severity"], incident["status"] != IncidentStatus.OPEN, incident["created_at"]
+
+
+def _cards(api: ApiCaller, incidents: Sequence[Any], rows: Sequence[PipelineStatus]) -> list[Card]:
+    escalations = api.health.incident_timers.next_escalations([each["incident_id"] for each in incidents])
+    cards = []
+    for each in incidents:
+        radius = each["blast_radius"] or {}
+        escalation = escalations.get(each["incident_id"])
+        is_open = each["status"] == IncidentStatus.OPEN
+        take = allowed(api, Permission.INCIDENT_WRITE, acknowledge(each), each["primary_dataset_urn"])
+        cards.append(
+            Card(
+                incident=each,
+                held=held_by(rows, datasets_of(each)),
+                tone="bad" if each["severity"] == Severity.SEV_1 else "warn",
+                dataset_count=len(radius.get("downstream_datasets") or ()),
+                service_count=radius.get("downstream_count") or 0,
+                services=list(radius.get("downstream_services") or ())[:HELD_MAX],
+                escalates_at=None if escalation is None else instant(escalation.due_at_ms),
+                acknowledge=take if is_open else None,
+            )
+        )
+    return cards
+
+
+def _in(rows: Iterable[PipelineStatus], states: Sequence[PipelineState]) -> list[PipelineStatus]:
+    return sorted((row for row in rows if row.state in states), key=lambda row: row.urgency)
 
 
 def _listed(api: ApiCaller, missing: list[str], name: str, most: int, **query: Any) -> Listed:  # noqa: ANN401
@@ -90,15 +197,92 @@ def _listed(api: ApiCaller, missing: list[str], name: str, most: int, **query: A
         return Listed([], has_more=False)
 
 
-def _pipelines(api: ApiCaller, missing: list[str]) -> PipelineCounts | None:
-    # Without pipeline permissions the board shows datasets only.
+def _signals(api: ApiCaller, missing: list[str]) -> list[Any]:
+    """Return the signals in breach that no incident stands for, most severe first."""
+    found = _listed(api, missing, "GET /signals", SIGNALS_MAX)
+    alone = [each for each in found.items if not each["incident_id"]]
+    return sorted(alone, key=lambda each: (each["tier"], each["state"] != SignalState.CRITICAL))
+
+
+def _pipelines(api: ApiCaller, missing: list[str]) -> WatchedPipelines:
+    # Without pipeline permissions the page shows datasets only.
     if not api.may(Permission.PIPELINE_READ):
-        return None
+        return WatchedPipelines([], has_more=False)
     try:
-        return pipeline_counts(api)
+        return watched_pipelines(api)
     except TransientError as exc:
         missing.append(exc.message)
-        return None
+        return WatchedPipelines([], has_more=False)
+
+
+def _running(api: ApiCaller, missing: list[str]) -> list[RunningRow]:
+    pipelines = api.pipelines
+    if pipelines is None or not api.may(Permission.PIPELINE_READ):
+        return []
+    query = {"status": [RunStatus.RUNNING.value, RunStatus.TRIGGERING.value], "limit": PANEL_MAX + 1}
+    found = api.section("GET /runs", query=query)
+    if found.missing:
+        missing.append(found.missing)
+    return [_progress(api, pipelines, each) for each in found.items("runs")]
+
+
+def _progress(api: ApiCaller, pipelines: PipelineService, run: Mapping[str, Any]) -> RunningRow:
+    """Return a run with the progress of its job, which fan-outs report."""
+    since = run["started_at"] or run["triggered_at"] or run["created_at"]
+    pipeline = pipelines.known.find(run["pipeline_id"])
+    is_fan_out = pipeline is not None and pipeline.trigger is not None and pipeline.trigger.type == _FAN_OUT
+    fanout = None
+    if is_fan_out and run["job_id"]:
+        fanout = api.section("GET /fanouts/{id}", path={"id": run["job_id"]}).value
+    left = None if fanout is None else fanout["estimate"]["p50_seconds"]
+    return RunningRow(
+        run=run,
+        since=since,
+        share=None if fanout is None else fanout["share"],
+        eta="" if left is None else f"about {span(left)} left",
+    )
+
+
+def _changes(api: ApiCaller, incidents: Sequence[Mapping[str, Any]]) -> list[Change]:
+    """Return what people and deployments changed last, newest first."""
+    audited = api.section("GET /audit", query={"page_size": PANEL_MAX})
+    found = [
+        Change(
+            at=each["at"],
+            what=each["action"].replace(".", " ").replace("_", " "),
+            by=each["actor"],
+            about=each["entity"],
+            href=_address(api, each["entity"]),
+            reason=each["reason"],
+        )
+        for each in audited.items()
+    ]
+    deploys: dict[tuple[str, str], Change] = {}
+    for each in incidents:
+        producer = each["implicated_producer"] or {}
+        if producer.get("deployed_at"):
+            version = producer.get("version") or ""
+            deploys[producer["producer_id"], version] = Change(
+                at=producer["deployed_at"],
+                what="deployed",
+                by=producer["producer_id"],
+                about=version,
+                href="",
+                reason="",
+            )
+    newest = sorted((*found, *deploys.values()), key=lambda each: milliseconds(each.at), reverse=True)
+    return newest[:PANEL_MAX]
+
+
+def _address(api: ApiCaller, entity: str) -> str:
+    """Return the page of an audited entity; none if it has no page, or no longer."""
+    kind, _, rest = entity.partition("/")
+    name = rest.partition("/")[0]
+    if kind == "pipeline" and api.pipelines is not None and api.pipelines.known.find(name) is not None:
+        return f"/ui/pipelines/{segment(name)}"
+    if entity.startswith("urn:") and api.section("GET /datasets/{dataset_urn}", path={"dataset_urn": entity}).value:
+        return f"/ui/datasets/{segment(entity)}"
+    return f"/ui/incidents/{segment(entity)}" if entity.startswith("INC-") else ""
 
 
 def _of_incidents(incidents: Sequence[Any]) -> list[Count]:
@@ -107,10 +291,18 @@ def _of_incidents(incidents: Sequence[Any]) -> list[Count]:
     return [Count(each.value, "incidents", found[each], f"/ui/incidents?{query}&severity={each}") for each in Severity]
 
 
-def _of_signals(tiers: Sequence[TierBreaches]) -> list[Count]:
-    found = Counter(signal["state"] for tier in tiers for signal in tier.signals)
+def _of_signals(signals: Sequence[Any]) -> list[Count]:
+    found = Counter(each["state"] for each in signals)
+    states = (SignalState.CRITICAL, SignalState.WARNING)
+    return [Count(each.value, "signals without incident", found[each], "#signals") for each in states if found[each]]
+
+
+def _of_pipelines(rows: Sequence[PipelineStatus]) -> list[Count]:
+    found = Counter(row.state for row in rows if row.state.needs_attention)
     return [
-        Count(each.value, "signals", found[each], "#signals") for each in (SignalState.CRITICAL, SignalState.WARNING)
+        Count(state.upper(), "pipelines", found[state], f"/ui/pipelines?status={state}")
+        for state in PipelineState
+        if found[state]
     ]
 
 

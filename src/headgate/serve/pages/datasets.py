@@ -11,13 +11,13 @@ from headgate.auth.roles import Permission
 from headgate.errors import TransientError
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
-from headgate.serve.pages.board import REGISTER
 from headgate.serve.pages.labels import command, number, options, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.signal_strip import Strip, since, strip
 
 LISTED: Final = 50
+REGISTER: Final = command("dataset", "register", "urn:dp:orders:created", "--team", "orders", "--freshness", "1h")
 SHOWN_MAX: Final = 50
 STRIPS_MAX: Final = 20
 VERSIONS_MAX: Final = 10

@@ -8,13 +8,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.health.model.enums import IncidentStatus, Severity
-from headgate.serve.pages.api_calls import ApiCaller, segment, twin
+from headgate.health.model.timestamps import instant
+from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.datasets import Downstream, reached
+from headgate.serve.pages.holds import held_section
+from headgate.serve.pages.incident_actions import incident_actions
 from headgate.serve.pages.labels import command, options
+from headgate.serve.pages.lineage import Graph, graph_or_reason
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
 LISTED: Final = 50
+# Steps of lineage that the graph of the blast radius shows.
+BLAST_STEPS_MAX: Final = 6
+ALERTS_READ_MAX: Final = 200
 FILTERS: Final = ("status", "severity", "dataset_urn", "owner_team", "signal_type")
 # Multi-value filters.
 CHOICES: Final = frozenset({"status", "severity"})
@@ -55,7 +62,11 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     timeline: list[Any]
     contrast: list[Contrasted]
     downstream: Downstream | None
-    actions: tuple[tuple[str, str], ...]
+    graph: Graph | None
+    graph_missing: str
+    held: Section
+    alerts: Section
+    next_escalation: str | None
     commands: tuple[tuple[str, str], ...]
 
 
@@ -82,13 +93,20 @@ def incident_page(api: ApiCaller, incident_id: str) -> IncidentPage:
     """Return the page of an incident. Raises `NotFoundError`, and as the API operation."""
     context = api.call("GET /incidents/{incident_id}/context", path={"incident_id": incident_id})
     incident, radius = context["incident"], context["blast_radius"]
+    is_open = incident["status"] != IncidentStatus.RESOLVED
+    graph, graph_missing = graph_or_reason(api, incident["primary_dataset_urn"], up_steps=0, down_steps=BLAST_STEPS_MAX)
+    escalation = api.health.incident_timers.next_escalations([incident_id]).get(incident_id) if is_open else None
     return IncidentPage(
         incident=incident,
         context=context,
         timeline=context["timeline"][::-1],
         contrast=contrast(context["last_good"], context["first_bad"]),
         downstream=None if radius is None else reached(api, radius),
-        actions=_actions(incident),
+        graph=graph,
+        graph_missing=graph_missing,
+        held=held_section(api, datasets_of(incident)) if is_open else Section([]),
+        alerts=_alerts(api, incident),
+        next_escalation=None if escalation is None else instant(escalation.due_at_ms),
         commands=(
             ("This page", command("incident", "why", incident["incident_id"])),
             ("Its dataset", command("dataset", "show", incident["primary_dataset_urn"])),
@@ -128,22 +146,20 @@ def _facts(evidence: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value}
 
 
-def _actions(incident: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the available actions with their commands."""
-    name = incident["incident_id"]
-    if incident["merged_into"]:
-        return (("Show the incident it was merged into", command("incident", "why", incident["merged_into"])),)
-    if incident["status"] == IncidentStatus.RESOLVED:
-        return (("Reopen", command("incident", "reopen", name, "--reason", "WHY")),)
-    acknowledge = (("Acknowledge and assign to you", command("incident", "ack", name, "--assign", "YOU")),)
-    return (
-        *(acknowledge if incident["status"] == IncidentStatus.OPEN else ()),
-        ("Assign", command("incident", "assign", name, "WHO")),
-        ("Note the root cause", command("incident", "note", name, "ROOT CAUSE")),
-        ("Snooze", command("incident", "snooze", name, "1h")),
-        ("Merge into another incident", command("incident", "merge", name, "--into", "OTHER")),
-        ("Resolve", command("incident", "resolve", name, "--cause", "ROOT CAUSE")),
-    )
+def datasets_of(incident: Mapping[str, Any]) -> list[str]:
+    """Return the datasets that an incident is about, and those downstream as known when it was opened."""
+    linked = [each["dataset_urn"] for each in incident["links"]]
+    downstream = (incident["blast_radius"] or {}).get("downstream_datasets") or ()
+    urns = (incident["primary_dataset_urn"], *linked, *incident["merged_datasets"], *downstream)
+    return list(dict.fromkeys(urns))
+
+
+def _alerts(api: ApiCaller, incident: Mapping[str, Any]) -> Section:
+    """Return the alerts about an incident, latest first."""
+    found = api.section("GET /alerts", query={"since": incident["created_at"], "limit": ALERTS_READ_MAX})
+    if found.value is None:
+        return found
+    return Section([each for each in found.items("alerts") if each["incident_id"] == incident["incident_id"]])
 
 
 def _list(api: ApiCaller, request: PageRequest) -> Page:
@@ -167,6 +183,7 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
         title=view.incident["title"],
         crumbs=(("Incidents", "/ui/incidents"),),
         view=view,
+        actions=incident_actions(api, view.incident),
         json=twin(f"/incidents/{segment(incident_id)}/context"),
         cli=view.commands[0][1],
         changes=changes_of(dataset_urn=view.incident["primary_dataset_urn"]),

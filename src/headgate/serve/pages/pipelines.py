@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -11,20 +10,29 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
-from headgate.health.model.timestamps import instant
+from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.catalog.project import FolderReport
 from headgate.pipelines.catalog.store import BadPipeline
 from headgate.pipelines.definition.model import Pipeline
-from headgate.pipelines.enums import ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.enums import ExpectationVerdict, RunStatus
 from headgate.pipelines.overview.attention import AttentionList, attention_list, stored
-from headgate.pipelines.overview.status import DefinedPipeline, PipelineState, PipelineStatus, PipelineStatusReader
-from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.overview.status import (
+    DefinedPipeline,
+    PipelineState,
+    PipelineStatus,
+    PipelineStatusReader,
+    sla_margins,
+)
+from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
+from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, options
+from headgate.serve.pages.lineage import Graph, GraphNode, dataset_node, worst_states
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
+from headgate.serve.pages.pipeline_actions import pipeline_actions
 from headgate.serve.pages.pipeline_summary import Fact, definition_facts, sensor_keys
 
 LISTED: Final = 50
@@ -34,34 +42,18 @@ _BATCHES_MAX: Final = 10
 ATTENTION_MAX: Final = 60
 PERIODS: Final = 60
 SHOWN_MAX: Final = 30
+UPCOMING_HOURS: Final = 24 * 8
+PIPELINE_NODE: Final = "pipeline:"
 FILTERS: Final = ("search", "owner", "status")
 BEGIN: Final = command("init", "shop")
 APPLY: Final = command("pipeline", "apply", "pipelines", "--reason", "WHY")
 
 
-class PipelineCounts(Struct, frozen=True, kw_only=True):
-    """Counts of pipelines that need attention, for the health board. `has_more`: there may be others."""
+class WatchedPipelines(Struct, frozen=True):
+    """The pipelines that may need attention, and the first of the others. `has_more`: there may be further ones."""
 
-    failed: int
-    late: int
-    stuck: int
-    held: int
-    missed: int
-    paused: int
+    rows: list[PipelineStatus]
     has_more: bool
-
-    @property
-    def listed(self) -> list[tuple[str, int, str]]:
-        """The nonzero counts: state, number and label."""
-        counts = (
-            (PipelineState.FAILED, self.failed, "failed"),
-            (PipelineState.LATE, self.late, "past their deadline"),
-            (PipelineState.STUCK, self.stuck, "stuck"),
-            (PipelineState.HELD, self.held, "held"),
-            (PipelineState.MISSED, self.missed, "with missed periods"),
-            (PipelineState.PAUSED, self.paused, "paused"),
-        )
-        return [(state.value, number, label) for state, number, label in counts if number]
 
 
 class PipelineList(Struct, frozen=True, kw_only=True):
@@ -105,7 +97,14 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
     expectations: list[Any]
     upstream: list[str]
     downstream: list[str]
-    actions: tuple[tuple[str, str], ...]
+    graph: Graph
+    # The datasets that have a page.
+    registered: frozenset[str]
+    durations: dict[str, Any]
+    margins: dict[str, Any]
+    runs: list[Any]
+    upcoming: Section
+    log: RunLog | None
     commands: tuple[tuple[str, str], ...]
 
 
@@ -133,26 +132,17 @@ def pipeline_list(api: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
     )
 
 
-def pipeline_counts(api: ApiCaller) -> PipelineCounts | None:
-    """Return the counts over what the first page of the list shows, or None if there are no pipelines.
+def watched_pipelines(api: ApiCaller) -> WatchedPipelines:
+    """Return the statuses of what the first page of the list shows; none if there are no pipelines.
 
     Raises as the API operation.
     """
-    if api.pipelines is None or not api.call("GET /pipelines", query={"limit": 1})["pipelines"]:
-        return None
+    if api.pipelines is None:
+        return WatchedPipelines([], has_more=False)
     attention = attention_list(api.pipelines)
     listed, _, _ = _listed(api, dict.fromkeys(FILTERS, ""), None)
     rows = _statuses(api.pipelines, attention, _suspects(api.pipelines, attention), listed)
-    found = Counter(row.state for row in rows)
-    return PipelineCounts(
-        failed=found[PipelineState.FAILED] + found[PipelineState.STOPPED],
-        late=found[PipelineState.LATE],
-        stuck=found[PipelineState.STUCK],
-        held=found[PipelineState.HELD],
-        missed=found[PipelineState.MISSED],
-        paused=found[PipelineState.PAUSED],
-        has_more=len(attention.suspects) > ATTENTION_MAX,
-    )
+    return WatchedPipelines(rows, has_more=len(attention.suspects) > ATTENTION_MAX)
 
 
 def served(api: ApiCaller) -> PipelineService:
@@ -217,6 +207,11 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         [DefinedPipeline(pipeline, shown["at"])], periods=PERIODS
     )
     chosen = Slot(pipeline.id, str(query.get("schedule", row.slot.schedule_id)), str(query.get("date", row.slot.date)))
+    log = row.log if chosen == row.slot else pipelines.stores.runs.log(chosen)
+    runs = api.section("GET /pipelines/{id}/runs", path=path, query={"limit": PERIODS}).items("runs")
+    upstream = sorted({each.upstream.pipeline for each in upstreams_of(pipeline)})
+    downstream = sorted(pipelines.known.dependents(pipeline.id))
+    registered = _registered(api, (*pipeline.reads, *pipeline.writes))
     expected = api.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
     return PipelinePage(
         row=row,
@@ -230,9 +225,15 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         sensors=_sensors(pipelines, pipeline, chosen.date),
         events=api.section("GET /pipelines/{id}/events", path=path, query={"limit": SHOWN_MAX}),
         expectations=[each for each in expected.items("expectations") if each["verdict"] == ExpectationVerdict.MISSED],
-        upstream=sorted({each.upstream.pipeline for each in upstreams_of(pipeline)}),
-        downstream=sorted(pipelines.known.dependents(pipeline.id)),
-        actions=_actions(row, chosen),
+        upstream=upstream,
+        downstream=downstream,
+        graph=_graph(api, row, upstream, downstream, registered),
+        registered=registered,
+        durations=durations_chart(runs),
+        margins=margins_chart(sla_margins(pipeline, row.logs, pipelines.reader.calendars())),
+        runs=runs[:SHOWN_MAX],
+        upcoming=api.section("GET /upcoming", query={"pipeline": pipeline.id, "hours": UPCOMING_HOURS, "limit": 5}),
+        log=log,
         commands=_commands(pipeline, chosen),
     )
 
@@ -255,40 +256,79 @@ def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[
     return found
 
 
-def _actions(row: PipelineStatus, slot: Slot) -> tuple[tuple[str, str], ...]:
-    """Return the available actions with their commands."""
-    name, reason = slot.pipeline_id, ("--reason", "WHY")
-    is_stopped = row.control.state is not ControlState.ACTIVE
-    steered = (
-        ("Resume", command("pipeline", "resume", name, *reason))
-        if is_stopped
-        else ("Pause", command("pipeline", "pause", name, "--until", "2h", *reason))
-    )
-    return (steered, *_of_period(row, slot, reason))
+def _registered(api: ApiCaller, urns: Iterable[str]) -> frozenset[str]:
+    """Return the datasets that are registered, and that the caller may read."""
+    found = ((urn, api.section("GET /datasets/{dataset_urn}", path={"dataset_urn": urn})) for urn in urns)
+    return frozenset(urn for urn, section in found if section.value is not None)
 
 
-def _of_period(row: PipelineStatus, slot: Slot, reason: tuple[str, ...]) -> list[tuple[str, str]]:
-    name, schedule = slot.pipeline_id, schedule_option(row.pipeline, slot)
-    log = row.log if row.slot == slot else None
-    period = (name, slot.date, *schedule, *reason)
-    if log is not None and log.is_live and log.status is not RunStatus.PENDING:
-        return [("Cancel the run and its job", command("run", "cancel", log.run_id, *reason))]
-    is_over = log is not None and (log.status.is_done or log.status.is_terminal)
-    if is_over:
-        again = ("Rerun", command("run", "rerun", name, "--date", slot.date, *schedule, *reason))
-        return [again, ("Mark as successful", command("period", "mark-success", *period))]
-    held = (
-        ("Approve the period", command("period", "approve", *period))
-        if log is not None and log.hold is not None
-        else ("Hold the period", command("period", "hold", *period))
-    )
-    return [
-        ("Start now", command("run", "start", name, "--date", slot.date, *schedule, *reason)),
-        held,
-        ("Force the job, regardless of readiness", command("period", "force", *period)),
-        ("Skip the period", command("period", "skip", *period)),
-        ("Mark as successful", command("period", "mark-success", *period)),
+def _graph(
+    api: ApiCaller,
+    row: PipelineStatus,
+    upstream: Sequence[str],
+    downstream: Sequence[str],
+    registered: frozenset[str],
+) -> Graph:
+    """Return what a pipeline reads and writes, and the pipelines next to it."""
+    pipeline = row.pipeline
+    states = worst_states(api, registered)
+    own = _node(pipeline.id, tone="busy" if row.state is PipelineState.RUNNING else _tone(row.state), note=row.state)
+    datasets = [
+        dataset_node(urn, states.get(urn), is_linked=urn in registered) for urn in (*pipeline.reads, *pipeline.writes)
     ]
+    pipelines = [_node(each) for each in (*upstream, *downstream)]
+    edges = [
+        *((urn, own.id) for urn in pipeline.reads),
+        *((own.id, urn) for urn in pipeline.writes),
+        *((f"{PIPELINE_NODE}{each}", own.id) for each in upstream),
+        *((own.id, f"{PIPELINE_NODE}{each}") for each in downstream),
+    ]
+    unique = {node.id: node for node in (*datasets, *pipelines, own)}
+    return Graph(nodes=list(unique.values()), edges=edges, focus=own.id)
+
+
+def _node(pipeline_id: str, *, tone: str = "", note: str = "") -> GraphNode:
+    return GraphNode(
+        id=f"{PIPELINE_NODE}{pipeline_id}",
+        label=pipeline_id,
+        kind="pipeline",
+        tone=tone,
+        note=labels.state_label(note),
+        href=f"/ui/pipelines/{segment(pipeline_id)}",
+    )
+
+
+def _tone(state: PipelineState) -> str:
+    if state is PipelineState.HEALTHY:
+        return "good"
+    if state in (PipelineState.STOPPED, PipelineState.FAILED, PipelineState.LATE, PipelineState.STUCK):
+        return "bad"
+    return "warn" if state.needs_attention else "odd"
+
+
+def durations_chart(runs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the chart of how long jobs took, failed ones apart."""
+    series: dict[str, list[tuple[int, float]]] = {"good": [], "bad": []}
+    for run in sorted(runs, key=lambda each: str(each["created_at"])):
+        if run["duration_ms"] is not None and run["ended_at"]:
+            tone = "bad" if run["status"] == RunStatus.FAILED else "good"
+            series[tone].append((milliseconds(run["ended_at"]), run["duration_ms"] / 1000))
+    names = {"good": "succeeded", "bad": "failed"}
+    return {
+        "unit": " s",
+        "series": [
+            {"name": names[tone], "points": points, "kind": "bar", "tone": tone}
+            for tone, points in series.items()
+            if points
+        ],
+    }
+
+
+def margins_chart(margins: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Return the chart of the time between the end of a period's run and its deadline."""
+    points = [(at_ms, round(seconds / 60, 2)) for at_ms, seconds in margins]
+    series = [{"name": "before the deadline", "points": points, "kind": "line"}] if points else []
+    return {"unit": " min", "threshold": 0, "series": series}
 
 
 def _commands(pipeline: Pipeline, slot: Slot) -> tuple[tuple[str, str], ...]:
@@ -329,6 +369,7 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
         title=pipeline_id,
         crumbs=(("Pipelines", "/ui/pipelines"),),
         view=view,
+        actions=pipeline_actions(api, view.row, view.chosen, view.log, schedule_option(view.row.pipeline, view.chosen)),
         json=twin(f"/pipelines/{segment(pipeline_id)}"),
         cli=view.commands[0][1],
         changes=changes_of(pipeline_id=pipeline_id),

@@ -24,7 +24,7 @@ from headgate.pipelines.service import PipelineService
 from headgate.serve.http import sse
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
-from headgate.serve.pages import board, datasets, incidents, pipelines, run
+from headgate.serve.pages import board, datasets, incidents, lineage, pipelines, run
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
@@ -42,6 +42,7 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *board.PAGES,
     *datasets.PAGES,
     *incidents.PAGES,
+    *lineage.PAGES,
     *pipelines.PAGES,
     *run.PAGES,
     *executions.PAGES,
@@ -114,6 +115,12 @@ def page_routes(
         pages = [each for group in rail for each in group]
         return Response(await pool.run(lambda: search(ApiCaller(catalog, principal), text, pages)))
 
+    @get(lineage.EXPAND, include_in_schema=False)
+    async def expand(request: Request[Any, Any, Any]) -> Response[lineage.Graph]:
+        api = ApiCaller(catalog, principal_of(request.scope))
+        node, way = (request.query_params.get(name, "") for name in ("node", "way"))
+        return Response(await pool.run(lambda: lineage.expanded(api, node, way)))
+
     @get(f"{PATH}/assets/{{version:str}}/{{name:str}}", include_in_schema=False)
     async def asset(request: Request[Any, Any, Any]) -> Response[bytes]:
         # Whatever the version: to a page of an earlier build the current content is better than none.
@@ -126,7 +133,7 @@ def page_routes(
 
     # Below each path, so that unknown paths get an error page.
     unknown = [PageRoute(f"{below}/{{rest:path}}", _nothing) for below in ("", *_with_parameter(PAGES))]
-    return [*(route(each) for each in (*PAGES, *unknown)), follow, find, asset]
+    return [*(route(each) for each in (*PAGES, *unknown)), follow, find, expand, asset]
 
 
 def _with_parameter(pages: tuple[PageRoute, ...]) -> list[str]:

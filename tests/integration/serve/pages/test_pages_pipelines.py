@@ -45,7 +45,16 @@ from headgate.serve.pages.pipeline_summary import definition_facts, sensor_keys
 from headgate.serve.pages.run import WIDTH, phases
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import done
-from tests.integration.serve.pages.test_routes import HOSTILE, ORIGIN, Document, Site, following, text_of
+from tests.integration.serve.pages.test_routes import (
+    HOSTILE,
+    ORIGIN,
+    Document,
+    Site,
+    actions_of,
+    following,
+    graph_of,
+    text_of,
+)
 
 TODAY: Final = "2026-01-16"
 YESTERDAY: Final = "2026-01-15"
@@ -249,7 +258,7 @@ def test_list__breaker_opens__is_stopped_and_reported_on_the_board(site: Pipelin
     site.fail("broken")
 
     assert site.states() == [("broken", "STOPPED")]
-    assert "FAILED 1 failed" in text_of(site.page("/ui"))
+    assert "1 STOPPED pipelines" in text_of(site.page("/ui"))
 
 
 def test_list__succeeds_after_a_failure_or_a_late_run__is_healthy_again(site: PipelineSite) -> None:
@@ -277,7 +286,7 @@ def test_list__a_period_was_missed_and_a_later_one_is_done__stays_visible_until_
     assert site.states() == [("gap", "MISSED")]
     assert f"2 periods were missed, the last: {YESTERDAY}" in text_of(page)
     assert page.count('<rect class="missed"') == 2
-    assert "MISSED 1 with missed periods" in text_of(site.page("/ui"))
+    assert "1 MISSED pipelines" in text_of(site.page("/ui"))
     assert site.page("/ui/pipelines/gap").count('class="missed"') == 2
 
     site.begin("gap", "2026-01-17")
@@ -294,7 +303,7 @@ def test_board__a_run_waits_beyond_its_deadline_without_a_verdict__is_late_as_in
     site.clock.advance(86_400)
 
     assert site.states() == [("transform", "LATE")]
-    assert "LATE 1 past their deadline" in text_of(site.page("/ui"))
+    assert "1 LATE pipelines" in text_of(site.page("/ui"))
 
 
 def test_board__a_gate_holds_a_run_without_a_deadline__is_held_there_and_in_the_list(site: PipelineSite) -> None:
@@ -309,7 +318,7 @@ def test_board__a_gate_holds_a_run_without_a_deadline__is_held_there_and_in_the_
     site.stores.runs.change(run, evaluation_id=stored.evaluation_id)
 
     assert site.states() == [("reader", "HELD")]
-    assert "HELD 1 held" in text_of(site.page("/ui"))
+    assert "1 HELD pipelines" in text_of(site.page("/ui"))
 
 
 def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
@@ -407,21 +416,23 @@ def test_pipeline__that_waits__is_reported_whole(troubled: PipelineSite) -> None
         "http https://jobs.example.org/x",
         "done by 08:00 (UTC)",
         "DUE 1 h 27 min left",
-        "headgate pipeline pause p-waiting --until 2h --reason WHY",
-        "headgate period force p-waiting 2026-01-16 --reason WHY",
         "PIPELINE_DEFINED",
         "headgate why p-waiting --date 2026-01-16",
     ):
         assert fact in said, fact
+    assert list(actions_of(page)) == ["Hold", "Force", "Skip", "Mark as successful", "Pause", "Backfill"]
+    assert actions_of(page)["Force"]["cli"] == "headgate period force p-waiting 2026-01-16 --reason {reason}"
     assert 'href="/api/v1/pipelines/p-waiting"' in page
     assert 'data-changes="/ui/changes?pipeline_id=p-waiting"' in page
 
 
 def test_pipeline__another_period_is_chosen__is_about_that_one(troubled: PipelineSite) -> None:
-    said = text_of(troubled.page("/ui/pipelines/p-failed?date=2026-01-10&schedule=daily"))
+    page = troubled.page("/ui/pipelines/p-failed?date=2026-01-10&schedule=daily")
+    said = text_of(page)
 
     assert "p-failed of 2026-01-10 has not started" in said
-    assert "headgate run start p-failed --date 2026-01-10 --reason WHY" in said
+    start = actions_of(page)["Start a run"]
+    assert [each["value"] for each in start["fields"] if each["name"] == "date"] == ["2026-01-10"]
     assert "to the current period" in said
 
 
@@ -433,13 +444,68 @@ def test_pipeline__in_between_others__links_to_both_and_shows_what_it_goes_by(si
     done(site.post("/pipelines/bronze/sensors/landed", {"data": {"count": 3}, "period": "2026-01-15T09"}), 201)
     links = Document.read(site.page("/ui/pipelines/silver")).links
     bronze = text_of(site.page("/ui/pipelines/bronze"))
-    gold = text_of(site.page(f"/ui/pipelines/gold?date={TODAY}&schedule=stream"))
+    page = site.page(f"/ui/pipelines/gold?date={TODAY}&schedule=stream")
+    gold = text_of(page)
 
     assert {"/ui/pipelines/bronze", "/ui/pipelines/gold"} <= set(links)
     assert 'landed of 2026-01-15T09 just now by local {"count": 3}' in bronze
     assert "all hours: bronze of all its periods within ours" in text_of(site.page("/ui/pipelines/silver"))
     assert "stream: after silver of the same period" in gold
-    assert "--schedule stream" in gold
+    assert "--schedule stream" in actions_of(page)["Hold"]["cli"]
+
+
+def test_pipeline__each_action_on_a_period__does_what_it_says(site: PipelineSite) -> None:
+    site.pipelines.service.put_machine()
+    site.define("loads")
+    site.clock.advance(86_400)
+
+    def press(label: str, status: int, date: str = TODAY, **fields: Any) -> dict[str, Any]:
+        page = site.page(f"/ui/pipelines/loads?date={date}&schedule=daily")
+        action = actions_of(page)[label]
+        given = {each["name"]: each["value"] for each in action["fields"] if each["name"] in ("date", "from", "to")}
+        found: dict[str, Any] = done(site.post(ORIGIN + action["path"], {**action["body"], **given, **fields}), status)
+        return found
+
+    assert press("Pause", 200, reason="maintenance")["state"] == "PAUSED"
+    assert press("Resume", 200, reason="over")["state"] == "ACTIVE"
+    assert press("Hold", 200, reason="ann checks first")["hold"]["reason"] == "ann checks first"
+    assert press("Approve", 200, reason="checked")["hold"] is None
+    assert press("Skip", 200, "2026-01-10", reason="no data")["status"] == "CANCELLED"
+    assert press("Mark as successful", 200, "2026-01-11", reason="loaded by hand")["status"] == "COMPLETED"
+    assert press("Force", 200, "2026-01-12", reason="the sensor is broken")["order"] is not None
+    assert press("Start a run", 202, "2026-01-13", reason="early")["date"] == "2026-01-13"
+    assert press("Backfill", 202, "2026-01-08", reason="new column", concurrency=1)["pipeline_id"] == "loads"
+    failed = site.fail("loads", "2026-01-14")
+    assert press("Rerun", 202, "2026-01-14", note="fixed")["date"] == failed.date
+    run = site.start("loads", "2026-01-09")
+    assert press("Cancel", 202, "2026-01-09", reason="wrong input")["run_id"] == run.run_id
+
+
+def test_pipeline__with_datasets_and_runs__is_drawn_with_links_and_charts(site: PipelineSite) -> None:
+    site.dataset("urn:dp:orders:created")
+    site.define("loads", reads=["urn:dp:orders:created"], writes=["urn:dp:orders:unknown"])
+    site.define("gold", readiness={"rules": [{"upstream": {"pipeline": "loads"}}]})
+    site.clock.advance(72_000)
+    site.succeed("loads")
+    page = site.page("/ui/pipelines/loads")
+    graph = graph_of(page)
+    charts = [
+        msgspec.json.decode(str(each["data-chart"])) for tag, each in Document.read(page).tags if tag == "hg-chart"
+    ]
+
+    assert {tuple(each) for each in graph["edges"]} == {
+        ("urn:dp:orders:created", "pipeline:loads"),
+        ("pipeline:loads", "urn:dp:orders:unknown"),
+        ("pipeline:loads", "pipeline:gold"),
+    }
+    assert [each.get("href", "") for each in graph["nodes"] if each["kind"] == "dataset"] == [
+        "/ui/datasets/urn%3Adp%3Aorders%3Acreated",
+        "",
+    ]
+    durations, margins = charts
+    assert [each["name"] for each in durations["series"]] == ["succeeded"]
+    # Done at 06:00 and some seconds, two hours before the deadline.
+    assert 115 < margins["series"][0]["points"][0][1] < 121
 
 
 @pytest.mark.parametrize("path", ["/ui/pipelines/none", "/ui/runs/run_none", "/ui/pipelines/a/b", "/ui/runs/a/b"])
@@ -540,14 +606,19 @@ def test_scope__a_role_that_may_not_read_pipelines__sees_none_of_them_anywhere(t
     for path in ("/ui/pipelines", "/ui/pipelines/p-failed", "/ui/runs/run_none"):
         assert "pipeline.read" in text_of(troubled.page(path, status=403, key=key))
     assert "p-failed" not in troubled.page("/ui", key=key)
-    assert "1 failed" not in text_of(troubled.page("/ui", key=key))
+    assert "1 FAILED" not in text_of(troubled.page("/ui", key=key))
     assert troubled.get(f"{ORIGIN}/ui/changes?of=pipelines", key=key).status_code == 403
 
 
 def test_board__pipelines_in_trouble__are_counted_with_links_to_them(troubled: PipelineSite) -> None:
     document = Document.read(troubled.page("/ui"))
 
-    assert "FAILED 1 failed LATE 1 past their deadline STUCK 1 stuck HELD 1 held PAUSED 1 paused" in document.text
+    counts = " ".join(f"1 {state} pipelines" for state in ("FAILED", "LATE", "STUCK", "HELD", "PAUSED"))
+    assert counts in document.text
+    for panel in ("Failed or stuck FAILED p-failed", "Held now HELD p-held", "Late or missed LATE p-late"):
+        assert panel in document.text
+    assert "p-running of 2026-01-16" in document.text
+    assert "pipeline pause pipeline/p-paused by local: the warehouse moves" in document.text
     assert "/ui/pipelines?status=late" in document.links
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 import headgate as hg
@@ -17,7 +14,7 @@ from headgate.auth.roles import Role
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.sources import RangeSource
 from tests.integration.serve.health_rig import done
-from tests.integration.serve.pages.test_routes import ORIGIN, Document, Site, text_of
+from tests.integration.serve.pages.test_routes import ORIGIN, Document, Site, actions_of, text_of
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +35,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     finally:
         made.is_stopping = True
         made.close()
-
-
-def actions_of(html: str) -> dict[str, dict[str, Any]]:
-    """Return the actions of a page by label."""
-    found = Document.read(html)
-    sent = [each["data-action"] for tag, each in found.tags if tag == "button" and each.get("data-action")]
-    return {each["title"]: each for each in (msgspec.json.decode(unescape(str(text))) for text in sent)}
 
 
 def test_fanouts__listed__link_to_their_pages(site: Site) -> None:

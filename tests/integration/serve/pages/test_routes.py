@@ -148,6 +148,19 @@ def text_of(html: str) -> str:
     return Document.read(html).text
 
 
+def actions_of(html: str) -> dict[str, dict[str, Any]]:
+    """Return the actions of a page by label."""
+    buttons = [each for tag, each in Document.read(html).tags if tag == "button"]
+    sent = [each["data-action"] for each in buttons if each.get("data-action")]
+    return {each["title"]: each for each in (msgspec.json.decode(str(text)) for text in sent)}
+
+
+def graph_of(html: str) -> Any:
+    """Return the graph of a page."""
+    (found,) = [each["data-graph"] for tag, each in Document.read(html).tags if tag == "hg-graph"]
+    return msgspec.json.decode(str(found))
+
+
 @contextmanager
 def opened(home: Path, *, is_required: bool = False) -> Iterator[Site]:
     made = Site(home, is_required=is_required)
@@ -315,7 +328,7 @@ def test_board__all_is_well__says_so(site: Site) -> None:
     assert "All healthy" in text_of(site.page("/ui"))
 
 
-def test_board__trouble__shows_incidents_newest_first_and_signals_by_tier(site: Site) -> None:
+def test_board__trouble__has_one_card_an_incident_worst_first(site: Site) -> None:
     for number, tier in enumerate(("TIER_3", "TIER_2"), 1):
         urn = f"urn:dp:board:number-{number}"
         site.dataset(urn, tier=tier)
@@ -324,10 +337,11 @@ def test_board__trouble__shows_incidents_newest_first_and_signals_by_tier(site: 
     said = text_of(site.page("/ui"))
 
     assert said.index("urn:dp:board:number-2") < said.index("urn:dp:board:number-1")
-    signals = said[said.index("Signals in breach") :]
-    assert signals.index("TIER_2") < signals.index("number-2") < signals.index("TIER_3") < signals.index("number-1")
-    assert "2 CRITICAL signals" in said
+    # The signals of an incident are part of its card.
+    assert "Signals in breach" not in said
+    assert "1 SEV_3 incidents" in said
     assert "unassigned" in said
+    assert "escalates in" in said
     assert "All healthy" not in said
 
 
@@ -337,9 +351,7 @@ def test_board__a_window_of_days_ago_is_in_breach__since_is_its_detection_as_on_
     site.clock.advance(45)
     board, dataset = text_of(site.page("/ui")), text_of(site.dataset_page())
 
-    signals = board[board.index("Signals in breach") :]
-    assert "CRITICAL 45 s ago" in signals
-    assert " UTC to " in signals
+    assert "OPEN since 45 s ago" in board
     assert "BLOCK since 45 s ago" in dataset
     assert "45 s ago" in dataset[dataset.index("Last 7 days") :]
 
@@ -351,6 +363,38 @@ def test_board__a_signal_that_recovers__is_no_longer_on_it(site: Site) -> None:
     site.signal("OK")
 
     assert SIGNATURE not in text_of(site.page("/ui"))
+
+
+# Lineage.
+
+
+def test_lineage__of_a_dataset__is_a_graph_that_expands_by_a_step(troubled: Site) -> None:
+    orders = graph_of(troubled.page(f"/ui/lineage?dataset={quote(ORDERS, safe='')}"))
+    found = troubled.get(f"{ORIGIN}/ui/lineage/expand", params={"node": PAYMENTS, "way": "up"}).json()
+
+    assert orders["focus"] == ORDERS
+    assert {PAYMENTS, ORDERS} <= {each["id"] for each in orders["nodes"]}
+    assert sorted(orders["edges"]) == sorted(found["edges"])
+    assert troubled.get(f"{ORIGIN}/ui/lineage/expand", params={"node": PAYMENTS, "way": "left"}).status_code == 400
+
+
+def test_lineage__no_dataset_chosen__offers_those_with_most_links_first(troubled: Site) -> None:
+    assert f"/ui/lineage?dataset={quote(ORDERS, safe='')}" in Document.read(troubled.page("/ui/lineage")).links
+
+
+def test_lineage__outside_of_the_scope__is_neither_drawn_nor_expanded(troubled: Site) -> None:
+    key = troubled.key("narrow", Role.VIEWER, scopes=[ORDERS])
+    graph = graph_of(troubled.page(f"/ui/lineage?dataset={quote(ORDERS, safe='')}", key=key))
+
+    assert PAYMENTS not in {each["id"] for each in graph["nodes"]}
+    assert graph["hidden"] == 1
+    answer = troubled.get(f"{ORIGIN}/ui/lineage/expand", params={"node": PAYMENTS, "way": "up"}, key=key)
+    assert answer.status_code in (403, 404)
+
+
+def test_lineage__no_one_known__is_refused(guarded: Site) -> None:
+    answer = guarded.get(f"{ORIGIN}/ui/lineage/expand", params={"node": ORDERS, "way": "up"})
+    assert answer.status_code == 401
 
 
 # Datasets.
@@ -423,9 +467,19 @@ def test_incident__with_evidence__reports_why(troubled: Site) -> None:
     page = troubled.incident_page(incident)
     said = text_of(page)
 
-    for fact in ("SEV_3 OPEN", "unassigned", "OK -> CRITICAL", "G4_CONTRACT", "Last good", "First bad", "Impact"):
+    facts = (
+        "OPEN since",
+        "unassigned",
+        "escalates",
+        "OK -> CRITICAL",
+        "G4_CONTRACT",
+        "Last good",
+        "First bad",
+        "Impact",
+    )
+    for fact in facts:
         assert fact in said
-    assert f"headgate incident ack {incident} --assign YOU" in said
+    assert f"headgate incident ack {incident} --assign {{assignee}}" == actions_of(page)["Acknowledge"]["cli"]
     assert f"headgate incident why {incident}" in said
     assert re.findall(r'class="differs"><th scope="row">([^<]+)<', page) == ["Producer version"]
     assert f"/api/v1/incidents/{incident}/context" in page
@@ -435,11 +489,50 @@ def test_incident__resolved__offers_to_reopen_it_alone(site: Site) -> None:
     incident = site.trouble()
     body = {"status": "RESOLVED", "resolution": {"root_cause": "a bad deploy"}}
     done(site.patch(f"/incidents/{incident}", body), 200)
-    said = text_of(site.incident_page(incident))
+    page = site.incident_page(incident)
 
-    assert "headgate incident reopen" in said
-    assert "headgate incident ack" not in said
-    assert "a bad deploy" in said
+    assert list(actions_of(page)) == ["Reopen"]
+    assert "a bad deploy" in text_of(page)
+
+
+def test_incident__each_action__does_what_it_says(site: Site) -> None:
+    incident, other = site.trouble(), site.trouble(PAYMENTS)
+
+    def press(label: str, **fields: Any) -> str:
+        action = actions_of(site.incident_page(incident))[label]
+        headers = {"if-match": action["ifMatch"]} if action["ifMatch"] else {}
+        send = site.patch if action["method"] == "PATCH" else site.post
+        done(send(ORIGIN + action["path"], {**action["body"], **fields}, headers=headers), 200)
+        return text_of(site.incident_page(incident))
+
+    assert list(actions_of(site.incident_page(incident)))[:2] == ["Acknowledge", "Resolve"]
+    assert "ACKNOWLEDGED since" in press("Acknowledge", assignee="ann")
+    assert "bob" in press("Assign", assignee="bob")
+    assert "a field was dropped" in press("Note the cause", rca_summary="a field was dropped")
+    assert "RESOLVED since" in press("Resolve", resolution={"root_cause": "a bad deploy"})
+    assert "OPEN since" in press("Reopen", reason="it is back")
+    assert "Snoozed until" in press("Snooze", duration="1h")
+    assert f"Merged into {other}" in press("Merge", into=other)
+    assert actions_of(site.incident_page(incident)) == {}
+
+
+def test_incident__changed_since_the_page_was_drawn__is_not_overwritten(site: Site) -> None:
+    incident = site.trouble()
+    action = actions_of(site.incident_page(incident))["Resolve"]
+    done(site.patch(f"/incidents/{incident}", {"assignee": "ann"}), 200)
+
+    body = {**action["body"], "resolution": {"root_cause": "none"}}
+    answer = site.patch(ORIGIN + action["path"], body, headers={"if-match": action["ifMatch"]})
+    assert answer.status_code == 412
+
+
+def test_incident__with_readers__draws_what_is_downstream(troubled: Site) -> None:
+    page = troubled.incident_page(troubled.incidents[ORDERS])
+    graph = graph_of(page)
+
+    assert {each["id"] for each in graph["nodes"] if each["kind"] == "dataset"} == {ORDERS, PAYMENTS}
+    assert {each["tone"] for each in graph["nodes"] if each["kind"] == "dataset"} == {"bad"}
+    assert len(graph["edges"]) == 2
 
 
 def test_incidents__filters__narrow_the_list(troubled: Site) -> None:

@@ -14,7 +14,7 @@ class Graph extends HTMLElement {
   static observedAttributes = ["data-graph"];
 
   connectedCallback() {
-    this.added ??= { nodes: [], edges: [] };
+    this.added ??= { nodes: [], edges: [], ways: new Set() };
     this.view ??= null;
     this.draw();
   }
@@ -68,7 +68,7 @@ class Graph extends HTMLElement {
     box.append(node.href ? svg("a", { href: node.href }, ...text) : svg("g", {}, ...text));
     for (const [way, x] of [["up", -9], ["down", WIDE + 9]]) {
       const count = node.more?.[way] ?? 0;
-      if (!count || !this.dataset.expand) continue;
+      if (!count || !this.dataset.expand || this.added.ways.has(`${way} ${node.id}`)) continue;
       const button = svg("g", { class: "expand", role: "button", tabindex: 0, "aria-label": `Show ${count} more ${way}stream of ${node.label}`, transform: `translate(${x} ${HIGH / 2})` }, svg("circle", { r: 9 }), svg("text", { "text-anchor": "middle", y: 4 }, "+"));
       button.addEventListener("click", () => this.expand(node.id, way));
       button.addEventListener("keydown", (event) => event.key === "Enter" && this.expand(node.id, way));
@@ -86,6 +86,8 @@ class Graph extends HTMLElement {
     }
     this.added.nodes.push(...found.nodes);
     this.added.edges.push(...found.edges);
+    this.added.ways.add(`${way} ${id}`);
+    this.view = null;
     this.draw();
   }
 

@@ -100,6 +100,7 @@ class AlertView(Struct, frozen=True, kw_only=True):
     schedule_id: str
     date: str
     run_id: str
+    incident_id: str
     message: str
     hint: str
     owner: str
