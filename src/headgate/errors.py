@@ -16,6 +16,7 @@ HeadgateError
 │   ├── DefinitionError         a workflow, activity, subscription or route is declared wrongly
 │   ├── WorkflowViolationError  workflow code did what only an activity may do
 │   ├── KeyReusedError          one Idempotency-Key, two different requests           422
+│   ├── UnknownSensorError      the pipeline reads no sensor of this key
 │   ├── QueryLimitError         a query is too deep or too expensive
 │   ├── UnauthenticatedError    the caller is not authenticated       401  UNAUTHENTICATED
 │   ├── ForbiddenError          the caller lacks the permission       403  PERMISSION_DENIED
@@ -174,6 +175,12 @@ class KeyReusedError(UserError):
 
     code = "idempotency_key_reused"
     http_status = 422
+
+
+class UnknownSensorError(UserError):
+    """A pipeline reads no sensor of this key; correct it, or say that it is new."""
+
+    code = "unknown_sensor"
 
 
 class QueryLimitError(UserError):

@@ -91,7 +91,9 @@ ROUTES: dict[str, Route] = {
     "producer": Route(
         "producer|producer_id", ADDRESSES, "airflow://host/dag.t", "PUT", "/topics/t/producers/ID", {"source": "MANUAL"}
     ),
-    "sensor": Route("sensor key", ADDRESSES, "s3://in/x", "POST", "/pipelines/base/sensors/ID", {"data": {"n": 1}}),
+    "sensor": Route(
+        "sensor key", ADDRESSES, "s3://in/x", "POST", "/pipelines/base/sensors/ID", {"data": {"n": 1}, "new": True}
+    ),
     "trait": Route("trait", NAMES, "good-1", "POST", "/pipelines/base/traits/ID", {"status": "PASS"}),
     "alert quota": Route("team", PATHS, "data/eng", "POST", "/alert-quotas/ID/acquire", {}),
     "mute": Route(
@@ -245,7 +247,7 @@ COMMANDS: dict[str, tuple[str, list[str], list[str]]] = {
     "calendar": ("calendar", ["calendar", "put", "--weekends", "--", "ID"], NAMES),
     "flag": ("flag", ["gate", "flag", "--reason", "r", "--", "ID", "on"], NAMES),
     "dataset": ("dataset|dataset_urn|URN", ["dataset", "register", "--reason", "r", "--", "ID"], NAMES),
-    "sensor": ("sensor key", ["sensor", "push", "--", "base", "ID"], ADDRESSES),
+    "sensor": ("sensor key", ["sensor", "push", "--new", "--", "base", "ID"], ADDRESSES),
     "trait": ("trait", ["trait", "push", "--", "base", "ID", "pass"], NAMES),
     "marker": ("date", ["marker", "put", "base", "--date=ID"], NAMES),
 }

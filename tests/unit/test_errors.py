@@ -31,6 +31,7 @@ STABLE = {
     "DefinitionError": ("bad_definition", 400, "INVALID_ARGUMENT", 2),
     "WorkflowViolationError": ("workflow_violation", 400, "INVALID_ARGUMENT", 2),
     "KeyReusedError": ("idempotency_key_reused", 422, "INVALID_ARGUMENT", 2),
+    "UnknownSensorError": ("unknown_sensor", 400, "INVALID_ARGUMENT", 2),
     "QueryLimitError": ("query_limit", 400, "INVALID_ARGUMENT", 2),
     "UnauthenticatedError": ("unauthenticated", 401, "UNAUTHENTICATED", 2),
     "ForbiddenError": ("forbidden", 403, "PERMISSION_DENIED", 2),

@@ -46,6 +46,7 @@ from headgate.pipelines.lifecycle.scheduler import CronScheduler
 from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
 from headgate.pipelines.lifecycle.starter import FUNCTIONS, MACHINE, LifecycleStarter, lifecycle_definition
 from headgate.pipelines.operations.manual import ManualActions
+from headgate.pipelines.operations.sensor_pushes import SensorPushes
 from headgate.pipelines.readiness.evaluation_log import Evaluations
 from headgate.pipelines.readiness.evaluator import ReadinessEvaluator
 from headgate.pipelines.readiness.poller import ReadinessPoller
@@ -136,6 +137,7 @@ class PipelineService:
             retention_seconds=_DAY_SECONDS * retention.sensors_days,
             arrival_period=PushPeriods(self.stores.runs, self.reader),
         )
+        self.sensor_pushes = SensorPushes(self.definitions, self.sensors)
         self.traits = Traits(store, clock, kept_seconds=_DAY_SECONDS * retention.trait_results_days)
         self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)
         periods = RelatedPeriods(self.known.find)

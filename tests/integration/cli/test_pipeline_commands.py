@@ -319,7 +319,8 @@ def test_sensor__pushed_listed_and_forgotten__by_key_and_period(silver: Site) ->
     pushed = silver.said("sensor", "push", "silver", "orders", "--period", "2025-06-14")
     assert pushed == "silver: orders, period 2025-06-14, version 1\n"
     assert (
-        silver.said("sensor", "push", "silver", "rates", "--all-periods") == "silver: rates, all periods, version 1\n"
+        silver.said("sensor", "push", "silver", "rates", "--all-periods", "--new")
+        == "silver: rates, all periods, version 1\n"
     )
     listed = silver.said("sensor", "ls", "silver")
     assert cells(listed)[1:] == [

@@ -33,13 +33,17 @@ def push(
     all_periods: Annotated[
         bool, typer.Option("--all-periods", help="The value holds for every period, also later ones.")
     ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Accept a key that the pipeline does not read.")] = False,
 ) -> Answer:
     """Push a sensor value.
 
     It belongs to the period of --period, to that of the fields 'date' and 'hour' in the data, or else to the period in
-    which it arrives.
+    which it arrives. A key that no rule, schedule or trait of the pipeline reads and that has no value yet is refused,
+    unless --new is given.
     """
     body = {"data": read_json(data, "--data"), "period": period, "all_periods": all_periods}
+    if new:
+        body["new"] = True
     answer = api.post(at("pipelines", pipeline, "sensors", key), body)
     yield answer
     typer.echo(f"{pipeline}: {answer['key']}, {_period(answer)}, version {answer['version']}")

@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct, json
 
 from headgate.pipelines.definition.model import Exclusions, Pipeline, Rule, Schedule, Sla, TriggerSpec, Upstream
 from headgate.pipelines.enums import CatchUp, SensorPeriod, Severity
-from headgate.pipelines.rules.compiler import needs_of
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.serve.pages.labels import span
 
@@ -67,12 +66,6 @@ def rule_text(rule: Rule) -> str:
     condition = _condition(rule)
     named = f"{rule.name}: {condition}" if rule.name else condition
     return f"{named} (warning only)" if rule.severity is Severity.WARN else named
-
-
-def sensor_keys(pipeline: Pipeline) -> list[str]:
-    """Return the keys of all sensors that a pipeline uses: schedules, readiness and post-run rules."""
-    starting = {schedule.sensor.key for schedule in pipeline.schedules if schedule.sensor is not None}
-    return sorted(starting | needs_of((*pipeline.readiness.rules, *pipeline.post_run.rules)).sensors)
 
 
 def _condition(rule: Rule) -> str:

@@ -23,6 +23,7 @@ from headgate.pipelines.overview.status import (
     PipelineStatusReader,
     sla_margins,
 )
+from headgate.pipelines.rules.sensor_keys import sensor_keys
 from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
@@ -33,7 +34,7 @@ from headgate.serve.pages.lineage import Graph, GraphNode, dataset_node, worst_s
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipeline_actions import pipeline_actions
-from headgate.serve.pages.pipeline_summary import Fact, definition_facts, sensor_keys
+from headgate.serve.pages.pipeline_summary import Fact, definition_facts
 
 LISTED: Final = 50
 # Batch size and maximum batches read to fill a filtered page.

@@ -34,6 +34,7 @@ from headgate.pipelines.readiness.evaluation_log import Outlook
 from headgate.pipelines.rules.facts import DatasetFact, Facts
 from headgate.pipelines.rules.readiness import readiness_of
 from headgate.pipelines.rules.rules import compile_rules, evaluate
+from headgate.pipelines.rules.sensor_keys import sensor_keys
 from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.schedule.sla import SlaMoments
@@ -41,7 +42,7 @@ from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJud
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.serve.pages.labels import sla_text
 from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
-from headgate.serve.pages.pipeline_summary import definition_facts, sensor_keys
+from headgate.serve.pages.pipeline_summary import definition_facts
 from headgate.serve.pages.run import WIDTH, phases
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import done

@@ -40,6 +40,9 @@ class PushSensor(Struct, forbid_unknown_fields=True, kw_only=True):
     data: Data
     period: Period | None = None
     all_periods: Annotated[bool, Meta(description="Whether the value holds for every period.")] = False
+    new: Annotated[
+        bool, Meta(description="Whether the key may be one that the pipeline does not read and that has no value yet.")
+    ] = False
 
 
 class PutMarker(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -124,6 +127,7 @@ class _Sensors:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
         self._sensors = pipelines.sensors
+        self._pushes = pipelines.sensor_pushes
 
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/sensors", "/pipelines/{id}/sensors/{key}"
@@ -153,15 +157,13 @@ class _Sensors:
         return _shown(found)
 
     def push(self, call: Call[PushSensor, NoQuery]) -> Answer:
-        pipeline_id, key = call.path["id"], call.path["key"]
-        # A misspelled key would otherwise be stored and never read.
-        self._definitions.get(pipeline_id)
-        sensor = self._sensors.push(
-            pipeline_id,
-            key,
+        sensor = self._pushes.push(
+            call.path["id"],
+            call.path["key"],
             call.body.data,
             period=call.body.period,
             is_for_all=call.body.all_periods,
+            is_new=call.body.new,
             by=call.principal.name,
         )
         return _shown(sensor, 201 if sensor.version == 1 else 200)

@@ -54,7 +54,7 @@ def test_push__of_a_period__is_kept_beside_the_others(api: PipelineApi) -> None:
 
 def test_list__more_than_the_limit__says_that_it_is_cut(api: PipelineApi) -> None:
     for key in ("a", "b", "c"):
-        done(api.post(f"/pipelines/silver/sensors/{key}", {"data": {}}), 201)
+        done(api.post(f"/pipelines/silver/sensors/{key}", {"data": {}, "new": True}), 201)
 
     cut = done(api.get("/pipelines/silver/sensors?limit=2"))
     whole = done(api.get("/pipelines/silver/sensors?limit=3"))
@@ -64,7 +64,7 @@ def test_list__more_than_the_limit__says_that_it_is_cut(api: PipelineApi) -> Non
 
 
 def test_push__key_with_a_slash__is_one_key(api: PipelineApi) -> None:
-    done(api.post("/pipelines/silver/sensors/raw%2Forders", {"data": {"count": 1}}), 201)
+    done(api.post("/pipelines/silver/sensors/raw%2Forders", {"data": {"count": 1}, "new": True}), 201)
 
     assert done(api.get("/pipelines/silver/sensors/raw%2Forders"))["key"] == "raw/orders"
 
@@ -86,13 +86,13 @@ def test_push__same_idempotency_key__is_said_once(api: PipelineApi) -> None:
     ("path", "body", "status", "word"),
     [
         ("/pipelines/none/sensors/x", {"data": {}}, 404, "none"),
-        ("/pipelines/silver/sensors/x", {}, 400, "data"),
-        ("/pipelines/silver/sensors/x", {"data": [1]}, 400, "data"),
-        ("/pipelines/silver/sensors/x", {"data": {"": 1}}, 400, "data"),
-        ("/pipelines/silver/sensors/x", {"data": {}, "period": "yesterday"}, 400, "period"),
-        ("/pipelines/silver/sensors/x", {"data": {}, "nonsense": 1}, 400, "nonsense"),
+        ("/pipelines/silver/sensors/orders", {}, 400, "data"),
+        ("/pipelines/silver/sensors/orders", {"data": [1]}, 400, "data"),
+        ("/pipelines/silver/sensors/orders", {"data": {"": 1}}, 400, "data"),
+        ("/pipelines/silver/sensors/orders", {"data": {}, "period": "yesterday"}, 400, "period"),
+        ("/pipelines/silver/sensors/orders", {"data": {}, "nonsense": 1}, 400, "nonsense"),
         (f"/pipelines/silver/sensors/{'x' * 300}", {"data": {}}, 400, "sensor key"),
-        ("/pipelines/silver/sensors/x%232025-06-14", {"data": {}, "period": TODAY}, 400, "period"),
+        ("/pipelines/silver/sensors/orders%232025-06-14", {"data": {}, "period": TODAY}, 400, "period"),
     ],
 )
 def test_push__what_cannot_be__names_the_field(
@@ -101,6 +101,31 @@ def test_push__what_cannot_be__names_the_field(
     found = problem(api.post(path, body), status, "not_found" if status == 404 else "bad_payload")
 
     assert word in found["detail"]
+
+
+def test_push__key_that_no_rule_reads__is_refused_with_the_nearest_name(api: PipelineApi) -> None:
+    found = problem(api.post("/pipelines/silver/sensors/ordres", {"data": {"count": 1}}), 400, "unknown_sensor")
+
+    assert "did you mean orders?" in found["detail"]
+    assert done(api.get("/pipelines/silver/sensors"))["sensors"] == []
+
+
+def test_push__key_like_no_other__names_the_keys_that_are_read(api: PipelineApi) -> None:
+    found = problem(api.post("/pipelines/silver/sensors/zzz%232025-06-14", {"data": {}}), 400, "unknown_sensor")
+
+    assert "'zzz'" in found["detail"]
+    assert "it reads landed, orders" in found["detail"]
+
+
+def test_push__new_key__is_stored_and_known_from_then_on(api: PipelineApi) -> None:
+    done(api.post("/pipelines/silver/sensors/rates", {"data": {"n": 1}, "new": True}), 201)
+
+    done(api.post("/pipelines/silver/sensors/rates", {"data": {"n": 2}}))
+    done(api.post("/pipelines/silver/sensors/rates", {"data": {"n": 3}, "period": "2025-06-14"}), 201)
+
+
+def test_push__part_of_a_key_that_is_read__is_stored(api: PipelineApi) -> None:
+    done(api.post("/pipelines/silver/sensors/orders%23eu", {"data": {"count": 1}}), 201)
 
 
 def test_push__the_sensor_that_begins_a_run__begins_it(api: PipelineApi) -> None:
