@@ -85,13 +85,16 @@ def check(
     urns: Annotated[list[str], typer.Argument(metavar="URN...", help="Datasets.")],
     verb: VerbOption = Verb.READ,
     principal: PrincipalOption = None,
-    on_unknown: Annotated[OnUnknown, typer.Option(help="Ruling on a dataset with unknown state.")] = OnUnknown.WARN,
+    on_unknown: Annotated[
+        OnUnknown, typer.Option(help="Ruling on a registered dataset with unknown state.")
+    ] = OnUnknown.WARN,
     max_age: Annotated[str | None, typer.Option(metavar="DURATION", help="Ignore older signals. [default: 1d]")] = None,
     as_json: Json = False,
 ) -> None:
     """Check whether datasets may be used now. The exit code is 0 for allow, 10 warn, 20 block, 30 unknown.
 
-    Errors have other exit codes: 2 invalid input, 75 try again.
+    A dataset that is not registered is unknown, or blocked with --on-unknown block. Errors have other exit codes: 2
+    invalid input, 75 try again.
     """
     body = {
         "datasets": urns,

@@ -39,7 +39,10 @@ class Ruling(enum.StrEnum):
 
 
 class OnUnknown(enum.StrEnum):
-    """The ruling for a dataset of unknown state. ASK leaves it to the caller: the ruling is UNKNOWN."""
+    """The ruling for a registered dataset of unknown state. ASK leaves it to the caller: the ruling is UNKNOWN.
+
+    A dataset that is not registered is UNKNOWN, or BLOCK if that is the ruling here.
+    """
 
     ALLOW = "allow"
     WARN = "warn"
@@ -164,8 +167,9 @@ def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRu
 def _of_dataset(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
     urn, dataset = known.dataset_urn, known.dataset
     if dataset is None:
-        message = f"{urn} is not registered; register it, or correct the name"
-        return [_reason(Code.DATASET_NOT_FOUND, _unknown(question), urn, message)]
+        # A misspelled name must not pass, whatever the caller makes of a dataset without signals.
+        ruling = worst([Ruling.UNKNOWN, _unknown(question)])
+        return [_reason(Code.DATASET_NOT_FOUND, ruling, urn, not_registered(urn))]
     if dataset.status is DatasetStatus.DELETED:
         message = f"{urn} was deleted on {dataset.updated_at}; use its replacement"
         return [_reason(Code.DATASET_DELETED, Ruling.BLOCK, urn, message, since=dataset.updated_at)]
@@ -177,6 +181,11 @@ def _of_dataset(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
         message = f"{urn} has no health signals yet"
         found.append(_reason(Code.NO_SIGNALS, _unknown(question), urn, message))
     return found
+
+
+def not_registered(urn: str) -> str:
+    """Return the reason for a dataset that the registry does not have, with the remedy."""
+    return f"{urn} is not registered; correct the name, or run 'headgate dataset register {urn}'"
 
 
 def _of_signals(known: DatasetFacts, question: GateQuestion, now_ms: int) -> list[Reason]:

@@ -1,11 +1,12 @@
 """Vocabulary of health: states, severities, statuses, tiers and signal types, with the synonyms of other tools.
 
 The wire uses these values only. A finer status of another tool becomes a `Phase`; a finer severity or tier becomes the
-nearest value. No input is rejected for its spelling alone.
+nearest value. Signal types are open: users define their own. A new one that is a misspelled known type is rejected.
 """
 
 from __future__ import annotations
 
+import difflib
 import enum
 import re
 from collections.abc import Mapping
@@ -105,6 +106,9 @@ DATA_QUALITY: Final = "DATA_QUALITY"
 ANOMALY: Final = "ANOMALY"
 COST: Final = "COST"
 
+_KNOWN_TYPES: Final = (FRESHNESS, VOLUME, CONTRACT_COMPLIANCE, SCHEMA_DRIFT, DATA_QUALITY, ANOMALY, COST)
+# A type with this prefix is a user's own, however similar it is to a known one.
+OWN_TYPE_PREFIX: Final = "X_"
 # Other signal types pass unchanged: users define their own.
 _SIGNAL_TYPES: Final[Mapping[str, str]] = {
     "FRESHNESS_BREACH": FRESHNESS,
@@ -168,6 +172,10 @@ _CONFIDENCES: Final[Mapping[str, Confidence]] = {
 }
 _IMPACTS: Final[Mapping[str, Impact]] = {impact.value: impact for impact in Impact}
 _SIGNAL_TYPE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+# From this similarity on, a type is a misspelling: FRESHNES, VOLUMES and DATAQUALITY are, UNIQUENESS is not.
+_MISSPELLED_RATIO: Final = 0.8
+# Every other word of two or three letters resembles an abbreviation such as DQ.
+_COMPARED_LENGTH_MIN: Final = 4
 _GIVEN_MAX: Final = 40
 
 T = TypeVar("T")
@@ -184,6 +192,22 @@ def signal_type(given: str) -> str:
             f"signal_type {given[:_GIVEN_MAX]!r}: use capital letters, digits and _, at most 64, such as {FRESHNESS}"
         )
     return found
+
+
+@lru_cache(maxsize=1024)
+def intended_type(signal_type: str) -> str | None:
+    """Return the known type that a canonical name misspells, or None.
+
+    A known type with a prefix or suffix (`FRESHNESS_EU`) is a user's own, and so is everything that begins with `X_`.
+    """
+    if signal_type.startswith(OWN_TYPE_PREFIX) or len(signal_type) < _COMPARED_LENGTH_MIN:
+        return None
+    padded = f"_{signal_type}_"
+    if any(f"_{known}_" in padded for known in _KNOWN_TYPES):
+        return None
+    words = [each for each in (*_KNOWN_TYPES, *_SIGNAL_TYPES) if len(each) >= _COMPARED_LENGTH_MIN]
+    found = difflib.get_close_matches(signal_type, words, 1, _MISSPELLED_RATIO)
+    return _SIGNAL_TYPES.get(found[0], found[0]) if found else None
 
 
 def signal_state(given: str) -> SignalState:

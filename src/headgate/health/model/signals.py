@@ -190,6 +190,13 @@ def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
     return canonical if signal_type == update.signal_type else replace(canonical, signal_type=signal_type)
 
 
+def no_update(dataset_urn: str, signal_type: str) -> str:
+    """Return the message for a signal that does not exist, with the type that a misspelled one stands for."""
+    meant = enums.intended_type(signal_type)
+    hint = "" if meant is None else f"; did you mean {meant}?"
+    return f"signal {signal_type} of {dataset_urn}: no update received yet{hint}"
+
+
 def is_signature(text: str) -> bool:
     """Whether a text is a valid failure signature."""
     return len(text) <= TEXT_MAX and _SIGNATURE.fullmatch(text) is not None

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.health.model.datasets import DatasetProfile
-from headgate.health.model.enums import VOLUME, SignalState
+from headgate.health.model.enums import OWN_TYPE_PREFIX, VOLUME, SignalState, intended_type
 from headgate.health.model.incidents import IncidentReport
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, SignalValue, UpdateVerdict
 from headgate.health.model.timestamps import instant
@@ -28,6 +28,7 @@ class SignalDecision(Struct, frozen=True):
 def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:
     """Return what happens to a canonical update.
 
+    The first update of a misspelled signal type is invalid; a signal that exists is updated, whatever its type.
     A window that ended before the current one is stale, whatever version it expects. A repeated value of the current
     window is a duplicate, whatever version it expects: the first answer may have been lost.
     """
@@ -35,6 +36,8 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
     if current is None:
         if expected not in (0, ANY_VERSION):
             return SignalDecision(UpdateVerdict.VERSION_CONFLICT)
+        if intended_type(update.signal_type) is not None:
+            return SignalDecision(UpdateVerdict.INVALID)
         return _applied(None, update, profile, now_ms)
     if value.window_end == current.value.window_end and value.digest == current.digest:
         return SignalDecision(UpdateVerdict.DUPLICATE, current)
@@ -55,6 +58,10 @@ def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdi
     if verdict is UpdateVerdict.STALE_WINDOW and current is not None:
         ends = f"{update.value.window_end}, before the current one at {current.value.window_end}"
         return f"{named}: the window ended at {ends}; it is recorded as late"
+    if verdict is UpdateVerdict.INVALID:
+        own = f"a type of your own that resembles it begins with {OWN_TYPE_PREFIX}"
+        meant = intended_type(update.signal_type)
+        return f"signal_type {update.signal_type!r} of {update.dataset_urn}: did you mean {meant}? {own}"
     return ""
 
 

@@ -54,7 +54,7 @@ def test_check__several_datasets__is_the_worst_and_each_is_reported(rig: Rig) ->
     rig.say(CRITICAL, urn=PAYMENTS)
     answer = ask(rig, ORDERS, PAYMENTS, "urn:dp:unregistered:x")
     assert answer.decision is Ruling.BLOCK
-    assert [each.ruling for each in answer.datasets] == [Ruling.ALLOW, Ruling.BLOCK, Ruling.WARN]
+    assert [each.ruling for each in answer.datasets] == [Ruling.ALLOW, Ruling.BLOCK, Ruling.UNKNOWN]
     assert {each.dataset_urn for each in answer.reasons} == {PAYMENTS, "urn:dp:unregistered:x"}
 
 

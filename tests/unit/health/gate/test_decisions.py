@@ -86,17 +86,26 @@ def test_judge__one_signal__rules(state: SignalState, kind: str, verb: Verb, rul
 
 
 @pytest.mark.parametrize("on_unknown", list(OnUnknown))
-@pytest.mark.parametrize("what", ["unregistered", "no signals", "unknown", "outdated"])
+@pytest.mark.parametrize("what", ["no signals", "unknown", "outdated"])
 def test_judge__not_known__is_as_the_caller_wants(what: str, on_unknown: OnUnknown) -> None:
     question = GateQuestion(principal="svc", on_unknown=on_unknown)
     found = {
-        "unregistered": lambda: ruled(dataset=None, question=question),
         "no signals": lambda: ruled(question=question),
         "unknown": lambda: ruled(signal(UNKNOWN), question=question),
         "outdated": lambda: ruled(signal(OK, ago_ms=48 * HOUR_MS), question=question),
     }[what]()
     assert found.ruling.value == on_unknown.value
     assert len(found.reasons) == 1, "also what is allowed has its reason"
+
+
+@pytest.mark.parametrize("on_unknown", list(OnUnknown))
+def test_judge__unregistered__is_unknown_unless_the_caller_blocks(on_unknown: OnUnknown) -> None:
+    found = ruled(dataset=None, question=GateQuestion(principal="svc", on_unknown=on_unknown))
+
+    assert found.ruling is (Ruling.BLOCK if on_unknown is OnUnknown.BLOCK else Ruling.UNKNOWN)
+    (reason,) = found.reasons
+    assert reason.code is Code.DATASET_NOT_FOUND
+    assert f"is not registered; correct the name, or run 'headgate dataset register {ORDERS}'" in reason.message
 
 
 @pytest.mark.parametrize("state", [OK, WARNING, UNKNOWN])

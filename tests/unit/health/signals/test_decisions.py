@@ -13,7 +13,7 @@ from headgate.durable.model.records import instant
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateVerdict
-from headgate.health.signals.decisions import decide
+from headgate.health.signals.decisions import decide, rejection
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, value
 
 NOW_MS = 1_750_000_000_000
@@ -237,3 +237,22 @@ def test_decide__no_longer_ok__knows_the_last_window_in_which_it_was() -> None:
     for rest in ([update(WARNING, 15)], [update(UNKNOWN, 15), update(CRITICAL, 20), update(CRITICAL, 25)]):
         broken = after(update(CRITICAL, 0), update(OK, 5), update(OK, 10), *rest)
         assert broken.last_ok_at == fine.value.window_end
+
+
+def test_decide__first_update_of_a_misspelled_type__is_invalid_with_the_nearest_name() -> None:
+    given = replace(update(OK, 0), signal_type="FRESHNES")
+
+    decision = decide(None, given, STANDING, NOW_MS)
+
+    assert decision.verdict is UpdateVerdict.INVALID
+    message = rejection(given, None, decision.verdict)
+    assert f"signal_type 'FRESHNES' of {ORDERS}: did you mean FRESHNESS?" in message
+    assert "X_" in message
+
+
+def test_decide__misspelled_type_that_exists__is_updated() -> None:
+    stored = replace(after(update(OK, 0)), signal_type="FRESHNES")
+
+    decision = decide(stored, replace(update(OK, 1), signal_type="FRESHNES"), STANDING, NOW_MS)
+
+    assert decision.verdict is UpdateVerdict.APPLIED

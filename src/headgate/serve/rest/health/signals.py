@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from litestar import Response
@@ -13,6 +14,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import (
     DatasetNotFoundError,
+    HeadgateError,
     InvalidPayloadError,
     NotFoundError,
     PreconditionFailedError,
@@ -21,7 +23,7 @@ from headgate.errors import (
 )
 from headgate.health.model import enums, timestamps
 from headgate.health.model.enums import SignalState
-from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot, UpdateResult, UpdateVerdict
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot, UpdateResult, UpdateVerdict, no_update
 from headgate.health.model.volume_counts import DAYS, DAYS_MAX
 from headgate.health.resets import Reset
 from headgate.health.service import HealthService
@@ -42,6 +44,12 @@ _WRITE: Final = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
 _RESET: Final = rules.named(Permission.GATE_OVERRIDE, "path.dataset_urn")
 _VOLUMES: Final = "/datasets/{dataset_urn}/volume-history"
 _DAYS_SHOWN: Final = 30
+# Other refusals are conflicts, and carry the current signal.
+_ERRORS: Final[Mapping[UpdateVerdict, type[HeadgateError]]] = {
+    UpdateVerdict.DATASET_NOT_FOUND: DatasetNotFoundError,
+    UpdateVerdict.UNAVAILABLE: StoreBusyError,
+    UpdateVerdict.INVALID: InvalidPayloadError,
+}
 
 
 class SignalBatch(Struct, forbid_unknown_fields=True):
@@ -210,7 +218,7 @@ class _Signals:
         urn = self._read.seen(call.path["dataset_urn"], call.principal)
         found = self._signals.get(urn, signal_type, consistent=call.query.consistent)
         if found is None:
-            raise NotFoundError(f"signal {signal_type} of {urn}: no update received yet")
+            raise NotFoundError(no_update(urn, signal_type))
         return Answer(signal_view(found), headers=etag(found.version))
 
     def breaches(self, call: Call[None, BreachQuery]) -> Answer:
@@ -246,10 +254,9 @@ class _Signals:
             result = self._health.update_signal(replace(update, expected_version=version))
             if result.verdict is not UpdateVerdict.VERSION_CONFLICT:
                 break
-        if result.verdict is UpdateVerdict.DATASET_NOT_FOUND:
-            raise DatasetNotFoundError(result.message)
-        if result.verdict is UpdateVerdict.UNAVAILABLE:
-            raise StoreBusyError(result.message)
+        error = _ERRORS.get(result.verdict)
+        if error is not None:
+            raise error(result.message)
         if not result.is_success:
             return _conflict(result, is_precondition=versions is not None)
         return Answer(_result(result), headers={} if result.signal is None else etag(result.signal.version))

@@ -15,7 +15,7 @@ from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, 
 from headgate.health.incidents.listing import PAGE_MAX
 from headgate.health.model import enums
 from headgate.health.model.incidents import Changes, Incident
-from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateResult, UpdateVerdict
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateResult, UpdateVerdict, no_update
 from headgate.health.service import HealthService
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.rest.health.dataset_names import NamedDatasets
@@ -73,6 +73,8 @@ class SignalMethods:
         if result.verdict is UpdateVerdict.UNAVAILABLE:
             # As a gRPC status that clients retry.
             raise StoreBusyError(result.message)
+        if result.verdict is UpdateVerdict.INVALID:
+            raise InvalidPayloadError(result.message)
         return result_message(result)
 
     def update_many(
@@ -101,7 +103,7 @@ class SignalMethods:
         key = urn, _signal_type(request.signal_type)
         signal = self._signals.get(*key, consistent=request.consistent)
         if signal is None:
-            raise NotFoundError(f"signal {key[0]} {key[1]}: no update received yet")
+            raise NotFoundError(no_update(*key))
         cached = self._messages.get(key)
         # A re-read signal may be an equal object.
         if cached is not None and (cached[0] is signal or cached[0] == signal):

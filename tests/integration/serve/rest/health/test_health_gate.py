@@ -67,7 +67,6 @@ def test_check__of_several__says_the_worst(api: HealthApi) -> None:
 
 @pytest.mark.parametrize(("on_unknown", "decision"), [("warn", "warn"), ("block", "block"), ("allow", "allow")])
 def test_check__of_what_is_unknown__is_as_the_caller_says(api: HealthApi, on_unknown: str, decision: str) -> None:
-    assert _asked(api, "urn:dp:nobody:knows:v1", on_unknown=on_unknown)["decision"] == decision
     assert _asked(api, api.fresh(), on_unknown=on_unknown)["decision"] == decision
 
 

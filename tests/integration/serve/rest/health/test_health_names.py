@@ -361,6 +361,36 @@ def test_unregistered__over_rpc__is_refused_for_signals_and_incidents(names: Nam
     assert (said.get("success", False), said["errorCode"]) == (False, "DATASET_NOT_FOUND")
 
 
+@pytest.mark.parametrize(("on_unknown", "decision"), [("allow", "unknown"), ("warn", "unknown"), ("block", "block")])
+def test_unregistered__asked_of_the_gate__is_the_same_over_each_api(
+    names: Names, on_unknown: str, decision: str
+) -> None:
+    name = "urn:dp:nobody:knows"
+    query = """query($urn: String!, $on: GateOnUnknown!) {
+      gate(datasetUrns: [$urn], onUnknown: $on) { decision reasons { code message } }
+    }"""
+
+    over_rest = done(names.api.post("/gate", {"dataset": name, "on_unknown": on_unknown}), 200)
+    over_rpc = names.rpc("GateService/Check", dataset_urn=[name], on_unknown=on_unknown)
+    over_graphql = names.data(query, urn=name, on=on_unknown.upper())["gate"]
+
+    for answer in (over_rest, over_rpc, over_graphql):
+        assert answer["decision"].lower() == decision
+        (reason,) = answer["reasons"]
+        assert reason["code"] == "DATASET_NOT_FOUND"
+        assert f"headgate dataset register {name}" in reason["message"]
+
+
+def test_misspelled_type__written_over_rpc__is_refused_with_the_nearest_name(names: Names) -> None:
+    refused = names.refused("SignalStateService/UpdateSignalState", **names.update(URN, kind="VOLUM"))
+    batch = names.rpc("SignalStateService/BatchUpdateSignalState", updates=[names.update(URN, kind="VOLUM")])
+
+    assert (refused["code"], "did you mean VOLUME?" in refused["message"]) == ("invalid_argument", True)
+    (result,) = batch["results"]
+    assert (result["errorCode"], "did you mean VOLUME?" in result["errorMessage"]) == ("VALIDATION_ERROR", True)
+    assert done(names.api.get(f"{of(URN)}/signals"), 200)["signals"] == []
+
+
 def test_unregistered__evidence__is_kept_under_the_name_it_came_with(names: Names) -> None:
     put = names.rpc("EvidenceCacheService/BatchPutEvidence", evidence=[names.evidence(1, "urn:dp:unknown:raw.topic")])
 

@@ -193,6 +193,20 @@ def test_show__what_can_be_no_signal__is_refused(api: HealthApi, kind: str) -> N
     problem(api.get(_path(api.fresh(), kind)), 400, "bad_payload")
 
 
+def test_update__misspelled_type__is_refused_with_the_nearest_name(api: HealthApi) -> None:
+    urn = api.fresh()
+
+    refused = problem(api.put(_path(urn, "FRESHNES"), api.value("OK")), 400, "bad_payload")
+    batch = {**api.value("OK"), "dataset_urn": urn, "signal_type": "volum"}
+    (result,) = done(api.post("/signals/batch", {"updates": [batch]}), 200)["results"]
+
+    assert "did you mean FRESHNESS?" in refused["detail"]
+    assert (result["error_code"], "did you mean VOLUME?" in result["error_message"]) == ("VALIDATION_ERROR", True)
+    assert done(api.get(f"{of(urn)}/signals"), 200)["signals"] == []
+    done(api.put(_path(urn, "X_FRESHNES"), api.value("OK")), 200)
+    assert "did you mean" in problem(api.get(_path(urn, "FRESHNES")), 404, "not_found")["detail"]
+
+
 def test_batch__some_wrong__each_is_judged_by_itself_in_its_place(api: HealthApi) -> None:
     urn, gone = api.fresh(), "urn:dp:nobody:knows:v1"
     done(api.put(_path(urn, "LATE"), api.value("OK", minutes=1)), 200)
