@@ -177,6 +177,7 @@ Namespace = Annotated[
     str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
 ]
 Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
+SessionSeconds = Annotated[int, Meta(ge=60, le=2_592_000, extra={"allowed": "an integer from 60 to 2,592,000"})]
 WatchdogSeconds = Annotated[float, Meta(ge=1, le=3600, extra={"allowed": "a number from 1 to 3,600"})]
 SilentSeconds = Annotated[float, Meta(ge=4, le=86_400, extra={"allowed": "a number from 4 to 86,400"})]
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
@@ -480,6 +481,15 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, about("Claim with dataset patterns; without it every dataset is in scope.")
     ] = None
     oidc_roles: Annotated[Names, about("Mapping from the issuer's role names to Headgate's.")] = {}
+    session_idle_seconds: Annotated[
+        SessionSeconds, about("Time without a request after which a person is signed out of the pages.")
+    ] = 7_200
+    session_seconds: Annotated[
+        SessionSeconds, about("Time after signing in, after which a person is signed out in any case.")
+    ] = 43_200
+    session_rotate_seconds: Annotated[
+        SessionSeconds, about("Age at which the id of a session is replaced on the next page.")
+    ] = 900
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -214,23 +214,31 @@ class ApiKeys:
     def principal(self, text: str) -> Principal:
         """Return the principal of a key. Raises `UnauthenticatedError`, and the errors of reading the store."""
         key_id, secret = _parts(text)
+        return self.holder(key_id, _digest(key_id, secret))
+
+    def holder(self, key_id: str, digest: str) -> Principal:
+        """Return the principal of a key by its digest. Raises as `principal`."""
         row = self._lookup(key_id)
-        principal = self._verified(row, key_id, secret)
+        principal = self._verified(row, key_id, digest)
         if row is not None:
             self._note_use(row)
         return principal
 
-    def remembered(self, text: str) -> Principal | None:
-        """Return the principal of a key if it is cached, else None. Raises `UnauthenticatedError`."""
-        key_id, secret = _parts(text)
+    def remembered_holder(self, key_id: str, digest: str) -> Principal | None:
+        """Return the principal of a key by its digest if it is cached, else None. Raises `UnauthenticatedError`."""
         with self._lock:
             known = self._known.get(key_id)
         if known is None or self._clock.monotonic() >= known[0]:
             return None
-        return self._verified(known[1], key_id, secret)
+        return self._verified(known[1], key_id, digest)
 
-    def _verified(self, row: _Row | None, key_id: str, secret: str) -> Principal:
-        digest, now = _digest(key_id, secret), instant(self._now_ms())
+    def remembered(self, text: str) -> Principal | None:
+        """Return the principal of a key if it is cached, else None. Raises `UnauthenticatedError`."""
+        key_id, secret = _parts(text)
+        return self.remembered_holder(key_id, _digest(key_id, secret))
+
+    def _verified(self, row: _Row | None, key_id: str, digest: str) -> Principal:
+        now = instant(self._now_ms())
         # Compared also for a missing key, so that the response time reveals nothing.
         is_current = hmac.compare_digest(digest, "" if row is None else row.digest)
         is_old = hmac.compare_digest(digest, (row and row.old_digest) or "") and ((row and row.old_until) or "") > now
@@ -318,6 +326,12 @@ class ApiKeys:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def key_digest(text: str) -> tuple[str, str]:
+    """Return the id of a key and the digest that is stored of it. Raises `UnauthenticatedError` if malformed."""
+    key_id, secret = _parts(text)
+    return key_id, _digest(key_id, secret)
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate.auth.api_keys import PREFIX, ApiKeys
 from headgate.auth.principals import LOCAL, Principal
+from headgate.auth.sessions import Session, Sessions
 from headgate.errors import UnauthenticatedError
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class Authenticator:
         self,
         keys: ApiKeys | None = None,
         tokens: Tokens | None = None,
+        sessions: Sessions | None = None,
         *,
         is_required: bool = False,
         is_behind_proxy: bool = False,
     ) -> None:
         self._keys = keys
         self._tokens = tokens
+        self._sessions = sessions
         self._is_required = is_required
         self._is_behind_proxy = is_behind_proxy
 
@@ -65,6 +68,39 @@ class Authenticator:
         if credential is None:
             return LOCAL
         return self._source(credential).remembered(credential)
+
+    def session(
+        self, cookie: str, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool = False
+    ) -> Session | None:
+        """Return the session of a request with this cookie, or None if it has credentials or needs none.
+
+        Raises `UnauthenticatedError` for a cookie that is not valid, and the errors of reading the store.
+        """
+        if self._has_session(headers, is_loopback_peer=is_loopback_peer, is_tls=is_tls):
+            assert self._sessions is not None
+            return self._sessions.session(cookie)
+        return None
+
+    def remembered_session(
+        self, cookie: str, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool = False
+    ) -> Session | None:
+        """Return the session of a request if it is cached, else None. Does no I/O. Raises `UnauthenticatedError`."""
+        if self._has_session(headers, is_loopback_peer=is_loopback_peer, is_tls=is_tls):
+            assert self._sessions is not None
+            return self._sessions.remembered(cookie)
+        return None
+
+    def _has_session(self, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool) -> bool:
+        """Whether a request is authenticated by its cookie. Raises `UnauthenticatedError` if it came unencrypted."""
+        lowered = [(name.lower(), value) for name, value in headers]
+        if self._sessions is None or self.admits_anonymous(is_loopback_peer=is_loopback_peer):
+            return False
+        if any(name == _AUTHORIZATION for name, _ in lowered):
+            return False
+        protocols = {value.strip().lower() for name, value in lowered if name == _FORWARDED_PROTO}
+        if not self._is_encrypted(protocols, is_loopback_peer=is_loopback_peer, is_tls=is_tls):
+            raise UnauthenticatedError("cookie: it was sent unencrypted and may have been read; use https")
+        return True
 
     def admits_anonymous(self, *, is_loopback_peer: bool) -> bool:
         """Whether a caller without credentials is LOCAL."""

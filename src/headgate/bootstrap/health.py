@@ -17,6 +17,7 @@ from headgate.auth.api_keys import ApiKeys, IssuedKey
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
+from headgate.auth.sessions import SessionLimits, Sessions
 from headgate.bootstrap.store import (
     DATABASE,
     AppService,
@@ -393,11 +394,22 @@ def restored_settings(settings: Settings, table: Table, restored: str) -> Settin
     return replace(settings, store=replace(settings.store, table_names=names))
 
 
-def open_authenticator(settings: Settings, clock: Clock, keys: ApiKeys) -> Authenticator:
-    """Return the authenticator of API keys and OIDC tokens. Raises `SettingsError` for unusable OIDC settings."""
+def open_sessions(
+    settings: Settings, opened: OpenedStore, clock: Clock, health: HealthService, keys: ApiKeys
+) -> Sessions:
+    """Return the sessions of people who sign in to the pages."""
+    auth = settings.auth
+    limits = SessionLimits(auth.session_idle_seconds, auth.session_seconds, auth.session_rotate_seconds)
+    return Sessions(opened.store, clock, health.ids, health.audit, keys, limits)
+
+
+def open_authenticator(
+    settings: Settings, clock: Clock, keys: ApiKeys, sessions: Sessions | None = None
+) -> Authenticator:
+    """Return the authenticator of API keys, OIDC tokens and sessions. Raises `SettingsError` for OIDC settings."""
     auth = settings.auth
     return Authenticator(
-        keys, _open_tokens(settings, clock), is_required=auth.required, is_behind_proxy=settings.behind_proxy
+        keys, _open_tokens(settings, clock), sessions, is_required=auth.required, is_behind_proxy=settings.behind_proxy
     )
 
 

@@ -33,6 +33,7 @@ from headgate.serve.http.openapi_operations import describe_get
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX, OriginGuard
 from headgate.serve.http.problem import EXCEPTION_HANDLERS, Problem, response, retry_after
+from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.probes import Phase, Report, ServerProbes, Status
 from headgate.serve.rpc.connect import Connect
@@ -74,6 +75,7 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     authenticator: Authenticator | None = None,
     is_tls: bool = False,
     limits: CallerLimits | None = None,
+    cookies: SessionCookies | None = None,
 ) -> ASGIApp:
     """Return the application: probes, metrics, `routes` and `rpcs`, behind the middleware.
 
@@ -92,7 +94,9 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
         logging_config=None,
     )
     authenticated = (
-        app if authenticator is None else Authentication(app, authenticator, pool, is_tls=is_tls, limits=limits)
+        app
+        if authenticator is None
+        else Authentication(app, authenticator, pool, is_tls=is_tls, limits=limits, cookies=cookies)
     )
     guarded = OriginGuard(
         ReadinessGate(authenticated, probes.check_ready),

@@ -9,8 +9,16 @@ from functools import partial
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
+from headgate.auth.sessions import Sessions
 from headgate.bootstrap.alerts import audited
-from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
+from headgate.bootstrap.health import (
+    OpenRegion,
+    open_authenticator,
+    open_health,
+    open_keys,
+    open_region,
+    open_sessions,
+)
 from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.pipelines import (
     OpenPipelines,
@@ -53,6 +61,7 @@ class Components:
     # None if no folder with definitions is configured.
     folder: ProjectFolder | None
     keys: ApiKeys
+    sessions: Sessions
     authenticator: Authenticator
     intake: IntakeClient
     # None where only one region is configured.
@@ -105,6 +114,7 @@ def open_components(
         )
         stack.enter_context(closing(health))
         keys = open_keys(opened, clock, health)
+        sessions = open_sessions(settings, opened, clock, health, keys)
         pipelines = open_pipelines(
             service,
             opened,
@@ -136,7 +146,8 @@ def open_components(
             pipelines=pipelines,
             folder=folder,
             keys=keys,
-            authenticator=open_authenticator(settings, clock, keys),
+            sessions=sessions,
+            authenticator=open_authenticator(settings, clock, keys, sessions),
             intake=intake,
             region=region,
             deferred=deferred,

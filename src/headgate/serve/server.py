@@ -29,8 +29,10 @@ from headgate.serve.http.connection.tls import Tls
 from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
+from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.metrics import CacheCollector, HeartbeatCollector, ServerCollector, SizeCollector
 from headgate.serve.pages.routes import page_routes
+from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
@@ -170,6 +172,9 @@ class Server:
         self._components = components
         self._http = http
         self._tls = tls
+        self._cookies = SessionCookies(
+            is_tls=tls is not None, is_behind_proxy=settings.behind_proxy, public_url=settings.public_url
+        )
         self._pool = WorkPool()
         self._workers = Workers(
             settings,
@@ -351,6 +356,7 @@ class Server:
             authenticator=components.authenticator,
             is_tls=self._tls is not None,
             limits=self._limits,
+            cookies=self._cookies,
         )
 
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
@@ -366,7 +372,14 @@ class Server:
         return [
             *api,
             *graphql_routes(health, self._pool, watches),
-            *page_routes(health, self._pool, watches, api, components.pipelines.service),
+            *page_routes(
+                health,
+                self._pool,
+                watches,
+                api,
+                components.pipelines.service,
+                SignIn(components.authenticator, components.sessions, self._cookies),
+            ),
             *user_routes(service.app, self._pool),
         ]
 

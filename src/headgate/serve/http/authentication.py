@@ -1,4 +1,9 @@
-"""Authentication: resolves the caller once per request, before routing, and limits failed logins and writes."""
+"""Authentication: resolves the caller once per request, before routing, and limits failed logins and writes.
+
+A browser is authenticated by the cookie of its session, if the request has no credentials. Browsers send a cookie
+whichever page causes the request; one that changes something therefore needs the token of the session as well, which
+only our own pages contain.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,11 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL, Principal
-from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
+from headgate.auth.sessions import Session, is_csrf_token
+from headgate.errors import ForbiddenError, HeadgateError, TransientError, UnauthenticatedError
 from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.problem import CHALLENGE, Problem, retry_after, send_problem
+from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import is_loopback
 
@@ -21,6 +28,9 @@ _CREDENTIALS: Final = "authorization"
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Answers queries only, whatever the method.
 _GRAPHQL: Final = "/graphql"
+CSRF_HEADER: Final = "headgate-csrf"
+# Forms, which cannot send a header: their handlers check the token of the session in the form, where there is one.
+_FORMS: Final = frozenset({"/ui/sign-in", "/ui/sign-out"})
 
 
 class Authentication:
@@ -37,12 +47,14 @@ class Authentication:
         *,
         is_tls: bool = False,
         limits: CallerLimits | None = None,
+        cookies: SessionCookies | None = None,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
         self._pool = pool
         self._is_tls = is_tls
         self._limits = limits
+        self._cookies = SessionCookies(is_tls=is_tls) if cookies is None else cookies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
@@ -53,12 +65,19 @@ class Authentication:
             peer = "" if client is None else f"{client[0]}:{client[1]}"
             try:
                 principal = await self._principal(headers, peer, is_local_peer=is_local_peer)
+                session = None
+                if principal is None:
+                    session = await self._session(headers, is_local_peer=is_local_peer)
+                if session is not None:
+                    _check_csrf(session, scope["method"], scope["path"], dict(headers))
+                    principal = session.principal
                 if self._limits is not None and scope["method"] not in READS and scope["path"] != _GRAPHQL:
                     self._limits.check_write(principal, peer, dict(headers))
             except HeadgateError as exc:
                 await send_problem(send, Problem.of(exc.http_status, exc.code, exc.message), _headers(exc))
                 return
             scope["principal"] = principal  # type: ignore[typeddict-unknown-key]  # ours
+            scope["browser_session"] = session  # type: ignore[typeddict-unknown-key]  # ours
             if self._limits is not None:
                 # For operations that authenticate by a token in the request.
                 record = partial(self._limits.on_failed_login, peer, dict(headers))
@@ -80,6 +99,40 @@ class Authentication:
             if self._limits is not None:
                 self._limits.on_failed_login(peer, dict(headers))
             raise
+
+    async def _session(self, headers: list[tuple[str, str]], *, is_local_peer: bool) -> Session | None:
+        """Return the session of the request's cookie; None if it has none or the session has ended."""
+        cookie = self._cookies.read(headers)
+        if cookie is None:
+            return None
+        try:
+            known = self._authenticator.remembered_session(
+                cookie, headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls
+            )
+            if known is not None:
+                return known
+            return await self._pool.run(
+                lambda: self._authenticator.session(
+                    cookie, headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls
+                )
+            )
+        except UnauthenticatedError:
+            # Not a failed login: open pages repeat their requests after a session has ended.
+            return None
+
+
+def session_of(scope: Any) -> Session | None:  # noqa: ANN401 - of any kind of connection
+    """Return the session by which the caller was authenticated, if it was."""
+    session: Session | None = scope.get("browser_session")
+    return session
+
+
+def _check_csrf(session: Session, method: str, path: str, headers: Mapping[str, str]) -> None:
+    if method in READS or path in _FORMS or is_csrf_token(session, headers.get(CSRF_HEADER, "")):
+        return
+    raise ForbiddenError(
+        f"{CSRF_HEADER}: a request by the cookie of a session needs the token that its pages contain; reload the page"
+    )
 
 
 def caller(
@@ -131,4 +184,6 @@ def _is_local_peer(peer: str) -> bool:
 def _headers(error: HeadgateError) -> dict[str, str]:
     if isinstance(error, TransientError):
         return retry_after(error.retry_after_seconds)
-    return {**CHALLENGE, "connection": "close"}
+    if isinstance(error, UnauthenticatedError):
+        return {**CHALLENGE, "connection": "close"}
+    return {"connection": "close"}

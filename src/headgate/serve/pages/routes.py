@@ -16,12 +16,14 @@ from litestar.types import ControllerRouterHandler
 
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
+from headgate.auth.sessions import Session
 from headgate.errors import HeadgateError, InvalidPayloadError, NotFoundError, TransientError, UnauthenticatedError
 from headgate.health.model import urns
 from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.pipelines.service import PipelineService
 from headgate.serve.http import sse
+from headgate.serve.http.authentication import session_of
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import board, datasets, incidents, lineage, pipelines, run
@@ -30,6 +32,7 @@ from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, Pag
 from headgate.serve.pages.navigation import NavItem, navigation
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.search import Hits, search
+from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pages.work import executions, fanouts
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -75,16 +78,17 @@ def page_routes(
     watches: WatchHub,
     api: Sequence[ControllerRouterHandler],
     pipelines: PipelineService | None = None,
+    sign_in: SignIn | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of the pages, which call the operations of the routes of the `api`.
 
-    Without `pipelines`, their pages explain how to enable them.
+    Without `pipelines`, their pages explain how to enable them. Without `sign_in`, browsers cannot authenticate.
     """
     assets = Assets()
     catalog = ApiCatalog(health, api, pipelines)
     addresses = {PATH + each.path for each in PAGES if not each.needs or catalog.has(each.needs)}
     rail = navigation(addresses, has_pipelines=pipelines is not None)
-    renderer = _Renderer(catalog, pool, assets, rail)
+    renderer = _Renderer(catalog, pool, assets, rail, sign_in)
     changes = PageChanges(health, pool, watches)
 
     def route(page: PageRoute) -> ControllerRouterHandler:
@@ -133,7 +137,8 @@ def page_routes(
 
     # Below each path, so that unknown paths get an error page.
     unknown = [PageRoute(f"{below}/{{rest:path}}", _nothing) for below in ("", *_with_parameter(PAGES))]
-    return [*(route(each) for each in (*PAGES, *unknown)), follow, find, expand, asset]
+    own = [] if sign_in is None else sign_in.routes(pool, renderer.bare)
+    return [*(route(each) for each in (*PAGES, *unknown)), follow, find, expand, asset, *own]
 
 
 def _with_parameter(pages: tuple[PageRoute, ...]) -> list[str]:
@@ -190,11 +195,19 @@ class Assets:
 class _Renderer:
     """Renders pages in the thread pool."""
 
-    def __init__(self, catalog: ApiCatalog, pool: WorkPool, assets: Assets, rail: Sequence[Sequence[NavItem]]) -> None:
+    def __init__(
+        self,
+        catalog: ApiCatalog,
+        pool: WorkPool,
+        assets: Assets,
+        rail: Sequence[Sequence[NavItem]],
+        sign_in: SignIn | None,
+    ) -> None:
         self._rail = rail
         self._catalog = catalog
         self._pool = pool
         self._assets = assets
+        self._sign_in = sign_in
 
     @functools.cached_property
     def _templates(self) -> Environment:
@@ -206,6 +219,9 @@ class _Renderer:
     async def answer(self, request: Request[Any, Any, Any], page: PageRoute) -> Response[Any]:
         """Return the page of a request, or an error page."""
         principal, is_fragment = principal_of(request.scope), FRAGMENT in request.headers
+        sign_in, session = self._sign_in, session_of(request.scope)
+        if principal is None and sign_in is not None and not is_fragment:
+            return sign_in.redirect(request, self.bare)
         api = ApiCaller(self._catalog, principal)
 
         def work() -> Response[Any]:
@@ -215,11 +231,24 @@ class _Renderer:
                 drawn = _failed(InvalidPayloadError(f"query: {exc}"))
             except HeadgateError as exc:
                 drawn = _failed(exc)
-            return self._response(drawn, api, principal, is_fragment=is_fragment)
+            answer = self._response(drawn, api, principal, session, is_fragment=is_fragment)
+            cookie = None if sign_in is None else sign_in.rotated(request, session)
+            if cookie is not None:
+                answer.headers["set-cookie"] = cookie
+            return answer
 
         return await self._pool.run(work)
 
-    def _response(self, page: Page, api: ApiCaller, principal: Principal | None, *, is_fragment: bool) -> Response[Any]:
+    def bare(
+        self, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **view: object
+    ) -> Response[Any]:
+        """Return a page without navigation, for a browser that is not signed in."""
+        content = self._templates.get_template(template).render(**view)
+        return Response(content, status_code=status, media_type=MediaType.HTML, headers={**_HEADERS, **(headers or {})})
+
+    def _response(
+        self, page: Page, api: ApiCaller, principal: Principal | None, session: Session | None, *, is_fragment: bool
+    ) -> Response[Any]:
         content = self._templates.get_template(page.template).render(
             layout="fragment.html" if is_fragment else "layout.html",
             page=page,
@@ -228,6 +257,7 @@ class _Renderer:
             now_ms=api.now_ms,
             navigation=self._rail,
             principal=principal,
+            session=session,
         )
         headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}
         return Response(content, status_code=page.status, media_type=MediaType.HTML, headers=headers)

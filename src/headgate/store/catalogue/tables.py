@@ -278,6 +278,15 @@ API_KEYS: Final = Table(
     classification=Classification.CONFIDENTIAL,
     entities=(Entity("API key", "{key_id}", None, {"kind": "KEY"}),),
 )
+SESSIONS: Final = Table(
+    "headgate-sessions",
+    "Sessions of people who are signed in to the pages, by the digest of their cookie",
+    KeyAttribute("session_id"),
+    None,
+    ttl_attribute="ttl",
+    classification=Classification.CONFIDENTIAL,
+    entities=(Entity("session", "{session_id}"),),
+)
 WORKERS: Final = Table(
     "headgate-workers",
     "Worker processes and their heartbeats",
@@ -374,7 +383,7 @@ ALL_TABLES: Final[tuple[Table, ...]] = (
     SIGNAL_HISTORY, AUDIT, HEALTH_CHECK,
     FANOUT,
     EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS, EVENTS,
-    IDEMPOTENCY, API_KEYS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,
+    IDEMPOTENCY, API_KEYS, SESSIONS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,
     TASK_ITEMS,
 )  # fmt: skip
 
