@@ -19,10 +19,14 @@ from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
 from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.probes.catalog import ProbeCatalog
+from headgate.pipelines.probes.results import ProbeResults
 from headgate.pipelines.service import PipelineService
 from headgate.serve.application import build_http
+from headgate.serve.http.operations import Operation
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
+from headgate.serve.rest.pipelines.probes import probe_operations
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.keyring import Keyring
@@ -32,6 +36,7 @@ from headgate.triggers.contract import FailureCategory, Job, JobState, PollResul
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
 from headgate.triggers.secret_sources import SecretSources
+from tests.probe_rig import runner
 
 TODAY = "2025-06-15"
 SILVER: dict[str, Any] = {
@@ -120,9 +125,17 @@ class PipelineApi:
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),
             clock=env.clock,
-            routes=pipeline_routes(self.pipelines, service.bus, self.pool, calendars=calendars),
+            routes=pipeline_routes(
+                self.pipelines, service.bus, self.pool, calendars=calendars, probes=self._probe_operations(home)
+            ),
             authenticator=Authenticator(self._keys),
         )
+
+    def _probe_operations(self, home: Path) -> list[Operation]:
+        """Return the operations on probes, of which there are none."""
+        store, clock = self.service.store, self.env.clock
+        results = ProbeResults(store, clock, self.pipelines.sensors)
+        return probe_operations(ProbeCatalog(), results, runner(home, clock=clock), self.pipelines.known, clock)
 
     # Asking.
 

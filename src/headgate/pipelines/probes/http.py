@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from jsonpath import JSONPathEnvironment
-from jsonpath.exceptions import JSONPathError
 
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json
@@ -21,20 +19,12 @@ _NOT_READY: Final = frozenset({404, 409, 410, 425})
 _TEXT_CHARS_MAX: Final = 1_000
 
 
-class _Environment(JSONPathEnvironment):
-    def setup_function_extensions(self) -> None:
-        """Register none: a regular expression of match() may take very long."""
-
-
-_PATHS: Final = _Environment(strict=True, filter_caching=False)
-
-
 def check_path(path: str) -> None:
     """Raise `DefinitionError` for a JSONPath that cannot be compiled."""
-    try:
-        _PATHS.compile(path)
-    except JSONPathError as exc:
-        raise DefinitionError(f"value {path[:80]!r} is no JSONPath: {exc}; write $.data.count") from exc
+    # Imported on first use: a server without such a probe starts faster.
+    from headgate.pipelines.probes.json_paths import compile_path
+
+    compile_path(path)
 
 
 class HttpLooks:
@@ -65,12 +55,13 @@ class HttpLooks:
 
 
 def _value(body: bytes, path: str) -> dict[str, Json]:
+    from headgate.pipelines.probes.json_paths import values_at
+
     if len(body) >= ANSWER_BYTES_MAX:
         raise ProbeFailedError(f"the answer has more than {ANSWER_BYTES_MAX} bytes", FailureCategory.PERMANENT)
     try:
-        document = msgspec.json.decode(body)
-        found = _PATHS.compile(path).findall(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JSONPathError) as exc:
+        found = values_at(path, msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DefinitionError) as exc:
         raise ProbeFailedError(f"the answer is not JSON that {path} applies to: {exc}") from exc
     if not found:
         return {}

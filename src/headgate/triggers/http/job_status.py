@@ -10,9 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-import jsonpath
 import msgspec
-from jsonpath.exceptions import JSONPathError
 
 from headgate import typed_decode
 from headgate.triggers.config import Config, check_url
@@ -74,6 +72,10 @@ def check_path(field: str, path: str | None) -> None:
     """Raise `ValueError` for an invalid JSONPath."""
     if path is None:
         return
+    # Imported on first use: it takes longer than the rest of the triggers.
+    import jsonpath
+    from jsonpath.exceptions import JSONPathError
+
     try:
         jsonpath.compile(path)
     except JSONPathError as exc:
@@ -88,6 +90,8 @@ def value_at(path: str, response: HttpResponse) -> Any:  # noqa: ANN401 - any JS
         return None
     if not isinstance(document, dict | list):
         return None
+    import jsonpath
+
     return next(iter(jsonpath.findall(path, document)), None)
 
 
