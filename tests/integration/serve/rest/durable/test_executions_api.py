@@ -702,7 +702,7 @@ def test_workers__one_alive_and_one_not__reports_which(api: Api) -> None:
     api.env.clock.advance(60)
     (dead,) = api.get("/workers").json()["workers"]
 
-    assert (alive["alive"], alive["app"], alive["queues"]) == (True, "shop", ["default"])
+    assert (alive["alive"], alive["app"], alive["queues"]) == (True, "shop", ["default", "headgate.alerts"])
     assert (dead["id"], dead["alive"]) == (alive["id"], False)
 
 
