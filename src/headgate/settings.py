@@ -171,6 +171,10 @@ Algorithms = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]{1,15}\Z")], ...],
     Meta(extra={"allowed": "a list of names such as RS256; in the environment, a,b", "unpack": _comma_separated}),
 ]
+Words = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,100}\Z")], ...],
+    Meta(extra={"allowed": "a list of words; in the environment, a,b", "unpack": _comma_separated}),
+]
 Leeway = Annotated[float, Meta(ge=0, le=300, extra={"allowed": "a number from 0 to 300"})]
 Switch = Annotated[bool, Meta(extra={"allowed": "true or false"})]
 Namespace = Annotated[
@@ -481,6 +485,15 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, about("Claim with dataset patterns; without it every dataset is in scope.")
     ] = None
     oidc_roles: Annotated[Names, about("Mapping from the issuer's role names to Headgate's.")] = {}
+    oidc_client_id: Annotated[
+        str | None, about("Client by which people sign in to the pages at the issuer; without it they need an API key.")
+    ] = None
+    oidc_client_secret_file: Annotated[
+        OptionalFile, about("File with the secret of the client; a public client has none.")
+    ] = None
+    oidc_client_scopes: Annotated[Words, about("Scopes that are requested when a person signs in, besides openid.")] = (
+        "profile",
+    )
     session_idle_seconds: Annotated[
         SessionSeconds, about("Time without a request after which a person is signed out of the pages.")
     ] = 7_200
@@ -812,6 +825,8 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("pipelines.state_machine_arn, pipelines.scheduler_role_arn: set both or neither")
     if (settings.tls.cert is None) != (settings.tls.key is None):
         raise SettingsError("tls.cert, tls.key: set both or neither")
+    if settings.auth.oidc_client_id is not None and settings.auth.oidc_issuer is None:
+        raise SettingsError("auth.oidc_client_id: people sign in at the issuer; set auth.oidc_issuer as well")
     _check_region(settings.region)
     if settings.http.port == settings.grpc.port != 0:
         raise SettingsError(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpcore
-import httpx
 import jwt
 import msgspec
 from msgspec import Struct
@@ -40,6 +39,7 @@ _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "EdDSA": ("OKP", "Ed25519"),
 }
 ALGORITHMS: Final = tuple(_KINDS)
+_JSON: Final = {"accept": "application/json"}
 
 
 class PublicKey(Struct, frozen=True):
@@ -142,37 +142,37 @@ class JwksFetcher:
 
     def __call__(self) -> bytes:
         """Return the document. Raises `TransientError`."""
-        return self._get(self._url or self._discovered())
+        return fetch(self._http, "GET", self._url or self._discovered(), _JSON)
 
     def _discovered(self) -> str:
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            discovery = typed_decode.from_json(self._get(address), _Discovery)
+            discovery = typed_decode.from_json(fetch(self._http, "GET", address, _JSON), _Discovery)
         except msgspec.DecodeError as exc:
             raise TransientError(f"{address}: not an OIDC discovery document ({exc})") from exc
         if discovery.issuer != self._issuer:
             raise TransientError(f"{address}: names issuer {discovery.issuer[:120]!r}, not {self._issuer!r}")
         return discovery.jwks_uri
 
-    def _get(self, address: str) -> bytes:
-        try:
-            return self._read(self._http.target(address))
-        except NonRetryable as exc:
-            raise TransientError(f"{address[:200]}: the destination is not allowed: {exc}") from exc
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as exc:
-            raise TransientError(f"{address[:200]}: {type(exc).__name__} {exc}".rstrip()) from exc
 
-    def _read(self, url: httpx.URL) -> bytes:
-        with self._http.stream("GET", url, {"accept": "application/json"}, timeout_seconds=FETCH_SECONDS) as (
-            response,
-            _,
-        ):
+def fetch(http: OutboundHttp, method: str, address: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+    """Return what an endpoint of the issuer answers. Raises `TransientError`, and `UnauthenticatedError` for a 4xx."""
+    try:
+        url = http.target(address)
+        with http.stream(method, url, headers, body, timeout_seconds=FETCH_SECONDS) as (response, _):
+            where = f"{url.scheme}://{url.host}{url.path}"
+            if method != "GET" and 400 <= response.status < 500:
+                raise UnauthenticatedError(f"{where}: the issuer refused the request with {response.status}")
             if response.status != 200:
-                raise TransientError(f"{url.scheme}://{url.host}{url.path}: answered {response.status}")
+                raise TransientError(f"{where}: answered {response.status}")
             content = read_body(response, BYTES_MAX)
             if len(content) > BYTES_MAX:
-                raise TransientError(f"{url.scheme}://{url.host}{url.path}: answered more than {BYTES_MAX:,} bytes")
+                raise TransientError(f"{where}: answered more than {BYTES_MAX:,} bytes")
             return content
+    except NonRetryable as exc:
+        raise TransientError(f"{address[:200]}: the destination is not allowed: {exc}") from exc
+    except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as exc:
+        raise TransientError(f"{address[:200]}: {type(exc).__name__} {exc}".rstrip()) from exc
 
 
 def from_file(path: Path, clock: Clock) -> KeySet:

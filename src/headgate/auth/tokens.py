@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -63,13 +64,25 @@ class Tokens:
     def principal(self, text: str) -> Principal:
         """Return the principal of a token. Raises `UnauthenticatedError`, or `TransientError` without keys."""
         key_id, algorithm = self._header(text)
-        return self._checked(text, self._keys.key(key_id, algorithm).key, algorithm)
+        return self._read(self._claims(text, self._keys.key(key_id, algorithm).key, algorithm))
 
     def remembered(self, text: str) -> Principal | None:
         """Return the principal of a token if its key is cached, else None. Raises `UnauthenticatedError`."""
         key_id, algorithm = self._header(text)
         public_key = self._keys.remembered(key_id, algorithm)
-        return None if public_key is None else self._checked(text, public_key.key, algorithm)
+        return None if public_key is None else self._read(self._claims(text, public_key.key, algorithm))
+
+    def signed_in(self, text: str, *, nonce: str) -> Principal:
+        """Return the principal of an ID token that was requested with this nonce. Raises as `principal`."""
+        key_id, algorithm = self._header(text)
+        claims = self._claims(text, self._keys.key(key_id, algorithm).key, algorithm)
+        given = claims.get("nonce")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), nonce.encode()):
+            raise UnauthenticatedError("token: it is of another sign-in; try again")
+        # With several audiences, the token must have been issued to us.
+        if claims.get("azp", self._policy.audience) != self._policy.audience:
+            raise UnauthenticatedError("token: it was issued to another client")
+        return self._read(claims)
 
     def _header(self, text: str) -> tuple[str | None, str]:
         if len(text) > TOKEN_BYTES_MAX:
@@ -88,9 +101,9 @@ class Tokens:
             raise UnauthenticatedError("token: its header has an unsupported 'crit' or 'kid'")
         return key_id, str(algorithm)
 
-    def _checked(self, text: str, key: Any, algorithm: str) -> Principal:  # noqa: ANN401 - a key of the cryptography package
+    def _claims(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:  # noqa: ANN401 - a key of the cryptography package
         try:
-            claims = jwt.decode(
+            claims: Mapping[str, Any] = jwt.decode(
                 text,
                 key,
                 algorithms=[algorithm],
@@ -107,7 +120,7 @@ class Tokens:
         except (jwt.exceptions.PyJWTError, ValueError, RecursionError, json.JSONDecodeError) as exc:
             raise UnauthenticatedError(f"token: {exc}") from exc
         self._check_times(claims)
-        return self._read(claims)
+        return claims
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
         now, leeway = self._clock.seconds(), self._policy.leeway_seconds

@@ -50,7 +50,7 @@ from headgate.health.regions.table_restore import NAMED_MAX, Difference, RepairR
 from headgate.health.reporter import HealthReporter
 from headgate.health.service import HealthOptions, HealthService
 from headgate.ids import IdMaker
-from headgate.settings import Settings
+from headgate.settings import AuthSettings, Settings
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import (
     COLUMN_READERS,
@@ -71,7 +71,9 @@ from headgate.store.resilience.guarded_store import AnyStore, GuardedStore
 from headgate.telemetry import Tracing
 
 if TYPE_CHECKING:
-    from headgate.auth.tokens import Tokens
+    from headgate.auth.key_sets import KeySet
+    from headgate.auth.oidc_sign_in import OidcSignIn
+    from headgate.auth.tokens import TokenPolicy, Tokens
 
 _log = structlog.get_logger("statestore.regions")
 # The tables that are merged between regions. The audit log is a hash chain per region and is not merged.
@@ -413,17 +415,43 @@ def open_authenticator(
     )
 
 
+def open_oidc_sign_in(settings: Settings, clock: Clock) -> OidcSignIn | None:
+    """Return the sign-in at the OIDC issuer; None without a client. Raises `SettingsError`."""
+    auth = settings.auth
+    if auth.oidc_issuer is None or auth.oidc_client_id is None:
+        return None
+    from headgate.auth.oidc_sign_in import OidcSignIn
+    from headgate.auth.tokens import Tokens
+
+    return OidcSignIn(
+        clock,
+        # ID tokens are for the client; tokens of programs are for oidc_audience.
+        Tokens(_token_policy(auth, auth.oidc_issuer, auth.oidc_client_id), _key_set(settings, clock), clock),
+        issuer=auth.oidc_issuer,
+        client_id=auth.oidc_client_id,
+        scopes=auth.oidc_client_scopes,
+        secret_file=auth.oidc_client_secret_file,
+        destinations=_destinations(settings),
+    )
+
+
 def _open_tokens(settings: Settings, clock: Clock) -> Tokens | None:
     auth = settings.auth
-    if auth.oidc_issuer is None:
+    if auth.oidc_issuer is None or (auth.oidc_audience is None and auth.oidc_client_id is not None):
         return None
     # Imported only with an issuer: the JWT libraries are slow to load.
-    from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
-    from headgate.auth.tokens import TokenPolicy, Tokens
+    from headgate.auth.tokens import Tokens
 
-    policy = TokenPolicy(
-        issuer=auth.oidc_issuer,
-        audience=auth.oidc_audience or "",
+    policy = _token_policy(auth, auth.oidc_issuer, auth.oidc_audience or "")
+    return Tokens(policy, _key_set(settings, clock), clock)
+
+
+def _token_policy(auth: AuthSettings, issuer: str, audience: str) -> TokenPolicy:
+    from headgate.auth.tokens import TokenPolicy
+
+    return TokenPolicy(
+        issuer=issuer,
+        audience=audience,
         algorithms=auth.oidc_algorithms,
         leeway_seconds=auth.oidc_leeway_seconds,
         name_claim=auth.oidc_name_claim,
@@ -431,10 +459,19 @@ def _open_tokens(settings: Settings, clock: Clock) -> Tokens | None:
         scopes_claim=auth.oidc_scopes_claim,
         roles=auth.oidc_roles,
     )
-    file = auth.oidc_jwks_file
-    if file is not None:
-        return Tokens(policy, from_file(file, clock), clock)
+
+
+def _key_set(settings: Settings, clock: Clock) -> KeySet:
+    from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
+
+    auth = settings.auth
+    if auth.oidc_jwks_file is not None:
+        return from_file(auth.oidc_jwks_file, clock)
+    issuer = auth.oidc_issuer or ""
+    fetch = JwksFetcher(clock, issuer=issuer, url=auth.oidc_jwks_url, destinations=_destinations(settings))
+    return KeySet(fetch, clock)
+
+
+def _destinations(settings: Settings) -> Destinations:
     forward = settings.forward
-    allowed = Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)
-    fetch = JwksFetcher(clock, issuer=auth.oidc_issuer, url=auth.oidc_jwks_url, destinations=allowed)
-    return Tokens(policy, KeySet(fetch, clock), clock)
+    return Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)

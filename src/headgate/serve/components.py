@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
@@ -16,6 +17,7 @@ from headgate.bootstrap.health import (
     open_authenticator,
     open_health,
     open_keys,
+    open_oidc_sign_in,
     open_region,
     open_sessions,
 )
@@ -46,6 +48,10 @@ from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Metrics, Tracing
 
+if TYPE_CHECKING:
+    # Imported only with an issuer: the JWT libraries are slow to load.
+    from headgate.auth.oidc_sign_in import OidcSignIn
+
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
@@ -63,6 +69,8 @@ class Components:
     keys: ApiKeys
     sessions: Sessions
     authenticator: Authenticator
+    # None if people sign in with API keys only.
+    oidc: OidcSignIn | None
     intake: IntakeClient
     # None where only one region is configured.
     region: OpenRegion | None
@@ -148,6 +156,7 @@ def open_components(
             keys=keys,
             sessions=sessions,
             authenticator=open_authenticator(settings, clock, keys, sessions),
+            oidc=open_oidc_sign_in(settings, clock),
             intake=intake,
             region=region,
             deferred=deferred,

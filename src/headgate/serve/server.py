@@ -378,7 +378,13 @@ class Server:
                 watches,
                 api,
                 components.pipelines.service,
-                SignIn(components.authenticator, components.sessions, self._cookies),
+                SignIn(
+                    components.authenticator,
+                    components.sessions,
+                    self._cookies,
+                    oidc=components.oidc,
+                    public_url=self._settings.public_url,
+                ),
             ),
             *user_routes(service.app, self._pool),
         ]

@@ -32,7 +32,7 @@ class SessionCookies:
 
     def read(self, headers: list[tuple[str, str]], name: str = _NAME) -> str | None:
         """Return the value of a cookie; None if it is missing or, because another page added one, ambiguous."""
-        full = self._name(headers, name)
+        full = self.name(headers, name)
         found = [
             value.strip()
             for key, line in headers
@@ -53,8 +53,9 @@ class SessionCookies:
     ) -> str:
         """Return the `Set-Cookie` header of a value; zero seconds delete the cookie."""
         secure = "; Secure" if self.is_secure(headers) else ""
-        full = self._name(headers, name)
+        full = self.name(headers, name)
         return f"{full}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite={same_site}{secure}"
 
-    def _name(self, headers: Iterable[tuple[str, str]], name: str) -> str:
+    def name(self, headers: Iterable[tuple[str, str]], name: str) -> str:
+        """Return the full name of a cookie."""
         return f"{_HOST_PREFIX}{name}" if self.is_secure(headers) else name

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from litestar import Request, Response, get, post
+from litestar.datastructures import Cookie
 from litestar.enums import MediaType
 from litestar.types import ControllerRouterHandler
 
@@ -24,9 +25,17 @@ from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import is_loopback
 
+if TYPE_CHECKING:
+    # Imported only with an issuer: the JWT libraries are slow to load.
+    from headgate.auth.oidc_sign_in import OidcSignIn
+
 PAGES: Final = "/ui"
 SIGN_IN: Final = f"{PAGES}/sign-in"
 SIGN_OUT: Final = f"{PAGES}/sign-out"
+_OIDC_START: Final = f"{SIGN_IN}/oidc"
+_OIDC_END: Final = f"{SIGN_IN}/callback"
+_ATTEMPT_COOKIE: Final = "headgate-sign-in"
+_ATTEMPT_SECONDS: Final = 600
 _NEXT_CHARS_MAX: Final = 2_000
 _FORM_BYTES_MAX: Final = 8_192
 # Printable ASCII, without the backslash, which browsers take for a slash.
@@ -57,10 +66,20 @@ def safe_next(text: str | None) -> str:
 class SignIn:
     """Opens and ends sessions for requests of browsers."""
 
-    def __init__(self, authenticator: Authenticator, sessions: Sessions, cookies: SessionCookies) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        sessions: Sessions,
+        cookies: SessionCookies,
+        *,
+        oidc: OidcSignIn | None = None,
+        public_url: str | None = None,
+    ) -> None:
         self._authenticator = authenticator
         self._sessions = sessions
         self._cookies = cookies
+        self._oidc = oidc
+        self._public_url = public_url
 
     def redirect(self, request: Request[Any, Any, Any], render: Render) -> Response[Any]:
         """Return the answer to a page request without a session: the way to the sign-in page and back."""
@@ -104,7 +123,69 @@ class SignIn:
             form = await _form_fields(request)
             return await pool.run(lambda: self._sign_out(request, form))
 
-        return [show, sign_in, sign_out]
+        oidc = [] if self._oidc is None else self._oidc_routes(self._oidc, pool, render)
+        return [show, sign_in, sign_out, *oidc]
+
+    def _oidc_routes(self, oidc: OidcSignIn, pool: WorkPool, render: Render) -> list[ControllerRouterHandler]:
+        @get(_OIDC_START, include_in_schema=False)
+        async def start(request: Request[Any, Any, Any]) -> Response[Any]:
+            return await pool.run(lambda: self._start(request, oidc, render))
+
+        @get(_OIDC_END, include_in_schema=False)
+        async def finish(request: Request[Any, Any, Any]) -> Response[Any]:
+            return await pool.run(lambda: self._finish(request, oidc, render))
+
+        return [start, finish]
+
+    def _start(self, request: Request[Any, Any, Any], oidc: OidcSignIn, render: Render) -> Response[Any]:
+        """Send the browser to the issuer, with a cookie that its answer must meet again."""
+        after = safe_next(request.query_params.get("next"))
+        try:
+            started = oidc.start(self._redirect_uri(request))
+        except HeadgateError as exc:
+            return self._form(render, after, exc)
+        # Lax: the issuer, another site, sends the browser back.
+        attempt = f"{started.attempt.reveal()}.{quote(after, safe='')}"
+        return _see_other(started.address, self._attempt_cookie(request, attempt, seconds=_ATTEMPT_SECONDS))
+
+    def _finish(self, request: Request[Any, Any, Any], oidc: OidcSignIn, render: Render) -> Response[Any]:
+        headers = _pairs(request)
+        attempt, _, target = (self._cookies.read(headers, _ATTEMPT_COOKIE) or "").partition(".")
+        after = safe_next(unquote(target))
+        try:
+            principal = oidc.finish(attempt, dict(request.query_params), self._redirect_uri(request))
+            opened = self._sessions.open_for(principal, replaces=self._cookies.read(headers))
+        except UnauthenticatedError as exc:
+            answer = self._refused(request, render, after, exc)
+        except HeadgateError as exc:
+            answer = self._form(render, after, exc)
+        else:
+            # Not a redirect: after one, the browser would still count the request as caused by the issuer, and
+            # withhold the cookie.
+            answer = render("continue.html", address=after)
+            answer.headers["set-cookie"] = self._written(request, opened.cookie.reveal())
+        # The attempt is over. A second header of this name, which the headers of a response cannot hold.
+        answer.set_cookie(
+            Cookie(
+                key=self._cookies.name(headers, _ATTEMPT_COOKIE),
+                value="",
+                max_age=0,
+                httponly=True,
+                secure=self._cookies.is_secure(headers),
+                samesite="lax",
+            )
+        )
+        return answer
+
+    def _redirect_uri(self, request: Request[Any, Any, Any]) -> str:
+        """Return where the issuer sends the browser back to. The origin guard has checked the host."""
+        if self._public_url is not None:
+            return f"{self._public_url.rstrip('/')}{_OIDC_END}"
+        scheme = "https" if self._cookies.is_secure(_pairs(request)) else "http"
+        return f"{scheme}://{request.headers['host']}{_OIDC_END}"
+
+    def _attempt_cookie(self, request: Request[Any, Any, Any], value: str, *, seconds: int) -> str:
+        return self._cookies.written(_pairs(request), value, seconds=seconds, name=_ATTEMPT_COOKIE, same_site="Lax")
 
     def _by_key(self, request: Request[Any, Any, Any], form: Mapping[str, str], render: Render) -> Response[Any]:
         after, key = safe_next(form.get("next")), form.get("key", "").strip()
@@ -144,7 +225,11 @@ class SignIn:
         status = HTTPStatus.OK.value if error is None else error.http_status
         headers = retry_after(error.retry_after_seconds) if isinstance(error, TransientError) else {}
         message = "" if error is None else error.message
-        return render("sign_in.html", status=status, headers=headers, after=after, message=message)
+        issuer = "" if self._oidc is None else urlsplit(self._oidc.issuer).netloc
+        oidc = f"{_OIDC_START}?next={quote(after)}" if issuer else ""
+        return render(
+            "sign_in.html", status=status, headers=headers, after=after, message=message, oidc=oidc, issuer=issuer
+        )
 
     def _signed_in(self, request: Request[Any, Any, Any], opened: OpenedSession, after: str) -> Response[Any]:
         return _see_other(after, self._written(request, opened.cookie.reveal()))
