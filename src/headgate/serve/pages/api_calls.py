@@ -139,6 +139,19 @@ class ApiCaller:
                 break
         return Listed(items[:most], token is not None or len(items) > most)
 
+    def found(self, name: str, items: str, *, query: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+        """Return the first page of a list with a match, and the cursor after it. Raises as `call`.
+
+        Lists that filter after reading return pages that are short or empty and still have a cursor.
+        """
+        given = dict(query)
+        for _ in range(_PAGES_MAX):
+            page = self.call(name, query=given)
+            if page[items] or page["cursor"] is None:
+                break
+            given["cursor"] = page["cursor"]
+        return page[items], page["cursor"]
+
 
 def _decoded(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Decode a user's value, which answers hold as raw JSON."""

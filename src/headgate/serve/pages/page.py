@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from msgspec import Struct, field
 
@@ -46,3 +47,26 @@ class PageRoute(Struct, frozen=True):
     choices: frozenset[str] = frozenset()
     # The API operation without which the server does not have this page.
     needs: str = ""
+
+
+# A chip of a filter: text, address, and whether it is current.
+Chip = tuple[str, str, bool]
+
+
+def chips(
+    address: str, query: Mapping[str, Any], name: str, choices: Iterable[tuple[str, str | list[str]]]
+) -> list[Chip]:
+    """Return one link for each choice of a filter, which keeps the other filters. An empty value removes the filter."""
+    current = query.get(name) or ""
+    return [(text, filtered(address, {**query, name: value}), current == value) for text, value in choices]
+
+
+def filtered(address: str, query: Mapping[str, Any]) -> str:
+    """Return the address of a list with filters, from its first page on."""
+    kept = {name: value for name, value in query.items() if value and name != "cursor"}
+    return address + (f"?{urlencode(kept, doseq=True)}" if kept else "")
+
+
+def following(address: str, query: Mapping[str, Any], cursor: str | None) -> str:
+    """Return the address of the next page of a list; empty after the last."""
+    return "" if cursor is None else f"{address}?{urlencode({**query, 'cursor': cursor}, doseq=True)}"

@@ -1,0 +1,1 @@
+"""Pages of operating a server: events, alerts, audit log, settings and the server itself."""
