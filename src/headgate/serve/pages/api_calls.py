@@ -91,6 +91,10 @@ class ApiCaller:
         """Whether the caller has a permission."""
         return self._principal is not None and may(self._principal, permission, dataset_urn)
 
+    def has_pipeline(self, pipeline_id: str) -> bool:
+        """Whether a pipeline is defined; runs, alerts and verdicts outlive the definition of theirs."""
+        return self.pipelines is not None and self.pipelines.known.find(pipeline_id) is not None
+
     def call(
         self,
         name: str,

@@ -263,6 +263,7 @@ class _Renderer:
             navigation=self._rail,
             principal=principal,
             session=session,
+            is_defined=functools.cache(api.has_pipeline),
         )
         headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}
         return Response(content, status_code=page.status, media_type=MediaType.HTML, headers=headers)

@@ -190,10 +190,11 @@ def _page(api: ApiCaller, request: PageRequest) -> Page:
     run_id = request.path["run_id"]
     view = run_page(api, run_id)
     pipeline_id, date = view.run["pipeline_id"], view.run["date"]
+    own = (pipeline_id, f"/ui/pipelines/{segment(pipeline_id)}")
     return Page(
         template="run.html",
         title=f"{pipeline_id} of {date}",
-        crumbs=(("Pipelines", "/ui/pipelines"), (pipeline_id, f"/ui/pipelines/{segment(pipeline_id)}")),
+        crumbs=(("Pipelines", "/ui/pipelines"), own) if api.has_pipeline(pipeline_id) else (("Runs", "/ui/runs"),),
         view=view,
         json=twin(f"/runs/{segment(run_id)}"),
         cli=view.commands[0][1],
