@@ -10,8 +10,7 @@ from headgate.auth.roles import Role
 from headgate.pipelines.runs.rows import Run
 from tests.integration.serve.health_rig import done
 from tests.integration.serve.pages.test_pages_pipelines import TODAY, YESTERDAY, PipelineSite
-from tests.integration.serve.pages.test_pages_work import actions_of
-from tests.integration.serve.pages.test_routes import HOSTILE, ORIGIN, Document, text_of
+from tests.integration.serve.pages.test_routes import HOSTILE, ORIGIN, Document, actions_of, text_of
 from tests.unit.notify.rig import a_notice
 
 
