@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from tests.acceptance.program import Server, run, until
@@ -179,3 +181,43 @@ def test_rerun__beyond_its_budget__is_rejected_with_exit_code_and_reason(shop: S
     assert exit_code == 3
     assert "REJECTED, 1 of 1 manual reruns of the period are used up; force it, or raise budgets.manual" in stderr
     assert "was rejected at" in shop.said("why", "tidy", "--date", day)
+
+
+READER: Final = """\
+id: reader
+schedules: [{cron: "0 6 * * *"}]
+readiness: {rules: [{dataset: urn:dp:shop:ordres:v1}]}
+trigger: {type: fan-out, config: {handler: "totals:add", range: [0, 2]}}
+"""
+
+
+def test_dataset_rule__not_registered__is_reported_by_plan_apply_reload_why_and_the_pages(shop: Shop) -> None:
+    name = "urn:dp:shop:ordres:v1"
+    warning = f"dataset {name} of a rule is not registered, and no pipeline writes it; did you mean {ORDERS}?"
+    remedy = f"headgate dataset register {name}"
+    applied = shop.folder / "reader.yaml"
+    applied.write_text(READER)
+
+    for arguments in (("plan", str(applied)), ("pipeline", "apply", str(applied))):
+        exit_code, _, stderr = shop.ended(*arguments)
+        assert exit_code == 0, stderr
+        assert f"reader.yaml:1: warning: {warning}" in stderr, arguments
+        assert remedy in stderr, arguments
+    planned = httpx.post(f"{shop.server.url}/api/v1/pipelines/plan", content=READER).json()
+    assert warning in planned["warnings"][0]["text"]
+    # The dataset of silver has a writer.
+    assert "warning" not in shop.ended("plan", str(shop.folder / "pipelines" / "silver.yaml"))[2]
+
+    shop.define("reader", READER.replace("0 6", "0 7"))
+    exit_code, _, stderr = shop.ended("reload")
+    assert (exit_code, f"reader.yaml:1: warning: {warning}" in stderr) == (0, True), stderr
+    assert warning in html.unescape(httpx.get(f"{shop.server.url}/ui/pipelines").text)
+
+    shop.said("run", "start", "reader", "--date", DAY, "--reason", "a look")
+    fact = f"{name} is not registered; correct the name, or run '{remedy}'"
+    until(lambda: fact in shop.said("why", "reader", "--date", DAY), "why names the dataset and the remedy", 60)
+    assert f"UNKNOWN  {name}" in shop.ended("gate", "check", name)[1]
+
+    shop.said("dataset", "register", name)
+    assert "warning" not in shop.ended("reload")[2]
+    (shop.folder / "pipelines" / "reader.yaml").unlink()

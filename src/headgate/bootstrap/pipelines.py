@@ -149,6 +149,7 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
         triggers,
         calendars=calendars.all,
         gate=gate,
+        unregistered=None if gate is None else gate.unregistered,
         engine=engine,
         keyring=opened.keyring,
         retention=settings.retention,

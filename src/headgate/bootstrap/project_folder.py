@@ -17,7 +17,8 @@ from headgate.bootstrap.pipelines import OpenPipelines
 from headgate.errors import ConflictError, CorruptionError, SettingsError, UserError
 from headgate.health.audit.actions import Action, ActionLog
 from headgate.pipelines.authoring.archetypes import SUFFIXES, Archetype, load_archetypes
-from headgate.pipelines.authoring.loader import Known, LoadedPipeline, load_folder
+from headgate.pipelines.authoring.dataset_checks import unknown_datasets
+from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline, load_folder
 from headgate.pipelines.catalog.project import (
     REPORT_FILE,
     FolderDefinition,
@@ -165,11 +166,13 @@ def apply_folder(
     ]
     failed = [(each.file, each.detail) for each in definitions if each.outcome is FolderOutcome.FAILED]
     _report_problems(service, [*invalid, *failed])
+    warnings = _warnings(service, loaded)
     report = FolderReport(
         folder=str(folder),
         at=moment_text(service.clock.now()),
         definitions=definitions,
         problems=tuple(text for _, text in [*invalid, *failed]),
+        warnings=warnings,
         gone=() if invalid else _gone(service, {each.pipeline_id for each in definitions}),
         probes=tuple(_probe_changes(before, after)),
     )
@@ -196,6 +199,18 @@ def _report_problems(service: PipelineService, problems: Sequence[tuple[str, str
         _log.error("definition not loaded", action="definitions.load", file=file, error=text)
         if text not in before:
             service.events.publish(PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": text}))
+
+
+def _warnings(service: PipelineService, loaded: Loaded) -> tuple[str, ...]:
+    """Log and return the warnings that only a server can give: of datasets that are not registered."""
+    places = {each.pipeline.id: each for each in loaded.pipelines}
+    pipelines = [each.pipeline for each in loaded.pipelines]
+    found = unknown_datasets(pipelines, service.unregistered_datasets, service.definitions.written_datasets)
+    placed = ((each, places[each.source]) for each in found)
+    texts = tuple(msgspec.structs.replace(each, source=place.source, line=place.line).text() for each, place in placed)
+    for text in texts:
+        _log.warning("definition loaded with a warning", action="definitions.load", reason=text)
+    return texts
 
 
 def _gone(service: PipelineService, present: set[str]) -> tuple[str, ...]:

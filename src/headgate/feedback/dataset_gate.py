@@ -32,6 +32,17 @@ class DatasetGate:
         """Return the gate's decision for each dataset. Raises the gate's errors."""
         return {urn: self._fact(urn) for urn in datasets}
 
+    def unregistered(self, datasets: Sequence[str]) -> list[str]:
+        """Return the datasets that are not registered. An invalid name is not registered."""
+        return [urn for urn in datasets if not self._is_registered(urn)]
+
+    def _is_registered(self, urn: str) -> bool:
+        try:
+            answer = self._gatekeeper.check([urn], GateQuestion(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
+        except UserError:
+            return False
+        return all(each.code is not Code.DATASET_NOT_FOUND for each in answer.reasons)
+
     def _fact(self, urn: str) -> DatasetFact:
         try:
             answer = self._gatekeeper.check([urn], GateQuestion(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))

@@ -14,6 +14,7 @@ from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
+from headgate.pipelines.authoring.dataset_checks import Unregistered
 from headgate.pipelines.catalog.cache import KnownPipelines
 from headgate.pipelines.catalog.project import Project
 from headgate.pipelines.catalog.provenance import DefinitionSeals
@@ -79,6 +80,10 @@ _DAY_SECONDS: Final = 86_400
 _RETENTION: Final = RetentionSettings()
 
 
+def _none_unregistered(_datasets: Sequence[str]) -> Sequence[str]:
+    return ()
+
+
 class Engine(Protocol):
     """Runs executions of the lifecycle in place of the durable engine: Step Functions on AWS."""
 
@@ -106,6 +111,7 @@ class PipelineService:
         *,
         calendars: Callable[[], Calendars] = dict,
         gate: Gate | None = None,
+        unregistered: Unregistered | None = None,
         engine: Engine | None = None,
         keyring: Keyring | None = None,
         retention: RetentionSettings = _RETENTION,
@@ -117,7 +123,8 @@ class PipelineService:
 
         The `keyring` seals definitions of the project folder and signs callback tokens; without it, no definition may
         run a program, and no job calls back. `public_url` is the base of callback URLs. `pools` are the declared pools
-        with their sizes. `tracing` records the spans of runs.
+        with their sizes. `gate` answers dataset rules, `unregistered` finds datasets that the registry does not have;
+        without it, none is reported. `tracing` records the spans of runs.
         """
         self.store = store
         self.clock = clock
@@ -137,6 +144,7 @@ class PipelineService:
             retention_seconds=_DAY_SECONDS * retention.sensors_days,
             arrival_period=PushPeriods(self.stores.runs, self.reader),
         )
+        self.unregistered_datasets: Unregistered = unregistered or _none_unregistered
         self.sensor_pushes = SensorPushes(self.definitions, self.sensors)
         self.traits = Traits(store, clock, kept_seconds=_DAY_SECONDS * retention.trait_results_days)
         self.evaluations = Evaluations(store, clock, ids, retention_seconds=_DAY_SECONDS * retention.evaluations_days)

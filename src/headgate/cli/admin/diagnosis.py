@@ -103,6 +103,8 @@ def _check_definitions(file: Path) -> Iterator[CheckResult]:
         return
     for problem in report.problems:
         yield CheckResult(name, CheckStatus.WARN, problem, "fix the file, then run 'headgate reload'")
+    for warning in report.warnings:
+        yield CheckResult(name, CheckStatus.WARN, warning, "follow the message, then run 'headgate reload'")
     for each in report.definitions:
         if each.outcome.is_kept:
             remedy = "put the change into the file, then run 'headgate reload'"

@@ -38,7 +38,7 @@ def _show(report: dict[str, Any]) -> None:
             typer.echo(f"{each['pipeline_id']}: {each['outcome']}, version {each['version']}{detail}")
     for each in report["probes"]:
         typer.echo(f"probe {each['probe_id']}: {each['outcome']} ({each['file']})")
-    for problem in report["problems"]:
+    for problem in (*report["problems"], *report.get("warnings", ())):
         typer.echo(problem, err=True)
     for each in report["gone"]:
         typer.echo(f"{each}: no longer in the folder, stays in force; delete it with 'headgate pipeline rm'")

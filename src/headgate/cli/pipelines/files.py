@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,6 +30,8 @@ NOTIFY_FILE: Final = "notify.toml"
 SETTINGS_FILE: Final = "headgate.toml"
 _SETTINGS_FILES: Final = (SETTINGS_FILE, NOTIFY_FILE)
 PROBES: Final = "probes"
+# Most datasets of one request to the gate.
+_GATE_DATASETS_MAX: Final = 200
 Paths = Annotated[
     list[str],
     typer.Argument(metavar="FILE|FOLDER…", help="Definitions in YAML or JSON; folders are read recursively."),
@@ -151,6 +154,32 @@ def unknown_upstream_warnings(loaded: Loaded, known_ids: Iterable[str]) -> list[
     definitions = {each.pipeline.id: each for each in loaded.pipelines}
     found = unknown_upstreams([each.pipeline for each in loaded.pipelines], known_ids)
     return [replace(each, source=definitions[each.source].source, line=definitions[each.source].line) for each in found]
+
+
+def unknown_dataset_warnings(api: Api, loaded: Loaded, stored: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """Return warnings, with file and line, for datasets of rules that are not registered on the server.
+
+    `stored` are the pipelines of the server, by id. A caller that may not check the gate gets none.
+    """
+    from msgspec.structs import replace
+
+    from headgate.pipelines.authoring.dataset_checks import unknown_datasets
+
+    def unregistered(datasets: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(datasets), _GATE_DATASETS_MAX):
+            asked = list(datasets[start : start + _GATE_DATASETS_MAX])
+            with contextlib.suppress(UserError):
+                reasons = api.post("/gate", {"datasets": asked, "on_unknown": "unknown"})["reasons"]
+                found |= {each["dataset_urn"] for each in reasons if each["code"] == "DATASET_NOT_FOUND"}
+        return found
+
+    def written() -> set[str]:
+        return {name for each in stored.values() for name in each["definition"].get("writes", ())}
+
+    places = {each.pipeline.id: each for each in loaded.pipelines}
+    found = unknown_datasets([each.pipeline for each in loaded.pipelines], unregistered, written)
+    return [replace(each, source=places[each.source].source, line=places[each.source].line) for each in found]
 
 
 def split(loaded: Loaded) -> tuple[list[Problem], list[Problem]]:

@@ -47,7 +47,7 @@ def apply(
     What can be applied is applied, and each definition that is refused is named with the reason. Definitions that run
     programs come from the server's own folder: change them there, then run 'headgate reload'.
     """
-    from headgate.cli.pipelines.files import load, show_problems, split, stored_pipelines
+    from headgate.cli.pipelines.files import load, show_problems, split, stored_pipelines, unknown_dataset_warnings
 
     if dry_run:
         plan_changes(api, paths, archetypes, as_json=as_json)
@@ -55,6 +55,8 @@ def apply(
     loaded = load(paths, archetypes)
     show_problems(loaded)
     known = stored_pipelines(api)
+    for warning in unknown_dataset_warnings(api, loaded, known):
+        typer.echo(warning.text(), err=True)
     results = [_apply_one(api, each, known.get(each.pipeline.id), reason) for each in loaded.pipelines]
     invalid, _ = split(loaded)
     refused = len(invalid) + sum("refused" in each for each in results)

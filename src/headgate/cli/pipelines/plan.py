@@ -11,7 +11,13 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, calls_server
 from headgate.cli.output import counted
-from headgate.cli.pipelines.files import ArchetypeFolder, Paths, load_valid, unknown_upstream_warnings
+from headgate.cli.pipelines.files import (
+    ArchetypeFolder,
+    Paths,
+    load_valid,
+    unknown_dataset_warnings,
+    unknown_upstream_warnings,
+)
 from headgate.cli.pipelines.views import show_lines
 from headgate.cli.session import Json, echo_json
 
@@ -37,7 +43,7 @@ def plan_changes(api: Api, paths: Sequence[str], archetypes: Path | None, *, as_
     known = stored_pipelines(api)
     changes = [_planned(api, each, known.get(each.pipeline.id)) for each in loaded.pipelines]
     local = {each.pipeline.id for each in loaded.pipelines}
-    warnings = unknown_upstream_warnings(loaded, known)
+    warnings = [*unknown_upstream_warnings(loaded, known), *unknown_dataset_warnings(api, loaded, known)]
     others = sorted(known.keys() - local)
     if as_json:
         echo_json({"changes": changes, "others": others, "warnings": warnings})

@@ -75,6 +75,8 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     at: str
     definitions: tuple[FolderDefinition, ...] = ()
     problems: tuple[str, ...] = ()
+    # Of definitions in force: datasets of rules that are not registered.
+    warnings: tuple[str, ...] = ()
     # Pipelines in force that were loaded from a file which no longer defines them.
     gone: tuple[str, ...] = ()
     # The probes that this load changed.

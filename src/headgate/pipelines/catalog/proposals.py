@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError
+from headgate.pipelines.authoring.dataset_checks import Unregistered, unknown_datasets
 from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline, load_text, unknown_upstreams
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.project import Project
@@ -37,13 +38,16 @@ class Proposals:
         *,
         project: Project | None = None,
         pools: Mapping[str, int] | None = None,
+        unregistered: Unregistered | None = None,
     ) -> None:
         """`kinds` and `check_trait` check triggers and evaluators; without them these are not checked.
 
         `project` has the archetypes and probes of the project; None: only the built-in archetypes, and probes are not
         checked. `pools` are the declared pools with their sizes; None: not checked.
+        `unregistered` finds datasets that the registry does not have; None: not checked.
         """
         self._pools = pools
+        self._unregistered = unregistered
         self._project = project
         self._definitions = definitions
         self._calendars = calendars
@@ -53,8 +57,8 @@ class Proposals:
     def read(self, text: str, source: str) -> Loaded:
         """Return the definitions of a text and its problems, also in combination with the stored pipelines.
 
-        An unknown upstream is a warning: it may be stored later. A cycle through a stored pipeline is an error, and the
-        definition is left out.
+        An unknown upstream or dataset is a warning: it may be stored later. A cycle through a stored pipeline is an
+        error, and the definition is left out.
         """
         check = None if self._kinds is None else self._kinds.check
         known = Known(
@@ -69,7 +73,10 @@ class Proposals:
         reached = self._reached(loaded.pipelines)
         circling = self._circling(loaded.pipelines, reached.values())
         accepted = tuple(each for each in loaded.pipelines if each.pipeline.id not in circling)
-        strange = unknown_upstreams([each.pipeline for each in loaded.pipelines], reached)
+        pipelines = [each.pipeline for each in loaded.pipelines]
+        strange = unknown_upstreams(pipelines, reached)
+        if self._unregistered is not None:
+            strange += unknown_datasets(pipelines, self._unregistered, self._definitions.written_datasets)
         warnings = tuple(replace(problem, source=source) for problem in strange)
         return Loaded(pipelines=accepted, problems=(*loaded.problems, *circling.values(), *warnings))
 

@@ -231,6 +231,10 @@ class PipelineStore:
             bad=tuple(bad for page in pages for bad in page.bad),
         )
 
+    def written_datasets(self) -> set[str]:
+        """Return the datasets that the pipelines write."""
+        return {dataset for each in self.all().pipelines for dataset in each.pipeline.writes}
+
     def versions(
         self, pipeline_id: str, *, limit: int = PAGE, cursor: str | None = None, consistent: bool = False
     ) -> PipelinePage:

@@ -245,6 +245,7 @@ class _Pipelines:
             check_trait,
             project=pipelines.project,
             pools=pipelines.pools.sizes,
+            unregistered=pipelines.unregistered_datasets,
         )
 
     def operations(self) -> list[Operation]:
