@@ -161,6 +161,8 @@ def _decoded(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Decode a user's value, which answers hold as raw JSON."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value)
+    if value is msgspec.UNSET:
+        return None
     raise NotImplementedError(f"{type(value)}: not a part of an answer")
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from headgate.errors import UserError
-from headgate.health.model.timestamps import milliseconds
+from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.overview.status import PipelineState, SlaState, SlaStatus
 from headgate.pipelines.schedule.local_time import zone_of
 
@@ -48,6 +48,11 @@ def ago(at: str, now_ms: int) -> str:
     if seconds < 0:
         return f"in {span(-seconds)}"
     return "just now" if seconds < 5 else f"{span(seconds)} ago"
+
+
+def precise(at: str | None) -> str | None:
+    """Return a time to the millisecond; schedules give theirs to the second."""
+    return None if at is None else instant(round(datetime.fromisoformat(at).timestamp() * 1000))
 
 
 def stamp(at: str, zone: str = UTC) -> str:

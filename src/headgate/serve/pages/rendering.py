@@ -33,6 +33,7 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "clock_time": _clock_time,
         "stamp": labels.stamp,
         "instant": instant,
+        "precise": labels.precise,
         "number": labels.number,
         "span": labels.span,
         "compact": labels.compact,
@@ -44,6 +45,7 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "period_strip": _period_strip,
         "asset": asset,
         "json": lambda value: msgspec.json.encode(value).decode(),
+        "indented": lambda value: msgspec.json.format(msgspec.json.encode(value)).decode(),
         "with_token": _with_token,
     }
     return templates

@@ -30,11 +30,11 @@ from headgate.serve.pages import board, datasets, incidents, lineage, pipelines,
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
-from headgate.serve.pages.operations import alerts
+from headgate.serve.pages.operations import alerts, audit, events
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.search import Hits, search
 from headgate.serve.pages.sign_in import SignIn
-from headgate.serve.pages.work import backfills, executions, expectations, fanouts, runs
+from headgate.serve.pages.work import backfills, executions, expectations, fanouts, machines, runs, schedules, workers
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -54,7 +54,12 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *backfills.PAGES,
     *executions.PAGES,
     *fanouts.PAGES,
+    *machines.PAGES,
+    *schedules.PAGES,
+    *events.PAGES,
     *alerts.PAGES,
+    *workers.PAGES,
+    *audit.PAGES,
 )
 # Sent by the page script to request only the page content.
 FRAGMENT: Final = "headgate-fragment"

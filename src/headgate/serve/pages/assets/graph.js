@@ -12,10 +12,11 @@ const GAP_Y = 16;
 
 class Graph extends HTMLElement {
   static observedAttributes = ["data-graph"];
+  // Set before the first attribute is reported, which comes before the connection.
+  added = { nodes: [], edges: [], ways: new Set() };
+  view = null;
 
   connectedCallback() {
-    this.added ??= { nodes: [], edges: [], ways: new Set() };
-    this.view ??= null;
     this.draw();
   }
 
