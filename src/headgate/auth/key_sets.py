@@ -162,7 +162,9 @@ def fetch(http: OutboundHttp, method: str, address: str, headers: Mapping[str, s
         with http.stream(method, url, headers, body, timeout_seconds=FETCH_SECONDS) as (response, _):
             where = f"{url.scheme}://{url.host}{url.path}"
             if method != "GET" and 400 <= response.status < 500:
-                raise UnauthenticatedError(f"{where}: the issuer refused the request with {response.status}")
+                raise UnauthenticatedError(
+                    f"{where}: the issuer answered {response.status}; check the client's id and secret"
+                )
             if response.status != 200:
                 raise TransientError(f"{where}: answered {response.status}")
             content = read_body(response, BYTES_MAX)
