@@ -17,7 +17,7 @@ from headgate.health.lineage.blast_radius import BlastRadii, BlastRadius
 from headgate.health.lineage.rows import LineageEntry
 from headgate.health.lineage.service import Lineage
 from headgate.health.model.datasets import Dataset
-from headgate.health.model.incidents import Incident
+from headgate.health.model.incidents import Incident, Step
 from headgate.health.model.signals import Signal
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.health.registry.service import Registry
@@ -144,10 +144,7 @@ class IncidentContexts:
         now = instant(int(self._clock.seconds() * 1000))
         since = instant(milliseconds(incident.created_at) - BEFORE_MS)
         urn = incident.primary_dataset_urn
-        found = [
-            TimelineEntry(step.at, Happening.INCIDENT, f"{step.status} ({step.phase}) by {step.actor}: {step.reason}")
-            for step in incident.steps
-        ]
+        found = [TimelineEntry(step.at, Happening.INCIDENT, _step_text(step)) for step in incident.steps]
         for signal_type in incident.signal_types:
             for each in self._signals.history(urn, signal_type, since, now):
                 change = f"{signal_type} {each.previous_state or 'first'} -> {each.state}"
@@ -176,3 +173,8 @@ class IncidentContexts:
             for each in versions
             if each.updated_at >= since
         ]
+
+
+def _step_text(step: Step) -> str:
+    phase = "" if step.phase.value == step.status.value else f" ({step.phase})"
+    return f"{step.status}{phase} by {step.actor}" + (f": {step.reason}" if step.reason else "")

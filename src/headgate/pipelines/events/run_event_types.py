@@ -63,7 +63,7 @@ _JOBS: Final = (
     page(
         E.JOB_FAILED,
         "{pipeline} {schedule} {date}: the job failed ({category}): {error}",
-        "read the job's log; it is retried as its policy says",
+        "read the job's log; a transient failure is retried, a permanent one needs a fix and a rerun",
         "category",
         "error",
     ),

@@ -430,20 +430,22 @@ def _sla(table: Timetable | None, date: str, log: RunLog | None, now: datetime) 
 
 def sla_margins(pipeline: Pipeline, logs: Sequence[RunLog], calendars: Calendars) -> list[tuple[int, float]]:
     """Return when periods were done and the seconds to their deadline, negative if late; in order of time."""
-    tables = {each.schedule_id: each for each in _timetables(pipeline, calendars)}
     found: list[tuple[int, float]] = []
     for log in logs:
-        table = tables.get(log.schedule_id)
-        if table is None or log.succeeded_at_ms is None:
-            continue
-        try:
-            moments = completion_moments(table, log.date)
-        except HeadgateError:
-            # The schedule has changed since.
-            continue
-        if moments is not None:
+        moments = None if log.succeeded_at_ms is None else sla_moments(pipeline, log.slot, calendars)
+        if moments is not None and log.succeeded_at_ms is not None:
             found.append((log.succeeded_at_ms, moments.breach_at.timestamp() - log.succeeded_at_ms / 1000))
     return sorted(found)
+
+
+def sla_moments(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> SlaMoments | None:
+    """Return the deadline of a period; None if it has none by the clock, or its schedule has changed since."""
+    tables = _timetables(pipeline, calendars)
+    table = next((each for each in tables if each.schedule_id == slot.schedule_id), None)
+    try:
+        return None if table is None else completion_moments(table, slot.date)
+    except HeadgateError:
+        return None
 
 
 def sla_status(moments: SlaMoments, log: RunLog | None, now: datetime) -> SlaStatus:

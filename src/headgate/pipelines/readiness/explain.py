@@ -379,7 +379,7 @@ def _branches(snapshot: PeriodSnapshot) -> list[Line]:
         branches.append(Line(label="control", status=control.state.value, reason=control.reason))
     if snapshot.lock is not None:
         until = _local_time(snapshot, snapshot.lock.expires_at * 1000)
-        branches.append(Line(label="lock", status="HELD", reason=f"by {snapshot.lock.owner} until {until}"))
+        branches.append(Line(label="lock", status="TAKEN", reason=f"by {snapshot.lock.owner} until {until}"))
     if snapshot.pool_wait is not None:
         branches.append(_pool_line(snapshot, snapshot.pool_wait))
     if snapshot.evaluation is not None:

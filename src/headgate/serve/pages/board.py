@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
+from headgate.feedback.outcome_signals import RUN as PIPELINE_RUN
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.enums import RunStatus
@@ -54,6 +55,8 @@ class Card(Struct, frozen=True, kw_only=True):
 
     incident: Any
     held: list[HeldPipeline]
+    # The pipelines in trouble that it reports: they are its producer, or write its dataset.
+    sources: list[PipelineStatus]
     # Tone of the border.
     tone: str
     dataset_count: int
@@ -133,7 +136,8 @@ def board(api: ApiCaller) -> Board:
     watched = _pipelines(api, missing)
     rows = watched.rows
     cards = _cards(api, incidents[:CARDS_MAX], rows)
-    explained = {each.pipeline_id for card in cards for each in card.held}
+    held_ids = {each.pipeline_id for card in cards for each in card.held}
+    explained = held_ids | {row.pipeline.id for card in cards for row in card.sources}
     others = [row for row in rows if row.pipeline.id not in explained]
     signals = _signals(api, missing)
     running = _running(api, missing)
@@ -146,7 +150,7 @@ def board(api: ApiCaller) -> Board:
         broken=_in(others, _BROKEN),
         late=_in(others, _LATE),
         held=_in(others, _HELD),
-        in_cards=len(explained),
+        in_cards=len(held_ids),
         running=running[:PANEL_MAX],
         has_more_running=len(running) > PANEL_MAX,
         changes=_changes(api, incidents),
@@ -174,6 +178,7 @@ def _cards(api: ApiCaller, incidents: Sequence[Any], rows: Sequence[PipelineStat
             Card(
                 incident=each,
                 held=held_by(rows, datasets_of(each)),
+                sources=[row for row in rows if row.state in (*_BROKEN, *_LATE) and _is_source(row, each)],
                 tone="bad" if each["severity"] == Severity.SEV_1 else "warn",
                 dataset_count=len(radius.get("downstream_datasets") or ()),
                 service_count=radius.get("downstream_count") or 0,
@@ -183,6 +188,13 @@ def _cards(api: ApiCaller, incidents: Sequence[Any], rows: Sequence[PipelineStat
             )
         )
     return cards
+
+
+def _is_source(row: PipelineStatus, incident: Mapping[str, Any]) -> bool:
+    """Whether an incident reports the runs of a pipeline."""
+    producer = (incident["implicated_producer"] or {}).get("producer_id")
+    is_writer = incident["primary_dataset_urn"] in row.pipeline.writes
+    return PIPELINE_RUN in incident["signal_types"] and (row.pipeline.id == producer or is_writer)
 
 
 def _in(rows: Iterable[PipelineStatus], states: Sequence[PipelineState]) -> list[PipelineStatus]:
@@ -251,7 +263,7 @@ def _changes(api: ApiCaller, incidents: Sequence[Mapping[str, Any]]) -> list[Cha
             at=each["at"],
             what=each["action"].replace(".", " ").replace("_", " "),
             by=each["actor"],
-            about=each["entity"],
+            about=each["entity"].removeprefix("pipeline/").replace("/period/", " of "),
             href=_address(api, each["entity"]),
             reason=each["reason"],
         )
@@ -280,6 +292,10 @@ def _address(api: ApiCaller, entity: str) -> str:
     name = rest.partition("/")[0]
     if kind == "pipeline" and api.pipelines is not None and api.pipelines.known.find(name) is not None:
         return f"/ui/pipelines/{segment(name)}"
+    if kind == "fanout" and api.section("GET /fanouts/{id}", path={"id": name}).value:
+        return f"/ui/fanouts/{segment(name)}"
+    if kind == "run" and api.section("GET /runs/{run_id}", path={"run_id": name}).value:
+        return f"/ui/runs/{segment(name)}"
     if entity.startswith("urn:") and api.section("GET /datasets/{dataset_urn}", path={"dataset_urn": entity}).value:
         return f"/ui/datasets/{segment(entity)}"
     return f"/ui/incidents/{segment(entity)}" if entity.startswith("INC-") else ""

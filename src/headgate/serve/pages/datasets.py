@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import TransientError
+from headgate.health.gate.decisions import Ruling
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
+from headgate.serve.pages.actions import REASON, Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
+from headgate.serve.pages.dataset_charts import signal_chart, volume_chart
+from headgate.serve.pages.holds import held_section
 from headgate.serve.pages.labels import command, number, options, span
+from headgate.serve.pages.lineage import EXPAND, Graph, graph_or_reason
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.signal_strip import Strip, since, strip
@@ -21,6 +26,7 @@ REGISTER: Final = command("dataset", "register", "urn:dp:orders:created", "--tea
 SHOWN_MAX: Final = 50
 STRIPS_MAX: Final = 20
 VERSIONS_MAX: Final = 10
+VOLUME_DAYS: Final = 7
 FILTERS: Final = ("search", "tier", "owner_team", "status")
 # Order of urgency.
 _WORST_FIRST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN, SignalState.OK)
@@ -51,6 +57,7 @@ class SignalRow(Struct, frozen=True):
 
     signal: Any
     strip: Strip | None
+    chart: dict[str, Any] | None
 
 
 class Downstream(Struct, frozen=True, kw_only=True):
@@ -81,6 +88,15 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     downstream: Downstream | None
     downstream_missing: str
     versions: Section
+    graph: Graph | None
+    graph_missing: str
+    held: Section
+    # The pipelines whose rules or schedules name the dataset, and the names in its lineage that are pipelines.
+    dependents: list[str]
+    pipelines: frozenset[str]
+    volume: dict[str, Any]
+    overrides: list[tuple[Any, Action]]
+    expand: str
     commands: tuple[tuple[str, str], ...]
 
 
@@ -121,6 +137,10 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
     incidents = api.section("GET /incidents", query={"dataset_urn": urn, "page_size": SHOWN_MAX})
     downstream = api.section("GET /datasets/{dataset_urn}/downstream", path=path)
     page = {"page_size": SHOWN_MAX}
+    writers = api.section("GET /datasets/{dataset_urn}/writers", path=path, query=page)
+    readers = api.section("GET /datasets/{dataset_urn}/readers", path=path, query=page)
+    graph, graph_missing = graph_or_reason(api, urn)
+    volumes = api.section("GET /datasets/{dataset_urn}/volume-history", path=path, query={"days": VOLUME_DAYS})
     return DatasetPage(
         dataset=dataset,
         promises=promises(dataset["slos"] or {}),
@@ -130,11 +150,19 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
         incidents=incidents,
         opened=[each for each in incidents.items() if each["status"] != IncidentStatus.RESOLVED],
         recent=[each for each in incidents.items() if each["status"] == IncidentStatus.RESOLVED],
-        writers=api.section("GET /datasets/{dataset_urn}/writers", path=path, query=page),
-        readers=api.section("GET /datasets/{dataset_urn}/readers", path=path, query=page),
+        writers=writers,
+        readers=readers,
         downstream=None if downstream.value is None else reached(api, downstream.value),
         downstream_missing=downstream.missing,
         versions=api.section("GET /datasets/{dataset_urn}/versions", path=path, query={"page_size": VERSIONS_MAX}),
+        graph=graph,
+        graph_missing=graph_missing,
+        held=held_section(api, [urn]),
+        dependents=_dependents(api, urn),
+        pipelines=_pipelines(api, (*writers.items(), *readers.items())),
+        volume=volume_chart(volumes.items("points")),
+        overrides=_overrides(api, urn),
+        expand=EXPAND,
         commands=_commands(urn),
     )
 
@@ -171,23 +199,95 @@ def promises(slos: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _dependents(api: ApiCaller, urn: str) -> list[str]:
+    if api.pipelines is None or not api.may(Permission.PIPELINE_READ):
+        return []
+    return sorted(api.pipelines.known.dependents(urn))
+
+
+def _pipelines(api: ApiCaller, entries: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of writers and readers that are pipelines of this server."""
+    if api.pipelines is None or not api.may(Permission.PIPELINE_READ):
+        return frozenset()
+    names = {each["entity_name"] for each in entries}
+    return frozenset(each for each in names if api.pipelines.known.find(each) is not None)
+
+
+def _overrides(api: ApiCaller, urn: str) -> list[tuple[Any, Action]]:
+    """Return the active overrides of the gate, each with the action that ends it."""
+    found = api.section("GET /gate/overrides/{dataset_urn}", path={"dataset_urn": urn})
+    return [(each, _revoke(api, urn, each["override_id"])) for each in found.items("overrides")]
+
+
+def _revoke(api: ApiCaller, urn: str, override_id: str) -> Action:
+    action = Action(
+        label="Revoke",
+        sentence="Ends the override now. The gate blocks again while the dataset is unhealthy.",
+        path=f"/gate/overrides/{segment(urn)}/{segment(override_id)}",
+        method="DELETE",
+        fields=(),
+        cli=command("gate", "revoke", urn, override_id),
+        done="The override is revoked.",
+    )
+    return allowed(api, Permission.GATE_OVERRIDE, action, urn)
+
+
+def dataset_actions(api: ApiCaller, view: DatasetPage) -> tuple[Action, ...]:
+    """Return the actions on a dataset: override a gate that blocks, and forget its signals."""
+    urn = view.dataset["dataset_urn"]
+    found: list[Action] = []
+    if view.gate.value is not None and view.gate.value["decision"] == Ruling.BLOCK:
+        found.append(
+            Action(
+                label="Override the gate",
+                sentence="The gate warns instead of blocking, for a limited time. Held runs start.",
+                path=f"/gate/overrides/{segment(urn)}",
+                fields=(
+                    Field(name="duration", label="For", value="2h", is_required=True, hint="Such as 30m, 2h or 1d."),
+                    Field(name="verb", label="To", kind=FieldKind.CHOICE, choices=("read", "publish"), value="read"),
+                    Field(name="principal", label="Only for", hint="A pipeline or a person. Empty: for all."),
+                    REASON,
+                ),
+                cli=f"{command('gate', 'override', urn)} --for-time {{duration}} --verb {{verb}} --reason {{reason}}",
+                tone=Tone.DANGER,
+                done="The gate is overridden.",
+            )
+        )
+    if view.signal_rows:
+        found.append(
+            Action(
+                label="Reset signals",
+                sentence="Deletes all signals of the dataset and resolves its incidents. Use it after a false alarm.",
+                path=f"/datasets/{segment(urn)}/signals/reset",
+                cli=f"{command('signal', 'reset', urn)} --reason {{reason}}",
+                tone=Tone.DANGER,
+                done="The signals are reset.",
+            )
+        )
+    return tuple(allowed(api, Permission.GATE_OVERRIDE, each, urn) for each in found)
+
+
 def _signal_rows(api: ApiCaller, urn: str, signals: Sequence[Any]) -> list[SignalRow]:
     # Latest change first within each state.
     newest = sorted(signals, key=lambda each: str(each["state_changed_at"]), reverse=True)
     rows = []
     for index, signal in enumerate(sorted(newest, key=lambda each: _RANK[each["state"]])):
-        drawn = _strip(api, urn, signal) if index < STRIPS_MAX else None
-        rows.append(SignalRow(signal, drawn))
+        found = _history(api, urn, signal) if index < STRIPS_MAX else None
+        if found is None:
+            rows.append(SignalRow(signal, None, None))
+        else:
+            drawn, chart = strip(found, signal, api.now_ms), signal_chart(found, signal, api.now_ms)
+            rows.append(SignalRow(signal, drawn, chart))
     return rows
 
 
-def _strip(api: ApiCaller, urn: str, signal: Mapping[str, Any]) -> Strip | None:
+def _history(api: ApiCaller, urn: str, signal: Mapping[str, Any]) -> list[Any] | None:
     found = api.section(
         "GET /datasets/{dataset_urn}/signals/{signal_type}/history",
         path={"dataset_urn": urn, "signal_type": signal["signal_type"]},
         query={"from": since(api.now_ms)},
     )
-    return None if found.value is None else strip(found.items("snapshots"), signal, api.now_ms)
+    return None if found.value is None else found.items("snapshots")
 
 
 def _commands(urn: str) -> tuple[tuple[str, str], ...]:
@@ -222,6 +322,7 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
         title=urn,
         crumbs=(("Datasets", "/ui/datasets"),),
         view=view,
+        actions=dataset_actions(api, view),
         json=twin(f"/datasets/{segment(urn)}"),
         cli=view.commands[0][1],
         changes=changes_of(dataset_urn=urn),

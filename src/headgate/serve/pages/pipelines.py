@@ -212,7 +212,7 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
     runs = api.section("GET /pipelines/{id}/runs", path=path, query={"limit": PERIODS}).items("runs")
     upstream = sorted({each.upstream.pipeline for each in upstreams_of(pipeline)})
     downstream = sorted(pipelines.known.dependents(pipeline.id))
-    registered = _registered(api, (*pipeline.reads, *pipeline.writes))
+    known_datasets = registered(api, (*pipeline.reads, *pipeline.writes))
     expected = api.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
     return PipelinePage(
         row=row,
@@ -228,8 +228,8 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         expectations=[each for each in expected.items("expectations") if each["verdict"] == ExpectationVerdict.MISSED],
         upstream=upstream,
         downstream=downstream,
-        graph=_graph(api, row, upstream, downstream, registered),
-        registered=registered,
+        graph=_graph(api, row, upstream, downstream, known_datasets),
+        registered=known_datasets,
         durations=durations_chart(runs),
         margins=margins_chart(sla_margins(pipeline, row.logs, pipelines.reader.calendars())),
         runs=runs[:SHOWN_MAX],
@@ -257,7 +257,7 @@ def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[
     return found
 
 
-def _registered(api: ApiCaller, urns: Iterable[str]) -> frozenset[str]:
+def registered(api: ApiCaller, urns: Iterable[str]) -> frozenset[str]:
     """Return the datasets that are registered, and that the caller may read."""
     found = ((urn, api.section("GET /datasets/{dataset_urn}", path={"dataset_urn": urn})) for urn in urns)
     return frozenset(urn for urn, section in found if section.value is not None)
@@ -268,14 +268,14 @@ def _graph(
     row: PipelineStatus,
     upstream: Sequence[str],
     downstream: Sequence[str],
-    registered: frozenset[str],
+    linked: frozenset[str],
 ) -> Graph:
     """Return what a pipeline reads and writes, and the pipelines next to it."""
     pipeline = row.pipeline
-    states = worst_states(api, registered)
+    states = worst_states(api, linked)
     own = _node(pipeline.id, tone="busy" if row.state is PipelineState.RUNNING else _tone(row.state), note=row.state)
     datasets = [
-        dataset_node(urn, states.get(urn), is_linked=urn in registered) for urn in (*pipeline.reads, *pipeline.writes)
+        dataset_node(urn, states.get(urn), is_linked=urn in linked) for urn in (*pipeline.reads, *pipeline.writes)
     ]
     pipelines = [_node(each) for each in (*upstream, *downstream)]
     edges = [

@@ -11,12 +11,16 @@ from headgate.asl.machines.executions import execution_id_of
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.overview.status import sla_moments
 from headgate.pipelines.runs.rows import Slot
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.pipelines import schedule_option, served
+from headgate.serve.pages.pipeline_actions import run_actions
+from headgate.serve.pages.pipelines import registered, schedule_option, served
+from headgate.serve.pages.run_timeline import run_timeline
+from headgate.serve.pages.work.execution_timeline import Timeline
 
 SHOWN_MAX: Final = 50
 EVENTS_MAX: Final = 200
@@ -42,6 +46,11 @@ class RunPage(Struct, frozen=True, kw_only=True):
 
     run: Any
     phases: list[Phase]
+    timeline: Timeline
+    trigger: str
+    reads: list[str]
+    writes: list[str]
+    registered: frozenset[str]
     took: str
     is_live: bool
     is_latest: bool
@@ -52,12 +61,9 @@ class RunPage(Struct, frozen=True, kw_only=True):
     events: list[Any]
     events_missing: str
     execution: str
-    execution_json: str
-    actions: tuple[tuple[str, str], ...]
     commands: tuple[tuple[str, str], ...]
-    is_command: bool
     output_api: str
-    width: int = WIDTH
+    sentence: str
 
 
 def run_page(api: ApiCaller, run_id: str) -> RunPage:
@@ -75,26 +81,34 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
     execution = execution_id_of(MACHINE, run["execution"]) if run["execution"] else ""
     # The definition at the start of the run, also of a deleted pipeline.
     stored = pipelines.definitions.find(slot.pipeline_id, run["definition_version"] or None)
-    option = () if stored is None else schedule_option(stored.pipeline, slot)
-    trigger = None if stored is None else stored.pipeline.trigger
+    pipeline = None if stored is None else stored.pipeline
+    trigger = "" if pipeline is None or pipeline.trigger is None else pipeline.trigger.type
+    reads, writes = ([], []) if pipeline is None else (list(pipeline.reads), list(pipeline.writes))
+    evaluations = _evaluations(api, run)
+    sla = None if pipeline is None else sla_moments(pipeline, slot, pipelines.reader.calendars())
+    own_events = [each for each in events.items("events") if each["run_id"] == run["run_id"]]
+    why = api.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule})
     return RunPage(
         run=run,
         phases=phases(run["transitions"], api.now_ms, is_open=not status.is_terminal),
+        timeline=run_timeline(run, evaluations, own_events, sla, api.now_ms),
+        trigger=trigger,
+        reads=reads,
+        writes=writes,
+        registered=registered(api, (*reads, *writes)),
         took="" if run["duration_ms"] is None else span(run["duration_ms"] / 1000),
         is_live=not status.is_terminal and not status.is_done,
         is_latest=is_latest,
-        why=api.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule}),
+        why=why,
         log=log,
-        evaluation=_evaluation(api, run),
+        evaluation=_evaluation(run, evaluations),
         jobs=[each for each in jobs.items("entries") if each["run_id"] == run["run_id"]],
-        events=[each for each in events.items("events") if each["run_id"] == run["run_id"]],
+        events=own_events,
         events_missing=events.missing,
         execution=execution,
-        execution_json=twin(f"/machine-executions/{segment(execution)}") if execution else "",
-        actions=(*_repairs(run, status, "" if trigger is None else trigger.type), *_actions(run, status, option)),
-        commands=_commands(run, execution, "" if trigger is None else trigger.type),
-        is_command=trigger is not None and trigger.type == _COMMAND,
+        commands=_commands(run, execution, trigger),
         output_api=twin(f"/runs/{segment(run_id)}/log"),
+        sentence=why.value["sentence"] if is_latest and why.value else _sentence(run),
     )
 
 
@@ -132,39 +146,26 @@ def _time_of(run: Mapping[str, Any]) -> dict[str, Any]:
     return {"since": run["created_at"], **until, "limit": EVENTS_MAX}
 
 
-def _evaluation(api: ApiCaller, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of the API
-    """Return the evaluation that released a run, or its last one; None if none is stored."""
+def _sentence(run: Mapping[str, Any]) -> str:
+    return f"{run['pipeline_id']} of {run['date']}, attempt {run['attempt']}: {run['status'].lower()}" + (
+        f", {run['reason']}" if run["reason"] else ""
+    )
+
+
+def _evaluations(api: ApiCaller, run: Mapping[str, Any]) -> list[Any]:
+    """Return the stored evaluations of a run, latest first."""
     found = api.section(
         "GET /pipelines/{id}/evaluations",
         path={"id": run["pipeline_id"]},
         query={"date": run["date"], "schedule": run["schedule_id"], "limit": SHOWN_MAX},
     ).items("evaluations")
-    named = [each for each in found if each["evaluation_id"] == run["evaluation_id"]]
-    own = [each for each in found if each["run_id"] == run["run_id"]]
-    return next(iter((*named, *own)), None)
+    return [each for each in found if run["run_id"] == each["run_id"] or run["evaluation_id"] == each["evaluation_id"]]
 
 
-def _actions(run: Mapping[str, Any], status: RunStatus, schedule: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    reason = ("--reason", "WHY")
-    if status.is_terminal or status.is_done:
-        name, date = run["pipeline_id"], run["date"]
-        return (("Rerun the period", command("run", "rerun", name, "--date", date, *schedule, *reason)),)
-    cancel = ("Cancel the run and its job", command("run", "cancel", run["run_id"], *reason))
-    if status is RunStatus.PENDING:
-        period = (run["pipeline_id"], run["date"], *schedule, *reason)
-        return (("Force the job, regardless of readiness", command("period", "force", *period)), cancel)
-    return (cancel, ("Report the end of the job", command("run", "complete", run["run_id"], "success")))
-
-
-def _repairs(run: Mapping[str, Any], status: RunStatus, trigger: str) -> tuple[tuple[str, str], ...]:
-    """Return the command that repairs the job of a failed run: when the job then succeeds, the run completes."""
-    if status is not RunStatus.FAILED or not run["job_id"]:
-        return ()
-    repairs = {
-        _FAN_OUT: command("fanout", "redrive", run["job_id"], "--failed"),
-        _WORKFLOW: command("execution", "retry", run["job_id"]),
-    }
-    return (("Repair the job, which completes this run", repairs[trigger]),) if trigger in repairs else ()
+def _evaluation(run: Mapping[str, Any], evaluations: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON of the API
+    """Return the evaluation that released a run, or its last one; None if none is stored."""
+    named = [each for each in evaluations if each["evaluation_id"] == run["evaluation_id"]]
+    return next(iter((*named, *evaluations)), None)
 
 
 def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tuple[str, str], ...]:
@@ -191,11 +192,15 @@ def _page(api: ApiCaller, request: PageRequest) -> Page:
     view = run_page(api, run_id)
     pipeline_id, date = view.run["pipeline_id"], view.run["date"]
     own = (pipeline_id, f"/ui/pipelines/{segment(pipeline_id)}")
+    pipeline = served(api).definitions.find(pipeline_id, view.run["definition_version"] or None)
+    slot = Slot(pipeline_id, view.run["schedule_id"], date)
+    option = () if pipeline is None else schedule_option(pipeline.pipeline, slot)
     return Page(
         template="run.html",
         title=f"{pipeline_id} of {date}",
         crumbs=(("Pipelines", "/ui/pipelines"), own) if api.has_pipeline(pipeline_id) else (("Runs", "/ui/runs"),),
         view=view,
+        actions=run_actions(api, view.run, RunStatus(view.run["status"]), option, view.trigger),
         json=twin(f"/runs/{segment(run_id)}"),
         cli=view.commands[0][1],
         changes=changes_of(pipeline_id=pipeline_id),

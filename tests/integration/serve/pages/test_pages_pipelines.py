@@ -45,7 +45,7 @@ from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
 from headgate.serve.pages.pipeline_summary import definition_facts
 from headgate.serve.pages.run import WIDTH, phases
 from tests.integration.serve.graphql_board import Stream
-from tests.integration.serve.health_rig import done
+from tests.integration.serve.health_rig import ORDERS, done
 from tests.integration.serve.pages.test_routes import (
     HOSTILE,
     ORIGIN,
@@ -322,6 +322,27 @@ def test_board__a_gate_holds_a_run_without_a_deadline__is_held_there_and_in_the_
     assert "1 HELD pipelines" in text_of(site.page("/ui"))
 
 
+def test_holds__an_incident_keeps_runs_waiting__they_are_on_its_card_its_page_and_the_page_of_its_dataset(
+    site: PipelineSite,
+) -> None:
+    site.define("reader", readiness={"rules": [{"dataset": ORDERS}]}, sla=None)
+    site.define("gold", readiness={"rules": [{"upstream": {"pipeline": "reader"}}]}, sla=None)
+    site.clock.advance(86_400)
+    incident = site.trouble(ORDERS)
+    for name in ("reader", "gold"):
+        site.evaluate(site.begin(name))
+    board = text_of(site.page("/ui"))
+
+    assert "Holds reader , gold" in board
+    # What follows from the card is not listed again.
+    assert "Held now 2 held by the incidents above" in board
+    for page in (site.incident_page(incident), site.dataset_page(ORDERS)):
+        said = text_of(page)
+        assert f"reader of 2026-01-16 , waiting since just now 10:00 UTC for {ORDERS}" in said
+        assert "gold of 2026-01-16 , waiting since just now 10:00 UTC for reader" in said
+        assert {"/ui/pipelines/reader", "/ui/pipelines/gold"} <= set(Document.read(page).links)
+
+
 def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
     site.define("filled")
     site.clock.advance(86_400)
@@ -537,7 +558,7 @@ def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site
     said = text_of(page)
 
     for fact in (
-        "FAILED attempt 2",
+        "attempt 2",
         "TIMEOUT took too long",
         "PENDING 11 min ago",
         "10 min",
@@ -547,12 +568,16 @@ def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site
         "JOB_TIMEOUT",
         "headgate-lifecycle:p-daily-again",
         "headgate asl history headgate-lifecycle:p-daily-again",
-        f"headgate run rerun loads --date {TODAY} --reason WHY",
         f"headgate run show {run.run_id}",
     ):
         assert fact in said, fact
     assert f"/ui/runs/{first.run_id}" in page
-    assert 'class="pending" x="0.0"' in page
+    assert actions_of(page)["Rerun"]["cli"] == f"headgate run rerun loads --date {TODAY} --reason {{note}}"
+    (gantt,) = [each["data-gantt"] for tag, each in Document.read(page).tags if tag == "hg-gantt"]
+    rows = {each["label"]: each for each in msgspec.json.decode(str(gantt))["rows"]}
+    assert list(rows) == ["waiting", "landed.count", "trigger", "job", "events"]
+    assert [each["tone"] for each in rows["landed.count"]["spans"]] == ["odd"]
+    assert [each["tone"] for each in rows["job"]["spans"]] == ["bad"]
     assert "disk full" not in said[said.index("Job log") :]
 
 
@@ -562,9 +587,33 @@ def test_run__of_a_fan_out__names_the_command_that_shows_its_chunks(site: Pipeli
     site.pipelines.service.definitions.put(pipeline, "", "test")
     run = site.start("loads")
 
-    said = text_of(site.page(f"/ui/runs/{run.run_id}"))
-    assert "headgate fanout show job-7" in said
-    assert f"headgate run cancel {run.run_id} --reason WHY" in said
+    page = site.page(f"/ui/runs/{run.run_id}")
+    assert "headgate fanout show job-7" in text_of(page)
+    assert "/ui/fanouts/job-7" in Document.read(page).links
+    assert list(actions_of(page)) == ["Report the end", "Cancel"]
+    site.end(run, RunStatus.FAILED, event=JobEvent.FAIL, category=FailureCategory.PERMANENT, reason="3 chunks failed")
+    actions = actions_of(site.page(f"/ui/runs/{run.run_id}"))
+    assert list(actions) == ["Redrive its chunks", "Rerun", "Mark as successful"]
+    assert actions["Redrive its chunks"]["path"] == "/api/v1/fanouts/job-7/redrive"
+
+
+def test_run__each_action__does_what_it_says(site: PipelineSite) -> None:
+    site.pipelines.service.put_machine()
+    site.define("loads")
+    site.clock.advance(86_400)
+
+    def press(run: Run, label: str, code: int, **fields: Any) -> dict[str, Any]:
+        action = actions_of(site.page(f"/ui/runs/{run.run_id}"))[label]
+        found: dict[str, Any] = done(site.post(ORIGIN + action["path"], {**action["body"], **fields}), code)
+        return found
+
+    waiting = site.begin("loads", "2026-01-10")
+    assert press(waiting, "Force", 200, reason="the sensor is broken")["order"] is not None
+    assert press(waiting, "Cancel", 202, reason="wrong input")["run_id"] == waiting.run_id
+    assert press(site.start("loads", "2026-01-12"), "Report the end", 200, status="success")["date"] == "2026-01-12"
+    failed = site.fail("loads", "2026-01-13")
+    assert press(failed, "Mark as successful", 200, reason="loaded by hand")["status"] == "COMPLETED"
+    assert press(site.fail("loads", "2026-01-14"), "Rerun", 202, note="fixed")["date"] == "2026-01-14"
 
 
 # What users wrote, and who sees what.
@@ -619,7 +668,7 @@ def test_board__pipelines_in_trouble__are_counted_with_links_to_them(troubled: P
     for panel in ("Failed or stuck FAILED p-failed", "Held now HELD p-held", "Late or missed LATE p-late"):
         assert panel in document.text
     assert "p-running of 2026-01-16" in document.text
-    assert "pipeline pause pipeline/p-paused by local: the warehouse moves" in document.text
+    assert "pipeline pause p-paused by local: the warehouse moves" in document.text
     assert "/ui/pipelines?status=late" in document.links
 
 

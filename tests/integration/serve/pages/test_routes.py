@@ -794,3 +794,28 @@ def test_strip__a_breach_of_a_minute__is_wide_enough_to_be_seen_and_inside() -> 
 
     assert drawn.bars[-1].width == 3
     assert drawn.bars[-1].x + drawn.bars[-1].width <= WIDTH
+
+
+def test_dataset__blocked__is_charted_drawn_and_can_be_overridden(site: Site) -> None:
+    site.trouble()
+    spec = site.spec(reads=[ORDERS], writes=[PAYMENTS])
+    done(site.put(f"/lineage/specs/{quote(spec['spec_id'], safe='')}", spec), 200)
+    site.clock.advance(5)
+    page = site.dataset_page()
+    charts = [
+        msgspec.json.decode(str(each["data-chart"])) for tag, each in Document.read(page).tags if tag == "hg-chart"
+    ]
+
+    assert [each["series"][0]["name"] for each in charts] == ["FRESHNESS"]
+    assert len(charts[0]["series"][0]["points"]) > 1
+    assert len(charts[0]["marks"]) == 1
+    assert [ORDERS, "job:job:orders-etl"] in graph_of(page)["edges"]
+    override = actions_of(page)["Override the gate"]
+    done(site.post(ORIGIN + override["path"], {"duration": "2h", "verb": "read", "reason": "known and harmless"}), 201)
+    overridden = site.dataset_page()
+    assert "known and harmless" in text_of(overridden)
+    assert "Override the gate" not in actions_of(overridden)
+    assert site.delete(ORIGIN + actions_of(overridden)["Revoke"]["path"]).status_code == 204
+    reset = actions_of(site.dataset_page())["Reset signals"]
+    done(site.post(ORIGIN + reset["path"], {"reason": "false alarm"}), 200)
+    assert "No signals yet" in text_of(site.dataset_page())

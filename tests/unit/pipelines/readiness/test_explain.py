@@ -349,7 +349,7 @@ def test_tree__everything_known__line_by_line() -> None:
     assert lines[0].startswith("[waiting] silver-orders of 2026-03-03: has not started: 2 of 3 rules hold")
     assert lines[1:] == [
         '  [DUE] due: 06:00 CET (cron "0 6 * * *")',
-        "  [HELD] lock: by exec-1 until 09:00 CET",
+        "  [TAKEN] lock: by exec-1 until 09:00 CET",
         f"  [not_ready] evaluation {stored.evaluation_id}: 2 of 3 rules hold at 06:00 CET; "
         "next evaluation at 06:35 CET, the window closes at 07:00 CET",
         "    [PASS] orders.count: orders.count is 9",
