@@ -208,10 +208,13 @@ def errors_page() -> str:
 
 
 def _with_subclasses(kind: type[errors.HeadgateError]) -> Iterator[type[errors.HeadgateError]]:
-    """Yield a class and its public subclasses of Headgate, at any depth, in the order of their definition."""
+    """Yield a class and its public subclasses of Headgate, at any depth, in the order of their definition.
+
+    Of subclasses in different modules that order depends on what was imported first, so modules are sorted.
+    """
     if kind.__module__.startswith("headgate.") and not kind.__name__.startswith("_"):
         yield kind
-        for each in kind.__subclasses__():
+        for each in sorted(kind.__subclasses__(), key=lambda each: each.__module__):
             yield from _with_subclasses(each)
 
 

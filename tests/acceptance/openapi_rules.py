@@ -21,7 +21,7 @@ RULES: Final = (
     r"overlap .*: a (backfill|start by hand) has|producer_id is missing|apply to deliveries only",
     r"is after (to|until)|ends before it begins|is in the future|more than 120 months",
     # Limits of a duration, which may be text.
-    r"is not a duration|at most 60s|at most 6h|give [01] to [0-9,]+ seconds|give a time of up to|within 90 days",
+    r"is not a duration|at most [26]0s|at most 6h|give [01] to [0-9,]+ seconds|give a time of up to|within 90 days",
     r"grant at most 7 days",
     # Printable text, which has no regular expression: letters of all scripts, and not only spaces.
     r"printable characters|reason is missing|name the user of the key|use capital letters|such as fleet.enabled",

@@ -122,7 +122,7 @@ def test_command__ends_while_its_run_waits__run_is_completed_promptly_and_the_lo
         until(lambda: bool(site.get(f"/runs/{run_id}/log")["text"]), "the first output")
         first = site.get(f"/runs/{run_id}/log")
         (site.folder / "go").touch()
-        following = f"{server.url}/api/v1/runs/{run_id}/log?wait=20&offset={first['next_offset']}"
+        following = f"{server.url}/api/v1/runs/{run_id}/log?wait=20s&offset={first['next_offset']}"
         rest = httpx.get(following, verify=False, timeout=60).json()
         # The interval of polls is far longer: the end itself wakes the run.
         until(lambda: [each["status"] for each in site.runs("loads")] == ["COMPLETED"], "COMPLETED", 20)

@@ -43,7 +43,8 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(used: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(used, tmp_path / "home"))
+    # The pipe by which commands report their end is made anew by each server.
+    return Path(shutil.copytree(used, tmp_path / "home", ignore=shutil.ignore_patterns("*.fifo")))
 
 
 def _up(home: Path) -> tuple[int, str]:

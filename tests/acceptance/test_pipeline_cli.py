@@ -104,7 +104,8 @@ def test_project__from_its_first_day_to_a_rerun__every_step_is_one_command(proje
         text=True,
     ) as following:
         try:
-            project.said("sensor", "push", "shop-daily", "source-ready", "--data", '{"status": "ready"}')
+            ready = ("--period", DAY, "--data", '{"status": "ready"}')
+            project.said("sensor", "push", "shop-daily", "source-ready", *ready)
             done = project.until_run("shop-daily", "COMPLETED")
             assert following.stdout is not None
             seen: list[dict[str, Any]] = []
@@ -148,7 +149,7 @@ def test_job__that_fails__is_seen_with_its_reason(project: Project) -> None:
 
 @pytest.mark.timeout(240)
 def test_backfill__of_some_days__does_each_once(project: Project) -> None:
-    project.said("sensor", "push", "shop-daily", "source-ready", "--data", '{"status": "ready"}')
+    project.said("sensor", "push", "shop-daily", "source-ready", "--all-periods", "--data", '{"status": "ready"}')
     span = ("--from", "2026-02-02", "--to", "2026-02-04", "--concurrency", "2", "--reason", "history")
     made = project.json("backfill", "create", "shop-daily", *span)
 

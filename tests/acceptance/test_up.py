@@ -96,8 +96,10 @@ def test_up__fresh_folder__is_ready_with_a_home_of_its_own(tmp_path: Path) -> No
         # Sockets are beside the database if the path is short enough.
         names = {path.name for path in server.home.iterdir()} - {"headgate.db.wake"}
         assert sorted(name for name in names if "-" not in name) == [
+            "commands",
             "headgate.db",
             "headgate.db.lock",
+            "headgate.reserve",
             "keys.json",
             "server.json",
         ]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from msgspec.structs import replace
 
 from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import FailureCategory, JobState, PollResult, StartStatus, TriggerFailedError
@@ -232,7 +233,8 @@ def test_glue__job_that_succeeds__is_started_once_with_its_arguments(
     first = world.kinds.start(order("glue", config))
     second = world.kinds.start(order("glue", config))
     polled = world.ended("glue", config, first.metadata)
-    third = world.kinds.start(order("glue", config, attempt=2))
+    # A further attempt is a run of its own.
+    third = world.kinds.start(replace(order("glue", config, attempt=2), run_id="run_2"))
 
     runs = world.client("glue").get_job_runs(JobName="load")["JobRuns"]
     assert first == second != third

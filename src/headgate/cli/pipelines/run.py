@@ -155,7 +155,7 @@ def logs(
     """Print the output of a command job, or follow it."""
     offset = 0 if tail is None else -tail
     while True:
-        wait = _FOLLOW_SECONDS if follow else None
+        wait = f"{_FOLLOW_SECONDS:g}s" if follow else None
         part = api.get(at("runs", run, "log"), offset=offset, limit=_PART_BYTES, attempt=attempt, wait=wait)
         if part["dropped_bytes"] and part["offset"] > offset >= 0:
             typer.echo(f"[{part['dropped_bytes']} bytes dropped: the output is larger than output_bytes_max]", err=True)

@@ -61,7 +61,7 @@ def test_validate__good_file__says_how_many_it_defines(tmp_path: Path) -> None:
         ("id: silver\nperiod: dayly\n", ":2:9: period: 'dayly' is not known; did you mean daily? Use one of hourly,"),
         ("id: silver\nownr: me\n", "did you mean owner?"),
         ("id: silver\ntrigger:\n  type: htp\n", ":3:9: trigger.type:"),
-        ("id: silver\ntrigger:\n  type: http\n  config: {ulr: x}\n", "the fields are"),
+        ("id: silver\ntrigger:\n  type: http\n  config: {ulr: x}\n", "did you mean url? The fields are"),
         ("id: silver\ntrigger:\n  type: http\n  config: {url: 'https://x.org/${dat}'}\n", "there is no ${dat}"),
         ("id: [", "silver.yaml:"),
         ("", "it has no definition"),

@@ -11,9 +11,11 @@ from litestar import Response
 from litestar.response import Stream
 from msgspec import Meta, Struct
 
-from headgate.errors import HeadgateError
+from headgate.durable.model import duration
+from headgate.errors import HeadgateError, UserError
 from headgate.pipelines.operations.run_output import RunOutput, RunOutputs
 from headgate.serve.http.operations import JSON, Answer, Call, Operation
+from headgate.serve.rest.parameters import DurationText
 from headgate.serve.rest.pipelines.permissions import READ
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -32,9 +34,8 @@ class OutputQuery(Struct, forbid_unknown_fields=True):
     ] = 0
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum number of bytes.")] = 65_536
     attempt: Annotated[int, Meta(ge=1, description="Another attempt at the period of the run.")] | None = None
-    wait: Annotated[
-        float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for output beyond the offset.")
-    ] = 0.0
+    # How long to wait for output beyond the offset, 20s at most.
+    wait: DurationText = "0s"
     download: Annotated[bool, Meta(description="Return the whole output from the offset on, as plain text.")] = False
 
 
@@ -73,6 +74,14 @@ def output_operations(outputs: RunOutputs, pool: WorkPool, stopping: Callable[[]
     ]
 
 
+def _wait_seconds(text: str) -> float:
+    """Parse how long to wait. Raises `UserError`."""
+    seconds = duration.seconds(text, name="wait")
+    if seconds > WAIT_SECONDS_MAX:
+        raise UserError(f"wait {text!r}: at most {WAIT_SECONDS_MAX:g}s; ask again for more")
+    return seconds
+
+
 class _Outputs:
     def __init__(self, outputs: RunOutputs, pool: WorkPool, stopping: Callable[[], bool]) -> None:
         self._outputs = outputs
@@ -81,7 +90,7 @@ class _Outputs:
 
     async def read(self, call: Call[None, OutputQuery]) -> Answer | Response[Any]:
         query, loop = call.query, asyncio.get_running_loop()
-        ends_at = loop.time() + query.wait
+        ends_at = loop.time() + _wait_seconds(query.wait)
         read = partial(
             self._outputs.read, call.path["run_id"], attempt=query.attempt, offset=query.offset, limit=query.limit
         )
