@@ -181,7 +181,7 @@ def test_server__beside_the_functions__shows_what_they_do_and_takes_orders(
         begun = client.post("/pipelines/shown/runs", json={"date": DATE, "reason": "the file came by mail"})
         until("it waits for orders", lambda: cloud.row("PIPELINE#shown", f"WAIT#stream#{DATE}#change"))
         why = client.get("/pipelines/shown/why", params={"date": DATE})
-        pushed = client.post("/pipelines/shown/sensors/orders", json={"data": {"count": 12}})
+        pushed = client.post("/pipelines/shown/sensors/orders", json={"period": DATE, "data": {"count": 12}})
         log = ended(cloud, slot)
         shown = client.get(f"/runs/{log.run_id}")
 
