@@ -120,7 +120,7 @@ class Sessions:
     def open_by_key(self, text: str, *, replaces: str | None = None) -> OpenedSession:
         """Open a session for the principal of an API key. Raises `UnauthenticatedError`.
 
-        `replaces` is the cookie that the browser sent: its session ends, whoever made it.
+        `replaces` is the cookie that the browser sent: its session ends, also that of another person.
         """
         return self._open(self._keys.principal(text), key_digest(text)[1], replaces)
 

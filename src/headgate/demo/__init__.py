@@ -1,1 +1,1 @@
-"""The demo: a small shop's data platform, and a story of a bad deployment told with it."""
+"""The demo: a small shop's data platform, and the story of a bad deployment."""

@@ -32,7 +32,7 @@ class Progress(Struct):
 
 
 class Chapter(Struct, frozen=True):
-    """A chapter: what the audience is told before it, what it does, and where to see it."""
+    """A chapter: the text that is printed before it, what it does, and the page that shows it."""
 
     name: str
     text: str
@@ -143,7 +143,7 @@ class Story:
 
     def _held(self) -> None:
         bad = self._progress.periods["bad"]
-        self._check(self._status("revenue-report", bad) not in ("RUNNING", "COMPLETED"), "the report was not held")
+        self._await("the report waits", lambda: self._status("revenue-report", bad) == "PENDING")
         gate = self._api.post("/gate", {"datasets": [SCORED], "verb": "read"})
         self._check(gate["decision"].upper() == "BLOCK", f"the gate of {SCORED} says {gate['decision']}")
 

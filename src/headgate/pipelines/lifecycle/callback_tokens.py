@@ -20,7 +20,7 @@ from headgate.pipelines.runs.rows import Run
 from headgate.store.keyring import Keyring, Purpose
 
 PATH: Final = "/api/v1/callbacks"
-# A report that arrives when the job's time is over is still told that it is late.
+# A report that arrives when the time of the job is over still gets the answer that it is late.
 MARGIN_SECONDS: Final = 3_600
 _KIND: Final = "callback"
 

@@ -3,6 +3,7 @@
 // data-chart: {"series": [{"name", "points": [[ms, value], ...], "kind": "line"|"step"|"bar", "tone"}],
 //   "unit", "band": [[ms, low, high], ...], "threshold": number, "marks": [[ms, text], ...], "from": ms, "to": ms}
 import { el, svg } from "./dom.js";
+import { Drawing } from "./drawing.js";
 import { stamp } from "./times.js";
 
 const HEIGHT = 140;
@@ -11,24 +12,8 @@ const BOTTOM = 20;
 const TOP = 8;
 const RIGHT = 8;
 
-class Chart extends HTMLElement {
+class Chart extends Drawing {
   static observedAttributes = ["data-chart"];
-
-  connectedCallback() {
-    this.resizing ??= new ResizeObserver(() => this.draw());
-    this.resizing.observe(this);
-    this.onZone = () => this.draw();
-    document.addEventListener("headgate:zone", this.onZone);
-  }
-
-  disconnectedCallback() {
-    this.resizing?.disconnect();
-    document.removeEventListener("headgate:zone", this.onZone);
-  }
-
-  attributeChangedCallback() {
-    if (this.isConnected) this.draw();
-  }
 
   draw() {
     const data = JSON.parse(this.dataset.chart);

@@ -3,29 +3,14 @@
 // data-gantt: {"from": ms, "to": ms, "now": ms|null,
 //   "rows": [{"label", "href", "indent", "spans": [{"from", "to"|null, "tone", "text"}], "marks": [{"at", "tone", "text"}]}]}
 import { el, svg } from "./dom.js";
+import { Drawing } from "./drawing.js";
 import { stamp } from "./times.js";
 
 const ROW = 24;
 const HEAD = 22;
 
-class Gantt extends HTMLElement {
+class Gantt extends Drawing {
   static observedAttributes = ["data-gantt"];
-
-  connectedCallback() {
-    this.resizing ??= new ResizeObserver(() => this.draw());
-    this.resizing.observe(this);
-    this.onZone = () => this.draw();
-    document.addEventListener("headgate:zone", this.onZone);
-  }
-
-  disconnectedCallback() {
-    this.resizing?.disconnect();
-    document.removeEventListener("headgate:zone", this.onZone);
-  }
-
-  attributeChangedCallback() {
-    if (this.isConnected) this.draw();
-  }
 
   draw() {
     const data = JSON.parse(this.dataset.gantt);
