@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -51,6 +52,8 @@ def demo(
         pause=(lambda: None) if once else (lambda: clock.sleep(CHAPTER_SECONDS)),
         approves=once,
     )
+    # Stopped like by Ctrl-C, so that the server does not stay behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not once:
             _welcome(api.url)
