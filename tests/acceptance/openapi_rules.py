@@ -40,7 +40,7 @@ RULES: Final = (
 # Bodies that are rows of the health store, whose ids have formats that the document does not describe.
 ROWS: Final = ("/api/v1/datasets", "/api/v1/evidence", "/resolution-rules", "/api/v1/lineage/specs/{spec_id}")
 ROW_RULES: Final = (
-    r"Invalid dataset URN|write evd-|write urn:col|^rule '|condition",
+    r"Invalid dataset URN|write evd-|write urn:col|write lspec:|^rule '|condition",
     r"^dataset\S*: (Object|no field)|is not a field of a rule",
 )
 

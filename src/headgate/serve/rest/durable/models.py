@@ -19,7 +19,6 @@ from headgate.serve.rest.parameters import (
     Cursor,
     Duration,
     DurationText,
-    ExecutionId,
     Limit,
     Name,
     NewExecutionId,
@@ -91,7 +90,7 @@ class ListQuery(Struct, forbid_unknown_fields=True):
 
     status: Status | None = None
     workflow: NonEmpty | None = None
-    parent: ExecutionId | None = None
+    parent: NonEmpty | None = None
     tag: list[Tag] = []
     limit: Limit = 100
     cursor: Cursor | None = None
