@@ -116,7 +116,7 @@ def execution_page(api: ApiCaller, execution_id: str) -> ExecutionPage:
             ("Its history", command("execution", "history", execution_id)),
             ("Its log", command("execution", "logs", execution_id)),
             ("Wait for its result", command("execution", "result", execution_id)),
-            ("Replay it with the code of a folder", command("replay", execution_id)),
+            ("Replay it with the code of a folder", command("execution", "replay", execution_id)),
         ),
     )
 
