@@ -18,14 +18,14 @@ from headgate.pipelines.overview.status import PipelineState, PipelineStatus
 from headgate.pipelines.service import PipelineService
 from headgate.serve.pages.actions import Action, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Listed, segment, twin
-from headgate.serve.pages.datasets import REGISTER
-from headgate.serve.pages.holds import HeldPipeline, held_by
-from headgate.serve.pages.incident_actions import acknowledge
-from headgate.serve.pages.incidents import datasets_of
+from headgate.serve.pages.health.datasets import REGISTER
+from headgate.serve.pages.health.holds import HeldPipeline, held_by
+from headgate.serve.pages.health.incident_actions import acknowledge
+from headgate.serve.pages.health.incidents import datasets_of
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.pipelines import WatchedPipelines, watched_pipelines
+from headgate.serve.pages.pipelines.pipeline import WatchedPipelines, watched_pipelines
 
 INCIDENTS_MAX: Final = 100
 # Cards in full; further incidents are counted and linked.

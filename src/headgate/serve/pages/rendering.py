@@ -14,7 +14,7 @@ from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
-from headgate.serve.pages.period_grid import PeriodStrip, period_strip
+from headgate.serve.pages.pipelines.period_grid import PeriodStrip, period_strip
 
 
 def environment(asset: Callable[[str], str]) -> Environment:

@@ -26,15 +26,17 @@ from headgate.serve.http import sse
 from headgate.serve.http.authentication import session_of
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
-from headgate.serve.pages import board, datasets, incidents, lineage, pipelines, run
+from headgate.serve.pages import board
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
+from headgate.serve.pages.health import datasets, incidents, lineage
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
 from headgate.serve.pages.operations import alerts, audit, events
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
+from headgate.serve.pages.pipelines import backfills, expectations, pipeline, run, runs
 from headgate.serve.pages.search import Hits, search
 from headgate.serve.pages.sign_in import SignIn
-from headgate.serve.pages.work import backfills, executions, expectations, fanouts, machines, runs, schedules, workers
+from headgate.serve.pages.work import executions, fanouts, machines, schedules, workers
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -47,7 +49,7 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *datasets.PAGES,
     *incidents.PAGES,
     *lineage.PAGES,
-    *pipelines.PAGES,
+    *pipeline.PAGES,
     *run.PAGES,
     *runs.PAGES,
     *expectations.PAGES,

@@ -41,9 +41,9 @@ from headgate.pipelines.schedule.sla import SlaMoments
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.serve.pages.labels import sla_text
-from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
-from headgate.serve.pages.pipeline_summary import definition_facts
-from headgate.serve.pages.run import WIDTH, phases
+from headgate.serve.pages.pipelines.period_grid import HEIGHT, Mark, PeriodStrip, cells
+from headgate.serve.pages.pipelines.run import WIDTH, phases
+from headgate.serve.pages.pipelines.summary import definition_facts
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import ORDERS, done
 from tests.integration.serve.pages.test_routes import (

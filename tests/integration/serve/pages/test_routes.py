@@ -21,8 +21,8 @@ from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.serve.application import build_http
 from headgate.serve.pages import labels
+from headgate.serve.pages.health.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.pages.routes import page_routes
-from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.rest.health.models import SignalUpdateIn
 from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.telemetry import Metrics, Tracing

@@ -1,1 +1,1 @@
-"""Pages of work: runs, expectations, backfills, executions, state machines, schedules, fan-outs and workers."""
+"""Pages of work: executions, state machines, schedules, fan-outs and workers."""

@@ -10,7 +10,7 @@ from headgate.auth.roles import Permission
 from headgate.errors import TransientError
 from headgate.pipelines.overview.status import PipelineState, PipelineStatus
 from headgate.serve.pages.api_calls import ApiCaller, Section
-from headgate.serve.pages.pipelines import watched_pipelines
+from headgate.serve.pages.pipelines.pipeline import watched_pipelines
 
 
 class HeldPipeline(Struct, frozen=True, kw_only=True):

@@ -17,9 +17,9 @@ from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.pipeline_actions import run_actions
-from headgate.serve.pages.pipelines import registered, schedule_option, served
-from headgate.serve.pages.run_timeline import run_timeline
+from headgate.serve.pages.pipelines.actions import run_actions
+from headgate.serve.pages.pipelines.pipeline import registered, schedule_option, served
+from headgate.serve.pages.pipelines.run_timeline import run_timeline
 from headgate.serve.pages.work.execution_timeline import Timeline
 
 SHOWN_MAX: Final = 50

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from headgate.health.model.enums import SignalState
 from headgate.health.model.timestamps import milliseconds
-from headgate.serve.pages.signal_strip import DAYS
+from headgate.serve.pages.health.signal_strip import DAYS
 
 _DAY_MS: Final = 86_400_000
 

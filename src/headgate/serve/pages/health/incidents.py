@@ -10,11 +10,11 @@ from msgspec import Struct
 from headgate.health.model.enums import IncidentStatus, Severity
 from headgate.health.model.timestamps import instant
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
-from headgate.serve.pages.datasets import Downstream, reached
-from headgate.serve.pages.holds import held_section
-from headgate.serve.pages.incident_actions import incident_actions
+from headgate.serve.pages.health.datasets import Downstream, reached
+from headgate.serve.pages.health.holds import held_section
+from headgate.serve.pages.health.incident_actions import incident_actions
+from headgate.serve.pages.health.lineage import Graph, graph_or_reason
 from headgate.serve.pages.labels import command, options
-from headgate.serve.pages.lineage import Graph, graph_or_reason
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 

@@ -12,7 +12,7 @@ from headgate.serve.pages.api_calls import ApiCaller, Section, twin
 from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, following
-from headgate.serve.pages.work.runs import RANGES, since
+from headgate.serve.pages.pipelines.runs import RANGES, since
 
 ADDRESS: Final = "/ui/expectations"
 LISTED: Final = 50

@@ -13,13 +13,13 @@ from headgate.health.gate.decisions import Ruling
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
 from headgate.serve.pages.actions import REASON, Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
-from headgate.serve.pages.dataset_charts import signal_chart, volume_chart
-from headgate.serve.pages.holds import held_section
+from headgate.serve.pages.health.dataset_charts import signal_chart, volume_chart
+from headgate.serve.pages.health.holds import held_section
+from headgate.serve.pages.health.lineage import EXPAND, Graph, graph_or_reason
+from headgate.serve.pages.health.signal_strip import Strip, since, strip
 from headgate.serve.pages.labels import command, number, options, span
-from headgate.serve.pages.lineage import EXPAND, Graph, graph_or_reason
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.signal_strip import Strip, since, strip
 
 LISTED: Final = 50
 REGISTER: Final = command("dataset", "register", "urn:dp:orders:created", "--team", "orders", "--freshness", "1h")

@@ -29,12 +29,12 @@ from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
 from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
+from headgate.serve.pages.health.lineage import Graph, GraphNode, dataset_node, worst_states
 from headgate.serve.pages.labels import command, options
-from headgate.serve.pages.lineage import Graph, GraphNode, dataset_node, worst_states
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
-from headgate.serve.pages.pipeline_actions import pipeline_actions
-from headgate.serve.pages.pipeline_summary import Fact, definition_facts
+from headgate.serve.pages.pipelines.actions import pipeline_actions
+from headgate.serve.pages.pipelines.summary import Fact, definition_facts
 
 LISTED: Final = 50
 # Batch size and maximum batches read to fill a filtered page.

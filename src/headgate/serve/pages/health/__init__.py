@@ -1,0 +1,1 @@
+"""Pages of dataset health: datasets, incidents and lineage."""

@@ -1,0 +1,1 @@
+"""Pages of pipelines: definitions, runs, expectations and backfills."""
