@@ -28,6 +28,7 @@ from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.telemetry import Metrics, Tracing
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import ORDERS, PAYMENTS, SIGNATURE, HealthApi, done, evidence_id, of
+from tests.integration.serve.pages.shown_commands import refused
 
 ORIGIN: Final = "http://127.0.0.1:8400"
 HOSTILE: Final = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -67,13 +68,14 @@ class Site(HealthApi):
         self.app = both
 
     def page(self, path: str, *, status: int = 200, **more: Any) -> str:
-        """Return a page, which is valid and lets nothing foreign run."""
+        """Return a page, which is valid, lets nothing foreign run, and shows only commands that exist."""
         answer = self.get(ORIGIN + path, **more)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert "default-src 'none'; script-src 'self';" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
         Document.read(answer.text)
+        assert refused(answer.text) == []
         return answer.text
 
     def dataset_page(self, urn: str = ORDERS, **more: Any) -> str:
