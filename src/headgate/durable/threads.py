@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -33,6 +34,9 @@ GROW_SECONDS: Final = 0.005
 POLL_SECONDS_MIN: Final = 0.01
 LISTEN_SECONDS: Final = 0.5
 CYCLES_SECONDS_MAX: Final = 0.1
+# Running activities are cancelled after this share of the grace period.
+NOTICE_SHARE: Final = 0.5
+DRAIN_SECONDS: Final = 0.01
 CLOCK_GRAIN_SECONDS: Final = 0.003
 _PAUSE_SECONDS: Final = 0.5
 _log = structlog.get_logger(__name__)
@@ -117,17 +121,20 @@ class WorkerThreads:
         )
 
     def stop(self, grace_seconds: float) -> None:
-        """Claim nothing more, wait for running activities up to the grace period, release the rest, and return."""
+        """Claim nothing more, wait for running activities up to the grace period, and release or end the rest.
+
+        Running activities get notice at once, and are cancelled after half of the grace period.
+        """
         self._stopping = True
+        self._worker.announce_stop()
         self._wakeup.set()
         with self._work:
             self._work.notify_all()
         self._store.wake()
         deadline = _Deadline(grace_seconds)
-        for thread in (self._poll_thread, self._listener, *self._executors):
-            thread.join(deadline.left())
-        while self._worker.running and deadline.left() > 0:
-            threading.Event().wait(0.01)
+        self._drain(_Deadline(grace_seconds * NOTICE_SHARE))
+        self._worker.interrupt_running()
+        self._drain(deadline)
         try:
             self._run_last_cycles(deadline)
         finally:
@@ -137,6 +144,22 @@ class WorkerThreads:
             else:
                 self._leave()
             self._async.stop()
+
+    def _drain(self, deadline: _Deadline) -> None:
+        """Wait until nothing runs and every thread has ended, or until the deadline. The lease is kept meanwhile."""
+        threads = (self._poll_thread, self._listener, *self._executors)
+        while deadline.left() > 0:
+            alive = [each for each in threads if each.is_alive()]
+            if not alive and not self._worker.running:
+                return
+            if alive:
+                alive[0].join(min(deadline.left(), DRAIN_SECONDS))
+            else:
+                threading.Event().wait(min(deadline.left(), DRAIN_SECONDS))
+            if not self._poll_thread.is_alive() and not self._failed:
+                # The poll thread has kept it so far.
+                with suppress(TransientError, OutcomeUnknownError):
+                    self._worker.keep_lease()
 
     def _leave(self) -> None:
         try:

@@ -35,6 +35,8 @@ _options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
 _encoder: Final = msgspec.json.Encoder()
 _notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
 NOTES_KEPT_MAX: Final = 400
+# The error of an attempt that its worker did not let finish.
+WORKER_STOPPED: Final = "WorkerStopped"
 _PAGE: Final = 200
 _PAGES_MAX: Final = 20
 
@@ -203,8 +205,17 @@ class Activities:
         return soonest
 
     def release(self, activity: Activity) -> None:
-        """Queue a claim again that has not started, or not finished before this process stops."""
+        """Queue a claim again whose attempt has not started."""
         self._put(self._queued(replace(activity, attempt=activity.attempt - 1), self.now_ms()), activity.token)
+
+    def interrupt(self, activity: Activity) -> None:
+        """End an attempt that started and did not finish before its worker stopped.
+
+        The attempt counts. The activity is queued again if its retry policy allows another attempt, and fails with
+        `WorkerStopped` if not. Raises `StaleClaimError` if the claim is lost.
+        """
+        fact = f"activity {activity.activity_id} attempt {activity.attempt}: its worker stopped while it ran"
+        self._transact(activity, self._unfinished(activity, ErrorInfo(type=WORKER_STOPPED, message=fact)))
 
     # Results.
 
@@ -388,19 +399,21 @@ class Activities:
 
     def _reclaim_writes(self, row: Activity) -> list[Write]:
         """Return the writes that queue the claim of a dead worker again, or end it if no attempt is left."""
-        now_ms = self.now_ms()
         fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
-        died = ErrorInfo(type="WorkerDied", message=fact)
+        return self._unfinished(row, ErrorInfo(type="WorkerDied", message=fact))
+
+    def _unfinished(self, row: Activity, error: ErrorInfo) -> list[Write]:
+        """Return the writes that count an attempt whose worker is gone, and queue or end the activity."""
+        now_ms = self.now_ms()
         retry = options_of(row).retry
-        again = row.attempt <= retry.deaths or retry.again(row.attempt, died)
-        if again:
-            # Without a delay: backoff is for failures, and this attempt may not even have started.
+        if row.attempt <= retry.deaths or retry.again(row.attempt, error):
+            # Without a delay: backoff is for failures of the activity itself.
             return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
         if row.subscription is not None:
-            return [row.ended(), *self._dead_letter(row, died), *self.slot_freed(row)]
+            return [row.ended(), *self._dead_letter(row, error), *self.slot_freed(row)]
         event = ActivityEnded(
             seq=row.seq,
-            error=died,
+            error=error,
             attempts=row.attempt,
             worker=row.worker,
             started_at_ms=row.started_at_ms,

@@ -41,6 +41,10 @@ class ActivityContext(Struct, eq=False):
     put_event: Callable[[str, str, Raw, str], None]
     emitted: int = 0
     cancelled: bool = False
+    # Set when the worker starts to drain, so that the activity can save its progress and return.
+    is_worker_stopping: bool = False
+    # Set later in the drain: from then on heartbeats raise `Cancelled`.
+    is_interrupted: bool = False
     notes: list[Note] = []
 
     @property
@@ -81,11 +85,16 @@ def _running(call: str) -> ActivityContext:
 
 
 def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
-    """Record a heartbeat, with the progress as details. Raises `Cancelled` if the activity was cancelled."""
+    """Record a heartbeat, with the progress as details.
+
+    Raises `Cancelled` if the activity was cancelled, or if its worker stops and waits no longer.
+    """
     context = _running("hg.heartbeat()")
     context.beat(context, None if details is None else payload.encode(details, what="heartbeat details"))
     if context.cancelled:
         raise Cancelled
+    if context.is_interrupted:
+        raise Cancelled("the worker is stopping")
 
 
 def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity is declared to return

@@ -35,6 +35,12 @@ class RunningAttempt(msgspec.Struct):
         if self.cancel is not None:
             self.cancel()
 
+    def interrupt(self) -> None:
+        """Have the attempt end itself: its worker is stopping. A result that it returns still counts."""
+        self.context.is_interrupted = True
+        if self.cancel is not None:
+            self.cancel()
+
 
 def perform(definition: Definition[..., Any], input: Raw, context: ActivityContext) -> AttemptResult | None:
     """Run an activity in this thread, and return its result; None if it is completed from outside."""

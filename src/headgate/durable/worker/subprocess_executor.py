@@ -83,6 +83,9 @@ class ReplyMessage(Struct, frozen=True, tag_field="told", tag="Heard"):
     error: str = msgspec.field(default="", name="trouble")
     # Whether a retry may succeed.
     is_transient: bool = False
+    # The two stages of a worker that stops.
+    is_worker_stopping: bool = False
+    is_interrupted: bool = False
 
 
 ChildMessage: TypeAlias = HeartbeatMessage | EventMessage | ResultMessage
@@ -170,7 +173,9 @@ def _reply(request: HeartbeatMessage | EventMessage, context: ActivityContext) -
             context.put_event(request.id, request.type, request.data, request.subject)
     except HeadgateError as exc:
         return ReplyMessage(context.cancelled, str(exc), not isinstance(exc, UserError))
-    return ReplyMessage(context.cancelled)
+    return ReplyMessage(
+        context.cancelled, is_worker_stopping=context.is_worker_stopping, is_interrupted=context.is_interrupted
+    )
 
 
 # In the process.
@@ -229,6 +234,8 @@ def _context(attempt: AttemptMessage, channel: ProcessChannel[WorkerMessage]) ->
     def beat(context: ActivityContext, details: Raw | None) -> None:
         reply = call(HeartbeatMessage(None if details is None else bytes(details).decode()))
         context.cancelled = context.cancelled or reply.is_cancelled
+        context.is_worker_stopping = reply.is_worker_stopping
+        context.is_interrupted = reply.is_interrupted
 
     def put_event(id: str, type: str, data: Raw, subject: str) -> None:
         call(EventMessage(id, type, data, subject))

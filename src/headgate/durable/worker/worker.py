@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from headgate.durable.engine.membership import MEMBER, Fleet
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
+from headgate.durable.model.failures import Cancelled, class_name
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
@@ -50,6 +52,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
+_CANCELLATIONS: Final = frozenset(class_name(each) for each in (Cancelled, asyncio.CancelledError))
 _log = structlog.get_logger(__name__)
 
 
@@ -124,6 +127,7 @@ class Worker:
         self._ids = ids
         self._keyring = keyring
         self._is_lease_lost = False
+        self._is_stopping = False
         self._membership = Check(WORKERS, Key(self.worker_id), MEMBER)
 
     @property
@@ -140,14 +144,33 @@ class Worker:
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
         self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues)
 
+    def announce_stop(self) -> None:
+        """Let running activities know that this worker is about to stop."""
+        self._is_stopping = True
+        for running in list(self.running.values()):
+            running.context.is_worker_stopping = True
+
+    def interrupt_running(self) -> None:
+        """Cancel running activities where that is possible: async ones now, others at their next heartbeat."""
+        for running in list(self.running.values()):
+            if not running.is_abandoned and not running.context.is_interrupted:
+                running.interrupt()
+
+    def keep_lease(self) -> None:
+        """Renew the lease if that is due: until the drain has ended, no other worker may take the claims."""
+        if self.schedule.take(RENEW, self.fleet.lease_seconds / 3):
+            self.fleet.renew()
+
     def leave(self) -> None:
-        """Release every claim, and deregister."""
+        """Release every claim, count the attempts that have not finished, and deregister."""
         while self.queue:
             self._release(self.queue.popleft())
         for running in list(self.running.values()):
             # Its thread cannot be stopped and may run on; the store refuses its result.
+            was_abandoned = running.is_abandoned
             running.abandon()
-            self._release(running.activity)
+            if not was_abandoned:
+                self._interrupt(running.activity)
         self.engine.drop()
         self.fleet.leave()
 
@@ -325,6 +348,7 @@ class Worker:
             clock_ms=self.activities.now_ms,
             beat=self._heartbeat,
             put_event=self._put_event,
+            is_worker_stopping=self._is_stopping,
         )
         running = RunningAttempt(activity, context, at_ms, kind)
         self.running[activity.activity_id] = running
@@ -395,6 +419,9 @@ class Worker:
                 if running.is_abandoned:
                     return
                 activity = running.activity
+                if running.context.is_interrupted and _is_cancellation(result):
+                    self._interrupt(activity)
+                    return
             self._recorder.record_or_buffer(activity, result)
 
     def _heartbeat(self, context: ActivityContext, details: Raw | None) -> None:
@@ -431,3 +458,18 @@ class Worker:
     def _release(self, activity: Activity) -> None:
         with suppress(StaleClaimError):
             self.activities.release(activity)
+
+    def _interrupt(self, activity: Activity) -> None:
+        _log.warning(
+            "activity interrupted; its worker stops",
+            activity_id=activity.activity_id,
+            name=activity.name,
+            attempt=activity.attempt,
+        )
+        with suppress(StaleClaimError):
+            self.activities.interrupt(activity)
+
+
+def _is_cancellation(result: AttemptResult | None) -> bool:
+    """Whether an attempt ended by the cancellation that it was sent."""
+    return result is not None and result.error is not None and not _CANCELLATIONS.isdisjoint(result.error.class_names())
