@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -18,12 +19,22 @@ _TEST_PREFIX: Final = "HEADGATE_TEST_"
 _KUBERNETES: Final = re.compile(r"HEADGATE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\w+)=.*|HEADGATE_PORT=\w+://.*", re.S)
 
 
+class SettingOrigin(enum.StrEnum):
+    """The kind of source of a setting."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command_line"
+
+
 class RawSetting(NamedTuple):
     """A value before conversion, and where it was set. `is_text` marks values of variables and flags."""
 
     value: object
     source: str
     is_text: bool
+    origin: SettingOrigin
 
 
 def variable(key: str) -> str:
@@ -62,7 +73,7 @@ def from_file(file: Path | None, keys: Collection[str]) -> dict[str, RawSetting]
     for key, value in _flat(content, keys):
         source = f"{file}{_line(text, key)}"
         _refuse_unknown(key, key, list(keys), source)
-        settings[key] = RawSetting(value, source, is_text=False)
+        settings[key] = RawSetting(value, source, is_text=False, origin=SettingOrigin.FILE)
     return settings
 
 
@@ -97,7 +108,9 @@ def from_environ(environ: Mapping[str, str], keys: Collection[str]) -> dict[str,
             continue
         _refuse_unknown(name, name, [*key_of, FILE_VARIABLE], "the environment")
         if value:
-            settings[key_of[name]] = RawSetting(value, f"variable {name}", is_text=True)
+            settings[key_of[name]] = RawSetting(
+                value, f"variable {name}", is_text=True, origin=SettingOrigin.ENVIRONMENT
+            )
     return settings
 
 
@@ -108,7 +121,9 @@ def from_flags(flags: Mapping[str, object], keys: Collection[str]) -> dict[str, 
         flag = "--" + key.replace("_", "-")
         _refuse_unknown(key, flag, list(keys), "the command line")
         if value is not None:
-            settings[key] = RawSetting(value, f"flag {flag}", is_text=isinstance(value, str))
+            settings[key] = RawSetting(
+                value, f"flag {flag}", is_text=isinstance(value, str), origin=SettingOrigin.COMMAND_LINE
+            )
     return settings
 
 

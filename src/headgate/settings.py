@@ -21,7 +21,15 @@ from msgspec import Meta
 
 from headgate import typed_decode
 from headgate.errors import SettingsError
-from headgate.setting_sources import RawSetting, find_file, from_environ, from_file, from_flags, variable
+from headgate.setting_sources import (
+    RawSetting,
+    SettingOrigin,
+    find_file,
+    from_environ,
+    from_file,
+    from_flags,
+    variable,
+)
 
 
 class Address(NamedTuple):
@@ -63,6 +71,13 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class SettingSource(NamedTuple):
+    """Where a setting was set: the kind of source, and its place in words."""
+
+    origin: SettingOrigin
+    place: str
 
 
 class SourcedTable(msgspec.Struct, frozen=True):
@@ -661,6 +676,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthSettings = HealthSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     region: RegionSettings = RegionSettings()
+    # Of each setting that is not a default.
+    sources: dict[str, SettingSource] = {}
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -679,13 +696,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         values = {key: _value(key, setting) for key, setting in raw.items()}
         sections: dict[str, Any] = {name: kind(**_below(name, values)) for name, kind in _SECTIONS.items()}
         settings = cls(**{key: value for key, value in values.items() if "." not in key}, **sections)
+        sources = {key: SettingSource(setting.origin, setting.source) for key, setting in raw.items()}
         _check_together(settings)
         project = settings.project if settings.project is not None or found is None else found.parent
         return msgspec.structs.replace(
             settings,
             home=_absolute(settings.home),
             project=None if project is None else _absolute(project, "project"),
+            sources=sources,
         )
+
+    def value_of(self, key: str) -> object:
+        """Return the value of a setting by its key, such as `store.backend`."""
+        section, _, name = key.rpartition(".")
+        return getattr(getattr(self, section) if section else self, name)
 
 
 class Description(NamedTuple):
@@ -741,7 +765,8 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
 
 @functools.cache
 def _catalogue() -> dict[str, msgspec.structs.FieldInfo]:
-    top = {field.name: field for field in msgspec.structs.fields(Settings) if field.name not in _SECTIONS}
+    not_settings = (*_SECTIONS, "sources")
+    top = {field.name: field for field in msgspec.structs.fields(Settings) if field.name not in not_settings}
     nested = {
         f"{section}.{field.name}": field
         for section, kind in _SECTIONS.items()

@@ -338,7 +338,8 @@ def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
     return event
 
 
-def _without_url_secrets(text: str) -> str:
+def without_url_secrets(text: str) -> str:
+    """Return a text with the passwords and tokens of its URLs redacted."""
     return _URL_SECRET.sub(rf"\1{_HIDDEN}", _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", text))
 
 
@@ -346,7 +347,7 @@ def _without_secrets(value: object, depth_left: int) -> object:
     if isinstance(value, BaseException | bytes):
         value = str(value) if isinstance(value, BaseException) else repr(value)
     if isinstance(value, str):
-        return _without_url_secrets(value) if "://" in value else value
+        return without_url_secrets(value) if "://" in value else value
     if depth_left == 0:
         return value if isinstance(value, int | float | None) else _HIDDEN
     if isinstance(value, Mapping):

@@ -314,3 +314,13 @@ def test_reset__signals_that_were_measured_wrongly__are_forgotten_with_their_inc
     assert output.startswith(f"{urn}:v1: VOLUME deleted; resolved INC-")
     assert "no signals" in site.said("signal", "show", urn)
     assert site.json("incident", "ls", "--dataset", urn) == [], "none is open"
+
+
+def test_settings__of_the_server__are_listed_with_their_sources(site: Site) -> None:
+    found = site.json("settings", "ls")
+
+    assert {each["origin"] for each in found["settings"]} == {"command_line"}
+    assert "tls.cert" in [each["name"] for each in found["settings"]]
+    assert "flag --tls.cert" in site.said("settings", "ls")
+    assert "Database that holds all state." in site.said("settings", "show", "store.backend")
+    site.refused("settings", "show", "store.nothing", exit_code=4, code="not_found", said="settings ls --all")

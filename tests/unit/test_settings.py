@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import SettingsError
-from headgate.settings import Address, Secret, Settings, describe, is_loopback
+from headgate.setting_sources import SettingOrigin
+from headgate.settings import Address, Secret, Settings, SettingSource, describe, is_loopback
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,20 @@ def test_load__all_three_sources__flag_beats_variable_beats_file() -> None:
     assert settings.log.level == "debug"
     assert settings.log.format == "json"
     assert settings.drain_seconds == 20.0
+
+
+def test_load__all_three_sources__remembers_where_each_was_set(tmp_path: Path) -> None:
+    file = tmp_path / "headgate.toml"
+    file.write_text("drain_seconds = 3\n")
+
+    settings = Settings.load({"HEADGATE_LOG_LEVEL": "debug"}, file, {"home": str(tmp_path), "http": None})
+
+    assert settings.sources == {
+        "drain_seconds": SettingSource(SettingOrigin.FILE, f"{file} line 1"),
+        "log.level": SettingSource(SettingOrigin.ENVIRONMENT, "variable HEADGATE_LOG_LEVEL"),
+        "home": SettingSource(SettingOrigin.COMMAND_LINE, "flag --home"),
+    }
+    assert (settings.value_of("drain_seconds"), settings.value_of("log.level")) == (3.0, "debug")
 
 
 def test_load__every_kind_from_variables__is_read_into_its_type() -> None:
@@ -283,7 +299,8 @@ def test_describe__every_setting__has_all_columns_and_its_default_loads() -> Non
     assert all(row.description.endswith(".") and row.allowed for row in rows)
     # What is written as the default must be accepted as a value, and change nothing.
     defaults = {row.variable: row.default for row in rows if row.key != "store.table_names"}
-    assert Settings.load(defaults, None, {}) == Settings.load({}, None, {})
+    loaded = Settings.load(defaults, None, {})
+    assert msgspec.structs.replace(loaded, sources={}) == Settings.load({}, None, {})
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])

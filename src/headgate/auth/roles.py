@@ -35,6 +35,8 @@ class Permission(enum.StrEnum):
     SECRET_FIELDS_READ = "secret_fields.read"
     AUDIT_READ = "audit.read"
     KEY_MANAGE = "key.manage"
+    # The effective settings of the server, without secrets.
+    SETTINGS_READ = "settings.read"
     EXECUTION_READ = "execution.read"
     EXECUTION_WRITE = "execution.write"
     FANOUT_READ = "fanout.read"
@@ -115,7 +117,9 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
     | {_P.INCIDENT_WRITE, _P.INCIDENT_ANNOTATE, _P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ},
     # Programs that run pipelines, including other Headgate processes. Without permissions reserved for people.
     Role.SERVICE: _EVERYTHING
-    - {_P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE, _P.PIPELINE_DEFINE},
+    - {
+        _P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE, _P.SETTINGS_READ, _P.PIPELINE_DEFINE,
+    },
     Role.ADMIN: _EVERYTHING,
 }  # fmt: skip
 

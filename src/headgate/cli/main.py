@@ -41,7 +41,7 @@ _GROUPS: Final = {
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),
     **dict.fromkeys(("fanout", "chunk"), "fanout"),
     **dict.fromkeys(("dataset", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"),
-    **dict.fromkeys(("key", "table"), "admin"),
+    **dict.fromkeys(("key", "table", "settings"), "admin"),
     "region": "health",
 }
 """Folder of each command group, in the order of the help."""

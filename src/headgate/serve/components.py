@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 class Components:
     """The open services of one server process."""
 
+    version: str
     store: OpenedStore
     cache: Cache
     metrics: Metrics
@@ -145,6 +146,7 @@ def open_components(
             first.append(folder.load_first)
         deferred = _run_or_defer(first)
         yield Components(
+            version=version,
             store=opened,
             cache=cache,
             metrics=metrics,

@@ -40,6 +40,7 @@ from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
+from headgate.serve.rest.server.settings import settings_routes
 from headgate.serve.rest.user_routes import admits_origin, user_routes
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
@@ -151,6 +152,7 @@ def rest_routes(
             auditing=auditing,
         ),
         *health_routes(health, components.keys, pool, auditing=auditing, idempotency_seconds=kept_seconds),
+        *settings_routes(components.store.settings, pool, version=components.version),
     ]
 
 

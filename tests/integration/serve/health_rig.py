@@ -30,6 +30,7 @@ from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
+from headgate.serve.rest.server.settings import settings_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
@@ -102,6 +103,7 @@ class HealthApi:
                 else []
             ),
             *health_routes(self.health, self.keys, self.pool, auditing=auditing),
+            *settings_routes(self.settings, self.pool, version="1.2.3"),
         ]
         self.app: ASGIApp = build_http(
             version="1.2.3",

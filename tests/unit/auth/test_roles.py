@@ -31,6 +31,7 @@ gate.override         .    .    .    .    .    .    .    y    .    y
 secret_fields.read    .    y    .    .    .    .    .    y    .    y
 audit.read            .    .    .    .    y    .    .    y    .    y
 key.manage            .    .    .    .    .    .    .    .    .    y
+settings.read         .    .    .    .    .    .    .    .    .    y
 execution.read        .    .    .    .    .    .    y    y    y    y
 execution.write       .    .    .    .    .    .    .    y    y    y
 fanout.read           .    .    .    .    .    .    y    y    y    y

@@ -125,6 +125,7 @@ KEYS: Final = {
     "GET /api/v1/api-keys", "POST /api/v1/api-keys", "GET /api/v1/api-keys/{key_id}",
     "POST /api/v1/api-keys/{key_id}/rotate", "DELETE /api/v1/api-keys/{key_id}",
 }  # fmt: skip
+SETTINGS: Final = {"GET /api/v1/settings"}
 READ_WORK: Final = {
     "GET /api/v1/workflows", f"GET {_X}", f"GET {_X}/{{id}}", f"GET {_X}/{{id}}/history", f"GET {_X}/{{id}}/logs",
     f"GET {_X}/{{id}}/result", f"GET {_X}/{{id}}/updates/{{update_id}}", f"GET {_X}/{{id}}/watch",
@@ -218,6 +219,7 @@ ALL: Final = (
     | AUDIT
     | REOPEN
     | KEYS
+    | SETTINGS
     | READ_WORK
     | QUERY_WORK
     | WRITE_WORK
@@ -226,7 +228,7 @@ ALL: Final = (
     | WRITE_ALERTS
 )
 # What people answer for.
-PERSONAL: Final = OVERRIDE | AUDIT | REOPEN | KEYS | DEFINE_PIPELINES
+PERSONAL: Final = OVERRIDE | AUDIT | REOPEN | KEYS | SETTINGS | DEFINE_PIPELINES
 
 ALLOWED: Final[dict[Role, set[str]]] = {
     Role.SIGNAL_ENGINE: READ_SIGNALS | WRITE_SIGNALS | READ_EVIDENCE | WRITE_EVIDENCE | READ_DATASETS | READ_RULES,

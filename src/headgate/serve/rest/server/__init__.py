@@ -1,0 +1,1 @@
+"""Server API: the effective settings."""
