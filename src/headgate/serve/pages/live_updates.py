@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from random import random
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -14,17 +16,14 @@ from headgate.auth.roles import Permission
 from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import HeadgateError
 from headgate.health.model import events as announcements
-from headgate.health.service import HealthService
 from headgate.pipelines.events import outbox as pipeline_events
 from headgate.serve.http import sse
-from headgate.serve.runtime.log_tail import LogTail
-from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.pages.change_feed import Batch, ChangeFeed
 from headgate.serve.runtime.watch_hub import WatchHub
 
 PATH: Final = "/ui"
 ALL_PIPELINES: Final = "pipelines"
 ALL_WORK: Final = "work"
-_TYPES: Final = "headgate.*"
 # Permission required to be notified of each kind of change.
 _KINDS: Final[Mapping[str, Permission]] = {
     "signal": Permission.SIGNAL_READ,
@@ -33,11 +32,8 @@ _KINDS: Final[Mapping[str, Permission]] = {
 }
 _PIPELINE: Final = "pipeline"
 _RUN: Final = "run"
-# Maximum delay of a commit between a poll and the next wait.
-_POLL_SECONDS: Final = 1.0
-# Minimum time between refreshes of a page.
-_PAUSE_SECONDS: Final = 0.5
-_WORK_PAUSE_SECONDS: Final = 0.9
+# Time over which the messages of a batch are spread.
+_SPREAD_SECONDS: Final = 0.15
 
 
 def changes_of(**subject: str) -> str:
@@ -60,39 +56,46 @@ class Subject(Struct, frozen=True, kw_only=True):
 class PageChanges:
     """Notifies pages that they are out of date."""
 
-    def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub) -> None:
-        self._health = health
-        self._pool = pool
+    def __init__(self, feed: ChangeFeed, watches: WatchHub) -> None:
+        self._feed = feed
         self._watches = watches
 
     async def messages(self, principal: Principal, subject: Subject) -> AsyncIterator[bytes]:
         """Yield the changes of a page's subject that the caller may see, from now on.
 
-        It ends after some hours, on shutdown, and when the store is unavailable: the page reconnects.
+        Each message has a position in the feed, as of which the page requests its content. The stream ends after some
+        hours, on shutdown, and when the store is unavailable: the page reconnects.
         """
         loop = asyncio.get_running_loop()
-        tail = LogTail(self._health, _TYPES)
-        ends_at, sent_at = loop.time() + sse.STREAM_SECONDS_MAX, loop.time()
-        # From here on no change is missed: the page refreshes once on this message.
-        yield sse.OPENING + sse.message("ready", {})
-        generation = await self._pool.run(self._health.store.generation)
         try:
-            while not self._watches.is_stopping and loop.time() < ends_at:
-                if subject.is_of_work:
-                    before, generation = generation, await self._pool.run(self._health.store.generation)
-                    kinds = ["work"] if generation != before else []
-                else:
-                    kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
-                if kinds:
-                    yield sse.message("changed", {"kinds": kinds})
-                    sent_at = loop.time()
-                elif loop.time() - sent_at >= sse.ALIVE_SECONDS:
-                    yield sse.ALIVE
-                    sent_at = loop.time()
-                await asyncio.sleep(_WORK_PAUSE_SECONDS if subject.is_of_work else _PAUSE_SECONDS)
-                await self._watches.committed(_POLL_SECONDS)
+            follower = await self._feed.follow()
         except HeadgateError:
             return
+        ends_at, sent_at = loop.time() + sse.STREAM_SECONDS_MAX, loop.time()
+        # From here on no change is missed: the page refreshes once on this message.
+        yield sse.OPENING + sse.message("ready", {"as_of": self._feed.position(follower.sequence)})
+        while not self._watches.is_stopping and not follower.is_over and loop.time() < ends_at:
+            await follower.wait(sse.ALIVE_SECONDS)
+            if follower.is_behind:
+                # Many pages wait for the same batch; their requests are spread.
+                await asyncio.sleep(_SPREAD_SECONDS * random())
+            kinds = _kinds(follower.take(), principal, subject)
+            if kinds:
+                yield sse.message("changed", {"kinds": kinds, "as_of": self._feed.position(follower.sequence)})
+                sent_at = loop.time()
+            elif loop.time() - sent_at >= sse.ALIVE_SECONDS:
+                yield sse.ALIVE
+                sent_at = loop.time()
+
+
+def _kinds(batches: list[Batch] | None, principal: Principal, subject: Subject) -> list[str]:
+    """Return what has changed for a page."""
+    if batches is None:
+        return ["unknown"]
+    if subject.is_of_work:
+        return ["work"] if batches else []
+    find = partial(changed, principal=principal, subject=subject)
+    return sorted({kind for each in batches for kind in each.once((principal, subject), find)})
 
 
 def changed(events: list[StoredEvent], principal: Principal, subject: Subject) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib.resources import files
@@ -28,6 +29,8 @@ from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import board
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
+from headgate.serve.pages.change_feed import ChangeFeed
+from headgate.serve.pages.fragment_cache import FragmentCache, Rendered
 from headgate.serve.pages.health import datasets, incidents, lineage
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
@@ -37,6 +40,7 @@ from headgate.serve.pages.pipelines import backfills, expectations, pipeline, ru
 from headgate.serve.pages.search import Hits, search
 from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pages.work import executions, fanouts, machines, schedules, workers
+from headgate.serve.runtime.concurrency_gate import ConcurrencyGate
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -65,6 +69,12 @@ PAGES: Final[tuple[PageRoute, ...]] = (
 )
 # Sent by the page script to request only the page content.
 FRAGMENT: Final = "headgate-fragment"
+# Sent with it: the position in the change feed that the content has to include.
+AS_OF: Final = "headgate-as-of"
+# Renderings at a time, so that pages do not occupy all threads of the API.
+_RENDERINGS_MAX: Final = 4
+_WAIT_SECONDS: Final = 10.0
+_TIMES: Final = re.compile(rb"(<time [^>]*>).*?</time>", re.DOTALL)
 _QUERY_CHARS_MAX: Final = 200
 _MEDIA_TYPES: Final[Mapping[str, str]] = {".css": "text/css", ".js": "text/javascript"}
 # Only our own script and style may run, and the page may not be framed.
@@ -100,8 +110,9 @@ def page_routes(
     catalog = ApiCatalog(health, api, pipelines)
     addresses = {PATH + each.path for each in PAGES if not each.needs or catalog.has(each.needs)}
     rail = navigation(addresses, has_pipelines=pipelines is not None)
-    renderer = _Renderer(catalog, pool, assets, rail, sign_in)
-    changes = PageChanges(health, pool, watches)
+    feed = ChangeFeed(health, pool, watches)
+    renderer = _Renderer(catalog, pool, assets, rail, sign_in, feed)
+    changes = PageChanges(feed, watches)
 
     def route(page: PageRoute) -> ControllerRouterHandler:
         async def show(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -214,10 +225,14 @@ class _Renderer:
         assets: Assets,
         rail: Sequence[Sequence[NavItem]],
         sign_in: SignIn | None,
+        feed: ChangeFeed,
     ) -> None:
         self._rail = rail
         self._catalog = catalog
         self._pool = pool
+        self._gate = ConcurrencyGate(pool, "pages", calls_max=_RENDERINGS_MAX, wait_seconds=_WAIT_SECONDS)
+        self._feed = feed
+        self._fragments = FragmentCache(catalog.health.clock.monotonic)
         self._assets = assets
         self._sign_in = sign_in
 
@@ -234,22 +249,59 @@ class _Renderer:
         sign_in, session = self._sign_in, session_of(request.scope)
         if principal is None and sign_in is not None and not is_fragment:
             return sign_in.redirect(request, self.bare)
-        api = ApiCaller(self._catalog, principal)
+        asked = PageRequest(request.path_params, _query(request, page))
 
-        def work() -> Response[Any]:
-            try:
-                drawn = page.draw(api, PageRequest(request.path_params, _query(request, page)))
-            except msgspec.ValidationError as exc:
-                drawn = _failed(InvalidPayloadError(f"query: {exc}"))
-            except HeadgateError as exc:
-                drawn = _failed(exc)
-            answer = self._response(drawn, api, principal, session, is_fragment=is_fragment)
-            cookie = None if sign_in is None else sign_in.rotated(request, session)
+        def draw() -> Rendered:
+            return self._drawn(page, asked, principal, None if is_fragment else session, is_fragment=is_fragment)
+
+        as_of = self._feed.sequence_of(request.headers.get(AS_OF, "")) if is_fragment else None
+        if as_of is None or principal is None:
+            drawn = await self._gate.run(draw)
+        else:
+            # Whatever the content depends on, besides data and time.
+            key = (principal, request.scope["path"], msgspec.json.encode(asked.query, order="sorted"))
+            drawn = await self._fragments.get(key, as_of, self._feed.sequence, lambda: self._gate.run(draw))
+        answer = _response(drawn, request.headers.get("if-none-match", "") if is_fragment else "")
+        if sign_in is not None and session is not None and session.is_due_for_rotation:
+            cookie = await self._pool.run(lambda: sign_in.rotated(request, session))
             if cookie is not None:
                 answer.headers["set-cookie"] = cookie
-            return answer
+        return answer
 
-        return await self._pool.run(work)
+    def _drawn(
+        self,
+        route: PageRoute,
+        asked: PageRequest,
+        principal: Principal | None,
+        session: Session | None,
+        *,
+        is_fragment: bool,
+    ) -> Rendered:
+        api = ApiCaller(self._catalog, principal)
+        try:
+            page = route.draw(api, asked)
+        except msgspec.ValidationError as exc:
+            page = _failed(InvalidPayloadError(f"query: {exc}"))
+        except HeadgateError as exc:
+            page = _failed(exc)
+        content = (
+            self._templates.get_template(page.template)
+            .render(
+                layout="fragment.html" if is_fragment else "layout.html",
+                page=page,
+                view=page.view,
+                now=instant(api.now_ms),
+                now_ms=api.now_ms,
+                navigation=self._rail,
+                principal=principal,
+                session=session,
+                is_defined=functools.cache(api.has_pipeline),
+            )
+            .encode()
+        )
+        # An error may be over at the next request.
+        is_reusable = is_fragment and page.status == HTTPStatus.OK
+        return Rendered(content, page.status, page.headers, _digest(content) if is_reusable else "")
 
     def bare(
         self, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **view: object
@@ -258,19 +310,22 @@ class _Renderer:
         content = self._templates.get_template(template).render(**view)
         return Response(content, status_code=status, media_type=MediaType.HTML, headers={**_HEADERS, **(headers or {})})
 
-    def _response(
-        self, page: Page, api: ApiCaller, principal: Principal | None, session: Session | None, *, is_fragment: bool
-    ) -> Response[Any]:
-        content = self._templates.get_template(page.template).render(
-            layout="fragment.html" if is_fragment else "layout.html",
-            page=page,
-            view=page.view,
-            now=instant(api.now_ms),
-            now_ms=api.now_ms,
-            navigation=self._rail,
-            principal=principal,
-            session=session,
-            is_defined=functools.cache(api.has_pipeline),
-        )
-        headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}
-        return Response(content, status_code=page.status, media_type=MediaType.HTML, headers=headers)
+
+def _digest(content: bytes) -> str:
+    """Return the digest of what a fragment says, apart from the ages of times, which the page itself keeps current."""
+    return hashlib.blake2b(_TIMES.sub(_time, content), digest_size=12).hexdigest()
+
+
+def _time(found: re.Match[bytes]) -> bytes:
+    # The time of the rendering itself is no part of what it says.
+    return b"" if b'class="stamp rendered"' in found[1] else found[1]
+
+
+def _response(drawn: Rendered, known_digest: str) -> Response[Any]:
+    headers = {**_HEADERS, "vary": FRAGMENT, **drawn.headers}
+    if not drawn.digest:
+        return Response(drawn.content, status_code=drawn.status, media_type=MediaType.HTML, headers=headers)
+    headers["etag"] = f'"{drawn.digest}"'
+    if headers["etag"] == known_digest:
+        return Response(b"", status_code=HTTPStatus.NOT_MODIFIED, media_type=MediaType.HTML, headers=headers)
+    return Response(drawn.content, status_code=drawn.status, media_type=MediaType.HTML, headers=headers)

@@ -28,7 +28,8 @@ class _Watch:
     future: asyncio.Future[Execution | None]
     # None: any commit is a change.
     execution_id: str | None
-    version: int
+    # Of the execution; without one, the generation of the store after which a commit counts, or None for now.
+    version: int | None
 
     def settle(self, row: Execution | None) -> None:
         self._call(lambda: self.future.set_result(row))
@@ -71,11 +72,14 @@ class WatchHub:
         """
         return await self._wait(execution_id, version, timeout_seconds)
 
-    async def committed(self, timeout_seconds: float) -> None:
-        """Return soon after any commit, on timeout, or on shutdown. Raises as `changed`."""
-        await self._wait(None, 0, timeout_seconds)
+    async def committed(self, timeout_seconds: float, *, after: int | None = None) -> None:
+        """Return soon after any commit, on timeout, or on shutdown. Raises as `changed`.
 
-    async def _wait(self, execution_id: str | None, version: int, timeout_seconds: float) -> Execution | None:
+        With `after`, a commit since that generation of the store counts too, if it was before the call.
+        """
+        await self._wait(None, after, timeout_seconds)
+
+    async def _wait(self, execution_id: str | None, version: int | None, timeout_seconds: float) -> Execution | None:
         loop = asyncio.get_running_loop()
         watch = _Watch(loop, loop.create_future(), execution_id, version)
         self._add(watch)
@@ -121,7 +125,8 @@ class WatchHub:
         rows = self._read({watch.execution_id for watch in watches if watch.execution_id is not None})
         for watch in watches:
             if watch.execution_id is None:
-                if generation not in (None, seen):
+                since = generation if watch.version is None else watch.version
+                if since not in (None, seen):
                     watch.settle(None)
                 continue
             row = rows[watch.execution_id]

@@ -684,13 +684,24 @@ def following(
         app = cast("Callable[..., Coroutine[Any, Any, None]]", site.app)
         task = asyncio.create_task(app(stream.scope, stream.receive, stream.send))
         try:
-            assert await stream.event() == ("ready", {})
+            ready = await stream.event()
+            assert ready is not None
+            assert ready[0] == "ready"
             await talk(stream, asyncio.to_thread)
         finally:
             stream.left.set()
             await asyncio.wait_for(task, 10)
 
     site.session(session)
+
+
+async def changed_kinds(stream: Stream) -> list[str]:
+    """Return what the next message of a stream reports as changed."""
+    found = await stream.event()
+    assert found is not None
+    assert found[0] == "changed"
+    kinds: list[str] = found[1]["kinds"]
+    return kinds
 
 
 def _break(site: Site, urn: str, state: str = "CRITICAL") -> None:
@@ -705,8 +716,7 @@ def test_changes__a_signal_breaks__the_page_is_reported_it_and_its_incident(site
 
     async def talk(stream: Stream, apart: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         await apart(_break, site, ORDERS)
-        found = await stream.event()
-        assert found == ("changed", {"kinds": ["incident", "signal"]})
+        assert await changed_kinds(stream) == ["incident", "signal"]
 
     following(site, talk)
 
@@ -724,7 +734,7 @@ def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_reported(s
         await apart(site.service.bus.emit, forged)
         await apart(_break, site, ORDERS, "WARNING")
         # Either of the others would be listed as an incident too.
-        assert await stream.event() == ("changed", {"kinds": ["signal"]})
+        assert await changed_kinds(stream) == ["signal"]
 
     following(site, talk, query=f"dataset_urn={quote(ORDERS.removesuffix(':v1'))}")
     site.clock.advance(600)

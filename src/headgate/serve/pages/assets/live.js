@@ -4,10 +4,14 @@ import { el, morph } from "./dom.js";
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const address = document.body.dataset.changes;
-const AGES_MS = 30000; // refresh interval of relative times
+const PASSING_MS = 30000; // refresh interval of what changes with time alone
 let source = null;
 let isFetching = false;
 let isAskedAgain = false;
+// The position in the server's change feed that the page has to show, and the digest of what it shows.
+let asOf = "";
+let digest = "";
+let isOwnChange = false;
 
 function say(word, text) {
   live.className = "live " + word;
@@ -22,8 +26,14 @@ function isBusy() {
   return (marked && !marked.isCollapsed && main.contains(marked.anchorNode)) || isEditing;
 }
 
-/** Fetch the page again and show what has changed. */
-export async function refresh() {
+/** Fetch the page again, rendered now, and show what has changed. For changes that this page itself has made. */
+export function refresh() {
+  isOwnChange = true;
+  return refetch();
+}
+
+/** Fetch the page again as of the last change that the server reported, and show what has changed. */
+async function refetch() {
   if (isFetching || isBusy()) {
     isAskedAgain = true;
     return;
@@ -31,13 +41,20 @@ export async function refresh() {
   isFetching = true;
   isAskedAgain = false;
   try {
-    const answer = await fetch(location.href, { headers: { "headgate-fragment": "main" } });
+    const headers = { "headgate-fragment": "main" };
+    if (asOf && !isOwnChange) headers["headgate-as-of"] = asOf;
+    if (digest) headers["if-none-match"] = digest;
+    isOwnChange = false;
+    const answer = await fetch(location.href, { headers });
     const text = await answer.text();
     if (answer.status === 401) location.reload();
-    else if (answer.ok && !isBusy()) {
+    else if (answer.status === 304) document.dispatchEvent(new CustomEvent("headgate:unchanged", { detail: answer.headers.get("date") }));
+    else if (answer.ok && isBusy()) isAskedAgain = true;
+    else if (answer.ok) {
       const next = el("main", { id: "main" });
       next.append(document.createRange().createContextualFragment(text));
       morph(main, next);
+      digest = answer.headers.get("etag") ?? "";
       document.dispatchEvent(new CustomEvent("headgate:refreshed"));
     }
   } catch {
@@ -49,16 +66,21 @@ export async function refresh() {
 
 function follow() {
   source = new EventSource(address);
-  source.addEventListener("ready", () => {
+  source.addEventListener("ready", (message) => {
     say("on", "live");
-    refresh();
+    catchUp(message);
   });
-  source.addEventListener("changed", refresh);
+  source.addEventListener("changed", catchUp);
   source.addEventListener("error", () => {
     say("off", "not live: reconnecting");
     // A refusal closes the stream for good; after a server restart the browser reconnects.
     if (source.readyState === EventSource.CLOSED) setTimeout(restart, 5000);
   });
+}
+
+function catchUp(message) {
+  asOf = JSON.parse(message.data).as_of;
+  refetch();
 }
 
 function restart() {
@@ -71,10 +93,10 @@ function restart() {
 if (address) {
   document.addEventListener("visibilitychange", restart);
   setInterval(() => {
-    if (!document.hidden && source) refresh();
-  }, AGES_MS);
+    if (!document.hidden && source) refetch();
+  }, PASSING_MS);
   setInterval(() => {
-    if (isAskedAgain) refresh();
+    if (isAskedAgain) refetch();
   }, 1000);
   restart();
 }

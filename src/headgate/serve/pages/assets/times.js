@@ -1,4 +1,4 @@
-// Times: shows every absolute time in the chosen zone, with the zone's name.
+// Times: shows every absolute time in the chosen zone, with the zone's name, and keeps relative times current.
 
 const KEY = "headgate.zone";
 const select = document.querySelector("select[data-zone]");
@@ -41,6 +41,45 @@ function label(at) {
   return named.find((each) => each.type === "timeZoneName").value;
 }
 
+function span(seconds) {
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
+  const days = Math.floor(hours / 24);
+  return hours % 24 && days < 10 ? `${days} d ${hours % 24} h` : `${days} d`;
+}
+
+/** Return a time relative to a time of the server, in the words of the server. */
+export function ago(at, nowMs) {
+  const seconds = (nowMs - Date.parse(at)) / 1000;
+  if (seconds < 0) return `in ${span(-seconds)}`;
+  return seconds < 5 ? "just now" : `${span(seconds)} ago`;
+}
+
+// The clock of this machine may be wrong: ages are counted from the server's.
+let serverMs = null;
+let ownMs = 0;
+
+function setServerTime() {
+  const rendered = document.querySelector("time.rendered");
+  serverMs = rendered ? Date.parse(rendered.getAttribute("datetime")) : null;
+  ownMs = performance.now();
+}
+
+function showAges() {
+  if (serverMs === null) return;
+  const nowMs = serverMs + performance.now() - ownMs;
+  for (const each of document.querySelectorAll("#main time[datetime]:not(.stamp)")) {
+    const at = each.getAttribute("datetime");
+    const text = each.firstChild;
+    if (Number.isNaN(Date.parse(at)) || text?.nodeType !== Node.TEXT_NODE) continue;
+    const age = ago(at, nowMs) + (each.querySelector(".clock") ? " " : "");
+    if (text.nodeValue !== age) text.nodeValue = age;
+  }
+}
+
 function show() {
   for (const each of document.querySelectorAll("time[datetime]")) {
     const at = each.getAttribute("datetime");
@@ -62,5 +101,16 @@ if (select) {
     document.dispatchEvent(new CustomEvent("headgate:zone"));
   });
 }
-document.addEventListener("headgate:refreshed", show);
+document.addEventListener("headgate:refreshed", () => {
+  setServerTime();
+  show();
+});
+document.addEventListener("headgate:unchanged", ({ detail }) => {
+  for (const each of document.querySelectorAll("time.rendered")) each.setAttribute("datetime", new Date(detail).toISOString());
+  setServerTime();
+  show();
+  showAges();
+});
+setInterval(showAges, 5000);
+setServerTime();
 show();
