@@ -569,6 +569,13 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     opens_incidents: Annotated[Switch, about("Open an incident when a signal becomes CRITICAL.")] = True
     tier_1_needs_ticket: Annotated[Switch, about("Require an approval ticket for changes of TIER_1 datasets.")] = False
+    on_silence: Annotated[
+        Literal["ignore", "warn", "critical"],
+        about(
+            "What it means that no report on a freshness SLO came in time: ignore it, FRESHNESS becomes WARNING, or "
+            "WARNING and then CRITICAL. A dataset's own slos.freshness.on_silence wins."
+        ),
+    ] = "critical"
     intake: Annotated[
         Literal["auto", "always", "never"],
         about("Serve write calls from a second process: auto starts it under load."),

@@ -15,6 +15,7 @@ from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.incidents.rows import TimerKind, due_put
 from headgate.health.model.signals import signal_key
 from headgate.health.retirement import Retirement
+from headgate.health.signals.freshness_rows import freshness_put
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
@@ -80,6 +81,8 @@ class Resets:
         writes: list[Write] = [
             *(Delete(SIGNAL_STATE, signal_key(row["PK"], row["SK"]), version_is(row["version"])) for row in rows),
             *(due_put(TimerKind.RECOVERY, each, now_ms) for each in held),
+            # Reports are expected from now on; without a freshness SLO, the timer ends by itself.
+            freshness_put(dataset_urn, now_ms, now_ms),
         ]
         entry = AuditEntry(
             actor=actor,

@@ -19,6 +19,7 @@ from headgate.health.audit.log import Audit
 from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
 from headgate.health.evidence.limits import Limits as EvidenceLimits
 from headgate.health.evidence.sampling import Rates as EvidenceRates
+from headgate.health.gate.decisions import GatePolicy
 from headgate.health.gate.flags import Flags
 from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
@@ -33,11 +34,12 @@ from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
 from headgate.health.model import incidents as incident_model
-from headgate.health.model.datasets import DatasetProfile
+from headgate.health.model.datasets import DatasetProfile, OnSilence
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.signals import SignalUpdate, UpdateResult
 from headgate.health.observer import HealthObserver
+from headgate.health.registry.freshness_backfill import FreshnessBackfill
 from headgate.health.registry.service import Registry
 from headgate.health.reporter import HealthReporter
 from headgate.health.resets import Resets
@@ -46,6 +48,7 @@ from headgate.health.resolution.topic_producers import TopicProducers
 from headgate.health.retirement import Retirement
 from headgate.health.signals.baselines import Baselines
 from headgate.health.signals.coalescer import Coalescer
+from headgate.health.signals.freshness_timers import FreshnessTimers
 from headgate.health.signals.rows import HISTORY_SECONDS, QUIET_DAYS
 from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
@@ -80,10 +83,11 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     With `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` is
     the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, audit entries after
     `audit_seconds`, or never for None. Resolved incidents expire after `incidents_seconds`, a signal that is OK after
-    `quiet_days` without an update.
+    `quiet_days` without an update. `on_silence` is what the absence of reports on a freshness SLO means.
     """
 
     tier_1_needs_ticket: bool = True
+    on_silence: OnSilence = OnSilence.CRITICAL
     opens_incidents: bool = True
     last_known_path: Path | None = None
     db_system: str = "sqlite"
@@ -197,7 +201,12 @@ class HealthService:
             observer=observer,
             history_seconds=options.history_seconds,
             quiet_days=options.quiet_days,
+            on_silence=options.on_silence,
         )
+        self.freshness_timers = FreshnessTimers(
+            store, clock, self.signals, stored=self.registry.stored, on_silence=options.on_silence
+        )
+        self._freshness_backfill = FreshnessBackfill(store, clock, self.registry)
         self.coalescer = Coalescer(self.signals)
         self.baselines = Baselines(store, clock)
         self.volumes = Volumes(store, clock)
@@ -210,7 +219,9 @@ class HealthService:
         )
         self.resets = Resets(store, clock, cache, self.audit, self.retirement)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
-        self.gatekeeper = Gatekeeper(store, clock, find=self.registry.ever, sealer=sealer)
+        self.gatekeeper = Gatekeeper(
+            store, clock, find=self.registry.ever, sealer=sealer, policy=GatePolicy(on_silence=options.on_silence)
+        )
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
@@ -260,10 +271,11 @@ class HealthService:
         return self.registry.profiles.of([dataset_urn]).get(dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
-        """Run all due background work: alerts, incident timers, retirement, lineage, interrupted actions."""
+        """Run all due background work: alerts, timers of incidents and freshness, retirement, lineage, actions."""
         count = self.refresh()
         if self._is_writer():
             count += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
+            count += self._freshness_backfill.sweep() + self.freshness_timers.sweep(limit=limit)
             count += self.lineage.sweep(limit=limit) + self.actions.recover(limit=limit)
         return count
 

@@ -88,7 +88,13 @@ def check(
     on_unknown: Annotated[
         OnUnknown, typer.Option(help="Ruling on a registered dataset with unknown state.")
     ] = OnUnknown.WARN,
-    max_age: Annotated[str | None, typer.Option(metavar="DURATION", help="Ignore older signals. [default: 1d]")] = None,
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Maximum age of a signal's window. [default: 1d, or the freshness SLO if that is longer]",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check whether datasets may be used now. The exit code is 0 for allow, 10 warn, 20 block, 30 unknown.

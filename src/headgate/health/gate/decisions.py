@@ -9,7 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model import freshness
+from headgate.health.model.datasets import Dataset, DatasetStatus, OnSilence
 from headgate.health.model.enums import FRESHNESS, Severity, SignalState
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
@@ -17,7 +18,7 @@ from headgate.health.model.timestamps import instant, milliseconds
 
 # How long a caller may cache a ruling.
 ANSWER_SECONDS: Final = 30
-# A signal that was not updated for this long counts as unknown.
+# A signal whose window ended this long ago counts as unknown, unless the caller or the freshness SLO says otherwise.
 AGE_SECONDS_MAX: Final = 86_400.0
 AGE_SECONDS_LONGEST: Final = 366 * 86_400
 
@@ -57,6 +58,7 @@ class Code(enum.StrEnum):
     SIGNAL_WARNING = "SIGNAL_WARNING"
     SIGNAL_UNKNOWN = "SIGNAL_UNKNOWN"
     SIGNAL_OUTDATED = "SIGNAL_OUTDATED"
+    FRESHNESS_OVERDUE = "FRESHNESS_OVERDUE"
     NO_SIGNALS = "NO_SIGNALS"
     INCIDENT_OPEN = "INCIDENT_OPEN"
     DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
@@ -103,17 +105,27 @@ class DatasetRuling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     override_id: str | None = None
 
 
+class GatePolicy(Struct, frozen=True, kw_only=True):
+    """The server's policy, which holds unless a dataset has its own."""
+
+    on_silence: OnSilence = OnSilence.CRITICAL
+
+
 class GateQuestion(Struct, frozen=True, kw_only=True):
-    """A request to the gate. Raises `InvalidPayloadError` for an invalid age."""
+    """A request to the gate. Raises `InvalidPayloadError` for an invalid age.
+
+    `age_seconds_max` is counted from the end of a signal's window. None: a day, or the dataset's freshness SLO if that
+    is longer.
+    """
 
     principal: str
     verb: Verb = Verb.READ
     on_unknown: OnUnknown = OnUnknown.WARN
-    age_seconds_max: float = AGE_SECONDS_MAX
+    age_seconds_max: float | None = None
 
     def __post_init__(self) -> None:
         # Phrased so that NaN, which compares false, is rejected as well.
-        if not 0 < self.age_seconds_max <= AGE_SECONDS_LONGEST:
+        if self.age_seconds_max is not None and not 0 < self.age_seconds_max <= AGE_SECONDS_LONGEST:
             raise InvalidPayloadError(
                 f"max_age {self.age_seconds_max}: give a time of up to {AGE_SECONDS_LONGEST:,} seconds"
             )
@@ -137,9 +149,19 @@ def worst(rulings: Sequence[Ruling]) -> Ruling:
     return max(rulings, key=_RANK.__getitem__, default=Ruling.ALLOW)
 
 
-def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRuling:
+_SERVER_DEFAULTS: Final = GatePolicy()
+
+
+def judge(
+    known: DatasetFacts, question: GateQuestion, now_ms: int, policy: GatePolicy = _SERVER_DEFAULTS
+) -> DatasetRuling:
     """Return the ruling on a dataset."""
-    reasons = [*_of_dataset(known, question), *_of_signals(known, question, now_ms), *_of_incidents(known, question)]
+    promise = _promise(known, policy)
+    reasons = [
+        *_of_dataset(known, question),
+        *_of_signals(known, question, promise, now_ms),
+        *_of_incidents(known, question),
+    ]
     ruling = worst([each.ruling for each in reasons])
     override = _override(known.overrides, question, now_ms) if ruling in (Ruling.BLOCK, Ruling.UNKNOWN) else None
     if override is not None:
@@ -188,18 +210,95 @@ def not_registered(urn: str) -> str:
     return f"{urn} is not registered; correct the name, or run 'headgate dataset register {urn}'"
 
 
-def _of_signals(known: DatasetFacts, question: GateQuestion, now_ms: int) -> list[Reason]:
-    oldest = instant(max(0, now_ms - int(question.age_seconds_max * 1000)))
-    found = [_of_signal(signal, question) for signal in known.signals]
-    # A signal without recent updates describes the past, whatever its state.
-    found += [_outdated(signal, question) for signal in known.signals if signal.last_updated < oldest]
+def _promise(known: DatasetFacts, policy: GatePolicy) -> freshness.Promise | None:
+    """Return the freshness promise of a dataset in use, or None."""
+    dataset = known.dataset
+    if dataset is None or dataset.slos is None or dataset.status is DatasetStatus.DELETED:
+        return None
+    return freshness.promise_of(dataset.slos.freshness, policy.on_silence)
+
+
+def _of_signals(
+    known: DatasetFacts, question: GateQuestion, promise: freshness.Promise | None, now_ms: int
+) -> list[Reason]:
+    overdue = None if promise is None else _overdue(known, question, promise, now_ms)
+    # A finding of the SLO timer says the same as the reason for overdue reports.
+    judged = [each for each in known.signals if overdue is None or each.signal_type != FRESHNESS or not _is_late(each)]
+    found = [overdue, *(_of_signal(signal, question) for signal in judged)]
+    # A signal of an old window describes the past, whatever its state and whenever it was written.
+    found += [
+        _outdated(signal, question)
+        for signal in known.signals
+        if _is_outdated(signal, question.age_seconds_max, promise, now_ms)
+    ]
     return [each for each in found if each is not None]
 
 
+def _is_late(signal: Signal) -> bool:
+    return signal.state is SignalState.WARNING and freshness.is_overdue_finding(signal.value)
+
+
+def _is_outdated(signal: Signal, age_seconds_max: float | None, promise: freshness.Promise | None, now_ms: int) -> bool:
+    age_ms = now_ms - milliseconds(signal.value.window_end)
+    if age_seconds_max is not None:
+        return age_ms > age_seconds_max * 1000
+    if promise is not None and signal.signal_type == FRESHNESS:
+        return False
+    promised_ms = 0 if promise is None else promise.broken_ms
+    return age_ms > max(AGE_SECONDS_MAX * 1000, promised_ms) + freshness.interval_ms(signal.value)
+
+
 def _outdated(signal: Signal, question: GateQuestion) -> Reason:
-    evaluated = f"was last evaluated at {signal.last_updated}; check that its engine still runs"
-    message = f"{signal.signal_type} of {signal.dataset_urn} {evaluated}"
-    return _signal_reason(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
+    window_end = signal.value.window_end
+    message = (
+        f"{signal.signal_type} of {signal.dataset_urn} describes a window that ended at {window_end}; "
+        "check that its engine still runs"
+    )
+    return _signal_reason(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, window_end)
+
+
+def _overdue(known: DatasetFacts, question: GateQuestion, promise: freshness.Promise, now_ms: int) -> Reason | None:
+    """Return the reason for facts on freshness that are older than the SLO promises, or None.
+
+    A FRESHNESS signal that is CRITICAL is a reason already.
+    """
+    held = next((each for each in known.signals if each.signal_type == FRESHNESS), None)
+    if held is not None and held.state is SignalState.CRITICAL:
+        return None
+    report = freshness.newest_report(known.signals)
+    since = _promised_since(known) if report is None else report.window_end
+    expected_ms = milliseconds(since) if report is None else report.expected_ms
+    state = freshness.state_of(promise, expected_ms, now_ms)
+    if state is SignalState.OK:
+        return None
+    if question.verb is Verb.PUBLISH:
+        # Publishing is what repairs a late dataset.
+        ruling = Ruling.WARN
+    elif state is SignalState.CRITICAL:
+        ruling = Ruling.BLOCK
+    elif freshness.is_broken(promise, expected_ms, now_ms):
+        ruling = worst([Ruling.WARN, _unknown(question)])
+    else:
+        ruling = Ruling.WARN
+    what = "there is no report since" if report is None else "the newest report is on a window that ended at"
+    message = (
+        f"freshness of {known.dataset_urn} is overdue: {what} {since}, and the SLO allows "
+        f"{promise.broken_ms / 1000:g} s; check that its engine still runs"
+    )
+    return Reason(
+        code=Code.FRESHNESS_OVERDUE,
+        ruling=ruling,
+        dataset_urn=known.dataset_urn,
+        message=message,
+        signal_type=FRESHNESS,
+        incident_id=None if held is None else held.value.incident_id,
+        since=instant(expected_ms + promise.warning_ms),
+    )
+
+
+def _promised_since(known: DatasetFacts) -> str:
+    assert known.dataset is not None
+    return known.dataset.updated_at or known.dataset.created_at or instant(0)
 
 
 def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:

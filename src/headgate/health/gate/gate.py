@@ -13,6 +13,7 @@ from headgate.health.gate.decisions import (
     ANSWER_SECONDS,
     DatasetFacts,
     DatasetRuling,
+    GatePolicy,
     GateQuestion,
     Reason,
     Ruling,
@@ -59,13 +60,20 @@ class Gatekeeper:
     """Answers gate requests with one store call each, and one more if there are open incidents."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, find: Callable[[str], Dataset | None], sealer: Sealer | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        find: Callable[[str], Dataset | None],
+        sealer: Sealer | None = None,
+        policy: GatePolicy | None = None,
     ) -> None:
-        """Take the store, and `find`, which returns a dataset from the registry."""
+        """Take the store, `find`, which returns a dataset from the registry, and the policy of the server."""
         self._store = store
         self._clock = clock
         self._find = find
         self._sealer = sealer if sealer is not None else Unsealed()
+        self._policy = policy if policy is not None else GatePolicy()
 
     def check(self, dataset_urns: Sequence[str], question: GateQuestion) -> GateAnswer:
         """Return whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
@@ -80,7 +88,7 @@ class Gatekeeper:
         incidents = self._incidents(named)
         now_ms = int(self._clock.seconds() * 1000)
         rulings = [
-            judge(_known(urn, dataset, pages[start : start + _QUERIES], incidents), question, now_ms)
+            judge(_known(urn, dataset, pages[start : start + _QUERIES], incidents), question, now_ms, self._policy)
             for urn, dataset, start in zip(kept, found, range(0, len(pages), _QUERIES), strict=True)
         ]
         decision = worst([each.ruling for each in rulings])

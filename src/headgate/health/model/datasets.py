@@ -51,12 +51,21 @@ class ContractBinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     field_constraints: dict[str, dict[str, Any]] = {}
 
 
+class OnSilence(enum.StrEnum):
+    """What it means that no report on a freshness SLO came in time. CRITICAL: a WARNING first, then CRITICAL."""
+
+    IGNORE = "ignore"
+    WARN = "warn"
+    CRITICAL = "critical"
+
+
 class FreshnessSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The maximum delay of data."""
+    """The maximum delay of data. `on_silence` is the server's setting unless it is given."""
 
     max_delay_seconds: Positive
     warning_delay_seconds: Positive | None = None
     evaluation_window: Text = "TUMBLING_5MIN"
+    on_silence: OnSilence | None = None
 
 
 class VolumeSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,9 +137,11 @@ class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
 class DatasetProfile(Struct, frozen=True):
     """The registry fields that a signal carries, so that a listing of signals needs no lookup of datasets.
 
-    `dataset_urn` is the registered URN, if it differs from the requested one.
+    `dataset_urn` is the registered URN, if it differs from the requested one. `freshness` is the SLO whose reports
+    are expected in time.
     """
 
     tier: Tier
     owner_team: str
     dataset_urn: str | None = None
+    freshness: FreshnessSlo | None = None

@@ -81,7 +81,8 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SignalUpdate(Struct, frozen=True, kw_only=True):
     """A new value of a signal. `expected_version` 0: the signal must not exist yet; -1: any version.
 
-    `is_counted`: the sender gave the metrics; otherwise they are zero by default.
+    `is_counted`: the sender gave the metrics; otherwise they are zero by default. `of_timer`: the freshness timer made
+    it, because no report came in time or the need for one ended.
     """
 
     dataset_urn: str
@@ -89,6 +90,7 @@ class SignalUpdate(Struct, frozen=True, kw_only=True):
     value: SignalValue
     expected_version: int = 0
     is_counted: bool = True
+    of_timer: bool = False
 
 
 class Signal(Struct, frozen=True, kw_only=True):

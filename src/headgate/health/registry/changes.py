@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from headgate.auth.audit_entry import AuditEntry, change_digest
 from headgate.durable.bus.events import Event
 from headgate.errors import ApprovalRequiredError, DatasetNotFoundError, InvalidPayloadError, VersionConflictError
-from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
+from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus, FreshnessSlo
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites
 from headgate.health.model.timestamps import instant
@@ -27,6 +27,7 @@ from headgate.health.registry.rows import (
 )
 from headgate.health.registry.versions import differences, names
 from headgate.health.retirement import retirement_put
+from headgate.health.signals.freshness_rows import freshness_put
 from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.model.conditions import Condition, absent, equals, version_is
 from headgate.store.model.requests import Put, Write
@@ -111,6 +112,9 @@ def plan(
     writes += [*moved, *feed, *event_writes(_event(dataset, changed, now), at.now_ms)]
     if flips(before, wanted.status):
         writes.append(retirement_put(held.urn, at.now_ms))
+    if _freshness(before) != _freshness(dataset):
+        # The timer reads the SLO when it is due, and ends by itself without one.
+        writes.append(freshness_put(held.urn, at.now_ms, at.now_ms))
     entry = AuditEntry(
         actor=by.actor,
         action=by.action,
@@ -123,6 +127,12 @@ def plan(
         digest=change_digest(old, new),
     )
     return ChangePlan(dataset, versions, writes, entry)
+
+
+def _freshness(dataset: Dataset | None) -> FreshnessSlo | None:
+    if dataset is None or dataset.slos is None or dataset.status is DatasetStatus.DELETED:
+        return None
+    return dataset.slos.freshness
 
 
 def flips(before: Dataset | None, status: DatasetStatus) -> bool:

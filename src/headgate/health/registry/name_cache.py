@@ -156,4 +156,5 @@ def _profile(requested: str, dataset: Dataset | None) -> DatasetProfile | None:
     if dataset is None:
         return None
     name = dataset.dataset_urn
-    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == requested else name)
+    freshness = None if dataset.slos is None else dataset.slos.freshness
+    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == requested else name, freshness)

@@ -7,7 +7,7 @@ with and without `:vN` find each other: a dataset that is not registered under o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -298,6 +298,12 @@ class Registry:
     def held(self, urn: str) -> Dataset | None:
         """Return the dataset stored under exactly this URN, deleted or not."""
         return self._finder.held(urn).dataset
+
+    def stored(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        """Return the datasets stored under exactly these URNs, deleted or not, in one call to the store."""
+        keys = [latest_key(urn) for urn in urns]
+        rows = self._store.get_many(DATASET_REGISTRY, keys, consistent=True) if keys else []
+        return {urn: dataset_of(row) for urn, row in zip(urns, rows, strict=True) if row is not None}
 
     def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss = FallbackOnMiss.WARN) -> Lookup:
         """Return a dataset or its replacement: see `degraded_lookup`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate.health.model import freshness
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import OWN_TYPE_PREFIX, VOLUME, SignalState, intended_type
 from headgate.health.model.incidents import IncidentReport
@@ -41,12 +42,18 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
         return _applied(None, update, profile, now_ms)
     if value.window_end == current.value.window_end and value.digest == current.digest:
         return SignalDecision(UpdateVerdict.DUPLICATE, current)
-    if value.window_end < current.value.window_end:
+    if value.window_end < current.value.window_end or _is_known_report(current, update):
         signal = _signal(current, update, value, profile, now_ms)
         return SignalDecision(UpdateVerdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
     if expected not in (ANY_VERSION, current.version):
         return SignalDecision(UpdateVerdict.VERSION_CONFLICT, current)
     return _applied(current, update, profile, now_ms)
+
+
+def _is_known_report(current: Signal, update: SignalUpdate) -> bool:
+    """Whether an update repeats the last report before a finding of the freshness timer: it says nothing new."""
+    value = current.value
+    return not update.of_timer and value.window_end == update.value.window_end and freshness.is_overdue_finding(value)
 
 
 def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
@@ -56,6 +63,8 @@ def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdi
         at = "the signal does not exist" if current is None else f"it is at version {current.version}"
         return f"{named}: you expected version {update.expected_version}, and {at}"
     if verdict is UpdateVerdict.STALE_WINDOW and current is not None:
+        if update.value.window_end == current.value.window_end:
+            return f"{named}: the window that ended at {update.value.window_end} was reported; send a later one"
         ends = f"{update.value.window_end}, before the current one at {current.value.window_end}"
         return f"{named}: the window ended at {ends}; it is recorded as late"
     if verdict is UpdateVerdict.INVALID:

@@ -25,11 +25,13 @@ from headgate.health.incidents.decisions import QUIET_MS, dedup_key_for
 from headgate.health.incidents.rows import TimerKind, due_put
 from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.writes import IncidentDrafts, IncidentPlan
-from headgate.health.model.datasets import DatasetProfile
+from headgate.health.model import freshness
+from headgate.health.model.datasets import DatasetProfile, OnSilence
 from headgate.health.model.enums import SignalState
 from headgate.health.model.events import EventWrites, no_event_writes, signal_changed
 from headgate.health.model.incidents import Incident, Link
 from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict, checked, signal_key
+from headgate.health.model.timestamps import milliseconds
 from headgate.health.observer import HealthObserver, NullObserver
 from headgate.health.signals.decisions import (
     SignalDecision,
@@ -39,6 +41,7 @@ from headgate.health.signals.decisions import (
     report_of,
     with_incident,
 )
+from headgate.health.signals.freshness_rows import freshness_put
 from headgate.health.signals.reads import SignalLookups
 from headgate.health.signals.rows import HISTORY_SECONDS, QUIET_DAYS, history_row, late_row, signal_of, signal_row
 from headgate.health.signals.volumes import hour_put, late_put
@@ -99,6 +102,7 @@ class Signals(SignalLookups):
         observer: HealthObserver | None = None,
         history_seconds: int = HISTORY_SECONDS,
         quiet_days: int = QUIET_DAYS,
+        on_silence: OnSilence = OnSilence.CRITICAL,
     ) -> None:
         """Take the store and its neighbours.
 
@@ -114,6 +118,7 @@ class Signals(SignalLookups):
         self._observer = observer if observer is not None else NullObserver()
         self._history_seconds = history_seconds
         self._quiet_days = quiet_days
+        self._on_silence = on_silence
 
     def checked(self, update: SignalUpdate) -> SignalUpdate:
         """Return an update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
@@ -304,10 +309,29 @@ class Signals(SignalLookups):
         is_change = decision.is_transition or bool(incident_writes)
         put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000, self._quiet_days), condition, quiet=not is_change)
         puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
+        if each.profile.freshness is not None and signal.signal_type in freshness.REPORT_TYPES:
+            puts += self._timer_writes(each, signal, now_ms, is_transition=decision.is_transition)
         if not decision.is_transition:
             return [*puts, *incident_writes]
         history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000, self._history_seconds))
         return [*puts, history, *self._event_writes(signal_changed(signal, self._ids), now_ms), *incident_writes]
+
+    def _timer_writes(self, each: _Pending, signal: Signal, now_ms: int, *, is_transition: bool) -> list[Put]:
+        """Return the write of the freshness timer, if this report can change when it is due.
+
+        A refresh does not: the timer reads the newest report when it is due. It may have ended with a finding, which
+        a FRESHNESS report ends by a transition; a run is a report that the timer itself has to read.
+        """
+        promise = freshness.promise_of(each.profile.freshness, self._on_silence)
+        if promise is None or each.update.of_timer:
+            return []
+        if signal.signal_type == freshness.PIPELINE_RUN:
+            is_report = signal.state is SignalState.OK
+            return [freshness_put(signal.dataset_urn, now_ms, _expected_ms(signal))] if is_report else []
+        if not is_transition:
+            return []
+        expected_ms = _expected_ms(signal)
+        return [freshness_put(signal.dataset_urn, expected_ms + promise.warning_ms + 1, expected_ms)]
 
     def _incident_writes(
         self, each: _Pending, signal: Signal, now_ms: int, incidents: Mapping[str, Incident], drafts: IncidentDrafts
@@ -389,3 +413,8 @@ class Signals(SignalLookups):
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _expected_ms(signal: Signal) -> int:
+    """Return when the report after this one is expected, without delay."""
+    return milliseconds(signal.value.window_end) + freshness.interval_ms(signal.value)

@@ -11,7 +11,7 @@ from strawberry import UNSET
 
 from headgate.auth.roles import Permission
 from headgate.errors import InvalidPayloadError, NotFoundError, QueryLimitError
-from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnknown, Verb
+from headgate.health.gate.decisions import GateQuestion, OnUnknown, Verb
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.lineage.service import Entries
 from headgate.health.model import enums, urns
@@ -225,10 +225,10 @@ class Query:
         dataset_urns: list[str],
         verb: Verb = Verb.READ,
         on_unknown: OnUnknown = OnUnknown.WARN,
-        max_age_seconds: float = AGE_SECONDS_MAX,
+        max_age_seconds: float | None = None,
     ) -> GateAnswerType:
         _count(dataset_urns, "datasetUrns")
-        if not max_age_seconds > 0:
+        if max_age_seconds is not None and not max_age_seconds > 0:
             raise InvalidPayloadError(f"maxAgeSeconds is {max_age_seconds}: must be above 0")
         context = _checked_context(info)
         question = GateQuestion(

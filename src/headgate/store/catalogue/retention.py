@@ -179,6 +179,8 @@ _CONTROL: Final = {
     "pins of an incident": _CONSUMED,
     "open incident of a dataset": Ending("deleted when the incident is resolved"),
     "dataset deleted or restored": _CONSUMED,
+    "freshness timer": Ending("deleted when its finding is CRITICAL, or with the SLO; set again by the next report"),
+    "freshness backfill": _ONE_EACH,
     "flag": _CONFIGURATION,
     "gate override": Ending("expires when it ends"),
     "alert group": Ending("expires an hour after it closes"),

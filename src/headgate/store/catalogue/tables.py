@@ -345,6 +345,8 @@ CONTROL: Final = Table(
         Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
         Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
         Entity("dataset deleted or restored", "RETIREMENT#{dataset_urn}", "STATE", {"due_pk": "RETIREMENT"}),
+        Entity("freshness timer", "FRESHNESS#{dataset_urn}", "STATE", {"due_pk": "FRESHNESS#{shard}"}),
+        Entity("freshness backfill", "FRESHNESS-BACKFILL", "STATE"),
         Entity("flag", "FLAGS", "{name}"),
         Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
         Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),

@@ -14,6 +14,7 @@ from headgate.health.gate.decisions import (
     Code,
     DatasetFacts,
     DatasetRuling,
+    GatePolicy,
     GateQuestion,
     OnUnknown,
     Override,
@@ -23,7 +24,7 @@ from headgate.health.gate.decisions import (
     worst,
 )
 from headgate.health.incidents import decisions as incident_decisions
-from headgate.health.model.datasets import Dataset, DatasetProfile, DatasetStatus
+from headgate.health.model.datasets import Dataset, DatasetProfile, DatasetStatus, FreshnessSlo, OnSilence, Slos
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
@@ -207,3 +208,113 @@ def test_worst__of_all_orders__is_the_worst() -> None:
     assert worst([]) is Ruling.ALLOW
     assert worst([Ruling.WARN, Ruling.BLOCK, Ruling.UNKNOWN]) is Ruling.BLOCK
     assert worst([Ruling.ALLOW, Ruling.UNKNOWN, Ruling.WARN]) is Ruling.UNKNOWN
+
+
+# The age of facts.
+
+
+def promised(delay_seconds: float, **more: Any) -> Dataset:
+    return replace(DATASET, slos=Slos(freshness=FreshnessSlo(max_delay_seconds=delay_seconds, **more)))
+
+
+def reported(state: SignalState, *, ended_ms: int, kind: str = "FRESHNESS", **more: Any) -> Signal:
+    """A signal that was written just now, of a window that ended long ago, or not."""
+    said = replace(value(state, ended_ms), **more)
+    update = SignalUpdate(dataset_urn=ORDERS, signal_type=kind, value=said, expected_version=ANY_VERSION)
+    decided = decide(None, update, STANDING, NOW_MS).signal
+    assert decided is not None
+    return decided
+
+
+def test_judge__written_now_of_a_window_long_ago__is_as_old_as_its_window() -> None:
+    old = reported(OK, ended_ms=NOW_MS - 60 * 24 * HOUR_MS, kind="VOLUME")
+    (reason,) = ruled(old).reasons
+    assert (reason.code, reason.ruling) == (Code.SIGNAL_OUTDATED, Ruling.WARN)
+    assert instant(NOW_MS - 60 * 24 * HOUR_MS) in reason.message
+    strict = GateQuestion(principal="svc", age_seconds_max=3600)
+    assert ruled(old, question=strict).ruling is Ruling.WARN
+    assert ruled(reported(OK, ended_ms=NOW_MS - HOUR_MS), question=strict).ruling is Ruling.ALLOW
+    assert ruled(reported(OK, ended_ms=NOW_MS - HOUR_MS - 1), question=strict).ruling is Ruling.WARN
+
+
+@pytest.mark.parametrize(("late_ms", "ruling"), [
+    (0, Ruling.ALLOW),
+    (HOUR_MS, Ruling.ALLOW),
+    (HOUR_MS + 1, Ruling.WARN),
+    (2 * HOUR_MS, Ruling.WARN),
+    (2 * HOUR_MS + 1, Ruling.BLOCK),
+    (60 * 24 * HOUR_MS, Ruling.BLOCK),
+])  # fmt: skip
+def test_judge__freshness_slo_without_a_report_in_time__warns_then_blocks(late_ms: int, ruling: Ruling) -> None:
+    signal = reported(OK, ended_ms=NOW_MS - late_ms, window_type="")
+    found = ruled(signal, dataset=promised(3600))
+    assert found.ruling is ruling
+    assert all(each.code is Code.FRESHNESS_OVERDUE for each in found.reasons)
+    published = ruled(signal, dataset=promised(3600), question=GateQuestion(principal="svc", verb=Verb.PUBLISH))
+    assert published.ruling is (Ruling.ALLOW if ruling is Ruling.ALLOW else Ruling.WARN), "new data is the remedy"
+
+
+def test_judge__facts_older_than_promised__are_not_known_to_a_caller_that_asks() -> None:
+    signal = reported(OK, ended_ms=NOW_MS - HOUR_MS - 1, window_type="")
+    for on_unknown, ruling in ((OnUnknown.ASK, Ruling.UNKNOWN), (OnUnknown.BLOCK, Ruling.BLOCK)):
+        question = GateQuestion(principal="svc", on_unknown=on_unknown)
+        assert ruled(signal, dataset=promised(3600), question=question).ruling is ruling
+    lenient = GateQuestion(principal="svc", on_unknown=OnUnknown.ALLOW)
+    assert ruled(signal, dataset=promised(3600), question=lenient).ruling is Ruling.WARN, "the SLO is broken"
+
+
+def test_judge__slo_with_a_warning_of_its_own__warns_before_it_is_broken_and_blocks_after() -> None:
+    slo = promised(3600, warning_delay_seconds=600)
+    for minutes, ruling in ((10, Ruling.ALLOW), (11, Ruling.WARN), (60, Ruling.WARN), (61, Ruling.BLOCK)):
+        signal = reported(OK, ended_ms=NOW_MS - minutes * 60_000, window_type="")
+        assert ruled(signal, dataset=slo).ruling is ruling, minutes
+
+
+@pytest.mark.parametrize(("policy", "ruling"), [
+    (OnSilence.IGNORE, Ruling.ALLOW), (OnSilence.WARN, Ruling.WARN), (OnSilence.CRITICAL, Ruling.BLOCK),
+])  # fmt: skip
+def test_judge__policy_of_the_dataset__decides_on_silence(policy: OnSilence, ruling: Ruling) -> None:
+    signal = reported(OK, ended_ms=NOW_MS - 5 * HOUR_MS, window_type="")
+    assert ruled(signal, dataset=promised(3600, on_silence=policy)).ruling is ruling
+    known = DatasetFacts(dataset_urn=ORDERS, dataset=promised(3600), signals=[signal])
+    of_server = judge(known, GateQuestion(principal="svc"), NOW_MS, GatePolicy(on_silence=policy))
+    assert of_server.ruling is ruling
+
+
+def test_judge__slo_longer_than_a_day__decides_instead_of_the_default_age() -> None:
+    week = promised(7 * 86_400)
+    signals = [reported(OK, ended_ms=NOW_MS - 6 * 24 * HOUR_MS, kind=kind) for kind in ("FRESHNESS", "VOLUME")]
+    assert ruled(*signals, dataset=week).ruling is Ruling.ALLOW
+    assert ruled(*signals).ruling is Ruling.WARN
+    strict = GateQuestion(principal="svc", age_seconds_max=86_400)
+    assert ruled(*signals, dataset=week, question=strict).ruling is Ruling.WARN, "the caller's age decides too"
+
+
+def test_judge__tumbling_window__has_its_length_until_the_next_one() -> None:
+    slo = promised(60)
+    five = reported(OK, ended_ms=NOW_MS - 6 * 60_000)
+    assert five.value.window_type == "TUMBLING_5MIN"
+    assert ruled(five, dataset=slo).ruling is Ruling.ALLOW
+    assert ruled(reported(OK, ended_ms=NOW_MS - 6 * 60_000 - 1), dataset=slo).ruling is Ruling.WARN
+
+
+def test_judge__run_that_wrote_the_dataset__is_a_report_on_its_freshness() -> None:
+    run = reported(OK, ended_ms=NOW_MS - 60_000, kind="PIPELINE_RUN", window_type="")
+    assert ruled(run, dataset=promised(3600)).ruling is Ruling.ALLOW
+    old = reported(OK, ended_ms=NOW_MS - 5 * HOUR_MS, kind="PIPELINE_RUN", window_type="")
+    assert ruled(old, dataset=promised(3600)).ruling is Ruling.BLOCK
+
+
+def test_judge__slo_and_never_a_report__is_overdue_from_the_registration_on() -> None:
+    volume = reported(OK, ended_ms=NOW_MS, kind="VOLUME")
+    young = replace(promised(3600), updated_at=instant(NOW_MS - HOUR_MS))
+    assert ruled(volume, dataset=young).ruling is Ruling.ALLOW
+    old = replace(promised(3600), updated_at=instant(NOW_MS - 3 * HOUR_MS))
+    (reason,) = ruled(volume, dataset=old).reasons
+    assert (reason.code, reason.ruling) == (Code.FRESHNESS_OVERDUE, Ruling.BLOCK)
+    assert "no report since" in reason.message
+
+
+def test_judge__engine_says_critical__is_one_reason_however_late_it_is() -> None:
+    signal = reported(CRITICAL, ended_ms=NOW_MS - 5 * HOUR_MS, window_type="")
+    assert [each.code for each in ruled(signal, dataset=promised(3600)).reasons] == [Code.SIGNAL_CRITICAL]

@@ -11,7 +11,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnknown, Override, Verb
+from headgate.health.gate.decisions import GateQuestion, OnUnknown, Override, Verb
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -23,14 +23,17 @@ _OVERRIDES: Final = "/gate/overrides/{dataset_urn}"
 
 
 class GateBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Datasets and intended use. `principal` is the consumer; by default the caller."""
+    """Datasets and intended use. `principal` is the consumer; by default the caller.
+
+    `max_age` is counted from the end of a signal's window; by default a day, or the freshness SLO if that is longer.
+    """
 
     datasets: Annotated[list[DatasetUrn], Meta(max_length=DATASETS_MAX)] = []
     dataset: DatasetUrn | None = None
     verb: Verb = Verb.READ
     principal: Name | None = None
     on_unknown: OnUnknown = OnUnknown.WARN
-    max_age: Duration = AGE_SECONDS_MAX
+    max_age: Duration | None = None
 
 
 class OverrideBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -107,7 +110,7 @@ class _Gate:
             principal=body.principal or call.principal.name,
             verb=body.verb,
             on_unknown=body.on_unknown,
-            age_seconds_max=seconds(body.max_age, name="max_age"),
+            age_seconds_max=None if body.max_age is None else seconds(body.max_age, name="max_age"),
         )
         asked = [*body.datasets, *([] if body.dataset is None else [body.dataset])]
         if not asked:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from headgate.auth.roles import Permission
 from headgate.auth.rules import found
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, GateQuestion, OnUnknown, Verb
+from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, GateQuestion, OnUnknown, Verb
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
@@ -37,9 +37,11 @@ class GateMethods:
         if not 1 <= len(request.dataset_urn) <= DATASETS_MAX:
             raise InvalidPayloadError(f"dataset_urn: {len(request.dataset_urn)} given; send 1 to {DATASETS_MAX}")
         self._datasets.require(request.dataset_urn, call.principal)
-        age = request.age_seconds_max or AGE_SECONDS_MAX
-        if not 0 < age <= AGE_SECONDS_LONGEST:
-            raise InvalidPayloadError(f"age_seconds_max {age}: must be 1 to {AGE_SECONDS_LONGEST}, or 0 for a day")
+        age = request.age_seconds_max or None
+        if age is not None and not 0 < age <= AGE_SECONDS_LONGEST:
+            raise InvalidPayloadError(
+                f"age_seconds_max {age}: must be 1 to {AGE_SECONDS_LONGEST}, or 0 for the default"
+            )
         question = GateQuestion(
             principal=request.principal or call.principal.name,
             verb=_parsed(request.verb, Verb.READ, "verb"),

@@ -814,14 +814,16 @@ class SloConfig(_message.Message):
     def __init__(self, freshness: _Optional[_Union[FreshnessSlo, _Mapping]] = ..., volume: _Optional[_Union[VolumeSlo, _Mapping]] = ..., contract_compliance: _Optional[_Union[ComplianceSlo, _Mapping]] = ...) -> None: ...
 
 class FreshnessSlo(_message.Message):
-    __slots__ = ("max_delay_seconds", "warning_delay_seconds", "evaluation_window")
+    __slots__ = ("max_delay_seconds", "warning_delay_seconds", "evaluation_window", "on_silence")
     MAX_DELAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WARNING_DELAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    ON_SILENCE_FIELD_NUMBER: _ClassVar[int]
     max_delay_seconds: float
     warning_delay_seconds: float
     evaluation_window: str
-    def __init__(self, max_delay_seconds: _Optional[float] = ..., warning_delay_seconds: _Optional[float] = ..., evaluation_window: _Optional[str] = ...) -> None: ...
+    on_silence: str
+    def __init__(self, max_delay_seconds: _Optional[float] = ..., warning_delay_seconds: _Optional[float] = ..., evaluation_window: _Optional[str] = ..., on_silence: _Optional[str] = ...) -> None: ...
 
 class VolumeSlo(_message.Message):
     __slots__ = ("min_events_per_window", "max_deviation_percent", "baseline_window_days")
