@@ -47,6 +47,8 @@ class Field(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     is_required: bool = False
     hint: str = ""
+    # Sent as a list: a text is split at commas and spaces.
+    is_list: bool = False
 
 
 # The reason of an action, which the audit log keeps.
@@ -54,7 +56,10 @@ REASON = Field(name="reason", label="Reason", kind=FieldKind.TEXT, is_required=T
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """One button. `path` is below the API's prefix; `cli` may hold `{name}` for a field, which the dialog fills in."""
+    """One button. `path` is below the API's prefix; `cli` may hold `{name}` for a field, which the dialog fills in.
+
+    An option of an empty field, `--name {name}`, is left out, unless the field is required; that of a list is repeated.
+    """
 
     label: str
     # What happens, in one sentence: the text of the dialog.
@@ -69,6 +74,9 @@ class Action(Struct, frozen=True, kw_only=True):
     if_match: str = ""
     # Shown when it is done.
     done: str = "Done."
+    # A field of the answer that the dialog shows once, with a copy button, such as the text of a new key. It is kept in
+    # the dialog only, until that is closed.
+    reveals: str = ""
     # Why the caller may not do this; the button is shown, but cannot be pressed.
     denied: str = ""
 
@@ -87,6 +95,7 @@ class Action(Struct, frozen=True, kw_only=True):
                 "tone": self.tone,
                 "ifMatch": self.if_match,
                 "done": self.done,
+                "reveals": self.reveals,
             }
         ).decode()
 

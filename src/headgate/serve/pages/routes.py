@@ -34,7 +34,7 @@ from headgate.serve.pages.fragment_cache import FragmentCache, Rendered
 from headgate.serve.pages.health import datasets, incidents, lineage
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
-from headgate.serve.pages.operations import alerts, audit, events
+from headgate.serve.pages.operations import alerts, audit, events, settings
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines import backfills, expectations, pipeline, run, runs
 from headgate.serve.pages.search import Hits, search
@@ -66,6 +66,7 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *alerts.PAGES,
     *workers.PAGES,
     *audit.PAGES,
+    *settings.PAGES,
 )
 # Sent by the page script to request only the page content.
 FRAGMENT: Final = "headgate-fragment"

@@ -42,8 +42,9 @@ export function openAction(action) {
     problem.hidden = true;
     send.disabled = true;
     try {
-      await call(action, bodyOf(action, inputs));
-      dialog.close();
+      const answer = await call(action, bodyOf(action, inputs));
+      if (action.reveals) reveal(action, answer[action.reveals]);
+      else dialog.close();
       toast(action.done);
       refresh();
     } catch (error) {
@@ -57,6 +58,41 @@ export function openAction(action) {
   dialog.replaceChildren(form);
   dialog.showModal();
   (form.querySelector("input:not([type=checkbox]), textarea, select") ?? send).focus();
+}
+
+/** Show a secret of the answer once. It is nowhere but in the dialog, and is removed when that is closed. */
+function reveal(action, secret) {
+  const text = el("code", { class: "secret", id: "revealed", tabindex: "0" }, secret);
+  const copied = el("span", { class: "dim", role: "status" });
+  const copy = el("button", { type: "button", class: "button primary" }, "Copy");
+  copy.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(secret);
+      copied.textContent = "Copied.";
+    } catch {
+      // Browsers refuse the clipboard on plain HTTP: select the text instead.
+      getSelection().selectAllChildren(text);
+      copied.textContent = "Selected: press Ctrl C.";
+    }
+  });
+  // Escape would lose it by accident.
+  const stay = (event) => event.preventDefault();
+  dialog.addEventListener("cancel", stay);
+  dialog.addEventListener(
+    "close",
+    () => {
+      dialog.removeEventListener("cancel", stay);
+      dialog.replaceChildren();
+    },
+    { once: true },
+  );
+  dialog.replaceChildren(
+    el("h2", { id: "dialog-title" }, action.done),
+    el("p", {}, "It is shown here once and stored nowhere. Copy it now."),
+    el("p", { class: "reveal" }, text),
+    el("p", { class: "buttons" }, copied, copy, el("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Close")),
+  );
+  copy.focus();
 }
 
 function input(field) {
@@ -78,7 +114,8 @@ function input(field) {
 
 function valueOf({ field, control }) {
   if (field.kind === "checkbox") return control.checked;
-  if (control.value === "") return undefined;
+  if (control.value.trim() === "") return undefined;
+  if (field.is_list) return parts(control.value);
   if (field.kind === "number") return Number(control.value);
   if (field.kind === "json") {
     try {
@@ -104,10 +141,18 @@ function bodyOf(action, inputs) {
 }
 
 function commandOf(action, inputs) {
-  return action.cli.replace(/\{([a-z_.]+)\}/g, (whole, name) => {
+  return action.cli.replace(/( --[a-z-]+ )?\{([a-z_.]+)\}/g, (whole, option, name) => {
     const found = inputs.find((each) => each.field.name === name);
-    return found ? quoted(found.control.value || found.field.label.toUpperCase()) : whole;
+    if (!found) return whole;
+    const { field, control } = found;
+    if (option && !control.value.trim() && !field.is_required) return "";
+    const values = field.is_list ? parts(control.value) : [control.value].filter(Boolean);
+    return (values.length ? values : [field.label.toUpperCase()]).map((each) => (option ?? "") + quoted(each)).join("");
   });
+}
+
+function parts(text) {
+  return text.split(/[\s,]+/).filter(Boolean);
 }
 
 function quoted(text) {
