@@ -9,6 +9,7 @@ from bench import (
     commands,
     concurrent,
     durable,
+    expected_bands,
     fanout,
     health,
     health_load,
@@ -37,6 +38,7 @@ GROUPS = {
     "pipelines": pipelines.run,
     "commands": commands.run,
     "probes": probes.run,
+    "expected_bands": expected_bands.run,
 }
 
 

@@ -17,8 +17,10 @@ from headgate.health.model.timestamps import instant, milliseconds
 HOUR_MS: Final = 3_600_000
 DAY_HOURS: Final = 24
 DAYS: Final = 7
-# Two baseline windows of a week, so that one can be compared with the other.
+# Two weeks, so that one can be compared with the other.
 DAYS_MAX: Final = 14
+# Hours are kept longer: an expected band is fitted to the same hour of the last eight weeks and to the growth since.
+KEPT_DAYS: Final = 64
 # Windows of a minute are kept apart; with shorter ones the earliest are folded into one.
 WINDOWS_MAX: Final = 60
 _COUNT_MAX: Final = 2**53 - 1
@@ -75,8 +77,8 @@ def counted(held: VolumeHour | None, window: VolumeHour) -> VolumeHour:
 
 
 def is_kept(hour: VolumeHour, now_ms: int) -> bool:
-    """Whether an hour is within the period that can be queried."""
-    return hour.start_ms > now_ms - DAYS_MAX * DAY_HOURS * HOUR_MS - HOUR_MS
+    """Whether an hour is within the period that is kept."""
+    return hour.start_ms > now_ms - KEPT_DAYS * DAY_HOURS * HOUR_MS - HOUR_MS
 
 
 def together(in_time: Iterable[VolumeHour], late: Iterable[VolumeHour]) -> dict[str, VolumeHour]:
@@ -100,6 +102,15 @@ def points(known: Mapping[str, VolumeHour], days: int, now_ms: int) -> list[Volu
     present_ms = now_ms // HOUR_MS * HOUR_MS
     starts = range(present_ms - (days * DAY_HOURS - 1) * HOUR_MS, present_ms + HOUR_MS, HOUR_MS)
     return [_point(known.get(instant(start)[:_HOUR_LENGTH]), start, is_over=start < present_ms) for start in starts]
+
+
+def hourly_counts(known: Mapping[str, VolumeHour]) -> dict[int, float]:
+    """Return the counts of measured hours by whole hours since the epoch."""
+    return {
+        each.start_ms // HOUR_MS: float(sum(count for _, count in each.counts))
+        for each in known.values()
+        if each.counts
+    }
 
 
 def hour_of(stored: Mapping[str, Any]) -> VolumeHour:

@@ -1,7 +1,7 @@
 """Volume history: event counts of a dataset by hour, stored with the VOLUME signal.
 
 The current hour is in the signal's own row. The first window of a later hour moves it to a row of its own, in the same
-transaction; a late window gets its own row with the history. Rows expire after the longest period that can be queried.
+transaction; a late window gets its own row with the history. Rows expire once no expected band is fitted to them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError
 from headgate.health.model.enums import VOLUME
+from headgate.health.model.timestamps import instant
 from headgate.health.model.urns import dataset_urn
 from headgate.health.model.volume_counts import (
     DAY_HOURS,
     DAYS,
     DAYS_MAX,
     HOUR_MS,
+    KEPT_DAYS,
     VolumeHour,
     VolumePoint,
     hour_of,
+    hourly_counts,
     points,
     stored_hour,
     together,
 )
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.model.requests import Put, Query
+from headgate.store.model.requests import Put, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, TrustedItem
 from headgate.store.port import Store
 
-_KEPT_MS: Final = (DAYS_MAX * DAY_HOURS + 2) * HOUR_MS
+_KEPT_MS: Final = (KEPT_DAYS * DAY_HOURS + 2) * HOUR_MS
 _PAGE: Final = 1000
+_HOUR_LENGTH: Final = len("2026-01-15T10")
 
 
 class VolumeHistory(Struct, frozen=True, kw_only=True):
@@ -58,20 +62,34 @@ class Volumes:
         if not 1 <= days <= DAYS_MAX:
             raise InvalidPayloadError(f"days {days}: give 1 to {DAYS_MAX}")
         urn, now_ms = dataset_urn(urn), int(self._clock.seconds() * 1000)
-        # The signal is read first: an hour that ends in between is then seen twice instead of never.
-        signal = self._store.get(SIGNAL_STATE, Key(urn, VOLUME), consistent=True)
-        rows = list(self._rows(urn))
-        in_time = [hour_of(row) for row in rows if "late" not in row]
-        if signal is not None and "volume_hour" in signal:
-            in_time.insert(0, hour_of(signal["volume_hour"]))
-        found = points(together(in_time, [hour_of(row) for row in rows if "late" in row]), days, now_ms)
+        found = points(self._known(urn, days, now_ms), days, now_ms)
         known = sum(each.event_count is not None for each in found)
         return VolumeHistory(dataset_urn=urn, days=days, known_count=known, points=found)
 
-    def _rows(self, urn: str) -> Iterator[Item]:
+    def hourly(self, urn: str) -> dict[int, float]:
+        """Return all counts that are kept, by whole hours since the epoch, with the current hour as far as it is."""
+        return hourly_counts(self._known(dataset_urn(urn), KEPT_DAYS, int(self._clock.seconds() * 1000)))
+
+    def _known(self, urn: str, days: int, now_ms: int) -> dict[str, VolumeHour]:
+        # The signal is read first: an hour that ends in between is then seen twice instead of never.
+        signal = self._store.get(SIGNAL_STATE, Key(urn, VOLUME), consistent=True)
+        rows = list(self._rows(urn, instant(now_ms - (days * DAY_HOURS + 1) * HOUR_MS)))
+        in_time = [hour_of(row) for row in rows if "late" not in row]
+        if signal is not None and "volume_hour" in signal:
+            in_time.insert(0, hour_of(signal["volume_hour"]))
+        return together(in_time, [hour_of(row) for row in rows if "late" in row])
+
+    def _rows(self, urn: str, since: str) -> Iterator[Item]:
         cursor: str | None = None
         while True:
-            query = Query(table=SIGNAL_HISTORY, partition=_partition(urn), limit=_PAGE, cursor=cursor, consistent=True)
+            query = Query(
+                table=SIGNAL_HISTORY,
+                partition=_partition(urn),
+                sort=Sort(Range.AT_LEAST, since[:_HOUR_LENGTH]),
+                limit=_PAGE,
+                cursor=cursor,
+                consistent=True,
+            )
             page = self._store.query(query)
             yield from page.items
             cursor = page.cursor

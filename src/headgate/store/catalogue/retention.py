@@ -94,8 +94,8 @@ _HEALTH: Final = {
         "expires after the last update, while it is OK; otherwise stays", "retention.signals_days"
     ),
     "signal transition": _setting("expires", "retention.signal_history_days"),
-    "volume of an hour": Ending("expires with the longest baseline"),
-    "volume of a late window": Ending("expires with the longest baseline"),
+    "volume of an hour": Ending("expires after 64 days, when no expected band is fitted to it"),
+    "volume of a late window": Ending("expires after 64 days, when no expected band is fitted to it"),
     "incident": _setting("expires some days after it was resolved; an open one stays", "retention.incidents_days"),
     "dataset (latest)": _CONFIGURATION,
     "dataset (archived version)": _VERSION,

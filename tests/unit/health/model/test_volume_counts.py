@@ -16,6 +16,7 @@ from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUp
 from headgate.health.model.volume_counts import (
     DAYS_MAX,
     HOUR_MS,
+    KEPT_DAYS,
     WINDOWS_MAX,
     VolumeHour,
     VolumePoint,
@@ -128,8 +129,8 @@ def test_other_signals__of_any_count__keep_no_volume() -> None:
     assert (kept.signal.volume, kept.hours, kept.late) == (None, {}, {})
 
 
-@pytest.mark.parametrize("days", [DAYS_MAX + 1, 40])
-def test_hours__older_than_can_be_asked_for__are_dropped(days: int) -> None:
+@pytest.mark.parametrize("days", [KEPT_DAYS + 1, 90])
+def test_hours__older_than_are_kept__are_dropped(days: int) -> None:
     kept = Kept(now_ms=TEN_MS + days * 24 * HOUR_MS + HOUR_MS)
     kept.take(update(5, 1), update(65, 2), update(10, 3))
 
