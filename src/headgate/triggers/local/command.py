@@ -352,8 +352,15 @@ def _judged(job: Job[CommandConfig], ended: Ended, output: str) -> PollResult:
             how = f"killed by {_signal_name(-code)}" if code is not None and code < 0 else f"exit code {code}"
             is_permanent = code in config.permanent_exits
             reason, category = f"{what}: {how}", FailureCategory.PERMANENT if is_permanent else category
-    detail = shown(output)
+    detail = shown(_message(output))
     return failed(category, f"{reason}: {detail}" if detail else reason, ended_at_ms=ended.ended_at_ms)
+
+
+def _message(output: str) -> str:
+    """Return the end of an output, or of a traceback only the error, which is its last line."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    is_traceback = len(lines) > 1 and lines[-2].startswith(" ") and not lines[-1].startswith(" ")
+    return lines[-1] if is_traceback else output
 
 
 def _flat_poll(record: CommandRecord) -> PollResult:

@@ -44,6 +44,7 @@ from headgate.serve.pages.labels import sla_text
 from headgate.serve.pages.pipelines.period_grid import HEIGHT, Mark, PeriodStrip, cells
 from headgate.serve.pages.pipelines.run import WIDTH, phases
 from headgate.serve.pages.pipelines.summary import definition_facts
+from headgate.settings import Settings
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import ORDERS, done
 from tests.integration.serve.pages.test_routes import (
@@ -72,8 +73,8 @@ DEFINITION: Final[dict[str, Any]] = {
 class PipelineSite(Site):
     """The application with its pages, and pipelines in every state that there is."""
 
-    def __init__(self, home: Path, *, is_required: bool = False) -> None:
-        super().__init__(home, is_required=is_required, has_pipelines=True)
+    def __init__(self, home: Path, *, is_required: bool = False, settings: Settings | None = None) -> None:
+        super().__init__(home, is_required=is_required, has_pipelines=True, settings=settings)
         self.stores = self.pipelines.service.stores
         self.reader = self.pipelines.service.reader
         self.known = self.pipelines.service.known

@@ -25,6 +25,7 @@ from headgate.serve.pages.health.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.rest.health.models import SignalUpdateIn
 from headgate.serve.runtime.watch_hub import WatchHub
+from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
 from tests.integration.serve.graphql_board import Stream
 from tests.integration.serve.health_rig import ORDERS, PAYMENTS, SIGNATURE, HealthApi, done, evidence_id, of
@@ -40,8 +41,10 @@ BROWSER: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.
 class Site(HealthApi):
     """The application with its pages."""
 
-    def __init__(self, home: Path, *, is_required: bool = False, has_pipelines: bool = False) -> None:
-        super().__init__(home, is_required=is_required, is_whole=has_pipelines)
+    def __init__(
+        self, home: Path, *, is_required: bool = False, has_pipelines: bool = False, settings: Settings | None = None
+    ) -> None:
+        super().__init__(home, is_required=is_required, is_whole=has_pipelines, settings=settings)
         self.is_stopping = False
         self.incidents: dict[str, str] = {}
         api = self.app

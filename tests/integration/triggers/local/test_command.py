@@ -148,6 +148,7 @@ def test_environment__of_a_command__holds_what_is_allowed_and_nothing_else(tmp_p
         (python("raise SystemExit(65)"), FailureCategory.PERMANENT, "exit code 65"),
         (python("import os; os.kill(os.getpid(), 9)"), FailureCategory.TRANSIENT, "killed by SIGKILL"),
         (python("print('what went wrong'); raise SystemExit(3)"), FailureCategory.TRANSIENT, "what went wrong"),
+        (python("def f():\n  {}['amount']\nf()"), FailureCategory.TRANSIENT, "exit code 1: KeyError: 'amount'"),
     ],
 )
 def test_start__command_that_fails__has_a_category(

@@ -22,7 +22,7 @@ class Gantt extends Drawing {
     const x = (at) => left + ((at - from) / (to - from)) * (width - left - 8);
     const clamp = (at) => Math.min(Math.max(x(at), left), width - 8);
     const height = HEAD + data.rows.length * ROW + 4;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Timeline of ${data.rows.length} rows` });
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `Timeline of ${data.rows.length} rows` });
     for (const [at, anchor] of [[from, "start"], [(from + to) / 2, "middle"], [to, "end"]]) {
       root.append(svg("text", { x: x(at), y: 14, "text-anchor": anchor, class: "axis" }, stamp(at).slice(to - from > 86400000 ? 5 : 11)));
     }

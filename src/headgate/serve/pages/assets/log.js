@@ -55,7 +55,7 @@ class Log extends HTMLElement {
   append(text) {
     const parts = (this.rest + text).split("\n");
     this.rest = parts.pop();
-    for (const part of parts) this.lines.append(el("span", { class: "line" }, ...coloured(part), "\n"));
+    for (const part of parts) this.lines.append(el("span", { class: "log-line" }, ...coloured(part), "\n"));
     while (this.lines.childElementCount > LINES_MAX) this.lines.firstElementChild.remove();
     if (parts.length && this.follow.getAttribute("aria-pressed") === "true") this.lines.scrollTop = this.lines.scrollHeight;
     if (this.wanted) this.find(this.wanted);

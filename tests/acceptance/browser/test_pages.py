@@ -1,0 +1,43 @@
+"""Every page in Chromium: it opens without an error, is accessible in light and dark, and fits a phone.
+
+`pages.py` says how to add a page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.serve.pages import routes
+from tests.acceptance.browser.pages import PAGES, STATES, file_name
+from tests.acceptance.browser.person import PHONE_WIDTH, Person
+from tests.acceptance.browser.world import World
+
+
+def test_pages__every_route__is_looked_at() -> None:
+    assert sorted(PAGES) == sorted(each.path for each in routes.PAGES)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *STATES])
+def test_page__in_a_browser__is_free_of_errors_accessible_and_fits_a_phone(
+    world: World, person: Person, screenshots: Path, path: str
+) -> None:
+    name = file_name(path)
+    person.open("/ui" + (PAGES | STATES)[path](world))
+
+    try:
+        person.page.screenshot(path=screenshots / f"{name}.png", full_page=True)
+        barriers = person.barriers()
+        person.dark()
+        barriers += [f"dark: {each}" for each in person.barriers(only=("color-contrast",))]
+        person.page.screenshot(path=screenshots / f"{name}-dark.png")
+        person.dark(is_on=False)
+        person.resize(PHONE_WIDTH)
+        overflow = person.overflow()
+        person.page.screenshot(path=screenshots / f"{name}-phone.png")
+    finally:
+        person.dark(is_on=False)
+        person.resize()
+    found = [*barriers, *(f"wider than a phone: {each}" for each in overflow), *person.problems_of_page()]
+    assert not found, "\n".join(found)
