@@ -188,6 +188,7 @@ def test_diff__versions__shows_fields_and_defaults_to_the_last_change(silver: Si
     assert silver.said("diff", "silver") == "silver: version 1 to 2\n  ~ owner: data → web\n"
     assert silver.said("diff", "silver", "2", "1") == "silver: version 2 to 1\n  ~ owner: web → data\n"
     assert silver.said("diff", "silver", "2", "2").endswith("no differences\n")
+    assert silver.said("pipeline", "diff", "silver") == silver.said("diff", "silver")
     assert silver.json("diff", "silver", "1") == {
         "pipeline_id": "silver",
         "from": 1,

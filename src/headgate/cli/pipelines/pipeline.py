@@ -13,7 +13,7 @@ from headgate.cli.output import counted, show_facts, show_table
 from headgate.cli.pipelines.events import events
 from headgate.cli.pipelines.explain import evaluate, simulate
 from headgate.cli.pipelines.files import INVALID_EXIT_CODE, ArchetypeFolder, Paths
-from headgate.cli.pipelines.plan import plan_changes
+from headgate.cli.pipelines.plan import diff, plan_changes
 from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import future_time
@@ -27,6 +27,7 @@ app = command_group("Manage pipelines.")
 app.command("evaluate")(evaluate)
 app.command("simulate")(simulate)
 app.command("events")(events)
+app.command("diff")(diff)
 
 
 @server_command(app, "apply")
@@ -145,6 +146,12 @@ def show(
     typer.echo(msgspec.json.format(definition, indent=2).decode())
 
 
+def _place(version: dict[str, Any]) -> str:
+    """Return the file of a version with the digest of its text, or the API."""
+    digest = version["provenance"]["sha256"][:_DIGEST_CHARS]
+    return f"{version['source']}@{digest}" if digest else str(version["source"])
+
+
 def _source(found: dict[str, Any], since: str) -> str:
     """Return where a definition came from. A server of an earlier build states the source only."""
     provenance = found.get("provenance")
@@ -170,7 +177,7 @@ def _folder(copy: dict[str, Any] | None) -> str | None:
 
 @server_command(app, "versions")
 def versions(api: Api, pipeline: Pipeline, limit: Limit = 20) -> Answer:
-    """List the versions of a pipeline, newest first. Compare two with 'headgate diff'."""
+    """List the versions of a pipeline, newest first. Compare two with 'headgate pipeline diff'."""
     found = list(api.entries(at("pipelines", pipeline, "versions"), "pipelines", limit))
     yield found
     times = LocalTimes(api)
@@ -179,7 +186,7 @@ def versions(api: Api, pipeline: Pipeline, limit: Limit = 20) -> Answer:
             each["version"],
             times.text(pipeline, each["at"]),
             each["by"],
-            each["source"],
+            _place(each),
             "deleted" if each["deleted"] else "",
             each["reason"],
         )

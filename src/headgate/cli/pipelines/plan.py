@@ -23,7 +23,6 @@ from headgate.cli.session import Json, echo_json
 
 if TYPE_CHECKING:
     from headgate.pipelines.authoring.loader import LoadedPipeline
-    from headgate.pipelines.definition.model import Pipeline
 
 
 @calls_server
@@ -108,23 +107,7 @@ def diff(
     after: Annotated[int | None, typer.Argument(metavar="[TO]", min=1, help="Version. [default: newest]")] = None,
 ) -> Answer:
     """Show the changes between two versions of a pipeline: + added, - removed, ~ changed."""
-    from headgate.pipelines.definition.serialization import differences
-
-    newer = api.get(at("pipelines", pipeline), version=after)
-    older_version = before if before is not None else newer["version"] - 1
-    if older_version < 1:
-        lines = [f"+ pipeline {pipeline}"]
-    else:
-        older = api.get(at("pipelines", pipeline), version=older_version)
-        lines = differences(_definition(older), _definition(newer))
-    yield {"pipeline_id": pipeline, "from": older_version, "to": newer["version"], "changes": lines}
-    typer.echo(f"{pipeline}: version {older_version} to {newer['version']}")
-    show_lines(lines or ["no differences"])
-
-
-def _definition(view: dict[str, Any]) -> Pipeline:
-    import msgspec
-
-    from headgate.pipelines.definition.serialization import decode
-
-    return decode(msgspec.json.encode(view["definition"]))
+    found = api.get(at("pipelines", pipeline, "diff"), **{"from": before, "to": after})
+    yield found
+    typer.echo(f"{pipeline}: version {found['from']} to {found['to']}")
+    show_lines(found["changes"] or ["no differences"])

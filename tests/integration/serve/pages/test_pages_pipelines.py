@@ -41,7 +41,7 @@ from headgate.pipelines.schedule.sla import SlaMoments
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.serve.pages.labels import sla_text
-from headgate.serve.pages.pipelines.period_grid import HEIGHT, Mark, PeriodStrip, cells
+from headgate.serve.pages.pipelines.period_grid import DURATION_HEIGHT, HEIGHT, Mark, PeriodStrip, cells
 from headgate.serve.pages.pipelines.run import WIDTH, phases
 from headgate.serve.pages.pipelines.summary import definition_facts
 from headgate.settings import Settings
@@ -503,6 +503,73 @@ def test_pipeline__each_action_on_a_period__does_what_it_says(site: PipelineSite
     assert press("Rerun", 202, "2026-01-14", note="fixed")["date"] == failed.date
     run = site.start("loads", "2026-01-09")
     assert press("Cancel", 202, "2026-01-09", reason="wrong input")["run_id"] == run.run_id
+
+
+def test_pipeline__changed_twice__has_its_history_with_what_each_version_changed(site: PipelineSite) -> None:
+    site.define("loads")
+    done(site.put("/pipelines/loads?reason=moved", {"id": "loads", **DEFINITION, "owner": HOSTILE[:20]}), 201)
+    done(site.put("/pipelines/loads", {"id": "loads", **DEFINITION, "tier": 1}), 201)
+    said = text_of(site.page("/ui/pipelines/loads"))
+
+    history = said[said.index("History of the definition") : said.index("Runs No run yet")]
+    assert [history.index(f"Version {number}") for number in (3, 2, 1)] == sorted(
+        history.index(f"Version {number}") for number in (3, 2, 1)
+    )
+    assert "+ tier: 1" in history
+    assert f"~ owner: data@example.com → {HOSTILE[:20]}" in history
+    assert ": moved 1 change" in history
+    assert "the first version" in history
+
+
+def test_pipeline__a_run_was_checked_often__has_one_line_of_its_checks(site: PipelineSite) -> None:
+    site.define("loads")
+    run = site.begin("loads")
+    for _ in range(118):
+        site.clock.advance(10)
+        detail = {"run_id": run.run_id, "status": "WAIT"}
+        site.store.transact(site.event_writer.writes(EventName.READINESS_CHECKED, run.slot, detail))
+    said = text_of(site.page("/ui/pipelines/loads"))
+
+    assert said.count("READINESS_CHECKED") == 1
+    assert "checked 118 times, first 19 min ago , last just now" in said
+    assert "PIPELINE_DEFINED" in said
+
+
+def test_pipeline__reruns_of_a_period__count_against_its_budget(site: PipelineSite) -> None:
+    site.pipelines.service.put_machine()
+    site.define("loads")
+    site.fail("loads")
+    before = text_of(site.page("/ui/pipelines/loads"))
+    slot = Slot("loads", "daily", TODAY)
+    log = site.stores.runs.log(slot)
+    assert log is not None
+    site.store.transact(
+        [run_log_put(msgspec.structs.replace(log, reruns={"manual": 1}, version=log.version + 1), replaces=log.version)]
+    )
+    after = text_of(site.page("/ui/pipelines/loads"))
+
+    assert "Reruns used 0 of 1 manual · 0 of 1 drift" in before
+    assert "Reruns used 1 of 1 manual (used up: the next needs force)" in after
+
+
+def test_pipeline__strip__has_a_linked_bar_a_period_as_high_as_its_job_took(site: PipelineSite) -> None:
+    site.define("loads")
+    quick = site.start("loads", YESTERDAY)
+    site.clock.advance(10)
+    site.end(quick, RunStatus.COMPLETED, event=JobEvent.SUCCESS)
+    site.fail("loads")
+    page = site.page(f"/ui/pipelines/loads?date={YESTERDAY}&schedule=daily")
+    tags = Document.read(page).tags
+    heights = {str(each["class"]): int(str(each["height"])) for tag, each in tags if tag == "rect"}
+    links = [each for tag, each in tags if tag == "a" and "the job took" in str(each.get("aria-label"))]
+
+    assert heights["failed"] == DURATION_HEIGHT - 16
+    assert heights["done"] < heights["failed"] / 2
+    assert [each["href"] for each in links] == [
+        f"/ui/pipelines/loads?date={YESTERDAY}&schedule=daily",
+        f"/ui/pipelines/loads?date={TODAY}&schedule=daily",
+    ]
+    assert [each.get("aria-current") for each in links] == ["true", None]
 
 
 def test_pipeline__with_datasets_and_runs__is_drawn_with_links_and_charts(site: PipelineSite) -> None:

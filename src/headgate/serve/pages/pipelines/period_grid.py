@@ -1,4 +1,4 @@
-"""Period grid: the latest periods of a pipeline as a strip and as a grid."""
+"""Period grid: the latest periods of a pipeline as a strip, in a list small and on its page with durations."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from headgate.health.model.timestamps import instant
 from headgate.pipelines.enums import JobEvent, RunStatus
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.pipelines.runs.rows import RunLog, Slot
-from headgate.serve.pages.labels import UTC, span, stamp
+from headgate.serve.pages.labels import UTC, duration_ms, span, stamp
 
 HEIGHT: Final = 24
 _STEP: Final = 12
+# Of the strip with durations.
+DURATION_HEIGHT: Final = 72
+_DURATION_STEP: Final = 18
+_HEAD: Final = 16
+_BAR_MIN: Final = 10
 _WIDTH: Final = 9
 
 
@@ -105,6 +110,53 @@ def period_strip(status: PipelineStatus, now_ms: int) -> PeriodStrip:
     """Return the strip of the latest periods of a pipeline."""
     drawn = cells(status.logs, status.missed, now_ms, status.pipeline.timezone)[-status.periods :]
     return PeriodStrip(tuple(drawn), status.periods)
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """A period of a strip with durations: its place, and the part of the height that its duration takes."""
+
+    cell: Cell
+    x: int
+    y: int
+    height: int
+
+
+class DurationStrip(Struct, frozen=True, kw_only=True):
+    """Bars in a row, latest period last; the longest job has the full height."""
+
+    bars: list[Bar]
+    width: int
+    text: str
+    longest: str
+    height: int = DURATION_HEIGHT
+    bar_width: int = _DURATION_STEP - 4
+    # Room above a bar for its sign.
+    head: int = _HEAD
+
+    @property
+    def step(self) -> int:
+        """Distance from one bar to the next."""
+        return _DURATION_STEP
+
+
+def duration_strip(status: PipelineStatus, lengths_ms: Mapping[str, int], now_ms: int) -> DurationStrip:
+    """Return the strip of the latest periods, with the durations of their jobs by run."""
+    strip = period_strip(status, now_ms)
+    longest_ms = max((lengths_ms.get(each.run_id, 0) for each in strip.cells), default=0)
+    room = DURATION_HEIGHT - _HEAD - _BAR_MIN
+    bars: list[Bar] = []
+    for index, cell in enumerate(strip.cells):
+        length_ms = lengths_ms.get(cell.run_id)
+        took = f", the job took {duration_ms(length_ms)}" if length_ms is not None else ""
+        height = _BAR_MIN + (room * length_ms // longest_ms if length_ms and longest_ms else 0)
+        named = structs.replace(cell, title=cell.title + took)
+        bars.append(Bar(cell=named, x=index * _DURATION_STEP + 2, y=DURATION_HEIGHT - height, height=height))
+    return DurationStrip(
+        bars=bars,
+        width=max(1, len(bars)) * _DURATION_STEP,
+        text=strip.text,
+        longest=duration_ms(longest_ms) if longest_ms else "",
+    )
 
 
 def cells(logs: Iterable[RunLog], missed: Sequence[Slot], now_ms: int, zone: str = UTC) -> list[Cell]:

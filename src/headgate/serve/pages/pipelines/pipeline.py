@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate import typed_decode
-from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.catalog.project import FolderReport
@@ -24,6 +22,8 @@ from headgate.pipelines.overview.status import (
     sla_margins,
 )
 from headgate.pipelines.rules.sensor_keys import sensor_keys
+from headgate.pipelines.runs.rerun_decisions import limit_of
+from headgate.pipelines.runs.rerun_rows import Budget
 from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
@@ -34,6 +34,9 @@ from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines.actions import pipeline_actions
+from headgate.serve.pages.pipelines.definition_history import History, definition_of, history_of
+from headgate.serve.pages.pipelines.event_lines import EVENTS_MAX, EventLine, event_lines
+from headgate.serve.pages.pipelines.period_grid import DurationStrip, duration_strip
 from headgate.serve.pages.pipelines.summary import Fact, definition_facts
 
 LISTED: Final = 50
@@ -84,6 +87,14 @@ class SeenSensor(Struct, frozen=True, kw_only=True):
     missing: str = ""
 
 
+class SpentBudget(Struct, frozen=True):
+    """The reruns of a period that were accepted, of those that its budget allows."""
+
+    budget: Budget
+    used: int
+    limit: int
+
+
 class PipelinePage(Struct, frozen=True, kw_only=True):
     """View of a pipeline, focused on one period."""
 
@@ -94,7 +105,11 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
     chosen: Slot
     is_chosen: bool
     sensors: list[SeenSensor]
-    events: Section
+    strip: DurationStrip
+    history: History
+    budgets: list[SpentBudget]
+    events: list[EventLine]
+    events_missing: str
     expectations: list[Any]
     upstream: list[str]
     downstream: list[str]
@@ -190,10 +205,6 @@ def _listed(
     return found, bad, token
 
 
-def _pipeline(shown: Mapping[str, Any]) -> Pipeline:
-    return typed_decode.convert(shown["definition"], Pipeline, dec_hook=from_json_type)
-
-
 def _fits(pipeline: Pipeline, filters: Mapping[str, str]) -> bool:
     text = "\n".join((pipeline.id, pipeline.owner, pipeline.description, *pipeline.labels.values())).lower()
     return filters["owner"] in ("", pipeline.owner) and filters["search"].lower() in text
@@ -203,7 +214,7 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
     """Return the page of a pipeline, for the chosen or most relevant period. Raises `NotFoundError`."""
     pipelines, path = served(api), {"id": pipeline_id}
     shown = api.call("GET /pipelines/{id}", path=path)
-    pipeline = _pipeline(shown)
+    pipeline = definition_of(shown)
     (row,) = PipelineStatusReader(pipelines, attention_list(pipelines)).statuses(
         [DefinedPipeline(pipeline, shown["at"])], periods=PERIODS
     )
@@ -213,6 +224,7 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
     upstream = sorted({each.upstream.pipeline for each in upstreams_of(pipeline)})
     downstream = sorted(pipelines.known.dependents(pipeline.id))
     known_datasets = registered(api, (*pipeline.reads, *pipeline.writes))
+    events = api.section("GET /pipelines/{id}/events", path=path, query={"limit": EVENTS_MAX})
     expected = api.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
     return PipelinePage(
         row=row,
@@ -224,7 +236,11 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         chosen=chosen,
         is_chosen=chosen != row.slot,
         sensors=_sensors(pipelines, pipeline, chosen.date),
-        events=api.section("GET /pipelines/{id}/events", path=path, query={"limit": SHOWN_MAX}),
+        strip=duration_strip(row, _lengths_ms(runs), api.now_ms),
+        history=history_of(api, pipeline.id),
+        budgets=spent_budgets(pipeline, log),
+        events=event_lines(events.items("events"))[:SHOWN_MAX],
+        events_missing=events.missing,
         expectations=[each for each in expected.items("expectations") if each["verdict"] == ExpectationVerdict.MISSED],
         upstream=upstream,
         downstream=downstream,
@@ -237,6 +253,19 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         log=log,
         commands=_commands(pipeline, chosen),
     )
+
+
+def spent_budgets(pipeline: Pipeline, log: RunLog | None) -> list[SpentBudget]:
+    """Return the budgets of reruns of a period; the policy of retries has its own limit."""
+    used = {} if log is None else log.reruns
+    return [
+        SpentBudget(each, used.get(each, 0), limit_of(each, pipeline.budgets)) for each in (Budget.MANUAL, Budget.DRIFT)
+    ]
+
+
+def _lengths_ms(runs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how long the jobs of runs took, by run."""
+    return {each["run_id"]: each["duration_ms"] for each in runs if each["duration_ms"] is not None}
 
 
 def _sensors(pipelines: PipelineService, pipeline: Pipeline, date: str) -> list[SeenSensor]:
@@ -337,6 +366,7 @@ def _commands(pipeline: Pipeline, slot: Slot) -> tuple[tuple[str, str], ...]:
     return (
         ("Why", command("why", name, "--date", slot.date, *schedule)),
         ("Its definition", command("pipeline", "show", name)),
+        ("Its last change", command("pipeline", "diff", name)),
         ("Its periods", command("run", "log", name)),
         ("Its sensors", command("sensor", "ls", name)),
         ("Evaluate the rules", command("pipeline", "evaluate", name, "--date", slot.date, *schedule)),

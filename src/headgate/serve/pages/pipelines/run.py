@@ -18,12 +18,12 @@ from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines.actions import run_actions
+from headgate.serve.pages.pipelines.event_lines import EVENTS_MAX, EventLine, event_lines
 from headgate.serve.pages.pipelines.pipeline import registered, schedule_option, served
 from headgate.serve.pages.pipelines.run_timeline import run_timeline
 from headgate.serve.pages.work.execution_timeline import Timeline
 
 SHOWN_MAX: Final = 50
-EVENTS_MAX: Final = 200
 WIDTH: Final = 1000
 _BAR_MIN: Final = 4.0
 # Events of a run may arrive shortly after its end.
@@ -58,7 +58,7 @@ class RunPage(Struct, frozen=True, kw_only=True):
     log: Section
     evaluation: Any
     jobs: list[Any]
-    events: list[Any]
+    events: list[EventLine]
     events_missing: str
     execution: str
     commands: tuple[tuple[str, str], ...]
@@ -103,7 +103,7 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
         log=log,
         evaluation=_evaluation(run, evaluations),
         jobs=[each for each in jobs.items("entries") if each["run_id"] == run["run_id"]],
-        events=own_events,
+        events=event_lines(own_events),
         events_missing=events.missing,
         execution=execution,
         commands=_commands(run, execution, trigger),

@@ -7,7 +7,16 @@ from typing import Final
 
 from msgspec import UNSET, Struct, json
 
-from headgate.pipelines.definition.model import Exclusions, Pipeline, Rule, Schedule, Sla, TriggerSpec, Upstream
+from headgate.pipelines.definition.model import (
+    Exclusions,
+    Pipeline,
+    RetryPolicy,
+    Rule,
+    Schedule,
+    Sla,
+    TriggerSpec,
+    Upstream,
+)
 from headgate.pipelines.enums import CatchUp, SensorPeriod, Severity
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.serve.pages.labels import span
@@ -52,7 +61,7 @@ def definition_facts(pipeline: Pipeline) -> list[Fact]:
             "Evaluation", [f"every {span(readiness.interval)}, for {span(readiness.window)}"] if rules or traits else []
         ),
         Fact("Trigger", [] if pipeline.trigger is None else [_trigger(pipeline.trigger)]),
-        Fact("Retries", [f"{pipeline.retry.attempts} attempts, first backoff {span(pipeline.retry.backoff)}"]),
+        Fact("Retries", [_retries(pipeline.retry)]),
         Fact("SLA", [] if pipeline.sla is None else list(_sla(pipeline.sla, pipeline.timezone))),
         Fact("Reads", list(pipeline.reads)),
         Fact("Writes", list(pipeline.writes)),
@@ -94,6 +103,11 @@ def _compared(rule: Rule) -> str:
     value = "" if rule.value is None else f" {_value(rule.value)}"
     of_any = ", of any period" if rule.period is SensorPeriod.ANY else ""
     return f"{subject} {rule.check}{value}{of_any}"
+
+
+def _retries(retry: RetryPolicy) -> str:
+    backoff = f"first backoff {span(retry.backoff)}"
+    return "1 attempt, no retry" if retry.attempts == 1 else f"{retry.attempts} attempts, {backoff}"
 
 
 def _schedule(schedule: Schedule, pipeline: Pipeline) -> str:

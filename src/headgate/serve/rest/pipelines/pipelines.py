@@ -94,6 +94,26 @@ class VersionQuery(Struct, forbid_unknown_fields=True):
     version: Annotated[int, Meta(ge=1, le=999_999)] | None = None
 
 
+_VERSIONS: Final = {"from_version": "from", "to_version": "to"}
+VersionNumber = Annotated[int, Meta(ge=1, le=999_999)]
+
+
+class DiffQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename=_VERSIONS):
+    """Two versions to compare; by default the current one with the one before it."""
+
+    from_version: VersionNumber | None = None
+    to_version: VersionNumber | None = None
+
+
+class DefinitionDiff(Struct, frozen=True, kw_only=True, rename=_VERSIONS):
+    """What changed between two versions: `+` added, `-` removed, `~` changed. `from` is 0 for the first version."""
+
+    pipeline_id: str
+    from_version: int
+    to_version: int
+    changes: list[str]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One problem or warning: location, fact, and what is allowed. Lines count from 1."""
 
@@ -295,6 +315,10 @@ class _Pipelines:
                 "GET", f"{one}/versions", "List versions, latest first", self.versions, {200: PipelinePage},
                 query=PageQuery, rule=READ,
             ),
+            Operation(
+                "GET", f"{one}/diff", "Compare two versions", self.diff, {200: DefinitionDiff},
+                query=DiffQuery, rule=READ,
+            ),
         ]  # fmt: skip
 
     def ls(self, call: Call[None, PageQuery]) -> Answer:
@@ -310,6 +334,13 @@ class _Pipelines:
         if not page.pipelines and call.query.cursor is None:
             self._definitions.get(call.path["id"])
         return Answer(PipelinePage([self._view(each) for each in page.pipelines], list(page.bad), page.cursor))
+
+    def diff(self, call: Call[None, DiffQuery]) -> Answer:
+        name, query = call.path["id"], call.query
+        newer = self._definitions.get(name, query.to_version)
+        before = newer.version - 1 if query.from_version is None else query.from_version
+        changes = self._definitions.diff(name, before, newer.version) if before else [f"+ pipeline {name}"]
+        return Answer(DefinitionDiff(pipeline_id=name, from_version=before, to_version=newer.version, changes=changes))
 
     def validate(self, call: Call[None, NoQuery]) -> Answer:
         loaded = self._proposals.read(_text(call.content), _SOURCE)

@@ -210,6 +210,18 @@ def test_plan__changed_and_new__says_what_would_differ(api: PipelineApi) -> None
     assert done(api.get("/pipelines/silver"))["version"] == 1
 
 
+def test_diff__two_versions__are_compared_by_field(api: PipelineApi) -> None:
+    api.put("/pipelines/silver", SILVER)
+    api.put("/pipelines/silver", {**SILVER, "owner": "data"})
+
+    last = done(api.get("/pipelines/silver/diff"))
+    back = done(api.get("/pipelines/silver/diff?from=2&to=1"))
+
+    assert last == {"pipeline_id": "silver", "from": 1, "to": 2, "changes": ["+ owner: data"]}
+    assert (back["from"], back["to"], back["changes"]) == (2, 1, ["- owner: data"])
+    assert done(api.get("/pipelines/silver/diff?to=1"))["changes"] == ["+ pipeline silver"]
+
+
 def test_delete__one_that_is_there__leaves_its_versions(api: PipelineApi) -> None:
     api.defined()
 
@@ -241,6 +253,7 @@ def test_list__a_row_that_is_no_definition__is_reported_and_hides_no_other(api: 
     [
         ("/pipelines/none", 404, "not_found", "none"),
         ("/pipelines/none/versions", 404, "not_found", "none"),
+        ("/pipelines/none/diff", 404, "not_found", "none"),
         ("/pipelines/silver?version=0", 400, "bad_payload", "version"),
         ("/pipelines/silver?version=9", 404, "not_found", "version 9"),
         ("/pipelines?limit=0", 400, "bad_payload", "limit"),

@@ -160,7 +160,8 @@ WRITE_WORK: Final = {
 
 READ_PIPELINES: Final = {
     "GET /api/v1/pipelines", "POST /api/v1/pipelines/validate", "POST /api/v1/pipelines/plan", f"GET {_P}",
-    f"GET {_P}/versions", f"GET {_P}/readiness", f"GET {_P}/why", f"GET {_P}/evaluations", f"POST {_P}/simulate",
+    f"GET {_P}/versions", f"GET {_P}/diff", f"GET {_P}/readiness", f"GET {_P}/why", f"GET {_P}/evaluations",
+    f"POST {_P}/simulate",
     f"GET {_P}/sensors", f"GET {_P}/sensors/{{key}}", f"GET {_P}/traits", f"GET {_P}/traits/{{type}}",
     f"GET {_P}/traits/{{type}}/history", f"GET {_P}/markers", f"GET {_P}/runs", "GET /api/v1/runs/{run_id}",
     "GET /api/v1/runs/{run_id}/log",
