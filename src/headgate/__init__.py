@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headgate.durable.sdk.emitting import emit
     from headgate.durable.sdk.workflow import (
         continue_as_new,
+        deprecate_patch,
         info,
         log,
         now,
@@ -84,6 +85,7 @@ _NAMES_BY_MODULE = {
     "durable.bus.subscriptions": ("Filter",),
     "durable.sdk.workflow": (
         "continue_as_new",
+        "deprecate_patch",
         "info",
         "log",
         "now",
@@ -147,6 +149,7 @@ __all__ = (
     "complete_later",
     "connect",
     "continue_as_new",
+    "deprecate_patch",
     "emit",
     "heartbeat",
     "info",
@@ -168,6 +171,10 @@ __all__ = (
     "wait_condition",
     "wait_signal",
 )
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> "Any":  # noqa: ANN401 - the type of the named object

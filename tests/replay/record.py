@@ -128,6 +128,13 @@ def laps(env: Environment) -> Recorded:
     return {"laps": "laps"}
 
 
+def retired(env: Environment) -> Recorded:
+    """A patch that is deprecated."""
+    handle = env.start(mine.retired, "house", id="retired")
+    env.result(handle)
+    return {"retired": "retired"}
+
+
 def renovated(env: Environment) -> Recorded:
     """Begun before the change and ended after it; begun and ended after it."""
     mine.Stage.is_before_patch = True
@@ -217,6 +224,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     family,
     laps,
     renovated,
+    retired,
     mended,
     drawn,
     announcer,

@@ -444,3 +444,10 @@ async def failure(item: str) -> str:
         return await find("nothing" if item else item)
     except KeyError as exc:
         raise OutOfStock(item) from exc
+
+
+@app.workflow
+async def retired(name: str) -> str:
+    """Marks a patch that has no old branch any more."""
+    hg.deprecate_patch("weigh-it")
+    return await find(name)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.durable.client.patches import open_patches
 from headgate.durable.model.history import MarkPatch
 from headgate.errors import DeterminismError
 from tests.scenarios.conftest import OpenEnvironment
@@ -144,6 +145,104 @@ def test_patch__taken_out_when_no_old_execution_is_left__needs_the_mark_to_stay(
     shop.deploy(without_the_old_side)
     handle.signal("go")
     assert env.result(handle) == ["new 1", "new 2"]
+
+
+def deprecated(shop: Shop) -> Code:
+    async def code() -> list[str]:
+        hg.deprecate_patch("new-first")
+        got = [await shop.new(1)]
+        await hg.wait_signal("go")
+        hg.deprecate_patch("new-second")
+        return [*got, await shop.new(2)]
+
+    return code
+
+
+def after(shop: Shop) -> Code:
+    async def code() -> list[str]:
+        got = [await shop.new(1)]
+        await hg.wait_signal("go")
+        return [*got, await shop.new(2)]
+
+    return code
+
+
+_STAGES = (patched, deprecated, after)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 2), (2, 1), (1, 1)])
+def test_deprecate_patch__each_stage_beside_the_next__a_running_execution_goes_on(
+    shop: Shop, first: int, second: int
+) -> None:
+    env = shop.env
+    assert env is not None
+    handle = env.start(shop.deploy(_STAGES[first](shop)))
+    env.run()
+    shop.deploy(_STAGES[second](shop))
+    handle.signal("go")
+    assert env.result(handle) == ["new 1", "new 2"]
+    hg.testing.replay(shop.app.workflows["order"], handle.id, turns(env, handle))
+    hg.testing.replay(shop.deploy(deprecated(shop)), handle.id, turns(env, handle))
+
+
+def test_deprecate_patch__history_of_the_patched_stage_against_the_last__is_found(shop: Shop) -> None:
+    env = shop.env
+    assert env is not None
+    handle = env.start(shop.deploy(patched(shop)))
+    with pytest.raises(DeterminismError, match="mark patch new-first"):
+        hg.testing.replay(shop.deploy(after(shop)), handle.id, turns(env, handle))
+
+
+def test_deprecate_patch__execution_of_before_the_patch__is_found(shop: Shop) -> None:
+    env = shop.env
+    assert env is not None
+    handle = env.start(shop.deploy(before(shop)))
+    with pytest.raises(DeterminismError, match="start activity new"):
+        hg.testing.replay(shop.deploy(deprecated(shop)), handle.id, turns(env, handle))
+
+
+def test_deprecate_patch__mark_is_the_last_command_of_a_turn__later_commands_keep_their_numbers(shop: Shop) -> None:
+    async def marks_last() -> str:
+        await hg.wait_signal("go")
+        hg.deprecate_patch("late")
+        await hg.wait_signal("go")
+        return str(await shop.new(2))
+
+    async def without_the_mark() -> str:
+        await hg.wait_signal("go")
+        await hg.wait_signal("go")
+        return str(await shop.new(2))
+
+    env = shop.env
+    assert env is not None
+    handle = env.start(shop.deploy(marks_last))
+    handle.signal("go")
+    env.run()
+    shop.deploy(without_the_mark)
+    handle.signal("go")
+    assert env.result(handle) == "new 2"
+    hg.testing.replay(shop.app.workflows["order"], handle.id, turns(env, handle))
+    hg.testing.replay(shop.deploy(marks_last), handle.id, turns(env, handle))
+
+
+def test_patches__open_executions__are_counted_with_and_without_the_mark(shop: Shop) -> None:
+    env = shop.env
+    assert env is not None
+    old = env.start(shop.deploy(before(shop)))
+    env.run()
+    code = shop.deploy(patched(shop))
+    fresh, ended = env.start(code), env.start(code)
+    ended.signal("go")
+    env.result(ended)
+    shop.deploy(deprecated(shop))
+    last = env.start(shop.app.workflows["order"])
+    env.run()
+    (only,) = open_patches(env.service.store)
+    assert (only.workflow, only.patch) == ("order", "new-first")
+    assert (only.with_mark, only.with_deprecated_mark, only.without_mark) == (1, 1, 1)
+    assert only.oldest_with_mark == fresh.id
+    assert only.oldest_without_mark == old.id
+    assert last.id not in (only.oldest_with_mark, only.oldest_without_mark)
 
 
 def test_patched__inside_of_tasks__is_deterministic(shop: Shop) -> None:

@@ -33,6 +33,30 @@ def ls(api: Api) -> Answer:
     )
 
 
+@server_command(app, "patches")
+def patches(api: Api) -> Answer:
+    """List the patches of open executions, to see which code can be removed.
+
+    The old branch of a patch can go when no execution is without its mark; the call of hg.deprecate_patch when none is
+    with the mark of hg.patched.
+    """
+    found = api.get("/workflows/patches")["patches"]
+    yield found
+    rows = [
+        (
+            each["workflow"],
+            each["patch"],
+            each["without_mark"],
+            each["with_mark"],
+            each["with_deprecated_mark"],
+            each.get("oldest_without_mark") or each.get("oldest_with_mark"),
+        )
+        for each in found
+    ]
+    titles = ("WORKFLOW", "PATCH", "WITHOUT", "PATCHED", "DEPRECATED", "WAIT FOR")
+    show_table(titles, rows, nothing="no open execution has marked a patch")
+
+
 @calls_server
 def workers_ls(api: Api) -> Answer:
     """List workers, their queues and whether they are alive."""

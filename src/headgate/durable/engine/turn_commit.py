@@ -28,6 +28,7 @@ from headgate.durable.model.history import (
     ContinueAsNew,
     EmitEvent,
     Event,
+    MarkPatch,
     Note,
     SendSignal,
     SetTags,
@@ -248,6 +249,8 @@ def _apply_to_row(
         if isinstance(command, SetTags):
             merged = {**row.tags, **command.tags}
             row = replace(row, tags={name: value for name, value in merged.items() if value})
+        elif isinstance(command, MarkPatch):
+            row = replace(row, patches={**row.patches, command.patch: command.is_deprecated})
     if dispatched < len(commands):
         row = replace(row, dispatched=dispatched, ready_pk=UNDISPATCHED, ready_at_ms=context.now_ms)
     elif row.dispatched is not None or row.ready_pk is not None:
@@ -301,7 +304,8 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
     )
     transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
     transaction.message_to = row.execution_id
-    return replace(row, run=row.run + 1, first_turn=row.turn + 1)
+    # The new run has an empty history, and marks its patches again.
+    return replace(row, run=row.run + 1, first_turn=row.turn + 1, patches={})
 
 
 def _start_timeout(transaction: TurnTransaction, started: Started) -> None:

@@ -262,10 +262,14 @@ class RecordValue(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag
 
 
 class MarkPatch(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="mark_patch"):
-    """Record that the code took the new branch of a patch."""
+    """Record that the code took the new branch of a patch.
+
+    A deprecated mark has no old branch beside it, and replay does not need the code to make it again.
+    """
 
     seq: int
     patch: str
+    is_deprecated: bool = False
 
 
 class AnswerUpdate(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="answer_update"):

@@ -67,6 +67,8 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     parent_seq: int | None = None
     parent_run: int | None = None
     tags: dict[str, str] = {}
+    # The patches that this run has marked, and whether each was deprecated by then.
+    patches: dict[str, bool] = {}
     memo: str | None = None
     timeout_at_ms: int | None = None
     retention_seconds: float | None = None

@@ -155,6 +155,7 @@ class Interpreter:
         self._recorded = {command.seq: command for command in turn.commands if hasattr(command, "seq")}
         try:
             consumed, commands = self.advance(turn.at_ms, turn.events)
+            self._pass_deprecated_marks()
         finally:
             self.replaying = False
             self._recorded = {}
@@ -246,11 +247,39 @@ class Interpreter:
         """Whether this execution takes the new branch of a patch."""
         if patch not in self._patches:
             self._refuse_if_mute()
-            marked = any(isinstance(c, MarkPatch) and c.patch == patch for c in self._recorded.values())
-            self._patches[patch] = marked or not self.replaying
+            recorded = self._recorded_mark(patch)
+            self._patches[patch] = recorded is not None or not self.replaying
             if self._patches[patch]:
-                self._commands.append(MarkPatch(self.next_seq(), patch))
+                self._mark(patch, is_deprecated=recorded is not None and recorded.is_deprecated)
         return self._patches[patch]
+
+    def deprecate_patch(self, patch: str) -> None:
+        """Mark a patch that has no old branch any more."""
+        if patch in self._patches:
+            return
+        self._refuse_if_mute()
+        recorded = self._recorded_mark(patch)
+        self._patches[patch] = True
+        if recorded is not None or not self.replaying:
+            self._mark(patch, is_deprecated=recorded is None or recorded.is_deprecated)
+
+    def _recorded_mark(self, patch: str) -> MarkPatch | None:
+        """Return the mark of a patch in the turn that is replayed."""
+        marks = (each for each in self._recorded.values() if isinstance(each, MarkPatch) and each.patch == patch)
+        return next(marks, None)
+
+    def _mark(self, patch: str, *, is_deprecated: bool) -> None:
+        self._pass_deprecated_marks(until=patch)
+        self._seq += 1
+        self._commands.append(MarkPatch(self._seq, patch, is_deprecated))
+
+    def _pass_deprecated_marks(self, until: str | None = None) -> None:
+        """Count recorded marks that the code no longer makes, up to that of `until`: they have numbers of their own."""
+        while True:
+            recorded = self._recorded.get(self._seq + 1)
+            if not isinstance(recorded, MarkPatch) or not recorded.is_deprecated or recorded.patch == until:
+                return
+            self._seq += 1
 
     def random(self) -> random.Random:
         """Return the random generator of this run, with the same seed on replay."""
@@ -262,6 +291,8 @@ class Interpreter:
     def next_seq(self) -> int:
         """Return the number of the next command of this run."""
         self._refuse_if_mute()
+        if self._recorded:
+            self._pass_deprecated_marks()
         self._seq += 1
         return self._seq
 

@@ -85,6 +85,14 @@ def patched(patch: str) -> bool:
     return current("hg.patched()").patched(patch)
 
 
+def deprecate_patch(patch: str) -> None:
+    """State that a patch has no old branch any more, in place of its `patched`.
+
+    Remove the call once `headgate workflow patches` counts no execution with the mark of `patched`.
+    """
+    current("hg.deprecate_patch()").deprecate_patch(patch)
+
+
 async def sleep(duration: Duration) -> None:
     """Wait, for milliseconds or for years."""
     current("hg.sleep()")

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
+from msgspec.structs import asdict
 
 from headgate.asl.runtime.durable_host import WORKFLOW as MACHINE_WORKFLOW
 from headgate.auth.roles import Permission
 from headgate.durable.client.blocked_on import BlockedOn
 from headgate.durable.client.listing import list_all
+from headgate.durable.client.patches import open_patches
 from headgate.durable.client.start_lookup import servers
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.duration import optional_seconds
@@ -71,6 +73,27 @@ class WorkflowPage(Struct, frozen=True):
     workflows: list[WorkflowView]
 
 
+class PatchView(Struct, frozen=True, omit_defaults=True):
+    """The open executions of a workflow, by their mark of one patch."""
+
+    workflow: str
+    patch: str
+    # They need `patched` or `deprecate_patch` in the code.
+    with_mark: int
+    # They need neither.
+    with_deprecated_mark: int
+    # They may still need the old branch.
+    without_mark: int
+    oldest_with_mark: str | None = None
+    oldest_without_mark: str | None = None
+
+
+class PatchPage(Struct, frozen=True):
+    """Every patch that an open execution has marked."""
+
+    patches: list[PatchView]
+
+
 def execution_routes(
     service: Service, pool: WorkPool, *, watches: WatchHub | None = None, auditing: Auditing | None = None
 ) -> list[ControllerRouterHandler]:
@@ -99,6 +122,7 @@ class Executions:
         accepted = {202: Accepted}
         return [
             Operation("GET", "/workflows", "List workflows", self.workflows, {200: WorkflowPage}),
+            Operation("GET", "/workflows/patches", "List patches of open executions", self.patches, {200: PatchPage}),
             Operation(
                 "POST",
                 "/executions",
@@ -190,6 +214,10 @@ class Executions:
             else:
                 views.append(WorkflowView(name, False, served[name]))  # noqa: FBT003
         return Answer(WorkflowPage(views))
+
+    def patches(self, _call: Call[None, NoQuery]) -> Answer:
+        uses = open_patches(self._service.store)
+        return Answer(PatchPage([PatchView(**asdict(each)) for each in uses]))
 
     def ls(self, call: Call[None, ListQuery]) -> Answer:
         query = call.query

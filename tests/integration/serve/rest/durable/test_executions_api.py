@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+import headgate as hg
 from headgate.durable.model import payload
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.probes import Phase
@@ -695,6 +696,26 @@ def test_workflows__asked__reports_which_are_here_and_how_many_serve_them(api: A
 
     assert found["pay"] == {"name": "pay", "loaded": True, "live_workers": 1, "description": "Charge once."}
     assert found["order"]["timeout_seconds"] == 86_400
+
+
+def test_patches__an_open_execution_has_marked_one__is_counted(api: Api) -> None:
+    async def patched_order() -> None:
+        hg.patched("two-step")
+        await hg.wait_signal("go")
+
+    definition = api.env.service.app.workflow(name="patched-order", check=False)(patched_order)
+    handle = api.env.start(definition)
+    api.env.run()
+    assert api.get("/workflows/patches").json()["patches"] == [
+        {
+            "workflow": "patched-order",
+            "patch": "two-step",
+            "with_mark": 1,
+            "with_deprecated_mark": 0,
+            "without_mark": 0,
+            "oldest_with_mark": handle.id,
+        }
+    ]
 
 
 def test_workers__one_alive_and_one_not__reports_which(api: Api) -> None:

@@ -1,0 +1,68 @@
+"""Patches: which open executions carry the mark of a patch, and which do not, for the retirement of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from headgate.durable.client.listing import ExecutionFilter, list_executions
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution
+from headgate.store.port import Store
+
+_PAGE = 1000
+
+
+class PatchUse(Struct):
+    """The open executions of a workflow, counted by their mark of one patch.
+
+    An execution without the mark may still need the old branch. One with the mark of `patched` needs `patched` or
+    `deprecate_patch` in the code. One with a deprecated mark needs neither.
+    """
+
+    workflow: str
+    patch: str
+    with_mark: int = 0
+    with_deprecated_mark: int = 0
+    without_mark: int = 0
+    # The longest running execution of each kind, which an operator can wait for or end.
+    oldest_with_mark: str | None = None
+    oldest_without_mark: str | None = None
+
+
+def open_patches(store: Store) -> list[PatchUse]:
+    """Return every patch that an open execution has marked, by workflow and patch. Reads all open executions."""
+    rows = sorted(_open(store), key=lambda row: row.started_at)
+    uses: dict[tuple[str, str], PatchUse] = {}
+    for row in rows:
+        for patch in row.patches:
+            uses.setdefault((row.workflow, patch), PatchUse(row.workflow, patch))
+    for row in rows:
+        for use in uses.values():
+            if use.workflow == row.workflow:
+                _count(use, row)
+    return [uses[key] for key in sorted(uses)]
+
+
+def _count(use: PatchUse, row: Execution) -> None:
+    is_deprecated = row.patches.get(use.patch)
+    if is_deprecated is None:
+        use.without_mark += 1
+        use.oldest_without_mark = use.oldest_without_mark or row.execution_id
+    elif is_deprecated:
+        use.with_deprecated_mark += 1
+    else:
+        use.with_mark += 1
+        use.oldest_with_mark = use.oldest_with_mark or row.execution_id
+
+
+def _open(store: Store) -> Iterator[Execution]:
+    for status in Status:
+        cursor: str | None = None
+        while not status.is_closed:
+            page = list_executions(store, ExecutionFilter(status=status), limit=_PAGE, cursor=cursor)
+            yield from page.executions
+            cursor = page.cursor
+            if cursor is None:
+                break
