@@ -560,7 +560,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         OptionalRate,
         about("Maximum writes a second of one client address, with the same defaults."),
     ] = None
-    grpc_streams: Annotated[Many, about("Maximum concurrent calls of one gRPC connection.")] = 1_000
+    grpc_streams: Annotated[
+        Many,
+        about("Maximum concurrent calls of one gRPC connection, watches included; further ones wait in the client."),
+    ] = 100
     grpc_idle_seconds: Annotated[Seconds, about("Time after which a gRPC connection without a call is closed.")] = 300.0
 
 

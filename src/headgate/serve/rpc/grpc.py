@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -34,11 +34,23 @@ _STATUSES: Final = {status.name: status for status in grpc.StatusCode}
 _ALPHA: Final = "grpc.reflection.v1alpha"
 _STABLE: Final = "grpc.reflection.v1"
 _REFLECT: Final = "ServerReflection"
+# How long a call beyond the limit waits for a place before it is refused.
+WAIT_SECONDS: Final = 0.03
+_BUSY: Final = failure(
+    ServerBusyError("the server is overloaded and did not start the call; retry in a moment"),
+    health_pb2.HealthCheckRequest,
+)
+_BUSY_TRAILERS: Final = (
+    ("grpc-status-details-bin", _BUSY.rich_status()),
+    ("headgate-code", _BUSY.code),
+    # Read by the retry policies of gRPC clients.
+    ("grpc-retry-pushback-ms", str(round(1000 * (_BUSY.retry_seconds or 0)))),
+)
 
 
 def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server, *, limits: LimitSettings | None = None) -> None:
-    """Register the methods of `dispatcher`. Beyond `limits.in_flight` unary calls, further ones are refused at once."""
-    gate = _CallGate((LimitSettings() if limits is None else limits).in_flight)
+    """Register the methods of `dispatcher`. A unary call beyond `limits.in_flight` waits briefly, then is refused."""
+    gate = CallGate((LimitSettings() if limits is None else limits).in_flight)
     by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
     for method in dispatcher.methods.values():
         handlers = by_service.setdefault(method.service, {})
@@ -78,32 +90,77 @@ def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers((added,))
 
 
-class _CallGate:
-    """Counts unary calls in progress. A stream may last for hours, and waits for its client."""
+class CallGate:
+    """Limits the unary calls in progress. A stream may last for hours, and waits for its client.
 
-    def __init__(self, calls_max: int) -> None:
+    A refusal costs gRPC's library as much as a short answer. A call beyond the limit therefore waits for a place first:
+    clients with a bounded number of calls send fewer, and most of those that wait are answered.
+    """
+
+    def __init__(self, calls_max: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._calls_max = calls_max
+        self._wait_seconds = wait_seconds
         self._calls = 0
+        # Calls without a place, in order, with the times when they are refused.
+        self._waiting: deque[tuple[float, asyncio.Future[bool]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
-    @contextmanager
-    def entered(self, method: Method) -> Iterator[None]:
-        """Count a call. Raises `RpcFailure` if there are too many."""
-        if self._calls >= self._calls_max:
-            busy = ServerBusyError(f"the server is overloaded: {self._calls} calls in progress; retry in a moment")
-            raise failure(busy, method.request)
-        self._calls += 1
+    async def enter(self) -> bool:
+        """Count a call, and return whether it has a place. `leave` uncounts it."""
+        if self._calls < self._calls_max:
+            self._calls += 1
+            return True
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append((loop.time() + self._wait_seconds, place))
+        if self._timer is None:
+            self._timer = loop.call_later(self._wait_seconds, self._refuse, loop)
         try:
-            yield
-        finally:
-            self._calls -= 1
+            return await place
+        except asyncio.CancelledError:
+            if not place.cancelled() and place.result():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Pass the place of a call that has ended to the one that waits longest."""
+        while self._waiting:
+            _, place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(True)
+                return
+        self._calls -= 1
+
+    def _refuse(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse the calls whose time is over."""
+        now = loop.time()
+        self._timer = None
+        while self._waiting and (self._waiting[0][0] <= now or self._waiting[0][1].done()):
+            _, place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(False)
+        if self._waiting:
+            self._timer = loop.call_at(self._waiting[0][0], self._refuse, loop)
 
 
-def _unary(dispatcher: Dispatcher, method: Method, gate: _CallGate) -> Callable[[bytes, Any], Any]:
+def _unary(dispatcher: Dispatcher, method: Method, gate: CallGate) -> Callable[[bytes, Any], Any]:
+    is_inline = method.is_direct and method.path.encode() in dispatcher.fast_methods
+
     async def answer(content: bytes, context: Any) -> bytes:  # noqa: ANN401 - untyped in gRPC
         call, name = _call(dispatcher, context)
         try:
-            with gate.entered(method):
+            if is_inline:
+                encoded = dispatcher.answer_inline(API, method, content, _BINARY, call, name)
+                if encoded is not None:
+                    return encoded
+            if not await gate.enter():
+                # Counted, but not logged: under overload each call would be a line.
+                dispatcher.meters.record(API, method.label, _BUSY.status, 0.0)
+                return await _refuse(context, name)
+            try:
                 return await dispatcher.unary(API, method, content, _BINARY, call, name)
+            finally:
+                gate.leave()
         except RpcFailure as exc:
             return await _abort(context, exc, name)
 
@@ -138,6 +195,11 @@ async def _abort(context: Any, failed: RpcFailure, name: str) -> bytes:  # noqa:
     )
     aborted: bytes = await context.abort(_STATUSES[failed.status], failed.message, trailers)
     return aborted
+
+
+async def _refuse(context: Any, name: str) -> bytes:  # noqa: ANN401
+    refused: bytes = await context.abort(_STATUSES[_BUSY.status], _BUSY.message, (*_BUSY_TRAILERS, (CORRELATION, name)))
+    return refused
 
 
 def _add_file(pool: DescriptorPool, file: FileDescriptor) -> None:

@@ -564,7 +564,7 @@ async def _never(_request: Any, _call: RpcCall) -> AsyncIterator[Any]:
     yield  # A generator.
 
 
-def test_call__as_many_in_progress_as_allowed__is_refused_at_once_and_accepted_afterwards() -> None:
+def test_call__as_many_in_progress_as_allowed__is_refused_after_a_wait_and_accepted_afterwards() -> None:
     release, begun = threading.Event(), list[str]()
 
     def slow(request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
