@@ -128,8 +128,7 @@ class HttpProtocol(HttpToolsProtocol):
         # Not `loop.time`: uvloop's clock does not advance within a pass. A request is judged by when it was read: a
         # process that is suspended while it parses the only request of a pass is not overloaded.
         now = self._read_at = monotonic()
-        self.shedder.on_data(self.loop, now)
-        if self.shedder.is_shedding(now) and self._shed_unparsed(data, now):
+        if self.shedder.on_data(self.loop, now) and self._shed_unparsed(data, now):
             return
         if self._fast_app is not None and not self._is_in_message:
             found = self.heads.find(data) if self._is_free() else None

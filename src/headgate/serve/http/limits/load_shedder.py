@@ -91,6 +91,8 @@ class LoadShedder(Collector):
         self._tasks_max = {priority: share * in_flight_max for priority, share in _SHARES.items()}
         self._seconds_max = {priority: share * pass_seconds for priority, share in _SHARES.items()}
         self._cpu_seconds_max = {priority: share * pass_cpu_seconds for priority, share in _SHARES.items()}
+        self._tasks_low = self._tasks_max[Priority.LOW]
+        self._cpu_seconds_low = self._cpu_seconds_max[Priority.LOW]
         self._in_flight = 0
         self._pass_since: float | None = None
         self._pass_cpu_since = 0.0
@@ -100,16 +102,23 @@ class LoadShedder(Collector):
         # Delayed refusals with the times when they are due, in order.
         self._held: deque[tuple[float, Callable[[FullResponse], None]]] = deque()
 
-    def on_data(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        """Note that a pass of the event loop reads data."""
-        if self._pass_since is None:
+    def on_data(self, loop: asyncio.AbstractEventLoop, now: float) -> bool:
+        """Note that a pass of the event loop reads data, and return whether some requests are refused now.
+
+        Every request comes through here, so the case without overload is decided first.
+        """
+        since = self._pass_since
+        if since is None:
             self._pass_since, self._pass_cpu_since = now, self._cpu_now()
             # Runs after all data that is ready now has been read.
             loop.call_soon(self._end_pass)
+        elif now - since >= self._cpu_seconds_low:
+            return self.is_shedding(now)
+        return self._in_flight >= self._tasks_low
 
     def is_shedding(self, now: float) -> bool:
         """Whether requests of low priority, at least, are refused now."""
-        return self._in_flight >= self._tasks_max[Priority.LOW] or self._is_behind(Priority.LOW, now)
+        return self._in_flight >= self._tasks_low or self._is_behind(Priority.LOW, now)
 
     def accepts(self, priority: Priority, now: float, *, is_task: bool) -> bool:
         """Whether a request is accepted; a task is one that does not end in this pass."""
