@@ -44,6 +44,7 @@ PAGES: Final[dict[str, Callable[[World], str]]] = {
     "/alerts/{alert_id:str}": lambda world: f"/alerts/{world.alert_id}",
     "/workers": lambda _: "/workers",
     "/audit": lambda _: "/audit?verify=true",
+    "/settings": lambda _: "/settings",
 }
 # Further states of pages, which have parts of their own.
 STATES: Final[dict[str, Callable[[World], str]]] = {
