@@ -131,7 +131,7 @@ def test_inbox__events_of_a_run__are_kept_once_and_become_lineage(
         configs=lambda _urn: None,
         lineage=lineage.update,
         signal=signals.append,
-        evidence=signals.append,
+        results=signals.extend,
         discovered=lambda _effect: None,
         alias=lambda _effect: None,
     )
@@ -150,7 +150,7 @@ def test_inbox__events_of_a_run__are_kept_once_and_become_lineage(
     assert receipts[0].event_id == receipts[2].event_id
     assert inbox.drain(handlers) == DrainResult(done=2)
     assert inbox.drain(handlers) == DrainResult()
-    assert len(signals) == 1
+    assert len(signals) == 2, "the volume, and the run"
     edges = (("urn:dp:pg:inputs",), ("urn:dp:pg:outputs",))
     eventually(
         lambda: lineage.by_producer("job:ns.j"), lambda found: (found.dataset_reads, found.dataset_writes) == edges
@@ -165,7 +165,7 @@ def test_inbox__an_event_put_aside__is_listed_and_can_be_sent_in_again(store: St
         configs=lambda _urn: None,
         lineage=lineage.update,
         signal=lambda _effect: None,
-        evidence=lambda _effect: None,
+        results=lambda _effects: None,
         discovered=lambda _effect: None,
         alias=lambda _effect: None,
     )

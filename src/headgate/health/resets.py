@@ -14,6 +14,7 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.incidents.rows import TimerKind, due_put
 from headgate.health.model.signals import signal_key
+from headgate.health.results.service import ReportedResults
 from headgate.health.retirement import Retirement
 from headgate.health.signals.freshness_rows import freshness_put
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
@@ -42,12 +43,21 @@ class Reset(Struct, frozen=True):
 class Resets:
     """Deletes the signals of datasets. Idempotent."""
 
-    def __init__(self, store: Store, clock: Clock, cache: Cache, audit: AuditLog, retirement: Retirement) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        cache: Cache,
+        audit: AuditLog,
+        retirement: Retirement,
+        results: ReportedResults,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._cache = cache
         self._audit = audit
         self._retirement = retirement
+        self._results = results
 
     def reset(self, dataset_urn: str, *, actor: str, reason: str) -> Reset:
         """Delete the signals of a dataset, named by its registered URN, and close its incidents.
@@ -59,6 +69,8 @@ class Resets:
             raise InvalidPayloadError(f"reset of {dataset_urn}: reason is missing, or longer than {REASON_MAX}")
         # Incidents first: they unlink their signals, which is impossible once the signals are deleted.
         ended = self._retirement.end_incidents(dataset_urn, f"signals were reset: {reason}", actor)
+        # A test that failed and was removed from its project would otherwise fail the signal again.
+        self._results.forget(dataset_urn)
         deleted: list[str] = []
         query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
         for _ in range(ATTEMPTS_MAX):

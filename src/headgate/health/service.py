@@ -45,6 +45,7 @@ from headgate.health.reporter import HealthReporter
 from headgate.health.resets import Resets
 from headgate.health.resolution.resolver import Resolver
 from headgate.health.resolution.topic_producers import TopicProducers
+from headgate.health.results.service import ReportedResults
 from headgate.health.retirement import Retirement
 from headgate.health.signals.baselines import Baselines
 from headgate.health.signals.coalescer import Coalescer
@@ -217,7 +218,8 @@ class HealthService:
         self.incident_timers = IncidentTimers(
             store, clock, ids, self.incidents, sealer=sealer, event_writes=event_writes, unpin=self.evidence.unpin
         )
-        self.resets = Resets(store, clock, cache, self.audit, self.retirement)
+        self.results = ReportedResults(store, clock)
+        self.resets = Resets(store, clock, cache, self.audit, self.retirement, self.results)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
         self.gatekeeper = Gatekeeper(
             store, clock, find=self.registry.ever, sealer=sealer, policy=GatePolicy(on_silence=options.on_silence)
@@ -226,7 +228,9 @@ class HealthService:
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
         inbox = OpenLineageInbox(store, clock, ids, observer)
-        self.ingestion = Ingestion(inbox, self.registry, self.resolver, self.signals, self.evidence, self.lineage)
+        self.ingestion = Ingestion(
+            inbox, self.registry, self.resolver, self.signals, self.evidence, self.lineage, self.results
+        )
 
     def update_signal(self, update: SignalUpdate) -> UpdateResult:
         """Apply an update, coalesced with those of other callers, in one span. Raises as `Signals.update` does."""

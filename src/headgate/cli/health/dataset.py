@@ -24,6 +24,7 @@ File = Annotated[
     str | None,
     typer.Option("--file", "-f", metavar="FILE", help="Configuration: dataset.json, dataset.toml, or - for JSON."),
 ]
+_MESSAGE_LENGTH: Final = 120
 # Fields that only the server sets.
 _READ_ONLY: Final = frozenset(
     {
@@ -157,6 +158,34 @@ def show(
     if version is None:
         typer.echo()
         show_signals(api.get(at("datasets", urn, "signals"))["signals"])
+
+
+@server_command(app, "tests")
+def reported_results(
+    api: Api,
+    urn: Urn,
+    test: Annotated[str | None, typer.Option("--test", metavar="ID", help="One test or job, with its history.")] = None,
+) -> Answer:
+    """List the tests and jobs that tools report about a dataset, worst first."""
+    results = api.get(at("datasets", urn, "results"), history=0 if test is None else 30)["results"]
+    found = [each for each in results if test in (None, each["test_id"])]
+    if test is not None and not found:
+        raise UserError(f"test {test} of {urn}: no result; 'headgate dataset tests {urn}' lists the tests")
+    yield found
+    rows = [
+        (each["state"], each["test_id"], ago(each["since"]), ago(each["at"]), each["source"], _line(each["message"]))
+        for each in found
+    ]
+    show_table(("STATE", "TEST", "SINCE", "LAST", "SOURCE", "MESSAGE"), rows, nothing="no results", key=1)
+    for each in found if test is not None else []:
+        typer.echo(f"\n{each['message'] or 'no message'}\n")
+        past = [(one["state"], ago(one["at"]), one["run_id"], _line(one["message"])) for one in each["history"]]
+        show_table(("STATE", "AT", "RUN", "MESSAGE"), past, nothing="no history")
+
+
+def _line(message: str) -> str:
+    """Return a message on one line."""
+    return " ".join(message.split())[:_MESSAGE_LENGTH]
 
 
 @server_command(app, "register")

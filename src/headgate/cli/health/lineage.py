@@ -139,7 +139,7 @@ def dbt(
     yield answer
     typer.echo(
         f"{answer['invocation_id']}: {answer['datasets']} datasets, {answer['signals']} signals, "
-        f"{answer['lineage']} lineage specs"
+        f"{answer['results']} results ({answer['failed']} failed), {answer['lineage']} lineage specs"
     )
     for each in answer["refused"]:
         typer.echo(f"refused: {each}", err=True)

@@ -76,14 +76,15 @@ def opened(
 ) -> Incident:
     """Return the incident that a report opens, with its linked signals."""
     at = instant(now_ms)
-    signature = report.failure_signatures[0] if report.failure_signatures else report.state.value
+    signature, *more = report.failure_signatures or (report.state.value,)
+    failures = f"{signature} and {len(more)} more" if more else signature
     samples = _union((), report.evidence_sample, SAMPLES_MAX)
     return Incident(
         incident_id=incident_id,
         status=IncidentStatus.OPEN,
         phase=Phase.NEW,
         severity=report.severity or severity_for(report.state, profile.tier),
-        title=report.title or f"{', '.join(report.signal_types) or 'Trouble'} on {report.dataset_urn} - {signature}",
+        title=report.title or f"{', '.join(report.signal_types) or 'Trouble'} on {report.dataset_urn} - {failures}",
         created_at=at,
         updated_at=at,
         primary_dataset_urn=report.dataset_urn,

@@ -1,57 +1,58 @@
-"""Data quality checks that producers report, and the signal that the checks of a dataset add up to."""
+"""Tests that producers report, as results: each has an id that is the same in every report of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from headgate.health.ingest.error_text import error_text
 from headgate.health.ingest.facets import Assertion, Test
 from headgate.health.model.enums import SignalState
-from headgate.health.model.signals import Metrics
+from headgate.health.results.model import WORST
 
 WHOLE_DATASET: Final = "dataset"
+VALUE_LENGTH_MAX: Final = 200
 _CODE_LENGTH: Final = 100
 _FIELD_LENGTH: Final = 150
 _NOT_CODE: Final = re.compile(r"[^A-Z0-9_]+")
 _NOT_FIELD: Final = re.compile(r"[\s#\x00-\x1f\x7f]+")
-# Worst first. A check that was not evaluated ranks below one that was.
-_WORST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.OK, SignalState.UNKNOWN)
 
 
 class Check(Struct, frozen=True):
-    """A check: its name, its column, and its result."""
+    """A test: its code and column in the form of a failure signature, its result, and what it found."""
 
     code: str
     field: str
     state: SignalState
+    message: str = ""
+    failures: int | None = None
+    # Tells apart tests of one code and column. Empty if there is one.
+    mark: str = ""
 
     @property
     def signature(self) -> str:
         return f"{self.code}:{self.field}"
 
-
-class CheckResult(Struct, frozen=True):
-    """The combined result of the checks of one dataset. The score is the share of evaluated checks that passed."""
-
-    state: SignalState
-    score: float
-    metrics: Metrics
-    failure_signature: str | None = None
-    signatures: tuple[str, ...] = ()
+    @property
+    def test_id(self) -> str:
+        return f"{self.signature}~{self.mark}" if self.mark else self.signature
 
 
-def check(code: str, field: str | None, state: SignalState) -> Check:
-    """Return the name of a check in the form of a failure signature."""
+def check(code: str, field: str | None, state: SignalState, message: str = "", failures: int | None = None) -> Check:
+    """Return a test with its name in the form of a failure signature."""
     word = _NOT_CODE.sub("_", code.strip().upper()).strip("_")[:_CODE_LENGTH]
     place = _NOT_FIELD.sub("_", (field or "").strip())[:_FIELD_LENGTH]
-    return Check(word or "CHECK", place or WHOLE_DATASET, state)
+    return Check(word or "CHECK", place or WHOLE_DATASET, state, error_text(message), failures)
 
 
 def of_assertion(given: Assertion) -> Check:
-    return check(given.assertion, given.column, SignalState.OK if given.success else _failed(given.severity))
+    state = SignalState.OK if given.success else _failed(given.severity)
+    return check(given.assertion, given.column, state, _found(given.expected, given.actual, state))
 
 
 def of_test(given: Test) -> Check:
@@ -59,24 +60,34 @@ def of_test(given: Test) -> Check:
     status = given.status.strip().lower()
     state = {"pass": SignalState.OK, "fail": _failed(given.severity)}.get(status, SignalState.UNKNOWN)
     column = (given.params or {}).get("column")
-    return check(given.type or given.name, column if isinstance(column, str) else None, state)
+    words = " ".join(part for part in (given.description, _found(given.expected, given.actual, state)) if part)
+    return check(given.type or given.name, column if isinstance(column, str) else None, state, words)
 
 
-def verdict(checks: Sequence[Check]) -> CheckResult:
-    """Return the combined result of at least one check."""
-    worst = next(state for state in _WORST if any(each.state is state for each in checks))
-    passed = sum(each.state is SignalState.OK for each in checks)
-    failed = sum(each.state.is_breach for each in checks)
-    # Of several failed alike, the first by name, so that the order of a report does not change the signature.
-    worst_first = sorted((_WORST.index(each.state), each.signature) for each in checks if each.state.is_breach)
-    signatures = tuple(dict.fromkeys(signature for _, signature in worst_first))
-    return CheckResult(
-        state=worst,
-        score=passed / (passed + failed) if passed + failed else 0.0,
-        metrics=Metrics(evidence_count=len(checks), pass_count=passed, fail_count=failed),
-        failure_signature=signatures[0] if signatures else None,
-        signatures=signatures,
-    )
+def distinct(lists: Iterable[list[Check]]) -> Iterator[Check]:
+    """Yield each test once, of the lists in which a report repeats them.
+
+    Tests of one code and column within one list are different tests, and are numbered. If two lists differ about a
+    test, the worse result counts.
+    """
+    found: dict[str, Check] = {}
+    for each in lists:
+        count: Counter[str] = Counter()
+        for given in each:
+            count[given.signature] += 1
+            number = count[given.signature]
+            marked = given if number == 1 else replace(given, mark=str(number))
+            known = found.get(marked.test_id)
+            if known is None or WORST.index(marked.state) < WORST.index(known.state):
+                found[marked.test_id] = marked
+    yield from found.values()
+
+
+def _found(expected: Any, actual: Any, state: SignalState) -> str:  # noqa: ANN401 - any JSON value
+    """Return what a failed test expected and found, or an empty text."""
+    if not state.is_breach or (expected is None and actual is None):
+        return ""
+    return f"expected {str(expected)[:VALUE_LENGTH_MAX]}, actual {str(actual)[:VALUE_LENGTH_MAX]}"
 
 
 def _failed(severity: str | None) -> SignalState:

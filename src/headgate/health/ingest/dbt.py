@@ -1,14 +1,17 @@
 """dbt ingestion: translates dbt artifacts into effects. It needs the files only: no hook, no package, no query.
 
 All effects derive from an artifact and its invocation id, so that a repeated upload changes nothing. The states follow
-the severity table: pass is OK, warn WARNING, fail and error CRITICAL, skipped, no-op and "runtime error" UNKNOWN.
+the severity table: pass is OK, warn WARNING, fail and error CRITICAL, skipped, no-op and "runtime error" UNKNOWN. Every
+test and model is a result with its message; a result of several tables is held against the most downstream of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -30,23 +33,26 @@ from headgate.health.ingest.dbt_artifacts import (
 from headgate.health.ingest.effects import (
     DatasetDiscovered,
     Effect,
-    EvidenceEffect,
     IngestWarning,
+    ResultEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
-    evidence_id,
 )
+from headgate.health.ingest.error_text import error_text
 from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model import enums, timestamps
-from headgate.health.model.enums import DATA_QUALITY, FRESHNESS, EntityType, SignalState
+from headgate.health.model.enums import FRESHNESS, EntityType, SignalState
 from headgate.health.model.signals import Metrics
+from headgate.health.results.model import ResultKind
 
 SOURCE: Final = "dbt"
 INVOCATION_WINDOW: Final = "INVOCATION"
 STALE: Final = "STALE:max_loaded_at"
-MESSAGE_LENGTH_MAX: Final = 2_000
+MODEL_FAILED: Final = "MODEL_FAILED"
+# A test that reads more tables than this is held against all of them.
+_TESTED_MAX: Final = 20
 _TABLES: Final = frozenset({"model", "seed", "snapshot", "source"})
 _JOBS: Final = frozenset({"model", "seed", "snapshot"})
 _TESTS: Final = frozenset({"test", "unit_test"})
@@ -63,6 +69,13 @@ class Ingested(Struct, frozen=True):
     effects: tuple[Effect, ...]
 
 
+class _TestId(Struct, frozen=True):
+    """The id of a test among those of each dataset that it is of."""
+
+    test_id: str
+    urns: tuple[str, ...]
+
+
 class Dbt:
     """A dbt project, from its manifest. `namespace` is the OpenLineage namespace of its tables."""
 
@@ -73,6 +86,25 @@ class Dbt:
         self._project = manifest.metadata.project_name or SOURCE
         self._found: dict[str, str | None] = {}
         self._discovered: dict[str, DatasetDiscovered] = {}
+        self._tests: dict[str, _TestId] | None = None
+
+    @property
+    def source(self) -> str:
+        """The source of its results: tests that the project no longer has are found by it."""
+        return f"{SOURCE}:{_clean(self._project, 200)}"
+
+    def tables(self) -> frozenset[str]:
+        """Return the datasets of the project."""
+        nodes = (*self._manifest.nodes.values(), *self._manifest.sources.values())
+        return frozenset(urn for node in nodes if (urn := self._urn(node)) is not None)
+
+    def declared_tests(self) -> dict[str, set[str]]:
+        """Return the ids of the tests of each dataset of the project."""
+        found: dict[str, set[str]] = {urn: set() for urn in self.tables()}
+        for each in self._test_ids().values():
+            for urn in each.urns:
+                found[urn].add(each.test_id)
+        return found
 
     def lineage(self) -> Ingested:
         """Return the lineage of models and exposures."""
@@ -81,20 +113,19 @@ class Dbt:
         return Ingested(self._manifest.invocation_id, (*self._discovered.values(), *specs))
 
     def run_results(self, results: RunResults) -> Ingested:
-        """Return the quality signal of each model from its tests, and evidence for failed models."""
-        checks: dict[str, list[openlineage_checks.Check]] = {}
+        """Return the result of each model and of each test."""
         effects: list[Effect] = []
         for result in results.results:
-            node = self._manifest.nodes.get(result.unique_id)
+            node = self._manifest.nodes.get(result.unique_id) or self._manifest.unit_tests.get(result.unique_id)
             if node is None or node.resource_type not in _TESTS | _JOBS:
                 continue
             if node.resource_type in _JOBS:
-                effects += self._failure(node, result, results)
-            elif (urn := self._tested(node)) is None:
-                effects.append(IngestWarning(result.unique_id, "the test belongs to no single model"))
-            else:
-                checks.setdefault(urn, []).append(_check(node, result))
-        effects += [_quality(urn, found, results.at) for urn, found in sorted(checks.items())]
+                effects += self._model_result(node, result, results)
+                continue
+            test = self._test_ids()[result.unique_id]
+            effects += [self._test_result(urn, node, test, result, results) for urn in test.urns]
+            if not test.urns:
+                effects.append(IngestWarning(result.unique_id, "the test reads no table"))
         return Ingested(results.invocation_id, (*self._discovered.values(), *effects))
 
     def sources(self, sources: Sources) -> Ingested:
@@ -134,12 +165,52 @@ class Dbt:
         )
         return urn
 
-    def _tested(self, node: Node) -> str | None:
-        """Return the dataset of a test: the node it is attached to, or else the only one it depends on."""
+    def _test_ids(self) -> Mapping[str, _TestId]:
+        """Return the id and the datasets of each test of the project.
+
+        The id is the code and column of a test, as other tools report it too; tests that share them get a digest.
+        """
+        if self._tests is None:
+            nodes = [each for each in self._manifest.nodes.values() if each.resource_type in _TESTS]
+            nodes += self._manifest.unit_tests.values()
+            found = [(node, _check(node, SignalState.UNKNOWN), self._tested(node)) for node in nodes]
+            shared = Counter((urn, check.signature) for _, check, urns in found for urn in urns)
+            self._tests = {}
+            for node, check, urns in found:
+                is_alone = all(shared[urn, check.signature] == 1 for urn in urns)
+                digest = hashlib.blake2b(node.unique_id.encode(errors="replace"), digest_size=4).hexdigest()
+                test_id = check.signature if is_alone else f"{check.signature}~{digest}"
+                self._tests[node.unique_id] = _TestId(test_id, tuple(sorted(urns)))
+        return self._tests
+
+    def _tested(self, node: Node) -> set[str]:
+        """Return the datasets of a test: the node it is attached to, or else the most downstream ones it reads."""
         if node.attached_node is not None and (attached := self._node(node.attached_node)) is not None:
-            return self._urn(attached)
-        urns = set(self._tables(self._parents(node.unique_id, node)))
-        return urns.pop() if len(urns) == 1 else None
+            urn = self._urn(attached)
+            return set(self._tables([node.attached_node])) if urn is None else {urn}
+        parents = self._parents(node.unique_id, node)
+        urns = set(self._tables(parents))
+        if 1 < len(urns) <= _TESTED_MAX:
+            for each in parents:
+                urns -= self._upstream(each)
+        return urns
+
+    def _upstream(self, unique_id: str) -> set[str]:
+        """Return the datasets that a node depends on, over any number of models."""
+        seen: set[str] = set()
+        waiting = [unique_id]
+        found: set[str] = set()
+        while waiting:
+            node = self._node(waiting.pop())
+            for parent in [] if node is None else self._parents(node.unique_id, node):
+                above = self._node(parent)
+                if parent in seen or above is None:
+                    continue
+                seen.add(parent)
+                waiting.append(parent)
+                if (urn := self._urn(above)) is not None:
+                    found.add(urn)
+        return found
 
     def _node(self, unique_id: str) -> Node | None:
         return self._manifest.nodes.get(unique_id) or self._manifest.sources.get(unique_id)
@@ -196,23 +267,50 @@ class Dbt:
     def _producer(self, node: Node) -> str:
         return openlineage_names.producer_id(SOURCE, f"{node.package_name or self._project}.{node.name}")
 
-    def _failure(self, node: Node, result: NodeResult, results: RunResults) -> list[Effect]:
-        urn = self._urn(node)
-        if result.status.strip().lower() != "error" or urn is None:
+    def _model_result(self, node: Node, result: NodeResult, results: RunResults) -> list[Effect]:
+        urn, state = self._urn(node), _state(result.status)
+        if urn is None:
             return []
-        at_ms = timestamps.milliseconds(results.at)
         return [
-            EvidenceEffect(
-                evidence_id=evidence_id(at_ms, results.invocation_id, result.unique_id),
+            ResultEffect(
                 dataset_urn=urn,
-                created_at=results.at,
+                kind=ResultKind.RUN,
+                test_id=self._producer(node),
+                state=state,
+                at=results.at,
+                started_at=results.at,
+                signature=f"{MODEL_FAILED}:{openlineage_checks.WHOLE_DATASET}",
+                source=self.source,
+                message=""
+                if state is SignalState.OK
+                else error_text(result.message or f"the model is {result.status}"),
                 producer_id=self._producer(node),
-                reason_codes=(f"MODEL_FAILED:{openlineage_checks.WHOLE_DATASET}",),
-                message=_clean(result.message or "the model failed", MESSAGE_LENGTH_MAX),
-                run_id=results.invocation_id,
+                run_id=_clean(results.invocation_id, 128),
                 job=_clean(node.name, 256),
             )
         ]
+
+    def _test_result(
+        self, urn: str, node: Node, test: _TestId, result: NodeResult, results: RunResults
+    ) -> ResultEffect:
+        check = _check(node, _state(result.status))
+        return ResultEffect(
+            dataset_urn=urn,
+            kind=ResultKind.TEST,
+            test_id=test.test_id,
+            state=check.state,
+            at=results.at,
+            started_at=results.at,
+            signature=check.signature,
+            source=self.source,
+            column=node.column_name,
+            message=""
+            if check.state is SignalState.OK
+            else error_text(result.message or f"the test is {result.status}"),
+            failures=result.failures,
+            run_id=_clean(results.invocation_id, 128),
+            job=_clean(node.name, 256),
+        )
 
 
 def spec_of(update: SpecUpdate) -> LineageSpec | None:
@@ -256,9 +354,9 @@ def _text(given: str | None) -> str | None:
     return _clean(given.strip().lstrip("@"), 200) or None if given else None
 
 
-def _check(node: Node, result: NodeResult) -> openlineage_checks.Check:
+def _check(node: Node, state: SignalState) -> openlineage_checks.Check:
     kind = node.test_metadata.name if node.test_metadata is not None else None
-    return openlineage_checks.check(kind or node.name, node.column_name, _state(result.status))
+    return openlineage_checks.check(kind or node.name, node.column_name, state)
 
 
 def _state(status: str) -> SignalState:
@@ -267,21 +365,6 @@ def _state(status: str) -> SignalState:
         return enums.signal_state(status)
     except InvalidPayloadError:
         return SignalState.UNKNOWN
-
-
-def _quality(urn: str, checks: list[openlineage_checks.Check], at: str) -> SignalEffect:
-    found = openlineage_checks.verdict(checks)
-    return SignalEffect(
-        dataset_urn=urn,
-        signal_type=DATA_QUALITY,
-        state=found.state,
-        score=found.score,
-        window_start=at,
-        window_end=at,
-        window_type=INVOCATION_WINDOW,
-        metrics=found.metrics,
-        failure_signature=found.failure_signature,
-    )
 
 
 def _freshness(urn: str, result: Freshness, at: str) -> SignalEffect:
@@ -302,7 +385,18 @@ def _freshness(urn: str, result: Freshness, at: str) -> SignalEffect:
         slo_threshold=float(limit or 0),
         metrics=Metrics(evidence_count=1, pass_count=int(state is SignalState.OK), fail_count=int(state.is_breach)),
         failure_signature=STALE if state.is_breach else None,
+        message=None if state is SignalState.OK else _staleness(result, limit),
     )
+
+
+def _staleness(result: Freshness, limit_seconds: int | None) -> str:
+    """Return why a source is not fresh, or why that is unknown."""
+    if result.error is not None:
+        return error_text(str(result.error))
+    if result.max_loaded_at is None:
+        return f"the freshness is {result.status}"
+    allowed = "" if limit_seconds is None else f"; at most {limit_seconds:,} s are allowed"
+    return f"the last row was loaded at {result.max_loaded_at}{allowed}"
 
 
 def _limit_seconds(result: Freshness) -> int | None:

@@ -58,6 +58,7 @@ class NodeResult(Struct, frozen=True):
     status: str
     message: str | None = None
     failures: int | None = None
+    execution_time: float | None = None
 
 
 class RunResults(Artifact, frozen=True, kw_only=True):
@@ -161,6 +162,7 @@ class DbtManifest(Artifact, frozen=True, kw_only=True):
 
     nodes: dict[str, Node]
     sources: dict[str, Node] = {}
+    unit_tests: dict[str, Node] = {}
     exposures: dict[str, Exposure] = {}
     parent_map: dict[str, list[str]] | None = None
 

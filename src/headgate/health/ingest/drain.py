@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -17,18 +17,17 @@ from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
-    EvidenceEffect,
     IngestWarning,
     LifecycleEffect,
+    ResultEffect,
     SignalEffect,
     SpecUpdate,
-    evidence_id,
 )
 from headgate.health.ingest.names import NameResolver
 from headgate.health.ingest.runs import RunLineage
 from headgate.health.ingest.translate import Configs
 from headgate.health.lineage.specs import LineageSpec
-from headgate.health.model.timestamps import instant, milliseconds
+from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Delete, Put
@@ -59,9 +58,11 @@ class Handlers(Struct, frozen=True, kw_only=True):
     configs: Configs
     lineage: Callable[[LineageSpec], object]
     signal: Callable[[SignalEffect], object]
-    evidence: Callable[[EvidenceEffect], object]
+    results: Callable[[Sequence[ResultEffect]], object]
     discovered: Callable[[DatasetDiscovered], object]
     alias: Callable[[AliasEffect], object]
+    # The datasets that a job is known to write.
+    outputs: Callable[[str], Iterable[str]] = lambda _producer_id: ()
     lifecycle: Callable[[LifecycleEffect], object] = lambda _effect: None
     oddity: Callable[[IngestWarning], object] = lambda _effect: None
 
@@ -121,17 +122,28 @@ class Shard:
     def _perform(self, item: Item) -> None:
         event = openlineage_events.parse(item["body"].encode())
         run: RunLineage | None = None
+        results: list[ResultEffect] = []
         for effect in openlineage.translate(event, self._handlers.names, self._handlers.configs):
             if isinstance(effect, SpecUpdate):
                 run = self._fold(effect)
                 spec = openlineage_runs.spec_of(run)
                 if spec is not None:
                     self._handlers.lineage(spec)
-            elif isinstance(effect, EvidenceEffect):
-                for proof in _of_datasets(effect, run):
-                    self._handlers.evidence(proof)
+            elif isinstance(effect, ResultEffect):
+                results += self._of_datasets(effect, run)
             else:
                 self._hand_on(effect)
+        if results:
+            self._handlers.results(results)
+
+    def _of_datasets(self, effect: ResultEffect, run: RunLineage | None) -> list[ResultEffect]:
+        """Return the result for each dataset it is about; if it names none, for every output of the run or its job."""
+        if effect.dataset_urn is not None:
+            return [effect]
+        writes: Iterable[str] = () if run is None else run.writes
+        if not writes and effect.producer_id is not None:
+            writes = self._handlers.outputs(effect.producer_id)
+        return [replace(effect, dataset_urn=urn) for urn in writes]
 
     def _hand_on(self, effect: Effect) -> None:
         match effect:
@@ -197,16 +209,3 @@ class Shard:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
-
-
-def _of_datasets(effect: EvidenceEffect, run: RunLineage | None) -> list[EvidenceEffect]:
-    """Return the evidence for each dataset it is about; if it names none, for every output of the run."""
-    if effect.dataset_urn is not None:
-        return [effect]
-    writes = () if run is None else run.writes
-    return [replace(effect, dataset_urn=urn, evidence_id=_evidence_id(effect, urn)) for urn in writes]
-
-
-def _evidence_id(effect: EvidenceEffect, urn: str) -> str:
-    at_ms = milliseconds(effect.created_at)
-    return evidence_id(at_ms, effect.producer_id, effect.run_id or "", urn)

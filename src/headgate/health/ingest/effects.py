@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from headgate.health.model.enums import Confidence, EntityType, SignalState
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import milliseconds
+from headgate.health.results.model import Report, ResultKind
 
 _BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BYTES: Final = 10
@@ -90,6 +92,7 @@ class SignalEffect(Struct, frozen=True, kw_only=True):
     slo_threshold: float = 0.0
     metrics: Metrics = Metrics()
     failure_signature: str | None = None
+    message: str | None = None
     producer_id: str | None = None
     producer_version: str = ""
     evidence_ids: tuple[str, ...] = ()
@@ -108,6 +111,7 @@ class SignalEffect(Struct, frozen=True, kw_only=True):
             slo_threshold=self.slo_threshold,
             metrics=self.metrics,
             failure_signature=self.failure_signature,
+            message=self.message,
             top_producer=producer,
             evidence_sample=self.evidence_ids,
         )
@@ -116,22 +120,57 @@ class SignalEffect(Struct, frozen=True, kw_only=True):
         )
 
 
-class EvidenceEffect(Struct, frozen=True, kw_only=True):
-    """Evidence of a failure. Without a dataset it is about every output of the run."""
+class ResultEffect(Struct, frozen=True, kw_only=True):
+    """The result of a test or of a run. Without a dataset it is about every output of the run.
 
-    evidence_id: str
+    `detail` is a stack trace or the like, which only the evidence keeps.
+    """
+
     dataset_urn: str | None
-    created_at: str
-    producer_id: str
-    reason_codes: tuple[str, ...]
-    message: str
-    failed_gates: tuple[str, ...] = ()
-    producer_version: str = ""
+    kind: ResultKind
+    test_id: str
+    state: SignalState
+    at: str
+    started_at: str
+    signature: str
+    source: str
+    column: str | None = None
+    message: str = ""
     detail: str = ""
+    failures: int | None = None
+    producer_id: str | None = None
+    producer_version: str = ""
     run_id: str | None = None
     job: str | None = None
     parent_job: str | None = None
-    parent_run_id: str | None = None
+
+    @property
+    def evidence_id(self) -> str | None:
+        """The id of the evidence of a failure, the same for a repeated event."""
+        if not self.state.is_breach:
+            return None
+        parts = (self.producer_id or self.source, self.run_id or "", self.dataset_urn or "", self.test_id)
+        return evidence_id(milliseconds(self.at), *parts)
+
+    def report(self, dataset_urn: str) -> Report:
+        """Return the report about a dataset."""
+        return Report(
+            dataset_urn=dataset_urn,
+            kind=self.kind,
+            test_id=self.test_id,
+            state=self.state,
+            at=self.at,
+            started_at=self.started_at,
+            signature=self.signature,
+            source=self.source,
+            column=self.column,
+            message=self.message,
+            failures=self.failures,
+            run_id=self.run_id,
+            producer_id=self.producer_id,
+            producer_version=self.producer_version,
+            evidence_id=self.evidence_id,
+        )
 
 
 class IngestWarning(Struct, frozen=True):
@@ -142,7 +181,7 @@ class IngestWarning(Struct, frozen=True):
 
 
 Effect = (
-    DatasetDiscovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | EvidenceEffect | IngestWarning
+    DatasetDiscovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | ResultEffect | IngestWarning
 )  # fmt: skip
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.errors import AlreadyExistsError, DatasetNotFoundError, StoreBusyError, UserError
+from headgate.errors import AlreadyExistsError, DatasetNotFoundError, InvalidPayloadError, StoreBusyError, UserError
 from headgate.health.evidence.cache import EvidenceCache
-from headgate.health.evidence.rows import Correlation, Evidence, Producer, Result, Validation
+from headgate.health.evidence.rows import Correlation, Evidence, Gate, Producer, Result, Validation
 from headgate.health.ingest import dbt_artifacts
 from headgate.health.ingest.dbt import Dbt
 from headgate.health.ingest.drain import DrainResult, Handlers
@@ -18,8 +18,9 @@ from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
-    EvidenceEffect,
+    IngestWarning,
     LifecycleEffect,
+    ResultEffect,
     SignalEffect,
     SpecUpdate,
 )
@@ -29,23 +30,35 @@ from headgate.health.ingest.runs import folded, spec_of
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import DatasetStatus, Slos, Source
-from headgate.health.model.signals import ANY_VERSION, UpdateVerdict
+from headgate.health.model.enums import JOB_RUN, SignalState
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, SignalValue, UpdateResult, UpdateVerdict
 from headgate.health.registry.service import Registry
 from headgate.health.resolution.resolver import Resolver
+from headgate.health.results.model import Report, ReportedResult, ResultKind, signal_value
+from headgate.health.results.service import ReportedResults
 from headgate.health.signals.writer import Signals
 
 ACTOR: Final = "openlineage"
 _DROPPED: Final = "DROP"
-_GATE: Final = "RUN"
+# The bounds of a gate of evidence.
+_DETAILS_MAX: Final = 2_048
+_RUN_ID_MAX: Final = 256
+# Reports of concurrent events change the results of a dataset while its signal is written.
+_RACES_MAX: Final = 10
+_TOGETHER: Final = 500
 
 
 class DbtReport(Struct, frozen=True, kw_only=True):
     """The outcome of an upload of dbt artifacts."""
 
     invocation_id: str
+    # The tables of the project.
     datasets: int
     signals: int
     lineage: int
+    # The results of tests and models, and how many of them failed.
+    results: int
+    failed: int
     refused: list[str]
 
 
@@ -60,19 +73,22 @@ class Ingestion:
         signals: Signals,
         evidence: EvidenceCache,
         lineage: Lineage,
+        results: ReportedResults,
     ) -> None:
         self.inbox = inbox
         self._registry = registry
         self._signals = signals
         self._evidence = evidence
         self._lineage = lineage
+        self._results = results
         self._names = NameResolver(alias=registry.named, topic=lambda _namespace, topic: _mapped(resolver, topic))
         self._handlers = Handlers(
             names=self._names,
             configs=self._slos,
             lineage=self._learn,
             signal=self._take,
-            evidence=self._keep,
+            results=self._record,
+            outputs=lambda producer_id: lineage.by_producer(producer_id).dataset_writes,
             discovered=self._discover,
             alias=self._alias,
             lifecycle=self._follow,
@@ -95,13 +111,20 @@ class Ingestion:
             artifacts.append(project.run_results(dbt_artifacts.run_results(run_results)))
         if sources is not None:
             artifacts.append(project.sources(dbt_artifacts.sources(sources)))
-        effects = [effect for each in artifacts for effect in each.effects]
-        refused = self._carry_out(effects)
+        # Each artifact names the datasets that it discovered, most of them again.
+        effects = list(dict.fromkeys(effect for each in artifacts for effect in each.effects))
+        results = [each for each in effects if isinstance(each, ResultEffect)]
+        refused = self._carry_out(each for each in effects if not isinstance(each, ResultEffect))
+        refused += [f"{each.where}: {each.reason}" for each in effects if isinstance(each, IngestWarning)]
+        gone = self._results.keep_only(project.source, project.declared_tests())
+        written = self._record(results, changed={(urn, ResultKind.TEST) for urn in gone}, refused=refused)
         return DbtReport(
             invocation_id=artifacts[-1].invocation_id,
-            datasets=sum(isinstance(each, DatasetDiscovered) for each in effects),
-            signals=sum(isinstance(each, SignalEffect) for each in effects),
+            datasets=len(project.tables()),
+            signals=written + sum(isinstance(each, SignalEffect) for each in effects),
             lineage=sum(isinstance(each, SpecUpdate) for each in effects),
+            results=len(results),
+            failed=sum(each.state.is_breach for each in results),
             refused=refused,
         )
 
@@ -122,8 +145,6 @@ class Ingestion:
                 self._alias(effect)
             case SignalEffect():
                 self._take(effect)
-            case EvidenceEffect():
-                self._keep(effect)
             case SpecUpdate():
                 spec = spec_of(folded(None, effect))
                 if spec is not None:
@@ -147,31 +168,78 @@ class Ingestion:
             return
 
     def _take(self, effect: SignalEffect) -> None:
-        update = effect.update()
-        kept = self._registry.find(update.dataset_urn)
-        if kept is not None:
-            update = replace(update, dataset_urn=kept.dataset_urn)
-        result = self._signals.update(replace(update, expected_version=ANY_VERSION))
-        if result.verdict is UpdateVerdict.DATASET_NOT_FOUND:
-            raise DatasetNotFoundError(result.message)
-        if result.verdict is UpdateVerdict.UNAVAILABLE:
-            raise StoreBusyError(result.message)
+        _check_applied(self._signals.update(self._registered_update(effect.update())))
 
-    def _keep(self, effect: EvidenceEffect) -> None:
-        if effect.dataset_urn is None:
-            return
-        self._evidence.put(
-            Evidence(
-                evidence_id=effect.evidence_id,
-                dataset_urn=effect.dataset_urn,
-                created_at=effect.created_at,
-                producer=Producer(producer_id=effect.producer_id, version=effect.producer_version),
-                validation=Validation(
-                    result=Result.FAIL, failed_gates=effect.failed_gates or (_GATE,), reason_codes=effect.reason_codes
-                ),
-                correlation=Correlation(run_id=effect.run_id, job_id=effect.job, dag_id=effect.parent_job),
-            )
-        )
+    def _registered_update(self, update: SignalUpdate) -> SignalUpdate:
+        return replace(update, dataset_urn=self._registered(update.dataset_urn), expected_version=ANY_VERSION)
+
+    def _registered(self, dataset_urn: str) -> str:
+        kept = self._registry.find(dataset_urn)
+        return dataset_urn if kept is None else kept.dataset_urn
+
+    def _record(
+        self,
+        effects: Sequence[ResultEffect],
+        *,
+        changed: Iterable[tuple[str, ResultKind]] = (),
+        refused: list[str] | None = None,
+    ) -> int:
+        """Store results with the evidence of each failure, then write the signals that they add up to.
+
+        The signals of `changed` are written too. Return the number of signals. With `refused`, the messages of updates
+        that were rejected are added to it; otherwise the first is raised.
+        """
+        reports: list[Report] = []
+        evidence: list[Evidence] = []
+        names: dict[str, str] = {}
+        for effect in effects:
+            if effect.dataset_urn is None:
+                continue
+            if effect.dataset_urn not in names:
+                names[effect.dataset_urn] = self._registered(effect.dataset_urn)
+            urn = names[effect.dataset_urn]
+            reports.append(effect.report(urn))
+            if effect.state.is_breach:
+                evidence.append(_evidence_of(effect, urn))
+        if evidence:
+            self._evidence.put_many(evidence)
+        self._results.record(reports)
+        targets = list(dict.fromkeys([*((each.dataset_urn, each.kind) for each in reports), *changed]))
+        for start in range(0, len(targets), _TOGETHER):
+            self._write_signals(targets[start : start + _TOGETHER], refused)
+        return len(targets)
+
+    def _write_signals(self, targets: Sequence[tuple[str, ResultKind]], refused: list[str] | None) -> None:
+        """Write the signals of datasets from their results, and again if the results changed meanwhile."""
+        written: dict[tuple[str, ResultKind], SignalValue | None] = {}
+        for _ in range(_RACES_MAX):
+            values = {
+                (urn, kind): signal_value(found) if found else None
+                for kind in ResultKind
+                for urn, found in self._results_of([urn for urn, each in targets if each is kind], kind)
+            }
+            updates = [
+                SignalUpdate(dataset_urn=urn, signal_type=kind.signal_type, value=value, expected_version=ANY_VERSION)
+                for (urn, kind), value in values.items()
+                if value is not None and written.get((urn, kind)) != value
+            ]
+            if not updates:
+                return
+            for update, result in zip(updates, self._signals.update_many(updates), strict=True):
+                if result.verdict is UpdateVerdict.DATASET_NOT_FOUND and update.signal_type == JOB_RUN:
+                    # A job still writes a dataset that was deleted here: the deletion stands.
+                    continue
+                try:
+                    _check_applied(result)
+                except UserError as exc:
+                    if refused is None:
+                        raise
+                    refused.append(exc.message)
+            written = values
+        raise StoreBusyError(f"results of {targets[0][0]}: they keep changing; try again")
+
+    def _results_of(self, urns: Sequence[str], kind: ResultKind) -> Iterable[tuple[str, list[ReportedResult]]]:
+        return zip(urns, self._results.of_many(urns, kind), strict=True)
 
     def _follow(self, effect: LifecycleEffect) -> None:
         """Deprecate a dropped dataset; a person decides whether to delete it."""
@@ -185,6 +253,39 @@ class Ingestion:
     def _slos(self, dataset_urn: str) -> Slos | None:
         found = self._registry.find(dataset_urn)
         return None if found is None else found.slos
+
+
+def _check_applied(result: UpdateResult) -> None:
+    """Raise the error of an update that must not be lost. A window that is older than the stored one is no error."""
+    if result.verdict is UpdateVerdict.DATASET_NOT_FOUND:
+        raise DatasetNotFoundError(result.message)
+    if result.verdict is UpdateVerdict.INVALID:
+        raise InvalidPayloadError(result.message)
+    if result.verdict is UpdateVerdict.UNAVAILABLE:
+        raise StoreBusyError(result.message)
+
+
+def _evidence_of(effect: ResultEffect, dataset_urn: str) -> Evidence:
+    result = Result.FAIL if effect.state is SignalState.CRITICAL else Result.WARN
+    details = "\n".join(part for part in (effect.message, effect.detail) if part)
+    gate = Gate(gate=effect.test_id, result=result, reason_code=effect.signature, details=details[:_DETAILS_MAX])
+    producer = None
+    if effect.producer_id is not None:
+        producer = Producer(producer_id=effect.producer_id, version=effect.producer_version)
+    return Evidence(
+        evidence_id=effect.evidence_id or "",
+        dataset_urn=dataset_urn,
+        created_at=effect.at,
+        producer=producer,
+        validation=Validation(
+            result=result, failed_gates=(effect.test_id,), reason_codes=(effect.signature,), gates=(gate,)
+        ),
+        correlation=Correlation(
+            run_id=None if effect.run_id is None else effect.run_id[:_RUN_ID_MAX],
+            job_id=effect.job,
+            dag_id=effect.parent_job,
+        ),
+    )
 
 
 def _mapped(resolver: Resolver, topic: str) -> str | None:

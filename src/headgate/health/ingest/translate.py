@@ -1,7 +1,7 @@
 """OpenLineage translation: turns one event into effects. It looks up only names and SLOs.
 
-A COMPLETE run gives a volume signal of its outputs, a failed one gives evidence. Checks are dated by the event: their
-window ends with it, and starts at the nominal time of the run if that is earlier.
+A COMPLETE run gives a volume signal of its outputs, and every run that ends gives a result. Tests are dated by the
+event: their window ends with it, and starts at the nominal time of the run if that is earlier.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
-    EvidenceEffect,
     IngestWarning,
     LifecycleEffect,
+    ResultEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
-    evidence_id,
 )
+from headgate.health.ingest.error_text import error_text
 from headgate.health.ingest.events import DatasetRef, Event, EventKind
 from headgate.health.ingest.facets import (
     WARNINGS_MAX,
@@ -49,17 +49,23 @@ from headgate.health.ingest.facets import (
 from headgate.health.ingest.names import NameResolver
 from headgate.health.model import enums, timestamps
 from headgate.health.model.datasets import Slos
-from headgate.health.model.enums import DATA_QUALITY, VOLUME, EntityType, SignalState
+from headgate.health.model.enums import VOLUME, EntityType, SignalState
 from headgate.health.model.signals import Metrics
+from headgate.health.results.model import ResultKind
 
 Configs = Callable[[str], Slos | None]
 
-MESSAGE_LENGTH_MAX: Final = 2_000
 DETAIL_LENGTH_MAX: Final = 8_000
 ROWS_MAX: Final = 2**53 - 1
 LOW_VOLUME: Final = "LOW_VOLUME:row_count"
-RUN_FAILED: Final = "RUN_FAILED"
+SOURCE: Final = "openlineage"
 RUN_WINDOW: Final = "RUN"
+# The state of a run that ended, its failure signature, and its message if the event has none.
+_ENDED: Final = {
+    RunState.COMPLETE: (SignalState.OK, "RUN_FAILED", ""),
+    RunState.FAIL: (SignalState.CRITICAL, "RUN_FAILED", "the run failed"),
+    RunState.ABORT: (SignalState.WARNING, "RUN_ABORTED", "the run was aborted"),
+}
 # Newlines and tabs stay; other control characters are removed from messages.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
@@ -103,7 +109,7 @@ class _Translation:
             effects.append(self._spec())
         effects += self._quality([*about, *inputs, *outputs])
         effects += self._volumes(outputs)
-        effects += self._failure()
+        effects += self._outcome()
         for ref in (*about, *inputs, *outputs):
             effects += self._lifecycle(ref)
         return [*self._named, *effects, *self._warnings]
@@ -248,24 +254,24 @@ class _Translation:
     # Signals.
 
     def _quality(self, refs: Iterable[DatasetRef]) -> list[Effect]:
-        """Return a signal for each dataset with reported checks."""
-        checks: dict[str, list[openlineage_checks.Check]] = {}
+        """Return the result of each reported test, once however many facets repeat it."""
+        checks: dict[str, list[list[openlineage_checks.Check]]] = {}
         for ref in refs:
             for raw in (ref.inputFacets, ref.outputFacets, ref.facets):
                 facet = Facets(raw, f"dataset {ref.name}"[:100], self._warnings).get(
                     "dataQualityAssertions", Assertions
                 )
-                for assertion in facet.assertions or [] if facet is not None else []:
+                if facet is not None and facet.assertions:
                     urn = self._urn(ref.namespace, ref.name)
-                    checks.setdefault(urn, []).append(openlineage_checks.of_assertion(assertion))
+                    checks.setdefault(urn, []).append([*map(openlineage_checks.of_assertion, facet.assertions)])
         tests = self._run.get("test", Tests)
         tested = self._tested()
         if tests is not None and tests.tests:
             if tested is None:
                 self._warn("run.facets.test", "the run has no single input or output to attach its tests to")
             else:
-                checks.setdefault(tested, []).extend(map(openlineage_checks.of_test, tests.tests))
-        return [self._quality_signal(urn, found) for urn, found in checks.items()]
+                checks.setdefault(tested, []).append([*map(openlineage_checks.of_test, tests.tests)])
+        return [self._test(urn, each) for urn, lists in checks.items() for each in openlineage_checks.distinct(lists)]
 
     def _tested(self) -> str | None:
         """Return the dataset of a run's tests: its only input, or else its only output."""
@@ -275,10 +281,24 @@ class _Translation:
                 return next(iter(urns)) if len(urns) == 1 else None
         return None
 
-    def _quality_signal(self, urn: str, checks: list[openlineage_checks.Check]) -> SignalEffect:
-        found = openlineage_checks.verdict(checks)
-        return self._signal(
-            urn, DATA_QUALITY, found.state, found.score, metrics=found.metrics, signature=found.failure_signature
+    def _test(self, urn: str, check: openlineage_checks.Check) -> ResultEffect:
+        event = self._event
+        return ResultEffect(
+            dataset_urn=urn,
+            kind=ResultKind.TEST,
+            test_id=check.test_id,
+            state=check.state,
+            at=event.eventTime,
+            started_at=min(self._nominal_start() or event.eventTime, event.eventTime),
+            signature=check.signature,
+            source=SOURCE,
+            column=None if check.field == openlineage_checks.WHOLE_DATASET else check.field,
+            message=check.message,
+            failures=check.failures,
+            producer_id=self._producer,
+            producer_version=self._version(),
+            run_id=None if event.run is None else event.run.runId.strip(),
+            job=None if event.job is None else _clean(event.job.name, 256),
         )
 
     def _volumes(self, outputs: Iterable[DatasetRef]) -> list[Effect]:
@@ -349,35 +369,38 @@ class _Translation:
             self._warn("run.facets.nominalTime", exc.message)
             return None
 
-    # Evidence, and lifecycle changes.
+    # Outcomes of runs, and lifecycle changes.
 
-    def _failure(self) -> list[Effect]:
+    def _outcome(self) -> list[Effect]:
+        """Return the result of a run that ended, for each dataset it writes."""
         event = self._event
-        if event.state is not RunState.FAIL or event.run is None or event.job is None:
+        if event.state not in _ENDED or event.run is None or event.job is None:
             return []
         assert self._producer is not None
-        error = self._run.get("errorMessage", ErrorMessage)
+        state, code, default = _ENDED[event.state]
+        error = self._run.get("errorMessage", ErrorMessage) if state.is_breach else None
         parent = self._run.get("parent", Parent)
         parent_job = None if parent is None else parent.job
-        at_ms = timestamps.milliseconds(event.eventTime)
-        run_id = event.run.runId.strip()
-        hit: list[str | None] = [*sorted(self._writes)] or [None]
+        found: list[str | None] = [*sorted(self._writes)] or [None]
         return [
-            EvidenceEffect(
-                evidence_id=evidence_id(at_ms, self._producer, run_id, urn or ""),
+            ResultEffect(
                 dataset_urn=urn,
-                created_at=event.eventTime,
+                kind=ResultKind.RUN,
+                test_id=self._producer,
+                state=state,
+                at=event.eventTime,
+                started_at=min(self._nominal_start() or event.eventTime, event.eventTime),
+                signature=f"{code}:{openlineage_checks.WHOLE_DATASET}",
+                source=SOURCE,
+                message=error_text((error.message if error is not None else "") or default),
+                detail=error_text((error.stackTrace or "") if error is not None else "", DETAIL_LENGTH_MAX),
                 producer_id=self._producer,
                 producer_version=self._version(),
-                reason_codes=(f"{RUN_FAILED}:{openlineage_checks.WHOLE_DATASET}",),
-                message=_clean(error.message if error is not None else "the run failed", MESSAGE_LENGTH_MAX),
-                detail=_clean((error.stackTrace or "") if error is not None else "", DETAIL_LENGTH_MAX),
-                run_id=run_id,
+                run_id=event.run.runId.strip(),
                 job=_clean(event.job.name, 256),
                 parent_job=None if parent_job is None else _clean(parent_job.name, 256),
-                parent_run_id=None if parent is None or parent.run is None else parent.run.runId,
             )
-            for urn in hit
+            for urn in found
         ]
 
     def _lifecycle(self, ref: DatasetRef) -> list[Effect]:

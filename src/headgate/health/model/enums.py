@@ -105,6 +105,8 @@ SCHEMA_DRIFT: Final = "SCHEMA_DRIFT"
 DATA_QUALITY: Final = "DATA_QUALITY"
 ANOMALY: Final = "ANOMALY"
 COST: Final = "COST"
+# The runs of jobs outside Headgate that write the dataset.
+JOB_RUN: Final = "JOB_RUN"
 
 _KNOWN_TYPES: Final = (FRESHNESS, VOLUME, CONTRACT_COMPLIANCE, SCHEMA_DRIFT, DATA_QUALITY, ANOMALY, COST)
 # A type with this prefix is a user's own, however similar it is to a known one.

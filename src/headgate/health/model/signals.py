@@ -21,6 +21,9 @@ from headgate.store.model.schema import Key
 
 SAMPLES_MAX: Final = 10
 TEXT_MAX: Final = 256
+# The error text of a failure, and the failures that one signal names.
+MESSAGE_MAX: Final = 2_000
+SIGNATURES_MAX: Final = 50
 # An update whose window ends in the future would make every later, correct one stale.
 FUTURE_MS_MAX: Final = 10 * 60 * 1000
 # As `expected_version` of an update: no version check, only the order of windows decides.
@@ -56,7 +59,11 @@ class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state and score of a signal at the end of a window."""
+    """The state and score of a signal at the end of a window.
+
+    `message` is the error text of a failure. A signal that adds up several results, such as those of tests, names every
+    failure in `failure_signatures`, the worst first; then one incident has all of them.
+    """
 
     state: SignalState
     score: float
@@ -67,6 +74,8 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics: Metrics = Metrics()
     breach_start: str | None = None
     failure_signature: str | None = None
+    failure_signatures: tuple[str, ...] = ()
+    message: str | None = None
     top_producer: Producer | None = None
     evidence_sample: tuple[str, ...] = ()
     incident_id: str | None = None
@@ -220,6 +229,7 @@ def _canonical(value: SignalValue) -> SignalValue:
         window_end=timestamps.moment(value.window_end, field="window_end"),
         breach_start=None if not value.breach_start else timestamps.moment(value.breach_start, field="breach_start"),
         failure_signature=value.failure_signature or None,
+        message=value.message or None,
         top_producer=producer,
         # Health assigns incidents; a sender cannot.
         incident_id=None,
@@ -232,6 +242,7 @@ def _is_canonical(value: SignalValue) -> bool:
         value.top_producer is None
         and value.incident_id is None
         and value.failure_signature != ""
+        and value.message != ""
         and value.score > _NUMBER_MIN
         and value.slo_threshold > _NUMBER_MIN
         and value.breach_start is None
@@ -273,6 +284,10 @@ def _text_problems(value: SignalValue) -> list[str]:
         found.append("failure_signature required for WARNING/CRITICAL states")
     if signature and not is_signature(signature):
         found.append(f"failure_signature {signature[:40]!r}: write REASON_CODE:FIELD, at most {TEXT_MAX} characters")
+    if len(value.failure_signatures) > SIGNATURES_MAX or not all(map(is_signature, value.failure_signatures)):
+        found.append(f"failure_signatures: at most {SIGNATURES_MAX}, each REASON_CODE:FIELD")
+    if value.message is not None and len(value.message) > MESSAGE_MAX:
+        found.append(f"message: {len(value.message)} characters, at most {MESSAGE_MAX}")
     if len(value.evidence_sample) > SAMPLES_MAX:
         found.append(f"evidence_sample: {len(value.evidence_sample)} ids, at most {SAMPLES_MAX} are kept")
     if value.evidence_sample and not all(map(is_evidence_id, value.evidence_sample)):

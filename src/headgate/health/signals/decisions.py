@@ -80,8 +80,8 @@ def with_incident(signal: Signal, incident_id: str | None) -> Signal:
 
 
 def is_same_breach(before: Signal, after: Signal) -> bool:
-    """Whether a signal keeps its state and failure signature."""
-    return before.state is after.state and before.value.failure_signature == after.value.failure_signature
+    """Whether a signal keeps its state and has no failure that it had not before."""
+    return before.state is after.state and _failures(before) >= _failures(after)
 
 
 def report_of(signal: Signal) -> IncidentReport:
@@ -90,11 +90,17 @@ def report_of(signal: Signal) -> IncidentReport:
     return IncidentReport(
         dataset_urn=signal.dataset_urn,
         signal_types=(signal.signal_type,),
-        failure_signatures=(value.failure_signature,) if value.failure_signature else (),
+        failure_signatures=value.failure_signatures or ((value.failure_signature,) if value.failure_signature else ()),
+        # The failures of a signal that adds up several come and go: they are one incident until the last has gone.
+        dedup_key=signal.signal_type if value.failure_signatures else "",
         state=value.state,
         implicated_producer=value.top_producer,
         evidence_sample=value.evidence_sample,
     )
+
+
+def _failures(signal: Signal) -> frozenset[str | None]:
+    return frozenset(signal.value.failure_signatures or (signal.value.failure_signature,))
 
 
 def _applied(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:

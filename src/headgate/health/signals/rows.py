@@ -101,6 +101,7 @@ def _is_plain(signal: Signal) -> bool:
     return (
         value.top_producer is None
         and value.failure_signature is None
+        and value.message is None
         and value.window_type.isascii()
         and signal.owner_team.isascii()
         and value.slo_threshold < _EXACT_MAX
@@ -114,6 +115,10 @@ def _failure_attributes(value: SignalValue) -> Item:
         attributes["breach_start"] = value.breach_start
     if value.failure_signature is not None:
         attributes["failure_signature"] = value.failure_signature
+    if value.failure_signatures:
+        attributes["failure_signatures"] = [*value.failure_signatures]
+    if value.message is not None:
+        attributes["message"] = value.message
     producer = value.top_producer
     if producer is not None:
         attributes["top_producer"] = producer.producer_id
@@ -164,6 +169,8 @@ def _value(row: Mapping[str, Any]) -> SignalValue:
         metrics=Metrics(**row["metrics"]),
         breach_start=row.get("breach_start"),
         failure_signature=row.get("failure_signature"),
+        failure_signatures=tuple(row.get("failure_signatures") or ()),
+        message=row.get("message"),
         top_producer=_producer(row),
         evidence_sample=tuple(row["evidence_sample"]),
         incident_id=row.get("incident_id"),

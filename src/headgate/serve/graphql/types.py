@@ -108,6 +108,8 @@ class SignalStateType:
     window_end: Moment
     metrics: SignalMetricsType
     failure_signature: str | None
+    failure_signatures: list[str]
+    message: str | None
     top_producer: ProducerInfoType | None
     evidence_sample: list[str]
     incident_id: str | None

@@ -30,9 +30,10 @@ SIGNAL_STATE: Final = Table(
     stream=True,
     entities=(SIGNAL,),
 )
+REPORTED_RESULT: Final = Entity("reported result", "{dataset_urn}#RESULTS", "{kind}#{test_id}")
 SIGNAL_HISTORY: Final = Table(
     "observability-signal-history",
-    "Transitions of health signals by month, and hourly volumes",
+    "Transitions of health signals by month, hourly volumes, and the results of tests and jobs",
     _PK,
     _SK,
     ttl_attribute="ttl",
@@ -40,6 +41,7 @@ SIGNAL_HISTORY: Final = Table(
         Entity("signal transition", "{dataset_urn}#{signal_type}#{yyyymm}", "{window_end}#{version:010d}"),
         Entity("volume of an hour", "{dataset_urn}#VOLUME#HOURS", "{hour}"),
         Entity("volume of a late window", "{dataset_urn}#VOLUME#HOURS", "{hour}#{ended_ms:07d}"),
+        REPORTED_RESULT,
     ),
 )
 INCIDENT: Final = Entity(

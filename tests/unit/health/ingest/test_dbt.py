@@ -10,10 +10,11 @@ import pytest
 from headgate.errors import InvalidPayloadError
 from headgate.health.ingest import dbt_artifacts
 from headgate.health.ingest.dbt import Dbt, Ingested, spec_of
-from headgate.health.ingest.effects import DatasetDiscovered, EvidenceEffect, IngestWarning, SignalEffect, SpecUpdate
+from headgate.health.ingest.effects import DatasetDiscovered, ResultEffect, SignalEffect, SpecUpdate
 from headgate.health.ingest.names import NameResolver
 from headgate.health.model.enums import EntityType, SignalState
 from headgate.health.model.signals import checked
+from headgate.health.results.model import ResultKind
 
 AT: Final = "2026-01-15T10:00:00.123Z"
 NOW_MS: Final = 1_768_471_300_000
@@ -148,42 +149,66 @@ def test_lineage__quotes_of_every_kind_of_warehouse__are_taken_off(relation: str
 
 
 @pytest.mark.parametrize(
-    ("statuses", "state", "score", "signature"),
+    ("status", "state"),
     [
-        (("pass", "pass"), SignalState.OK, 1.0, None),
-        (("pass", "warn"), SignalState.WARNING, 0.5, "UNIQUE:id"),
-        (("fail", "warn"), SignalState.CRITICAL, 0.0, "NOT_NULL:id"),
-        (("error", "pass"), SignalState.CRITICAL, 0.5, "NOT_NULL:id"),
-        (("skipped", "skipped"), SignalState.UNKNOWN, 0.0, None),
-        (("skipped", "pass"), SignalState.OK, 1.0, None),
-        (("no-op", "a word of tomorrow"), SignalState.UNKNOWN, 0.0, None),
+        ("pass", SignalState.OK),
+        ("warn", SignalState.WARNING),
+        ("fail", SignalState.CRITICAL),
+        ("error", SignalState.CRITICAL),
+        ("skipped", SignalState.UNKNOWN),
+        ("no-op", SignalState.UNKNOWN),
+        ("a word of tomorrow", SignalState.UNKNOWN),
     ],
 )
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_run_results__tests_of_a_model__are_its_quality(
-    statuses: tuple[str, str], state: SignalState, score: float, signature: str | None, version: int
-) -> None:
-    found = ran({"test.shop.not_null.1": statuses[0], "test.shop.unique.2": statuses[1]}, version)
+def test_run_results__tests_of_a_model__are_a_result_each(status: str, state: SignalState, version: int) -> None:
+    found = ran({"test.shop.not_null.1": status, "test.shop.unique.2": "pass"}, version)
 
-    signal = only(found, SignalEffect)
-    assert (signal.dataset_urn, signal.signal_type) == (ORDERS, "DATA_QUALITY")
-    assert (signal.state, signal.score, signal.failure_signature) == (state, score, signature)
-    assert checked(signal.update(), NOW_MS) == signal.update()
+    test, other = of_kind(found, ResultEffect)
+    assert (test.dataset_urn, test.kind, test.test_id) == (ORDERS, ResultKind.TEST, "NOT_NULL:id")
+    assert (test.state, test.message) == (state, "" if state is SignalState.OK else "boom")
+    assert (other.test_id, other.state, other.message) == ("UNIQUE:id", SignalState.OK, "")
     assert found.invocation_id == "inv-1"
 
 
-def test_run_results__a_test_of_two_models__is_held_against_neither() -> None:
-    found = ran({"test.shop.both.3": "fail"})
+def test_run_results__a_test_of_two_models__is_of_the_one_downstream() -> None:
+    result = only(ran({"test.shop.both.3": "fail"}), ResultEffect)
 
-    assert of_kind(found, SignalEffect) == []
-    assert only(found, IngestWarning).where == "test.shop.both.3"
+    assert (result.dataset_urn, result.test_id) == (REVENUE, "BOTH:dataset")
 
 
-def test_run_results__a_model_that_failed__is_evidence() -> None:
-    proof = only(ran({"model.shop.orders": "error", "model.shop.revenue": "skipped"}), EvidenceEffect)
+def test_run_results__tests_of_one_kind_and_column__are_told_apart() -> None:
+    document = manifest()
+    for number in (4, 5):
+        document["nodes"][f"test.shop.range.{number}"] = node(
+            f"test.shop.range.{number}", attached_node="model.shop.orders", column_name="id",
+            test_metadata={"name": "range"},
+        )  # fmt: skip
+    declared = project(document).declared_tests()[ORDERS]
 
-    assert (proof.dataset_urn, proof.message, proof.run_id) == (ORDERS, "boom ", "inv-1")
-    assert proof.reason_codes == ("MODEL_FAILED:dataset",)
+    assert {"NOT_NULL:id", "UNIQUE:id"} <= declared
+    assert sum(each.startswith("RANGE:id~") for each in declared) == 2
+
+
+def test_run_results__a_model_that_failed__is_a_result_with_its_message() -> None:
+    failed, skipped = of_kind(ran({"model.shop.orders": "error", "model.shop.revenue": "skipped"}), ResultEffect)
+
+    assert (failed.dataset_urn, failed.kind, failed.state) == (ORDERS, ResultKind.RUN, SignalState.CRITICAL)
+    assert (failed.message, failed.run_id, failed.signature) == ("boom", "inv-1", "MODEL_FAILED:dataset")
+    assert (skipped.dataset_urn, skipped.state) == (REVENUE, SignalState.UNKNOWN)
+
+
+def test_run_results__a_unit_test_that_failed__is_a_result_of_its_model() -> None:
+    document = manifest()
+    unit = node("unit_test.shop.orders.adds_up", depends_on={"nodes": ["model.shop.orders"]})
+    document["unit_tests"] = {unit["unique_id"]: {**unit, "name": "adds_up"}}
+    rows = [{"unique_id": unit["unique_id"], "status": "fail", "message": "got 3"}]
+    results = {"metadata": metadata("run-results", 6), "results": rows}
+    found = project(document).run_results(dbt_artifacts.run_results(json.dumps(results).encode()))
+
+    assert [(each.dataset_urn, each.test_id, each.message) for each in of_kind(found, ResultEffect)] == [
+        (ORDERS, "ADDS_UP:dataset", "got 3")
+    ]
 
 
 def test_run_results__sent_twice__are_the_same_effects() -> None:
@@ -224,6 +249,7 @@ def test_sources__one_that_could_not_be_looked_at__is_unknown() -> None:
     signal = only(fresh(status="runtime error", error="no such table"), SignalEffect)
 
     assert (signal.state, signal.score, signal.window_end) == (SignalState.UNKNOWN, 0.0, AT)
+    assert signal.message == "no such table"
 
 
 # Forms.

@@ -8,15 +8,14 @@ from typing import Any, Final
 import pytest
 
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
-from headgate.health.ingest import checks as openlineage_checks
 from headgate.health.ingest import names as openlineage_names
 from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
-    EvidenceEffect,
     IngestWarning,
     LifecycleEffect,
+    ResultEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
@@ -29,6 +28,7 @@ from headgate.health.model import urns
 from headgate.health.model.datasets import Slos, VolumeSlo
 from headgate.health.model.enums import EntityType, SignalState
 from headgate.health.model.signals import checked
+from headgate.health.results.model import ResultKind
 from headgate.ids import made_at_ms
 
 GOLDEN: Final[dict[str, Any]] = {
@@ -87,6 +87,10 @@ def with_output(**facets: Any) -> dict[str, Any]:
     return event(outputs=[{"namespace": "pg", "name": "b", **facets}])
 
 
+def checks_of(found: list[Effect]) -> list[ResultEffect]:
+    return [each for each in of_kind(found, ResultEffect) if each.kind is ResultKind.TEST]
+
+
 # The golden payload.
 
 
@@ -100,10 +104,11 @@ def test_translate__the_golden_event__sets_lineage_columns_volume_and_quality() 
     assert spec.column_reads == {f"urn:col:{TOPIC}:customer_id"}
     assert spec.column_writes == {f"urn:col:{TABLE}:CUSTOMER_ID"}
     assert (spec.at, spec.state, spec.run_id) == (AT, RunState.COMPLETE, "0190a0b2-7d3e-7c11-9c55-0d8f6a1b2c3d")
-    quality, volume = of_kind(found, SignalEffect)
-    assert (quality.dataset_urn, quality.signal_type) == (TOPIC, "DATA_QUALITY")
-    assert (quality.state, quality.score) == (SignalState.CRITICAL, 0.0)
-    assert quality.failure_signature == "NOT_NULL:customer_id"
+    volume = only(found, SignalEffect)
+    test, run = of_kind(found, ResultEffect)
+    assert (test.dataset_urn, test.kind, test.test_id) == (TOPIC, ResultKind.TEST, "NOT_NULL:customer_id")
+    assert (test.state, test.signature) == (SignalState.CRITICAL, "NOT_NULL:customer_id")
+    assert (run.dataset_urn, run.kind, run.test_id, run.state) == (TABLE, ResultKind.RUN, JOB, SignalState.OK)
     assert (volume.dataset_urn, volume.signal_type, volume.state) == (TABLE, "VOLUME", SignalState.OK)
     assert volume.metrics.evidence_count == 127
     assert of_kind(found, IngestWarning) == []
@@ -336,58 +341,74 @@ def test_folded__events_in_any_order__are_the_same_complete_run(is_reversed: boo
 
 
 @pytest.mark.parametrize(
-    ("assertions", "state", "score", "signature"),
+    ("assertions", "states"),
     [
-        ([(True, None)], SignalState.OK, 1.0, None),
-        ([(True, None), (False, "warn")], SignalState.WARNING, 0.5, "A1:dataset"),
-        ([(False, "warn"), (False, None)], SignalState.CRITICAL, 0.0, "A1:dataset"),
+        ([(True, None)], [SignalState.OK]),
+        ([(True, None), (False, "warn")], [SignalState.OK, SignalState.WARNING]),
+        ([(False, "warn"), (False, None)], [SignalState.WARNING, SignalState.CRITICAL]),
     ],
 )
-def test_translate__assertions__come_to_the_worst_of_them(
-    assertions: list[tuple[bool, str | None]], state: SignalState, score: float, signature: str | None
+def test_translate__assertions__are_a_result_each(
+    assertions: list[tuple[bool, str | None]], states: list[SignalState]
 ) -> None:
     facet = {"assertions": [{"assertion": f"a{n}", "success": s, "severity": v} for n, (s, v) in enumerate(assertions)]}
-    signal = only(effects(with_output(facets={"dataQualityAssertions": facet})), SignalEffect)
+    found = checks_of(effects(with_output(facets={"dataQualityAssertions": facet})))
 
-    assert (signal.dataset_urn, signal.state, signal.score) == ("urn:dp:pg:b", state, score)
-    assert signal.failure_signature == signature
+    assert {each.dataset_urn for each in found} == {"urn:dp:pg:b"}
+    assert [(each.test_id, each.state) for each in found] == [
+        (f"A{n}:dataset", state) for n, state in enumerate(states)
+    ]
+
+
+def test_translate__assertions_that_two_facets_repeat__count_once() -> None:
+    listed = [{"assertion": "not_null", "success": False, "column": "a"}, {"assertion": "unique", "success": True}]
+    facet = {"dataQualityAssertions": {"assertions": listed}}
+    found = checks_of(effects(with_output(facets=facet, outputFacets=facet)))
+
+    assert [(each.test_id, each.state) for each in found] == [
+        ("NOT_NULL:a", SignalState.CRITICAL), ("UNIQUE:dataset", SignalState.OK),
+    ]  # fmt: skip
+
+
+def test_translate__two_assertions_of_one_kind_and_column__are_two_tests() -> None:
+    listed = [
+        {"assertion": "accepted_values", "success": success, "column": "a", "expected": "x", "actual": "y"}
+        for success in (True, False)
+    ]
+    found = checks_of(effects(with_output(facets={"dataQualityAssertions": {"assertions": listed}})))
+
+    assert [(each.test_id, each.state, each.message) for each in found] == [
+        ("ACCEPTED_VALUES:a", SignalState.OK, ""),
+        ("ACCEPTED_VALUES:a~2", SignalState.CRITICAL, "expected x, actual y"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("statuses", "state"),
+    ("status", "severity", "state"),
     [
-        ([("pass", "error")], SignalState.OK),
-        ([("skip", "error")], SignalState.UNKNOWN),
-        ([("skip", "error"), ("pass", None)], SignalState.OK),
-        ([("fail", "warn"), ("pass", None)], SignalState.WARNING),
-        ([("fail", "error")], SignalState.CRITICAL),
-        ([("exploded", "error")], SignalState.UNKNOWN),
+        ("pass", "error", SignalState.OK),
+        ("skip", "error", SignalState.UNKNOWN),
+        ("fail", "warn", SignalState.WARNING),
+        ("fail", "error", SignalState.CRITICAL),
+        ("exploded", "error", SignalState.UNKNOWN),
     ],
 )
 def test_translate__tests_of_a_run__are_of_the_one_dataset_it_reads(
-    statuses: list[tuple[str, str | None]], state: SignalState
+    status: str, severity: str, state: SignalState
 ) -> None:
-    tests = [{"name": f"t{n}", "status": s, "severity": v, "type": "unique"} for n, (s, v) in enumerate(statuses)]
+    tests = [{"name": "t", "status": status, "severity": severity, "type": "unique"}]
     run = {"runId": "r", "facets": {"test": {"tests": tests}}}
-    signal = only(effects(event(run=run)), SignalEffect)
+    (found,) = checks_of(effects(event(run=run)))
 
-    assert (signal.dataset_urn, signal.state) == ("urn:dp:pg:a", state)
-    assert signal.failure_signature == ("UNIQUE:dataset" if state.is_breach else None)
+    assert (found.dataset_urn, found.state, found.test_id) == ("urn:dp:pg:a", state, "UNIQUE:dataset")
 
 
 def test_translate__tests_of_a_run_with_two_inputs__are_held_against_neither() -> None:
     run = {"runId": "r", "facets": {"test": {"tests": [{"name": "t", "status": "fail"}]}}}
     found = effects(event(run=run, inputs=[{"namespace": "pg", "name": "a"}, {"namespace": "pg", "name": "b"}]))
 
-    assert of_kind(found, SignalEffect) == []
+    assert checks_of(found) == []
     assert only(found, IngestWarning).where == "run.facets.test"
-
-
-def test_verdict__the_same_failures_in_another_order__have_the_same_signature() -> None:
-    checks = [openlineage_checks.check(code, "id", SignalState.CRITICAL) for code in ("unique", "not_null", "range")]
-
-    assert openlineage_checks.verdict(checks).failure_signature == "NOT_NULL:id"
-    assert openlineage_checks.verdict(checks[::-1]) == openlineage_checks.verdict(checks)
 
 
 @pytest.mark.parametrize(
@@ -426,16 +447,17 @@ def test_translate__a_nominal_time__begins_the_window() -> None:
     assert (signal.window_start, signal.window_end) == ("2026-01-15T00:00:00.000Z", AT)
 
 
-def test_translate__a_run_that_failed__is_evidence_for_what_it_writes() -> None:
+def test_translate__a_run_that_failed__is_a_result_for_what_it_writes() -> None:
     facets = {
         "errorMessage": {"message": "boom\x00 at line 3", "programmingLanguage": "PYTHON", "stackTrace": "x" * 20_000},
         "parent": {"run": {"runId": "dag-run"}, "job": {"namespace": "ns", "name": "dag"}},
     }
-    proof = only(effects(event(eventType="FAIL", run={"runId": "r1", "facets": facets})), EvidenceEffect)
+    proof = only(effects(event(eventType="FAIL", run={"runId": "r1", "facets": facets})), ResultEffect)
 
-    assert (proof.dataset_urn, proof.reason_codes) == ("urn:dp:pg:b", ("RUN_FAILED:dataset",))
-    assert (proof.message, len(proof.detail)) == ("boom  at line 3", 8_000)
-    assert (proof.parent_job, proof.parent_run_id, proof.run_id) == ("dag", "dag-run", "r1")
+    assert (proof.dataset_urn, proof.kind, proof.signature) == ("urn:dp:pg:b", ResultKind.RUN, "RUN_FAILED:dataset")
+    assert (proof.state, proof.message, len(proof.detail)) == (SignalState.CRITICAL, "boom  at line 3", 8_000)
+    assert (proof.parent_job, proof.run_id) == ("dag", "r1")
+    assert proof.evidence_id is not None
     assert proof.evidence_id.startswith("evd-")
     assert made_at_ms(proof.evidence_id.removeprefix("evd-")) == NOW_MS
 

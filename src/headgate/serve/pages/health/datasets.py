@@ -16,6 +16,7 @@ from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.health.dataset_charts import signal_chart, volume_chart
 from headgate.serve.pages.health.holds import held_section
 from headgate.serve.pages.health.lineage import EXPAND, Graph, graph_or_reason
+from headgate.serve.pages.health.results import ResultRow, results_section
 from headgate.serve.pages.health.signal_strip import Strip, since, strip
 from headgate.serve.pages.labels import command, number, options, span
 from headgate.serve.pages.live_updates import changes_of
@@ -79,6 +80,8 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     promises: list[str]
     signals: Section
     signal_rows: list[SignalRow]
+    results: Section
+    result_rows: list[ResultRow]
     gate: Section
     incidents: Section
     opened: list[Any]
@@ -140,12 +143,15 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
     writers = api.section("GET /datasets/{dataset_urn}/writers", path=path, query=page)
     readers = api.section("GET /datasets/{dataset_urn}/readers", path=path, query=page)
     graph, graph_missing = graph_or_reason(api, urn)
+    results, result_rows = results_section(api, urn)
     volumes = api.section("GET /datasets/{dataset_urn}/volume-history", path=path, query={"days": VOLUME_DAYS})
     return DatasetPage(
         dataset=dataset,
         promises=promises(dataset["slos"] or {}),
         signals=signals,
         signal_rows=_signal_rows(api, urn, signals.items("signals")),
+        results=results,
+        result_rows=result_rows,
         gate=api.section("POST /gate", body={"datasets": [urn], "verb": "read"}),
         incidents=incidents,
         opened=[each for each in incidents.items() if each["status"] != IncidentStatus.RESOLVED],
@@ -294,6 +300,7 @@ def _commands(urn: str) -> tuple[tuple[str, str], ...]:
     return (
         ("This page", command("dataset", "show", urn)),
         ("Its signals", command("signal", "show", urn)),
+        ("Its tests", command("dataset", "tests", urn)),
         ("Check the gate", command("gate", "check", urn)),
         ("Show downstream", command("lineage", "downstream", urn)),
         ("Its versions", command("dataset", "versions", urn)),

@@ -88,6 +88,7 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
     metrics: MetricsIn | None = None
     breach_start: Timestamp | None = None
     failure_signature: str | None = None
+    message: str | None = None
     top_producer: ProducerIn | None = None
     evidence_sample: list[str] = []
     incident_id: str | None = None
@@ -105,6 +106,7 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
             metrics=Metrics() if self.metrics is None else self.metrics.read(),
             breach_start=None if breach_start is None else timestamps.moment(breach_start, field="breach_start"),
             failure_signature=self.failure_signature or None,
+            message=self.message or None,
             top_producer=None if self.top_producer is None else self.top_producer.read(),
             evidence_sample=tuple(self.evidence_sample),
             incident_id=self.incident_id or None,
@@ -149,6 +151,8 @@ class SignalView(Struct, frozen=True, kw_only=True):
     window_type: str
     metrics: Metrics
     failure_signature: str | None
+    failure_signatures: list[str]
+    message: str | None
     top_producer: Producer | None
     evidence_sample: list[str]
     incident_id: str | None

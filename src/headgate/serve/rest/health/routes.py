@@ -39,6 +39,7 @@ from headgate.serve.rest.health.incidents import incident_operations
 from headgate.serve.rest.health.lineage import lineage_operations
 from headgate.serve.rest.health.models import SignalView
 from headgate.serve.rest.health.resolution import resolution_operations
+from headgate.serve.rest.health.results import result_operations
 from headgate.serve.rest.health.signals import signal_operations
 from headgate.serve.rest.health.topic_producers import topic_producer_operations
 from headgate.serve.rest.parameters import ColumnUrn, DatasetUrn, ProducerId, SignalType, SpecId, TopicPattern
@@ -106,6 +107,7 @@ def health_routes(
     """
     operations = [
         *dataset_operations(health),
+        *result_operations(health),
         *resolution_operations(health),
         *topic_producer_operations(health),
         *signal_operations(health),

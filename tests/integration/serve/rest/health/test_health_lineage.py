@@ -404,7 +404,8 @@ def test_dbt__artifacts__become_datasets_lineage_and_signals(alone: HealthApi) -
 
     assert report["invocation_id"] == "i-1"
     assert report["refused"] == []
-    assert report["datasets"] >= 2
+    assert report["datasets"] == 2, "the tables of the project, once each"
+    assert (report["results"], report["failed"]) == (1, 1)
     assert report["lineage"] >= 1
     assert report["signals"] >= 1
     found = {
@@ -458,3 +459,21 @@ def test_dbt__compressed__is_read(api: HealthApi) -> None:
     content = gzip.compress(json.dumps({"manifest": _manifest(), "namespace": "postgres://zip:5432"}).encode())
 
     done(api.post("/lineage/dbt", content=content, headers={"content-encoding": "gzip"}), 200)
+
+
+def test_dbt__a_test_that_failed__is_listed_with_its_history_and_shown_on_the_page(alone: HealthApi) -> None:
+    upload = {"manifest": _manifest(), "run_results": _results("fail"), "namespace": "postgres://db:5432"}
+    done(alone.post("/lineage/dbt", upload), 200)
+    urn = "urn:dp:postgres+db@5432:dw.shop.orders"
+
+    found = done(alone.get(f"{of(urn)}/results?history=1&kind=TEST"), 200)
+
+    assert found["failing"] == 1
+    (test,) = found["results"]
+    assert (test["test_id"], test["state"], test["message"], test["failures"]) == (
+        "NOT_NULL_ORDERS_ID:id", "CRITICAL", "Got 3", 3,
+    )  # fmt: skip
+    assert [each["state"] for each in test["history"]] == ["CRITICAL"]
+    signal = done(alone.get(f"{of(urn)}/signals/DATA_QUALITY"), 200)
+    assert (signal["message"], signal["failure_signatures"]) == ("Got 3", ["NOT_NULL_ORDERS_ID:id"])
+    problem(alone.get(f"{of(urn)}/results?history=31"), 400, "bad_payload")

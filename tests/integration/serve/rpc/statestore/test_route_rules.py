@@ -79,7 +79,7 @@ WRITE_RULES: Final = {
 READ_SIGNALS: Final = {
     "GET /api/v1/signals", f"GET {_D}/signals", f"GET {_D}/signals/{{signal_type}}",
     f"GET {_D}/signals/{{signal_type}}/history", f"GET {_D}/baselines", f"GET {_D}/baselines/{{metric}}",
-    f"GET {_D}/volume-history",
+    f"GET {_D}/volume-history", f"GET {_D}/results",
 }  # fmt: skip
 WRITE_SIGNALS: Final = {
     "POST /api/v1/signals/batch",
@@ -535,6 +535,7 @@ def test_scope__lists__show_what_is_reached(shared: HealthApi) -> None:
         ("GET", "/signals/FRESHNESS", None),
         ("GET", "/signals/FRESHNESS/history", None),
         ("GET", "/volume-history", None),
+        ("GET", "/results", None),
         ("PUT", "/signals/FRESHNESS", "value"),
         ("POST", "/signals/reset", {"reason": "eve"}),
         ("GET", "/evidence", None),

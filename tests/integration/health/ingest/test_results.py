@@ -1,0 +1,248 @@
+"""Failed runs, models and tests: a signal with the error text, one incident for all failures, and its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from headgate.clock import VirtualClock
+from headgate.health.incidents.decisions import QUIET_MS
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model.enums import DATA_QUALITY, JOB_RUN, IncidentStatus, SignalState
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.health.results.model import ResultKind
+from headgate.health.service import HealthService
+from headgate.ids import IdMaker
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
+from headgate.store.keyring import Keyring
+from headgate.store.sqlite.store import Synchronous
+from tests.stores import open_sqlite
+from tests.unit.health.ingest.test_dbt import manifest, metadata
+
+START: Final = 1_768_471_200.0  # 2026-01-15T10:00:00Z
+TABLE: Final = "urn:dp:duckdb+shop.duckdb:shop.main.orders"
+ORDERS: Final = "urn:dp:snowflake+org-acct:DW.MAIN.ORDERS"
+
+
+class Rig:
+    """The health of one store, fed with OpenLineage events and dbt artifacts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = VirtualClock(START)
+        self.store = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
+        self.health = HealthService(
+            self.store,
+            self.clock,
+            IdMaker(self.clock),
+            Cache(clock=self.clock),
+            Keyring.generate(self.clock),
+            FolderBlobs(folder / "evidence"),
+        )
+
+    def send(self, state: str, *, run: str = "r1", facets: Any = None, **more: Any) -> None:
+        self.clock.advance(1)
+        event = {
+            "eventType": state, "eventTime": self.clock.now().isoformat(), "run": {"runId": run, "facets": facets},
+            "job": {"namespace": "dbt", "name": "shop.orders"}, "producer": "https://x", "schemaURL": "https://y",
+            **more,
+        }  # fmt: skip
+        self.health.ingestion.inbox.accept(json.dumps(event).encode())
+        self.health.drain()
+
+    def assertions(self, **success: bool) -> None:
+        """Send what dbt-ol sends after `dbt test`: the same facet in two places."""
+        listed = [
+            {"assertion": name.split("__")[0], "column": name.split("__")[1], "success": passed}
+            for name, passed in success.items()
+        ]
+        facet = {"dataQualityAssertions": {"assertions": listed}}
+        table = {"namespace": "duckdb://shop.duckdb", "name": "shop.main.orders", "facets": facet, "inputFacets": facet}
+        self.send("COMPLETE", inputs=[table], job={"namespace": "dbt", "name": "shop.test"})
+
+    def dbt(self, results: dict[str, tuple[str, str]], document: dict[str, Any] | None = None) -> Any:
+        self.clock.advance(1)
+        at = {"generated_at": self.clock.now().isoformat(), "invocation_id": f"inv-{self.clock.seconds()}"}
+        rows = [{"unique_id": name, "status": state, "message": text} for name, (state, text) in results.items()]
+        found = {"metadata": metadata("run-results", 6) | at, "results": rows}
+        project = document or manifest()
+        project["metadata"] |= at
+        return self.health.ingestion.dbt(
+            json.dumps(project).encode(), run_results=json.dumps(found).encode(), namespace="snowflake://org-acct"
+        )
+
+    def signal(self, signal_type: str, urn: str = TABLE) -> Signal:
+        found = self.health.signals.get(urn, signal_type, consistent=True)
+        assert found is not None
+        return found
+
+    def incidents(self, urn: str = TABLE, *, are_open: bool = True) -> list[Incident]:
+        found = self.health.incident_listing.ls(IncidentFilter(dataset_urn=urn)).incidents
+        return [each for each in found if (each.status is not IncidentStatus.RESOLVED) == are_open]
+
+    def settle(self) -> None:
+        """Let the quiet time of incidents pass."""
+        self.clock.advance(QUIET_MS / 1000 + 1)
+        self.health.sweep()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.health.close()
+    made.store.close()
+
+
+def outputs() -> list[dict[str, Any]]:
+    return [{"namespace": "duckdb://shop.duckdb", "name": "shop.main.orders"}]
+
+
+def error(message: str) -> dict[str, Any]:
+    return {"errorMessage": {"message": message, "programmingLanguage": "SQL"}}
+
+
+def test_openlineage_fail__a_run_that_writes_a_table__leaves_a_signal_with_its_message_and_an_incident(
+    rig: Rig,
+) -> None:
+    rig.send("FAIL", outputs=outputs(), facets=error("no column id at postgres://me:secret@db/x"))
+
+    signal = rig.signal(JOB_RUN)
+    assert (signal.state, signal.value.message) == (
+        SignalState.CRITICAL, "no column id at postgres://me:***@db/x",
+    )  # fmt: skip
+    (incident,) = rig.incidents()
+    assert incident.failure_signatures == ("RUN_FAILED:dataset",)
+    evidence = rig.health.evidence.get(incident.evidence_sample[0])
+    assert evidence is not None
+    assert evidence.validation.gates[0].details == "no column id at postgres://me:***@db/x"
+
+
+def test_openlineage_complete__after_a_failure__ends_the_incident(rig: Rig) -> None:
+    rig.send("FAIL", outputs=outputs(), facets=error("boom"))
+    rig.send("COMPLETE", run="r2", outputs=outputs())
+    rig.settle()
+
+    assert (rig.signal(JOB_RUN).state, rig.signal(JOB_RUN).value.message) == (SignalState.OK, None)
+    assert rig.incidents() == []
+    assert len(rig.incidents(are_open=False)) == 1
+
+
+def test_openlineage_fail__an_event_and_a_run_without_outputs__is_of_what_the_job_wrote_before(rig: Rig) -> None:
+    rig.send("COMPLETE", outputs=outputs())
+    rig.send("FAIL", run="r2", facets=error("boom"))
+
+    assert rig.signal(JOB_RUN).value.message == "boom"
+
+
+def test_openlineage_fail__one_of_two_writers__holds_until_that_one_recovers(rig: Rig) -> None:
+    rig.send("FAIL", outputs=outputs(), facets=error("boom"))
+    rig.send("COMPLETE", run="r2", outputs=outputs(), job={"namespace": "dbt", "name": "another"})
+
+    assert rig.signal(JOB_RUN).state is SignalState.CRITICAL
+    assert rig.signal(JOB_RUN).value.metrics.evidence_count == 2
+
+
+def test_assertions__repeated_by_two_facets__are_counted_once(rig: Rig) -> None:
+    rig.assertions(not_null__a=False, unique__b=True, not_null__c=True)
+
+    metrics = rig.signal(DATA_QUALITY).value.metrics
+    assert (metrics.evidence_count, metrics.pass_count, metrics.fail_count) == (3, 2, 1)
+
+
+def test_assertions__two_that_fail__are_one_incident_that_ends_with_the_last(rig: Rig) -> None:
+    rig.assertions(not_null__a=False, unique__b=False)
+    (incident,) = rig.incidents()
+    assert incident.failure_signatures == ("NOT_NULL:a", "UNIQUE:b")
+    assert "NOT_NULL:a and 1 more" in incident.title
+
+    rig.assertions(not_null__a=True, unique__b=False)
+    rig.settle()
+    assert [each.incident_id for each in rig.incidents()] == [incident.incident_id]
+    assert rig.signal(DATA_QUALITY).value.failure_signatures == ("UNIQUE:b",)
+
+    rig.assertions(not_null__a=True, unique__b=False, range__c=False)
+    (same,) = rig.incidents()
+    assert (same.incident_id, same.failure_signatures) == (
+        incident.incident_id, ("NOT_NULL:a", "UNIQUE:b", "RANGE:c"),
+    )  # fmt: skip
+
+    rig.assertions(not_null__a=True, unique__b=True, range__c=True)
+    rig.settle()
+    assert rig.incidents() == []
+    assert len(rig.incidents(are_open=False)) == 1
+
+
+def test_assertions__a_report_of_some_tests__leaves_the_others_as_they_are(rig: Rig) -> None:
+    rig.assertions(not_null__a=False, unique__b=True)
+    rig.assertions(unique__b=True)
+
+    assert rig.signal(DATA_QUALITY).state is SignalState.CRITICAL
+    results = {each.test_id: each for each in rig.health.results.of(TABLE, ResultKind.TEST)}
+    assert [each.state for each in results["UNIQUE:b"].history] == [SignalState.OK, SignalState.OK]
+    assert [each.state for each in results["NOT_NULL:a"].history] == [SignalState.CRITICAL]
+
+
+def test_reset__a_dataset_whose_failing_test_was_removed__forgets_the_test(rig: Rig) -> None:
+    rig.assertions(not_null__a=False)
+    rig.health.resets.reset(TABLE, actor="ann", reason="the test was removed")
+    rig.assertions(unique__b=True)
+
+    assert rig.signal(DATA_QUALITY).state is SignalState.OK
+
+
+def test_dbt__a_model_that_failed__leaves_a_signal_and_an_incident_until_it_is_built(rig: Rig) -> None:
+    text = "Runtime Error in model orders\n  Conversion Error: Could not convert string 'x' to INT32"
+    report = rig.dbt({"model.shop.orders": ("error", text), "test.shop.not_null.1": ("skipped", "")})
+
+    assert (report.datasets, report.results, report.failed, report.refused) == (3, 2, 1, [])
+    signal = rig.signal(JOB_RUN, ORDERS)
+    assert (signal.state, signal.value.message) == (SignalState.CRITICAL, text)
+    assert [each.failure_signatures for each in rig.incidents(ORDERS)] == [("MODEL_FAILED:dataset",)]
+
+    rig.dbt({"model.shop.orders": ("success", "OK"), "test.shop.not_null.1": ("pass", "")})
+    rig.settle()
+    assert rig.signal(JOB_RUN, ORDERS).state is SignalState.OK
+    assert rig.incidents(ORDERS) == []
+
+
+def test_dbt__tests_that_failed__keep_their_message_and_history(rig: Rig) -> None:
+    rig.dbt({"test.shop.not_null.1": ("fail", "Got 2 results"), "test.shop.unique.2": ("pass", "")})
+    rig.dbt({"test.shop.not_null.1": ("fail", "Got 3 results"), "test.shop.unique.2": ("pass", "")})
+
+    found = {each.test_id: each for each in rig.health.results.of(ORDERS)}
+    assert [each.message for each in found["NOT_NULL:id"].history] == ["Got 3 results", "Got 2 results"]
+    assert rig.signal(DATA_QUALITY, ORDERS).value.message == "Got 3 results"
+
+
+def test_dbt__a_failing_test_that_the_project_no_longer_has__is_forgotten(rig: Rig) -> None:
+    rig.dbt({"test.shop.not_null.1": ("fail", "Got 2 results"), "test.shop.unique.2": ("pass", "")})
+    document = manifest()
+    del document["nodes"]["test.shop.not_null.1"]
+    rig.dbt({"test.shop.unique.2": ("pass", "")}, document)
+
+    assert [each.test_id for each in rig.health.results.of(ORDERS)] == ["UNIQUE:id"]
+    assert rig.signal(DATA_QUALITY, ORDERS).state is SignalState.OK
+
+
+def test_dbt__the_same_artifacts_twice__change_nothing(rig: Rig) -> None:
+    results = {"model.shop.orders": ("error", "boom"), "test.shop.not_null.1": ("fail", "Got 2 results")}
+    rig.dbt(results)
+    before = (rig.signal(JOB_RUN, ORDERS), rig.health.results.of(ORDERS))
+    rig.clock.step(-1)
+    rig.dbt(results)
+
+    assert (rig.signal(JOB_RUN, ORDERS), rig.health.results.of(ORDERS)) == before
+
+
+def test_openlineage__a_job_that_writes_a_deleted_dataset__is_no_dead_letter(rig: Rig) -> None:
+    rig.send("COMPLETE", outputs=outputs())
+    rig.health.registry.delete(TABLE, actor="ann")
+    rig.send("FAIL", run="r2", outputs=outputs(), facets=error("boom"))
+
+    assert rig.health.ingestion.inbox.dead().events == []
