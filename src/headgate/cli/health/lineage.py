@@ -118,12 +118,26 @@ def dbt(
     api: Api,
     folder: Annotated[Path, typer.Argument(metavar="TARGET_DIR", help="Target folder of dbt.")],
     namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Namespace of the tables. [default: from the dbt adapter]")
+        str, typer.Option(metavar="NAME", help="Namespace of the tables. [default: from the dbt profile]")
     ] = "",
+    profiles_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of profiles.yml. [default: as dbt finds it]")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Profile. [default: from dbt_project.yml]")
+    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="Target. [default: of the profile]")] = None,
 ) -> Answer:
     """Import datasets, test results and lineage from the manifest, run results and sources of dbt."""
     import msgspec
 
+    from headgate.cli.health.dbt_profile import profile_namespace
+
+    if not namespace:
+        found = profile_namespace(folder, profiles_dir=profiles_dir, profile=profile, target=target)
+        if found is None:
+            typer.echo("no profiles.yml found: tables are named by the dbt adapter; give --profiles-dir", err=True)
+        namespace = found or ""
     body: dict[str, Any] = {"namespace": namespace}
     for name in ("manifest", "run_results", "sources"):
         path = folder / f"{name}.json"
