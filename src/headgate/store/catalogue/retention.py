@@ -96,8 +96,6 @@ _HEALTH: Final = {
     "signal transition": _setting("expires", "retention.signal_history_days"),
     "volume of an hour": Ending("expires after 64 days, when no expected band is fitted to it"),
     "volume of a late window": Ending("expires after 64 days, when no expected band is fitted to it"),
-    "volume of an hour": Ending("expires with the longest baseline"),
-    "volume of a late window": Ending("expires with the longest baseline"),
     "reported result": _days(30, "a tool reported it last"),
     "incident": _setting("expires some days after it was resolved; an open one stays", "retention.incidents_days"),
     "dataset (latest)": _CONFIGURATION,
