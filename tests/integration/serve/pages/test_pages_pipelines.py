@@ -18,6 +18,8 @@ import pytest
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.durable.model.duration import from_json_type
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.sources import RangeSource
 from headgate.pipelines.definition.model import Pipeline, Rule
 from headgate.pipelines.enums import (
     Cause,
@@ -628,7 +630,7 @@ def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site
 
     for fact in (
         "attempt 2",
-        "TIMEOUT took too long",
+        "TIMEOUT The job failed took too long",
         "PENDING 11 min ago",
         "10 min",
         "UNKNOWN landed.count : landed is missing",
@@ -647,7 +649,46 @@ def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site
     assert list(rows) == ["waiting", "landed.count", "trigger", "job", "events"]
     assert [each["tone"] for each in rows["landed.count"]["spans"]] == ["odd"]
     assert [each["tone"] for each in rows["job"]["spans"]] == ["bad"]
-    assert "disk full" not in said[said.index("Job log") :]
+    assert "disk full" not in said[said.index("Job log") : said.index("Timeline")]
+    assert "disk full" not in said[said.index("Job and execution") :]
+
+
+def test_run__failed__has_the_failure_first_then_its_log_and_a_link_to_each_part(site: PipelineSite) -> None:
+    site.define("loads")
+    run = site.fail("loads", reason="KeyError: 'amount'")
+    page = site.page(f"/ui/runs/{run.run_id}")
+    ids = [str(each["id"]) for tag, each in Document.read(page).tags if tag == "section" and each.get("id")]
+
+    assert ids == ["failure", "log", "why", "attempts", "execution", "events", "definition"]
+    assert {f"#{each}" for each in ids[1:]} <= set(Document.read(page).links)
+    assert text_of(page).index("KeyError: 'amount'") < text_of(page).index("Timeline")
+
+
+def test_run__definition_changed_since__shows_it_as_of_the_run_and_the_difference(site: PipelineSite) -> None:
+    site.define("loads")
+    run = site.succeed("loads")
+    assert "Version 1, which is in force" in text_of(site.page(f"/ui/runs/{run.run_id}"))
+    done(site.put("/pipelines/loads", {"id": "loads", **DEFINITION, "sla": {"deadline": "09:30"}}), 201)
+    said = text_of(site.page(f"/ui/runs/{run.run_id}"))
+
+    then = said[said.index("Definition as of this run") :]
+    assert "Version 1; version 2 is in force and differs:" in then
+    assert "~ sla.deadline: 08:00 → 09:30" in then
+    assert "done by 08:00 (UTC)" in then
+
+
+def test_run__of_a_fan_out_with_chunks__shows_their_states(site: PipelineSite) -> None:
+    body = {**DEFINITION, "id": "loads", "trigger": {"type": "fan-out", "config": {"handler": "resize"}}}
+    pipeline = msgspec.convert(body, Pipeline, dec_hook=from_json_type)
+    site.pipelines.service.definitions.put(pipeline, "", "test")
+    order = Order(group="nightly", chunk_size=10, handler="jobs:process")
+    site.service.fanouts.splitter.split(order, RangeSource(0, 60), run_id="job-7")
+    run = site.start("loads")
+    page = site.page(f"/ui/runs/{run.run_id}")
+
+    assert "0 of 6 chunks are done, 0 running. Open the fan-out" in text_of(page)
+    assert "6 queued" in text_of(page)
+    assert "#chunks" in Document.read(page).links
 
 
 def test_run__of_a_fan_out__names_the_command_that_shows_its_chunks(site: PipelineSite) -> None:

@@ -9,18 +9,23 @@ from msgspec import Struct
 
 from headgate.asl.machines.executions import execution_id_of
 from headgate.health.model.timestamps import instant, milliseconds
+from headgate.pipelines.catalog.rows import StoredPipeline
+from headgate.pipelines.definition.serialization import differences
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.overview.status import sla_moments
 from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.service import PipelineService
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
-from headgate.serve.pages.page import Page, PageRequest, PageRoute
+from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines.actions import run_actions
 from headgate.serve.pages.pipelines.event_lines import EVENTS_MAX, EventLine, event_lines
 from headgate.serve.pages.pipelines.pipeline import registered, schedule_option, served
+from headgate.serve.pages.pipelines.run_job import COMMAND, FAN_OUT, WORKFLOW, RunJob, run_job
 from headgate.serve.pages.pipelines.run_timeline import run_timeline
+from headgate.serve.pages.pipelines.summary import Fact, definition_facts
 from headgate.serve.pages.work.execution_timeline import Timeline
 
 SHOWN_MAX: Final = 50
@@ -28,7 +33,6 @@ WIDTH: Final = 1000
 _BAR_MIN: Final = 4.0
 # Events of a run may arrive shortly after its end.
 _AFTER_MS: Final = 600_000
-_COMMAND, _WORKFLOW, _FAN_OUT = "command", "workflow", "fan-out"
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -39,6 +43,15 @@ class Phase(Struct, frozen=True, kw_only=True):
     lasted: str
     x: float
     width: float
+
+
+class DefinitionThen(Struct, frozen=True):
+    """The definition that a run follows, and how the one in force differs from it."""
+
+    version: int
+    facts: list[Fact]
+    current: int
+    changes: list[str]
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
@@ -64,6 +77,22 @@ class RunPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
     output_api: str
     sentence: str
+    job: RunJob
+    definition: DefinitionThen | None
+
+    @property
+    def parts(self) -> list[Chip]:
+        """Links to the parts of the page."""
+        found = [
+            ("Log", "#log"),
+            ("Why", "#why"),
+            ("Attempts", "#attempts"),
+            *([("Chunks", "#chunks")] if self.trigger == FAN_OUT else []),
+            ("Execution", "#execution"),
+            ("Events", "#events"),
+            ("Definition", "#definition"),
+        ]
+        return [(text, address, False) for text, address in found]
 
 
 def run_page(api: ApiCaller, run_id: str) -> RunPage:
@@ -87,6 +116,7 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
     evaluations = _evaluations(api, run)
     sla = None if pipeline is None else sla_moments(pipeline, slot, pipelines.reader.calendars())
     own_events = [each for each in events.items("events") if each["run_id"] == run["run_id"]]
+    entries = [each for each in jobs.items("entries") if each["run_id"] == run["run_id"]]
     why = api.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule})
     return RunPage(
         run=run,
@@ -102,14 +132,23 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
         why=why,
         log=log,
         evaluation=_evaluation(run, evaluations),
-        jobs=[each for each in jobs.items("entries") if each["run_id"] == run["run_id"]],
+        jobs=entries,
         events=event_lines(own_events),
         events_missing=events.missing,
         execution=execution,
         commands=_commands(run, execution, trigger),
         output_api=twin(f"/runs/{segment(run_id)}/log"),
         sentence=why.value["sentence"] if is_latest and why.value else _sentence(run),
+        job=run_job(api, run, trigger, entries),
+        definition=None if stored is None else _definition(pipelines, stored),
     )
+
+
+def _definition(pipelines: PipelineService, stored: StoredPipeline) -> DefinitionThen:
+    current = pipelines.definitions.find(stored.pipeline.id)
+    changes = [] if current is None else differences(stored.pipeline, current.pipeline)
+    version = stored.version if current is None else current.version
+    return DefinitionThen(stored.version, definition_facts(stored.pipeline), version, changes)
 
 
 def phases(transitions: Sequence[Mapping[str, Any]], now_ms: int, *, is_open: bool) -> list[Phase]:
@@ -175,14 +214,14 @@ def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tup
             ("Its lifecycle", command("asl", "describe", execution)),
             ("Show the execution history", command("asl", "history", execution)),
         ]
-    if trigger == _COMMAND and run["job_id"]:
+    if trigger == COMMAND and run["job_id"]:
         found.append(("Its output", command("run", "logs", run["run_id"], "--follow")))
-    if trigger == _FAN_OUT and run["job_id"]:
+    if trigger == FAN_OUT and run["job_id"]:
         found += [
             ("Its chunks", command("fanout", "show", run["job_id"])),
             ("Follow them", command("fanout", "watch", run["job_id"])),
         ]
-    if trigger == _WORKFLOW and run["job_id"]:
+    if trigger == WORKFLOW and run["job_id"]:
         found.append(("Its job", command("execution", "show", run["job_id"])))
     return tuple(found)
 
