@@ -77,7 +77,7 @@ def _signal(client: httpx.Client, number: int) -> httpx.Response:
 
 
 def _sensor(client: httpx.Client, number: int) -> httpx.Response:
-    return client.post("/pipelines/silver/sensors/orders", json={"data": {"count": number}})
+    return client.post("/pipelines/silver/sensors/orders", json={"data": {"count": number}, "new": True})
 
 
 def _incident(client: httpx.Client, number: int) -> httpx.Response:

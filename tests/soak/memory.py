@@ -1,4 +1,4 @@
-"""Memory: the server's resident memory at the start of a mixed load, and after it."""
+"""Memory: the server's resident memory at the start of a mixed load, during it, and after it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.soak.figures import Figure
 # Until caches are filled and every code path has run once.
 WARM_SECONDS = 60.0
 GROWTH_MAX = 1.5
+SAMPLES = 4
 
 
 def run(folder: Path, seconds: float) -> list[Figure]:
@@ -26,17 +27,24 @@ def run(folder: Path, seconds: float) -> list[Figure]:
             thread.start()
         time.sleep(min(WARM_SECONDS, seconds / 5))
         warm = _resident_mb(server.process.pid)
-        time.sleep(seconds - min(WARM_SECONDS, seconds / 5))
-        end = _resident_mb(server.process.pid)
+        rest = seconds - min(WARM_SECONDS, seconds / 5)
+        samples = []
+        for _ in range(SAMPLES):
+            time.sleep(rest / SAMPLES)
+            samples.append(_resident_mb(server.process.pid))
         is_over.set()
         for thread in threads:
             thread.join()
     count = sum(len(writer.acknowledged) for writer in load)
+    refused = [text for writer in load for text in writer.refused]
+    during = ", ".join(f"{each:,} MB" for each in samples)
     return [
         Figure("mixed writes without a pause", f"{count:,} in {seconds / 60:,.0f} minutes", count > 0),
         Figure(
-            "memory when ready, warm, at the end", f"{fresh:,} MB, {warm:,} MB, {end:,} MB", end <= GROWTH_MAX * warm
+            "writes refused with another status than 503", f"{len(refused)} {refused[:1] or ''}".strip(), not refused
         ),
+        Figure("memory when ready, and warm", f"{fresh:,} MB, {warm:,} MB", fresh > 0),
+        Figure(f"memory after each of {SAMPLES} equal parts of the load", during, samples[-1] <= GROWTH_MAX * warm),
     ]
 
 
