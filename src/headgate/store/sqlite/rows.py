@@ -185,7 +185,10 @@ class TableRows:
     def query(self, query: Query, position: dict[str, Any] | None, now: float) -> tuple[str, list[Any]]:
         """Return the statement and parameters of one page; it selects one row more than the limit."""
         sort = query.sort
-        shape, bounds = (None, []) if sort is None else _bounds(sort)
+        # A page after the first begins at its position. Of two bounds on one side SQLite uses only the first for the
+        # search, so that each page would read the pages before it again: the other one must not be usable.
+        passed = None if position is None else ("<" if query.descending else ">")
+        shape, bounds = (None, []) if sort is None else _bounds(sort, passed)
         parameters = [query.partition, *bounds]
         if position is not None:
             parameters += [position[attribute] for attribute in self._order(query.index)]
@@ -242,14 +245,22 @@ def _where_present(columns: list[str]) -> str:
     return f" WHERE {' AND '.join(f'{column} IS NOT NULL' for column in columns)}" if columns else ""
 
 
-def _bounds(sort: Sort) -> tuple[str, list[Any]]:
-    """Return the SQL of a range, with `{column}` for the sort key, and its parameters."""
+def _bounds(sort: Sort, passed: str | None) -> tuple[str, list[Any]]:
+    """Return the SQL of a range, with `{column}` for the sort key, and its parameters.
+
+    Bounds of the side `passed`, ">" for lower and "<" for upper ones, are checked but not searched.
+    """
     if sort.range is Range.BETWEEN:
-        return "{column} BETWEEN ? AND ?", [sort.low, sort.high]
-    if sort.range is Range.BEGINS_WITH:
+        bounds = [(">=", sort.low), ("<=", sort.high)]
+    elif sort.range is Range.BEGINS_WITH:
         end = _after_prefix(str(sort.low))
-        return ("{column} >= ?", [sort.low]) if end is None else ("{column} >= ? AND {column} < ?", [sort.low, end])
-    return f"{{column}} {_COMPARISONS[sort.range]} ?", [sort.low]
+        bounds = [(">=", sort.low), *([] if end is None else [("<", end)])]
+    else:
+        bounds = [(_COMPARISONS[sort.range], sort.low)]
+    # SQLite searches an index only by a bare column.
+    columns = ["+{column}" if comparison[0] == passed else "{column}" for comparison, _ in bounds]
+    clauses = [f"{column} {comparison} ?" for column, (comparison, _) in zip(columns, bounds, strict=True)]
+    return " AND ".join(clauses), [value for _, value in bounds]
 
 
 def parameters(key: Key) -> Parameters:
