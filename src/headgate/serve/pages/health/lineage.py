@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -12,14 +13,19 @@ from headgate.errors import HeadgateError, InvalidPayloadError, TransientError
 from headgate.health.lineage.blast_radius import Degree, LineageStep
 from headgate.health.model import urns
 from headgate.health.model.enums import SignalState
+from headgate.pipelines.overview.attention import stored
 from headgate.serve.pages.api_calls import ApiCaller, segment, twin
 from headgate.serve.pages.labels import command
 from headgate.serve.pages.live_updates import changes_of
-from headgate.serve.pages.page import Page, PageRequest, PageRoute
+from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips
 
 EXPAND: Final = "/ui/lineage/expand"
-# Beyond this a drawing says less than a list.
+# Of a drawing within a page: beyond this it says less than a list.
 NODES_MAX: Final = 120
+# Of the lineage page, if more than one step is asked for.
+ALL_NODES_MAX: Final = 2_000
+ALL: Final = "all"
+STEPS: Final = ("1", "2", "3", ALL)
 CHOICES_MAX: Final = 50
 _JOB: Final = "job:"
 _WORST_FIRST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN, SignalState.OK)
@@ -59,18 +65,23 @@ class LineagePage(Struct, frozen=True, kw_only=True):
     urn: str
     graph: Graph | None
     datasets: list[Any]
+    steps: list[Chip]
     expand: str = EXPAND
 
 
-def lineage_graph(api: ApiCaller, urn: str, *, up_steps: int = 1, down_steps: int = 1) -> Graph:
-    """Return the graph around a dataset. Raises as the API operations on its lineage."""
+def lineage_graph(
+    api: ApiCaller, urn: str, *, up_steps: int = 1, down_steps: int = 1, nodes_max: int = NODES_MAX
+) -> Graph:
+    """Return the graph around a dataset, nearest first. Raises as the API operations on its lineage."""
     urn = _readable(api, urn)
-    found = _Collected(api)
+    found = _Collected(api, nodes_max)
     found.dataset(urn)
     for is_upstream, steps in ((True, up_steps), (False, down_steps)):
         frontier = [urn]
         for _ in range(steps):
             frontier = [reached for each in frontier for reached in found.step(each, is_upstream=is_upstream)]
+            if not frontier:
+                break
     return found.graph(focus=urn)
 
 
@@ -84,8 +95,9 @@ def expanded(api: ApiCaller, node: str, way: str) -> Graph:
 class _Collected:
     """The nodes and edges found so far."""
 
-    def __init__(self, api: ApiCaller) -> None:
+    def __init__(self, api: ApiCaller, nodes_max: int) -> None:
         self._api = api
+        self._nodes_max = nodes_max
         self._urns: dict[str, None] = {}
         self._jobs: dict[str, LineageStep] = {}
         self._edges: dict[tuple[str, str], None] = {}
@@ -106,13 +118,13 @@ class _Collected:
         """Add the jobs next to a dataset and the datasets on their other side, and return the new datasets."""
         new: list[str] = []
         for step in self._api.health.blast_radii.step(urn, is_upstream=is_upstream):
-            if len(self._urns) + len(self._jobs) >= NODES_MAX:
+            if len(self._urns) + len(self._jobs) >= self._nodes_max:
                 self._is_complete = False
                 break
             self._jobs[step.entity_id] = step
             self._edge(urn, step.entity_id, is_upstream=is_upstream)
             for other in step.datasets:
-                if other == urn or len(self._urns) + len(self._jobs) >= NODES_MAX:
+                if other == urn or len(self._urns) + len(self._jobs) >= self._nodes_max:
                     self._is_complete = self._is_complete and other == urn
                     continue
                 if self.dataset(other):
@@ -129,8 +141,13 @@ class _Collected:
         """Return the nodes with their health and what may still be added to them."""
         states = worst_states(self._api, self._urns)
         degrees = self._api.health.blast_radii.degrees(self._urns)
-        nodes = [self._dataset_node(urn, states.get(urn), degrees[urn]) for urn in self._urns]
-        nodes += [_job_node(self._api, each) for each in self._jobs.values()]
+        written, read = (Counter(edge[place] for edge in self._edges) for place in (1, 0))
+        nodes = []
+        for urn in self._urns:
+            left = Degree(degrees[urn].writers - written[urn], degrees[urn].readers - read[urn])
+            nodes.append(dataset_node(urn, states.get(urn), more=_more(left)))
+        defined = _defined(self._api, {each.entity_name for each in self._jobs.values()})
+        nodes += [_job_node(each, is_pipeline=each.entity_name in defined) for each in self._jobs.values()]
         return Graph(
             nodes=nodes,
             edges=list(self._edges),
@@ -139,13 +156,11 @@ class _Collected:
             is_complete=self._is_complete,
         )
 
-    def _dataset_node(self, urn: str, state: SignalState | None, degree: Degree) -> GraphNode:
-        shown = [edge for edge in self._edges if urn in edge]
-        left = {
-            "up": degree.writers - sum(edge[1] == urn for edge in shown),
-            "down": degree.readers - sum(edge[0] == urn for edge in shown),
-        }
-        return dataset_node(urn, state, more={way: count for way, count in left.items() if count > 0})
+
+def _more(left: Degree) -> dict[str, int]:
+    """Return what may still be added to a dataset, by way."""
+    ways = {"up": left.writers, "down": left.readers}
+    return {way: count for way, count in ways.items() if count > 0}
 
 
 def dataset_node(
@@ -177,8 +192,12 @@ def worst_states(api: ApiCaller, dataset_urns: Iterable[str]) -> dict[str, Signa
     }
 
 
-def _job_node(api: ApiCaller, step: LineageStep) -> GraphNode:
-    is_pipeline = api.pipelines is not None and api.pipelines.known.find(step.entity_name) is not None
+def _defined(api: ApiCaller, names: Iterable[str]) -> set[str]:
+    """Return the names that pipelines have, in one call to the store."""
+    return set() if api.pipelines is None else {each.pipeline.id for each in stored(api.pipelines, sorted(names))}
+
+
+def _job_node(step: LineageStep, *, is_pipeline: bool) -> GraphNode:
     return GraphNode(
         id=_JOB + step.entity_id,
         label=step.entity_name,
@@ -196,18 +215,33 @@ def _readable(api: ApiCaller, urn: str) -> str:
 
 def _page(api: ApiCaller, request: PageRequest) -> Page:
     urn = str(request.query.get("dataset", ""))
-    graph = lineage_graph(api, urn) if urn else None
+    graph = _graph(api, urn, str(request.query.get("steps", STEPS[0]))) if urn else None
     datasets = [] if urn else _offered(api)
+    choices = [("1 step", ""), ("2 steps", "2"), ("3 steps", "3"), ("all", ALL)]
     return Page(
         template="lineage.html",
         title="Lineage" if graph is None else graph.focus,
         crumbs=() if graph is None else (("Lineage", "/ui/lineage"),),
-        view=LineagePage(urn="" if graph is None else graph.focus, graph=graph, datasets=datasets),
+        view=LineagePage(
+            urn="" if graph is None else graph.focus,
+            graph=graph,
+            datasets=datasets,
+            steps=chips("/ui/lineage", request.query, "steps", choices),
+        ),
         json=twin("/datasets") if graph is None else twin(f"/datasets/{segment(graph.focus)}/downstream"),
         cli=command("lineage", "downstream", graph.focus) if graph is not None else command("dataset", "ls"),
         changes=changes_of(),
         section="lineage",
     )
+
+
+def _graph(api: ApiCaller, urn: str, steps: str) -> Graph:
+    if steps not in STEPS:
+        raise InvalidPayloadError(f"steps {steps[:20]!r}: use one of {', '.join(STEPS)}")
+    if steps == STEPS[0]:
+        return lineage_graph(api, urn)
+    count = ALL_NODES_MAX if steps == ALL else int(steps)
+    return lineage_graph(api, urn, up_steps=count, down_steps=count, nodes_max=ALL_NODES_MAX)
 
 
 def _offered(api: ApiCaller) -> list[Any]:
@@ -236,4 +270,4 @@ def graph_or_reason(api: ApiCaller, urn: str, **steps: int) -> tuple[Graph | Non
         return None, exc.message
 
 
-PAGES: Final = (PageRoute("/lineage", _page, ("dataset",)),)
+PAGES: Final = (PageRoute("/lineage", _page, ("dataset", "steps")),)
