@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate.bootstrap.backup_record import RECORD_FILE, BackupRecord, record_backup
 from headgate.bootstrap.store import BLOBS, OpenedStore, database_path, keys_path, open_store
 from headgate.clock import Clock
 from headgate.errors import AlreadyExistsError, CorruptionError, NotFoundError, StoreIOError, UserError
@@ -32,7 +33,7 @@ from headgate.store.sqlite.vacuum import VacuumResult, vacuum
 from headgate.store.table_names import TableNames
 
 # Parts of a home that a backup has, or that a server creates again.
-_COVERED: Final = {"headgate.db", "keys.json", "blobs", "server.json", "last-known-datasets.json"}
+_COVERED: Final = {"headgate.db", "keys.json", "blobs", "server.json", "last-known-datasets.json", RECORD_FILE}
 
 
 class BackupResult(Struct, frozen=True):
@@ -103,7 +104,9 @@ def back_up(settings: Settings, clock: Clock, target: Path, *, build: str, with_
                 missing_blobs=missing,
             )
         writer.finish(manifest)
-    return BackupResult(str(target), target.stat().st_size, manifest, _not_included(settings.home))
+    size_bytes = target.stat().st_size
+    record_backup(settings.home, BackupRecord(manifest.created_at, str(target), size_bytes))
+    return BackupResult(str(target), size_bytes, manifest, _not_included(settings.home))
 
 
 def restore(

@@ -41,11 +41,12 @@ class Status(enum.StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check and its result."""
+    """One check and its result, with a remedy unless it is OK."""
 
     name: str
     status: Status
     fact: str
+    remedy: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -97,8 +98,9 @@ class ServerProbes:
 
     def ready(self) -> Report:
         """Readiness: OK only while serving."""
-        status = Status.OK if self.phase is Phase.SERVING else Status.FAILED
-        return self._report([Check("phase", status, f"the server is {self.phase}")])
+        is_serving = self.phase is Phase.SERVING
+        status, remedy = (Status.OK, "") if is_serving else (Status.FAILED, "wait until it serves, then retry")
+        return self._report([Check("phase", status, f"the server is {self.phase}", remedy)])
 
     def summary(self) -> Report:
         """Phase, sweepers, worker and the conditions that calls of the store have met, without I/O."""
@@ -125,15 +127,17 @@ class ServerProbes:
         try:
             known = heartbeats.find(HeartbeatSource.WATCHDOG)
         except HeadgateError as exc:
-            return Check(WATCHDOG, Status.DEGRADED, f"{exc.code}: {exc.message}")
+            return Check(WATCHDOG, Status.DEGRADED, f"{exc.code}: {exc.message}", _remedy(exc.message))
         if known is None:
             return Check(WATCHDOG, Status.OK, "no heartbeat yet; it starts once a pipeline is defined")
         seconds = max(0.0, self._clock.seconds() - known.at_ms / 1000)
         fact = f"last heartbeat {seconds:.0f} s ago"
         if known.silent_since_ms is not None:
-            return Check(WATCHDOG, Status.DEGRADED, f"silent: {fact}; the server restarts it, see the log")
+            remedy = "read the log of the watchdog, or run 'headgate watchdog' beside the server"
+            return Check(WATCHDOG, Status.DEGRADED, f"silent: {fact}; the server restarts it, see the log", remedy)
         if known.degraded:
-            return Check(WATCHDOG, Status.DEGRADED, f"{fact}; failed checks: {', '.join(known.degraded)}")
+            failed = f"{fact}; failed checks: {', '.join(known.degraded)}"
+            return Check(WATCHDOG, Status.DEGRADED, failed, "read the log of the watchdog for the error of each check")
         return Check(WATCHDOG, Status.OK, fact)
 
     def _report(self, checks: list[Check]) -> Report:
@@ -148,7 +152,7 @@ class ServerProbes:
             action()
         except HeadgateError as exc:
             status = Status.DEGRADED if isinstance(exc, degrading) else Status.FAILED
-            return Check(name, status, f"{exc.code}: {exc.message}")
+            return Check(name, status, f"{exc.code}: {exc.message}", _remedy(exc.message))
         milliseconds = (self._clock.monotonic() - started_at) * 1000
         return Check(name, Status.OK, f"took {milliseconds:.1f} ms")
 
@@ -172,19 +176,30 @@ def _check_sweeper(sweeper: Sweeper) -> Check:
     if sweeper.last_error is None:
         return Check(name, Status.OK, "last sweep succeeded" if sweeper.failures == 0 else "recovered")
     return Check(
-        name, Status.DEGRADED, f"last sweep failed, {sweeper.failures} failures in total: {sweeper.last_error}"
+        name,
+        Status.DEGRADED,
+        f"last sweep failed, {sweeper.failures} failures in total: {sweeper.last_error}",
+        "remove the cause that the error names; the sweep is repeated by itself",
     )
 
 
 def _check_worker(status: WorkerStatus) -> Check:
     # At most degraded: requests are still answered, and a restart does not fix a spinning execution.
     faults = status.faults()
-    return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(status)]))
+    fact = "; ".join([*faults, str(status)])
+    if not faults:
+        return Check("worker", Status.OK, fact)
+    return Check("worker", Status.DEGRADED, fact, "fix the code that it names and restart the worker; see the log")
 
 
 def _check_fault(fault: StoreFault) -> Check:
     # At most degraded: what can be read is still served, and a restart does not remove the cause.
-    return Check(fault.name, Status.DEGRADED, f"{fault.fact}; {fault.failures} calls failed")
+    return Check(fault.name, Status.DEGRADED, f"{fault.fact}; {fault.failures} calls failed", _remedy(fault.fact))
+
+
+def _remedy(message: str) -> str:
+    """Return the remedy of an error message, which has the form "fact; remedy"."""
+    return message.partition("; ")[2]
 
 
 def _check_disk(folder: Path) -> Check:
@@ -192,6 +207,9 @@ def _check_disk(folder: Path) -> Check:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as exc:
         # The checks of the store say whether it can be used.
-        return Check("disk", Status.DEGRADED, f"{folder} cannot be read: {exc.strerror}")
-    status = Status.OK if free_bytes >= DISK_FREE_BYTES_MIN else Status.DEGRADED
-    return Check("disk", status, f"{free_bytes // 2**20} MiB free at {folder}")
+        return Check("disk", Status.DEGRADED, f"{folder} cannot be read: {exc.strerror}", "grant the server access")
+    fact = f"{free_bytes // 2**20} MiB free at {folder}"
+    if free_bytes >= DISK_FREE_BYTES_MIN:
+        return Check("disk", Status.OK, fact)
+    least = DISK_FREE_BYTES_MIN // 2**20
+    return Check("disk", Status.DEGRADED, fact, f"free disk space: at least {least} MiB are recommended")

@@ -31,6 +31,7 @@ from headgate.serve.http.limits.client_address import ClientAddresses
 from headgate.serve.http.limits.connection_limits import raise_descriptor_limit
 from headgate.serve.http.session_cookies import SessionCookies
 from headgate.serve.metrics import CacheCollector, HeartbeatCollector, ServerCollector, SizeCollector
+from headgate.serve.metrics_history import SAMPLE_SECONDS, MetricsHistory
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
@@ -48,6 +49,7 @@ from headgate.serve.rpc.methods import services
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
+from headgate.serve.server_monitor import ServerMonitor
 from headgate.serve.store_recovery import StoreRecovery
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.settings import Settings
@@ -209,6 +211,9 @@ class Server:
             faults=components.store.store.stats.faults,
             heartbeats=components.pipelines.heartbeats if settings.pipelines.watchdog else None,
         )
+        self._history = MetricsHistory(components.metrics.registry, clock)
+        is_local = settings.store.backend == "sqlite"
+        self._monitor = ServerMonitor(self._probes, self._history, clock, home=settings.home if is_local else None)
         self._recovery = StoreRecovery(components.store.store.stats.faults, self._probes.write_and_read_back)
         components.metrics.watch_store(components.store.store.stats.snapshot)
         components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))
@@ -254,9 +259,21 @@ class Server:
         freeze_heap()
         set_switch_interval()
         announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
+        sampling = asyncio.create_task(self._sample_metrics())
         with on_hangup(self._reload, stop=stop.request):
             await self._wait_for_stop(stop, serving)
+        sampling.cancel()
         await self._drain(grpc, grace_seconds)
+
+    async def _sample_metrics(self) -> None:
+        """Keep samples of the metrics, with those of the intake process, for the operations page."""
+        while True:
+            try:
+                await self._components.intake.collect_metrics()
+                await asyncio.to_thread(self._history.sample)
+            except Exception:  # noqa: BLE001 - top of a task: the next sample may succeed
+                _log.exception("metrics not sampled", action="metrics.sample")
+            await asyncio.sleep(SAMPLE_SECONDS)
 
     def _reload(self) -> None:
         folder = self._components.folder
@@ -387,6 +404,7 @@ class Server:
                     oidc=components.oidc,
                     public_url=self._settings.public_url,
                 ),
+                self._monitor,
             ),
             *user_routes(service.app, self._pool),
         ]

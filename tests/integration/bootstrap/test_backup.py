@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.bootstrap.backup import back_up, restore, upgrade
+from headgate.bootstrap.backup_record import BackupRecord, last_backup
 from headgate.bootstrap.store import open_store
 from headgate.clock import VirtualClock
 from headgate.errors import (
@@ -75,6 +76,17 @@ def test_upgrade__file_of_a_newer_build__refused_and_unchanged(home: Path) -> No
         upgrade(settings_of(home), VirtualClock(), dry_run=False)
 
     assert (home / "headgate.db").read_bytes() == before
+
+
+def test_backup__written__is_recorded_in_the_home(home: Path, tmp_path: Path) -> None:
+    assert last_backup(home) is None
+
+    made = back_up(settings_of(home), VirtualClock(), tmp_path / "a.tar", build="1", with_keys=False)
+
+    assert last_backup(home) == BackupRecord(made.manifest.created_at, str(tmp_path / "a.tar"), made.bytes)
+    assert "last-backup.json" not in made.not_included
+    (home / "last-backup.json").write_text("not JSON")
+    assert last_backup(home) is None
 
 
 def test_backup__damaged_database__is_refused_with_a_remedy_that_works(home: Path, tmp_path: Path) -> None:

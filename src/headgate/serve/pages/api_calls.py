@@ -14,7 +14,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from headgate import typed_decode
-from headgate.auth.principals import Principal, may
+from headgate.auth.principals import Principal, may, require
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, NotFoundError, TransientError
 from headgate.health.service import HealthService
@@ -90,6 +90,10 @@ class ApiCaller:
     def may(self, permission: Permission, dataset_urn: str | None = None) -> bool:
         """Whether the caller has a permission."""
         return self._principal is not None and may(self._principal, permission, dataset_urn)
+
+    def require(self, permission: Permission) -> None:
+        """Raise `UnauthenticatedError` or `ForbiddenError` unless the caller has a permission."""
+        require(self._principal, permission)
 
     def has_pipeline(self, pipeline_id: str) -> bool:
         """Whether a pipeline is defined; runs, alerts and verdicts outlive the definition of theirs."""

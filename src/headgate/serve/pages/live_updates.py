@@ -24,6 +24,7 @@ from headgate.serve.runtime.watch_hub import WatchHub
 PATH: Final = "/ui"
 ALL_PIPELINES: Final = "pipelines"
 ALL_WORK: Final = "work"
+OF_SERVER: Final = "server"
 # Permission required to be notified of each kind of change.
 _KINDS: Final[Mapping[str, Permission]] = {
     "signal": Permission.SIGNAL_READ,
@@ -34,6 +35,8 @@ _PIPELINE: Final = "pipeline"
 _RUN: Final = "run"
 # Time over which the messages of a batch are spread.
 _SPREAD_SECONDS: Final = 0.15
+# Interval of refreshes of pages about the server itself, whose state changes without commits.
+_SERVER_SECONDS: Final = 5.0
 
 
 def changes_of(**subject: str) -> str:
@@ -42,7 +45,7 @@ def changes_of(**subject: str) -> str:
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """Subject of a page: one dataset, one pipeline, all pipelines, everything of health and pipelines, or work.
+    """Subject of a page: one dataset, one pipeline, all pipelines, all of health and pipelines, work, or the server.
 
     Executions and fan-outs change with every commit and publish few events, so that pages of work follow commits.
     """
@@ -51,6 +54,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     pipeline_id: str | None = None
     is_of_pipelines: bool = False
     is_of_work: bool = False
+    is_of_server: bool = False
 
 
 class PageChanges:
@@ -75,11 +79,13 @@ class PageChanges:
         # From here on no change is missed: the page refreshes once on this message.
         yield sse.OPENING + sse.message("ready", {"as_of": self._feed.position(follower.sequence)})
         while not self._watches.is_stopping and not follower.is_over and loop.time() < ends_at:
-            await follower.wait(sse.ALIVE_SECONDS)
+            await follower.wait(_SERVER_SECONDS if subject.is_of_server else sse.ALIVE_SECONDS)
             if follower.is_behind:
                 # Many pages wait for the same batch; their requests are spread.
                 await asyncio.sleep(_SPREAD_SECONDS * random())
             kinds = _kinds(follower.take(), principal, subject)
+            if subject.is_of_server:
+                kinds = [OF_SERVER] if loop.time() - sent_at >= _SERVER_SECONDS else []
             if kinds:
                 yield sse.message("changed", {"kinds": kinds, "as_of": self._feed.position(follower.sequence)})
                 sent_at = loop.time()

@@ -32,9 +32,9 @@ from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
 from headgate.serve.pages.change_feed import ChangeFeed
 from headgate.serve.pages.fragment_cache import FragmentCache, Rendered
 from headgate.serve.pages.health import datasets, incidents, lineage
-from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, PATH, PageChanges, Subject
+from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, OF_SERVER, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
-from headgate.serve.pages.operations import alerts, audit, events, settings
+from headgate.serve.pages.operations import alerts, audit, events, server, settings
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 from headgate.serve.pages.pipelines import backfills, expectations, pipeline, run, runs
 from headgate.serve.pages.search import Hits, search
@@ -43,6 +43,7 @@ from headgate.serve.pages.work import executions, fanouts, machines, schedules, 
 from headgate.serve.runtime.concurrency_gate import ConcurrencyGate
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
+from headgate.serve.server_monitor import ServerMonitor
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -102,14 +103,17 @@ def page_routes(
     api: Sequence[ControllerRouterHandler],
     pipelines: PipelineService | None = None,
     sign_in: SignIn | None = None,
+    monitor: ServerMonitor | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of the pages, which call the operations of the routes of the `api`.
 
     Without `pipelines`, their pages explain how to enable them. Without `sign_in`, browsers cannot authenticate.
+    Without `monitor`, there is no page of operations.
     """
+    pages = PAGES if monitor is None else (*PAGES, *server.pages(monitor))
     assets = Assets()
     catalog = ApiCatalog(health, api, pipelines)
-    addresses = {PATH + each.path for each in PAGES if not each.needs or catalog.has(each.needs)}
+    addresses = {PATH + each.path for each in pages if not each.needs or catalog.has(each.needs)}
     rail = navigation(addresses, has_pipelines=pipelines is not None)
     feed = ChangeFeed(health, pool, watches)
     renderer = _Renderer(catalog, pool, assets, rail, sign_in, feed)
@@ -123,25 +127,20 @@ def page_routes(
 
     @get(f"{PATH}/changes", include_in_schema=False)
     async def follow(request: Request[Any, Any, Any]) -> Response[Any]:
-        pipeline_id = request.query_params.get("pipeline_id") or None
-        if pipeline_id is not None or request.query_params.get("of") == ALL_PIPELINES:
-            principal = require(principal_of(request.scope), Permission.PIPELINE_READ)
-            subject = Subject(pipeline_id=pipeline_id, is_of_pipelines=True)
-            return sse.stream(changes.messages(principal, subject))
-        if request.query_params.get("of") == ALL_WORK:
-            principal = require(principal_of(request.scope), Permission.EXECUTION_READ)
-            return sse.stream(changes.messages(principal, Subject(is_of_work=True)))
-        named = request.query_params.get("dataset_urn") or None
-        urn = None if named is None else await pool.run(lambda: health.registered(urns.dataset_urn(named)))
-        principal = require(principal_of(request.scope), Permission.DATASET_READ, urn)
-        return sse.stream(changes.messages(principal, Subject(dataset_urn=urn)))
+        permission, subject = _followed(request.query_params)
+        if subject.dataset_urn is not None:
+            named = subject.dataset_urn
+            urn = await pool.run(lambda: health.registered(urns.dataset_urn(named)))
+            subject = msgspec.structs.replace(subject, dataset_urn=urn)
+        principal = require(principal_of(request.scope), permission, subject.dataset_urn)
+        return sse.stream(changes.messages(principal, subject))
 
     @get(f"{PATH}/search", include_in_schema=False)
     async def find(request: Request[Any, Any, Any]) -> Response[Hits]:
         principal = require(principal_of(request.scope), Permission.DATASET_READ)
         text = request.query_params.get("q", "")[:_QUERY_CHARS_MAX]
-        pages = [each for group in rail for each in group]
-        return Response(await pool.run(lambda: search(ApiCaller(catalog, principal), text, pages)))
+        listed = [each for group in rail for each in group]
+        return Response(await pool.run(lambda: search(ApiCaller(catalog, principal), text, listed)))
 
     @get(lineage.EXPAND, include_in_schema=False)
     async def expand(request: Request[Any, Any, Any]) -> Response[lineage.Graph]:
@@ -160,9 +159,21 @@ def page_routes(
         return Response(content, media_type=media_type, headers=dict(_ASSET_HEADERS))
 
     # Below each path, so that unknown paths get an error page.
-    unknown = [PageRoute(f"{below}/{{rest:path}}", _nothing) for below in ("", *_with_parameter(PAGES))]
+    unknown = [PageRoute(f"{below}/{{rest:path}}", _nothing) for below in ("", *_with_parameter(pages))]
     own = [] if sign_in is None else sign_in.routes(pool, renderer.bare)
-    return [*(route(each) for each in (*PAGES, *unknown)), follow, find, expand, asset, *own]
+    return [*(route(each) for each in (*pages, *unknown)), follow, find, expand, asset, *own]
+
+
+def _followed(query: Mapping[str, str]) -> tuple[Permission, Subject]:
+    """Return the subject of a stream of changes, and the permission that it needs."""
+    pipeline_id, of = query.get("pipeline_id") or None, query.get("of")
+    if pipeline_id is not None or of == ALL_PIPELINES:
+        return Permission.PIPELINE_READ, Subject(pipeline_id=pipeline_id, is_of_pipelines=True)
+    if of == ALL_WORK:
+        return Permission.EXECUTION_READ, Subject(is_of_work=True)
+    if of == OF_SERVER:
+        return Permission.SERVER_READ, Subject(is_of_server=True)
+    return Permission.DATASET_READ, Subject(dataset_urn=query.get("dataset_urn") or None)
 
 
 def _with_parameter(pages: tuple[PageRoute, ...]) -> list[str]:
