@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := .venv-run
+# Real tools that the acceptance tests run; their pins conflict with those of Headgate.
+DBT := .venv-dbt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
@@ -65,6 +67,12 @@ $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | service
 	npm ci --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
+$(DBT)/.installed: tests/acceptance/dbt-requirements.txt
+	test -x $(DBT)/bin/pip || $(PYTHON) -m venv $(DBT) || $(PYTHON) -m pip -q install --target $(DBT).boot virtualenv \
+	  && { test -x $(DBT)/bin/pip || PYTHONPATH=$(DBT).boot $(PYTHON) -m virtualenv -q $(DBT); }
+	$(DBT)/bin/pip --disable-pip-version-check -q install --no-compile -r tests/acceptance/dbt-requirements.txt
+	touch $@
+
 # In parallel: fetching packages and checking types use one core each.
 test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
@@ -83,7 +91,7 @@ hooks: $(STAMP)  ## check every commit with ruff, mypy and import-linter
 compiled: $(STAMP)
 	$(BIN)/pytest -q --collect-only tests >$(VENV)/collected 2>&1 || { tail -n 50 $(VENV)/collected; exit 1; }
 
-check: $(STAMP) $(NODE) services compiled
+check: $(STAMP) $(NODE) $(DBT)/.installed services compiled
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
 docs: $(STAMP)  ## generate docs/reference from the code
@@ -119,4 +127,4 @@ lock: $(STAMP)  ## resolve the dependencies again
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-audit $(VENV)-peers $(RUN) $(RUN).boot $(DBT) $(DBT).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

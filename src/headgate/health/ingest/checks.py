@@ -50,9 +50,22 @@ def check(code: str, field: str | None, state: SignalState, message: str = "", f
     return Check(word or "CHECK", place or WHOLE_DATASET, state, error_text(message), failures)
 
 
-def of_assertion(given: Assertion) -> Check:
+def of_assertion(given: Assertion, dbt_table: str | None = None) -> Check:
+    """Return the test of an assertion. `dbt_table` is the table if dbt made the assertion."""
     state = SignalState.OK if given.success else _failed(given.severity)
-    return check(given.assertion, given.column, state, _found(given.expected, given.actual, state))
+    code, column = given.assertion, given.column
+    if dbt_table is not None and column is None:
+        code, column = _dbt_name(given.assertion, dbt_table)
+    return check(code, column, state, _found(given.expected, given.actual, state))
+
+
+def _dbt_name(name: str, table: str) -> tuple[str, str | None]:
+    """Return the code and column of a dbt test that is named after its kind, table and column."""
+    for kind in ("not_null", "unique"):
+        prefix = f"{kind}_{table}_"
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return kind, name.removeprefix(prefix)
+    return name, None
 
 
 def of_test(given: Test) -> Check:

@@ -95,11 +95,13 @@ class _Translation:
         run, job = event.run, event.job
         self._run = Facets(None if run is None else run.facets, "run.facets", self._warnings)
         self._job = Facets(None if job is None else job.facets, "job.facets", self._warnings)
+        self._is_dbt_test = self._has_job_type("DBT", "TEST")
         self._producer = None if job is None else openlineage_names.producer_id(job.namespace, job.name)
 
     def effects(self) -> list[Effect]:
         event = self._event
-        inputs, outputs = event.inputs or [], event.outputs or []
+        # The output of a dbt test is the table that would hold its failing rows: no dataset of its own.
+        inputs, outputs = event.inputs or [], [] if self._is_dbt_test else event.outputs or []
         about = [] if event.dataset is None else [event.dataset]
         for ref in (*about, *inputs, *outputs):
             self._meet(ref)
@@ -240,6 +242,10 @@ class _Translation:
         is_declared = self._event.inputs is not None or self._event.outputs is not None or self._reads or self._writes
         return RunState.COMPLETE if is_declared else RunState.OTHER
 
+    def _has_job_type(self, integration: str, job_type: str) -> bool:
+        facet = self._job.get("jobType", JobType)
+        return facet is not None and (facet.integration, facet.jobType) == (integration, job_type)
+
     def _producer_type(self) -> EntityType:
         facet = self._job.get("jobType", JobType)
         try:
@@ -263,7 +269,9 @@ class _Translation:
                 )
                 if facet is not None and facet.assertions:
                     urn = self._urn(ref.namespace, ref.name)
-                    checks.setdefault(urn, []).append([*map(openlineage_checks.of_assertion, facet.assertions)])
+                    table = ref.name.rpartition(".")[2] if self._is_dbt_test else None
+                    listed = [openlineage_checks.of_assertion(each, table) for each in facet.assertions]
+                    checks.setdefault(urn, []).append(listed)
         tests = self._run.get("test", Tests)
         tested = self._tested()
         if tests is not None and tests.tests:
@@ -374,7 +382,7 @@ class _Translation:
     def _outcome(self) -> list[Effect]:
         """Return the result of a run that ended, for each dataset it writes."""
         event = self._event
-        if event.state not in _ENDED or event.run is None or event.job is None:
+        if event.state not in _ENDED or event.run is None or event.job is None or self._is_dbt_test:
             return []
         assert self._producer is not None
         state, code, default = _ENDED[event.state]

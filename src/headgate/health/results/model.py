@@ -106,7 +106,11 @@ def folded(known: ReportedResult | None, report: Report) -> ReportedResult:
         return _replaced(report, report.at, (past,), 1)
     if past in known.history or (known.history and past.at < known.history[-1].at and _is_full(known)):
         return known
-    others = (each for each in known.history if (each.at, each.run_id) != (past.at, past.run_id))
+    # A tool may report a test with the start of a run and again with its end.
+    repeated = [each for each in known.history if _is_same_run(each, past)]
+    if any(each.at > past.at for each in repeated):
+        return known
+    others = (each for each in known.history if each not in repeated)
     history = tuple(sorted((*others, past), key=lambda each: each.at, reverse=True)[:HISTORY_MAX])
     is_unproven = report.state is SignalState.UNKNOWN and known.state.is_breach
     if report.at < known.at or is_unproven:
@@ -165,6 +169,10 @@ def _producer(result: ReportedResult) -> Producer | None:
 
 def _evidence_ids(failing: Iterable[ReportedResult]) -> Iterable[str]:
     return (each.evidence_id for each in failing if each.evidence_id is not None)
+
+
+def _is_same_run(left: PastResult, right: PastResult) -> bool:
+    return left.run_id == right.run_id if left.run_id is not None else left.at == right.at
 
 
 def _is_full(known: ReportedResult) -> bool:

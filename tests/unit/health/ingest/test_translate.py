@@ -370,6 +370,22 @@ def test_translate__assertions_that_two_facets_repeat__count_once() -> None:
     ]  # fmt: skip
 
 
+def test_translate__a_test_of_dbt__is_named_as_in_its_manifest_and_its_output_is_no_dataset() -> None:
+    listed = [{"assertion": "not_null_orders_id", "success": False}, {"assertion": "adds_up", "success": True}]
+    facet = {"dataQualityAssertions": {"assertions": listed}}
+    found = effects(
+        event(
+            eventType="FAIL",
+            job={"namespace": "dbt", "name": "t", "facets": {"jobType": {"integration": "DBT", "jobType": "TEST"}}},
+            inputs=[{"namespace": "pg", "name": "shop.main.orders", "facets": facet}],
+            outputs=[{"namespace": "pg", "name": "shop.main_dbt_test__audit.not_null_orders_id"}],
+        )
+    )
+
+    assert [each.test_id for each in of_kind(found, ResultEffect)] == ["NOT_NULL:id", "ADDS_UP:dataset"]
+    assert [each.name for each in of_kind(found, DatasetDiscovered)] == ["shop.main.orders"]
+
+
 def test_translate__two_assertions_of_one_kind_and_column__are_two_tests() -> None:
     listed = [
         {"assertion": "accepted_values", "success": success, "column": "a", "expected": "x", "actual": "y"}

@@ -51,6 +51,12 @@ def test_folded__a_repeated_report__changes_nothing() -> None:
     assert folded(known, report(1, CRITICAL)) is known
 
 
+def test_folded__two_reports_of_one_run__are_one_result() -> None:
+    (result,) = results(report(1, CRITICAL, run_id="r"), report(2, CRITICAL, run_id="r"))
+
+    assert [each.at for each in result.history] == [report(2, CRITICAL).at]
+
+
 def test_folded__a_failed_test_that_is_skipped__stays_failed() -> None:
     (result,) = results(report(1, CRITICAL, message="3 rows"), report(2, UNKNOWN))
 
