@@ -207,6 +207,7 @@ RetentionHours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole 
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 StuckSeconds = Annotated[float, Meta(ge=60, le=2_678_400, extra={"allowed": "a number from 60 to 2,678,400"})]
 PatienceSeconds = Annotated[float, Meta(ge=60, le=31_536_000, extra={"allowed": "a number from 60 to 31,536,000"})]
+Hops = Annotated[int, Meta(ge=1, le=20, extra={"allowed": "a whole number from 1 to 20"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
 Kilobytes = Annotated[int, Meta(ge=1024, le=1_048_576, extra={"allowed": "a whole number from 1,024 to 1,048,576"})]
@@ -579,6 +580,16 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
             "WARNING and then CRITICAL. A dataset's own slos.freshness.on_silence wins."
         ),
     ] = "critical"
+    upstream: Annotated[
+        Literal["ignore", "warn", "hold"],
+        about(
+            "What the gate does about a dataset that an unhealthy one feeds: ignore it, warn, or hold its readers. A "
+            "dataset's own gate.upstream wins."
+        ),
+    ] = "warn"
+    upstream_hops: Annotated[
+        Hops, about("How many producers upstream the gate looks; a dataset's own gate.upstream_hops wins.")
+    ] = 3
     intake: Annotated[
         Literal["auto", "always", "never"],
         about("Serve write calls from a second process: auto starts it under load."),

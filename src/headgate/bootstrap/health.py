@@ -40,8 +40,9 @@ from headgate.feedback import subscriber_filter
 from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.evidence.limits import Limits
 from headgate.health.evidence.sampling import Rates, ResultRates
+from headgate.health.gate.decisions import GatePolicy
 from headgate.health.metrics import HealthMeters
-from headgate.health.model.datasets import OnSilence
+from headgate.health.model.datasets import OnSilence, OnUpstream
 from headgate.health.model.events import EventWrites
 from headgate.health.regions.agent import RegionAgent, RegionProbe
 from headgate.health.regions.failover import Failover, FailoverState, LeaseKeeper
@@ -156,7 +157,11 @@ def _options(settings: Settings) -> HealthOptions:
     return HealthOptions(
         tier_1_needs_ticket=settings.health.tier_1_needs_ticket,
         opens_incidents=settings.health.opens_incidents,
-        on_silence=OnSilence(settings.health.on_silence),
+        gate=GatePolicy(
+            on_silence=OnSilence(settings.health.on_silence),
+            upstream=OnUpstream(settings.health.upstream),
+            upstream_hops=settings.health.upstream_hops,
+        ),
         last_known_path=settings.home / LAST_KNOWN,
         db_system=settings.store.backend,
         evidence_limits=Limits(

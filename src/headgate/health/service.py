@@ -23,6 +23,7 @@ from headgate.health.gate.decisions import GatePolicy
 from headgate.health.gate.flags import Flags
 from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
+from headgate.health.gate.upstream import UpstreamHealth
 from headgate.health.incident_context import IncidentContexts
 from headgate.health.incidents.listing import IncidentListing
 from headgate.health.incidents.rows import KEPT_SECONDS as INCIDENTS_SECONDS
@@ -34,7 +35,7 @@ from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
 from headgate.health.model import incidents as incident_model
-from headgate.health.model.datasets import DatasetProfile, OnSilence
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.signals import SignalUpdate, UpdateResult
@@ -84,11 +85,11 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     With `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` is
     the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, audit entries after
     `audit_seconds`, or never for None. Resolved incidents expire after `incidents_seconds`, a signal that is OK after
-    `quiet_days` without an update. `on_silence` is what the absence of reports on a freshness SLO means.
+    `quiet_days` without an update. `gate` is the policy on silence and on unhealthy datasets upstream.
     """
 
     tier_1_needs_ticket: bool = True
-    on_silence: OnSilence = OnSilence.CRITICAL
+    gate: GatePolicy = GatePolicy()
     opens_incidents: bool = True
     last_known_path: Path | None = None
     db_system: str = "sqlite"
@@ -202,10 +203,10 @@ class HealthService:
             observer=observer,
             history_seconds=options.history_seconds,
             quiet_days=options.quiet_days,
-            on_silence=options.on_silence,
+            on_silence=options.gate.on_silence,
         )
         self.freshness_timers = FreshnessTimers(
-            store, clock, self.signals, stored=self.registry.stored, on_silence=options.on_silence
+            store, clock, self.signals, stored=self.registry.stored, on_silence=options.gate.on_silence
         )
         self._freshness_backfill = FreshnessBackfill(store, clock, self.registry)
         self.coalescer = Coalescer(self.signals)
@@ -221,8 +222,9 @@ class HealthService:
         self.results = ReportedResults(store, clock)
         self.resets = Resets(store, clock, cache, self.audit, self.retirement, self.results)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
+        upstream = UpstreamHealth(store, clock, self.blast_radii.upstream_within, sealer=sealer)
         self.gatekeeper = Gatekeeper(
-            store, clock, find=self.registry.ever, sealer=sealer, policy=GatePolicy(on_silence=options.on_silence)
+            store, clock, find=self.registry.ever, sealer=sealer, policy=options.gate, upstream=upstream.of
         )
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii

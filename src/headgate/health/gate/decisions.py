@@ -9,8 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import InvalidPayloadError
+from headgate.health.gate.upstream import UpstreamFacts, first_troubles
 from headgate.health.model import freshness
-from headgate.health.model.datasets import Dataset, DatasetStatus, OnSilence
+from headgate.health.model.datasets import Dataset, DatasetStatus, OnSilence, OnUpstream
 from headgate.health.model.enums import FRESHNESS, Severity, SignalState
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
@@ -21,6 +22,8 @@ ANSWER_SECONDS: Final = 30
 # A signal whose window ended this long ago counts as unknown, unless the caller or the freshness SLO says otherwise.
 AGE_SECONDS_MAX: Final = 86_400.0
 AGE_SECONDS_LONGEST: Final = 366 * 86_400
+# Reasons for unhealthy datasets upstream in one ruling.
+UPSTREAM_NAMED_MAX: Final = 10
 
 
 class Verb(enum.StrEnum):
@@ -61,6 +64,7 @@ class Code(enum.StrEnum):
     FRESHNESS_OVERDUE = "FRESHNESS_OVERDUE"
     NO_SIGNALS = "NO_SIGNALS"
     INCIDENT_OPEN = "INCIDENT_OPEN"
+    UPSTREAM_UNHEALTHY = "UPSTREAM_UNHEALTHY"
     DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
     DATASET_DEPRECATED = "DATASET_DEPRECATED"
     DATASET_DELETED = "DATASET_DELETED"
@@ -77,6 +81,8 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signal_type: str | None = None
     incident_id: str | None = None
     since: str | None = None
+    # The dataset upstream that the reason is about.
+    upstream_urn: str | None = None
 
 
 class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,6 +115,15 @@ class GatePolicy(Struct, frozen=True, kw_only=True):
     """The server's policy, which holds unless a dataset has its own."""
 
     on_silence: OnSilence = OnSilence.CRITICAL
+    upstream: OnUpstream = OnUpstream.WARN
+    upstream_hops: int = 3
+
+    def upstream_of(self, dataset: Dataset | None) -> tuple[OnUpstream, int]:
+        """Return what unhealthy datasets upstream of a dataset mean, and up to how many producers away."""
+        own = None if dataset is None else dataset.gate
+        if own is None:
+            return self.upstream, self.upstream_hops
+        return own.upstream or self.upstream, own.upstream_hops or self.upstream_hops
 
 
 class GateQuestion(Struct, frozen=True, kw_only=True):
@@ -139,6 +154,7 @@ class DatasetFacts(Struct, frozen=True, kw_only=True):
     signals: Sequence[Signal] = ()
     incidents: Sequence[Incident] = ()
     overrides: Sequence[Override] = ()
+    upstream: UpstreamFacts = UpstreamFacts()
 
 
 _RANK: Final = {ruling: rank for rank, ruling in enumerate(Ruling)}
@@ -161,6 +177,7 @@ def judge(
         *_of_dataset(known, question),
         *_of_signals(known, question, promise, now_ms),
         *_of_incidents(known, question),
+        *_of_upstream(known, policy),
     ]
     ruling = worst([each.ruling for each in reasons])
     override = _override(known.overrides, question, now_ms) if ruling in (Ruling.BLOCK, Ruling.UNKNOWN) else None
@@ -339,6 +356,31 @@ def _of_incidents(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
             )
         )
     return found
+
+
+def _of_upstream(known: DatasetFacts, policy: GatePolicy) -> list[Reason]:
+    meaning, _ = policy.upstream_of(known.dataset)
+    if meaning is OnUpstream.IGNORE:
+        return []
+    ruling = Ruling.BLOCK if meaning is OnUpstream.HOLD else Ruling.WARN
+    return [
+        Reason(
+            code=Code.UPSTREAM_UNHEALTHY,
+            ruling=ruling,
+            dataset_urn=known.dataset_urn,
+            message=f"{known.dataset_urn} is fed by {each.trouble.dataset_urn}, {_hops(each.distance)} upstream: "
+            f"{each.trouble.message}",
+            signal_type=each.trouble.signal_type,
+            incident_id=each.trouble.incident_id,
+            since=each.trouble.since,
+            upstream_urn=each.trouble.dataset_urn,
+        )
+        for each in first_troubles(known.upstream, UPSTREAM_NAMED_MAX)
+    ]
+
+
+def _hops(distance: int) -> str:
+    return "1 hop" if distance == 1 else f"{distance} hops"
 
 
 def _override(overrides: Sequence[Override], question: GateQuestion, now_ms: int) -> Override | None:

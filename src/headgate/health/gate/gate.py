@@ -22,9 +22,10 @@ from headgate.health.gate.decisions import (
     worst,
 )
 from headgate.health.gate.overrides import override_of, overrides_query
+from headgate.health.gate.upstream import UpstreamFacts
 from headgate.health.incidents.rows import Sealer, Unsealed, incident_key, incident_of, open_query
 from headgate.health.model import urns
-from headgate.health.model.datasets import Dataset
+from headgate.health.model.datasets import Dataset, OnUpstream
 from headgate.health.model.incidents import Incident
 from headgate.health.model.timestamps import instant
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
@@ -52,7 +53,7 @@ class GateAnswer(Struct, frozen=True, kw_only=True):
     override_id: str | None
     overridable_by: tuple[str, ...]
     ttl_seconds: int = ANSWER_SECONDS
-    # False if a part came from the cache because the store was unavailable.
+    # False if a part came from the cache because the store was unavailable, or the lineage upstream is too large.
     complete: bool = True
 
 
@@ -67,13 +68,18 @@ class Gatekeeper:
         find: Callable[[str], Dataset | None],
         sealer: Sealer | None = None,
         policy: GatePolicy | None = None,
+        upstream: Callable[[str, int], UpstreamFacts] = lambda _urn, _hops: UpstreamFacts(),
     ) -> None:
-        """Take the store, `find`, which returns a dataset from the registry, and the policy of the server."""
+        """Take the store, and the policy of the server.
+
+        `find` returns a dataset from the registry, `upstream` the troubles up to some producers upstream of one.
+        """
         self._store = store
         self._clock = clock
         self._find = find
         self._sealer = sealer if sealer is not None else Unsealed()
         self._policy = policy if policy is not None else GatePolicy()
+        self._upstream = upstream
 
     def check(self, dataset_urns: Sequence[str], question: GateQuestion) -> GateAnswer:
         """Return whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
@@ -87,10 +93,11 @@ class Gatekeeper:
         named = [row["incident_id"] for page in pages[1::_QUERIES] for row in page.items]
         incidents = self._incidents(named)
         now_ms = int(self._clock.seconds() * 1000)
-        rulings = [
-            judge(_known(urn, dataset, pages[start : start + _QUERIES], incidents), question, now_ms, self._policy)
+        facts = [
+            self._facts(urn, dataset, pages[start : start + _QUERIES], incidents)
             for urn, dataset, start in zip(kept, found, range(0, len(pages), _QUERIES), strict=True)
         ]
+        rulings = [judge(each, question, now_ms, self._policy) for each in facts]
         decision = worst([each.ruling for each in rulings])
         against = [each for each in rulings if each.ruling is decision]
         return GateAnswer(
@@ -104,7 +111,24 @@ class Gatekeeper:
             until=min((each.until for each in against if each.until is not None), default=None),
             override_id=next((each.override_id for each in rulings if each.override_id is not None), None),
             overridable_by=OVERRIDABLE_BY if decision in (Ruling.BLOCK, Ruling.UNKNOWN) else (),
-            complete=not any(each is not None and each.stale for each in found),
+            complete=not any(each is not None and each.stale for each in found)
+            and all(each.upstream.complete for each in facts),
+        )
+
+    def _facts(
+        self, urn: str, dataset: Dataset | None, pages: Sequence[Page], incidents: Mapping[str, Incident]
+    ) -> DatasetFacts:
+        signals, opened, overrides = pages
+        held = (incidents.get(row["incident_id"]) for row in opened.items)
+        meaning, hops = self._policy.upstream_of(dataset)
+        is_asked = dataset is not None and meaning is not OnUpstream.IGNORE
+        return DatasetFacts(
+            dataset_urn=urn,
+            dataset=dataset,
+            signals=[signal_of(row) for row in signals.items],
+            incidents=[each for each in held if each is not None and each.is_open],
+            overrides=[override_of(row) for row in overrides.items],
+            upstream=self._upstream(urn, hops) if is_asked else UpstreamFacts(),
         )
 
     def _incidents(self, incident_ids: Sequence[str]) -> dict[str, Incident]:
@@ -113,18 +137,6 @@ class Gatekeeper:
         keys = [incident_key(each) for each in dict.fromkeys(incident_ids)]
         found = (row for row in self._store.get_many(INCIDENT_INDEX, keys) if row is not None)
         return {row["incident_id"]: incident_of(row, self._sealer) for row in found}
-
-
-def _known(urn: str, dataset: Dataset | None, pages: Sequence[Page], incidents: Mapping[str, Incident]) -> DatasetFacts:
-    signals, opened, overrides = pages
-    held = (incidents.get(row["incident_id"]) for row in opened.items)
-    return DatasetFacts(
-        dataset_urn=urn,
-        dataset=dataset,
-        signals=[signal_of(row) for row in signals.items],
-        incidents=[each for each in held if each is not None and each.is_open],
-        overrides=[override_of(row) for row in overrides.items],
-    )
 
 
 def _queries(urn: str) -> list[Query]:

@@ -80,6 +80,13 @@ class LineageStep(Struct, frozen=True):
     datasets: tuple[str, ...]
 
 
+class Upstream(NamedTuple):
+    """The datasets upstream of a dataset, each with its distance in producers. `complete`: it is all of them."""
+
+    distances: dict[str, int]
+    complete: bool
+
+
 class Degree(NamedTuple):
     """The number of writers and readers of a dataset."""
 
@@ -110,6 +117,13 @@ class BlastRadii:
     def upstream(self, urn: str) -> BlastRadius:
         """Return what a dataset depends on, at most a second old. Raises as `downstream` does."""
         return self._reach(urn, self._edges_max, is_upstream=True)
+
+    def upstream_within(self, urn: str, hops: int) -> Upstream:
+        """Return the datasets up to some producers upstream. Raises as `downstream` does."""
+        with self._graph.links() as links:
+            now = int(self._clock.seconds())
+            walk = _Walk(links, urns.dataset_urn(urn), self._edges_max, now, is_upstream=True, distance_max=hops)
+        return Upstream({each.dataset_urn: each.distance for each in walk.datasets.values()}, walk.is_complete)
 
     def step(self, urn: str, *, is_upstream: bool) -> list[LineageStep]:
         """Return the readers of a dataset and what they write, or upstream its writers and what they read."""
@@ -173,7 +187,14 @@ class _Walk:
     """
 
     def __init__(
-        self, links: ProducerLinks, origin: str, edges_max: int, now_seconds: int, *, is_upstream: bool
+        self,
+        links: ProducerLinks,
+        origin: str,
+        edges_max: int,
+        now_seconds: int,
+        *,
+        is_upstream: bool,
+        distance_max: int | None = None,
     ) -> None:
         self.datasets: dict[str, ReachedDataset] = {}
         self.entities: dict[str, ReachedEntity] = {}
@@ -184,12 +205,13 @@ class _Walk:
         self._edges_max = edges_max
         self._now = now_seconds
         self._is_upstream = is_upstream
+        self._distance_max = distance_max
         self._go()
 
     def _go(self) -> None:
         frontier = {self._origin: Confidence.HIGH}
         distance = 0
-        while frontier and self.is_complete:
+        while frontier and self.is_complete and distance != self._distance_max:
             distance += 1
             reached = self._entities_of(frontier)
             for entity, confidence in reached.items():

@@ -91,6 +91,21 @@ class Slos(Struct, frozen=True, kw_only=True, omit_defaults=True):
     contract_compliance: ComplianceSlo | None = None
 
 
+class OnUpstream(enum.StrEnum):
+    """What the gate does about a dataset that an unhealthy one feeds."""
+
+    IGNORE = "ignore"
+    WARN = "warn"
+    HOLD = "hold"
+
+
+class DatasetGate(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the gate judges a dataset. What is not given is as the server is set."""
+
+    upstream: OnUpstream | None = None
+    upstream_hops: Annotated[int, Meta(ge=1, le=20)] | None = None
+
+
 class PiiPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Detection of personal data, and the action on it."""
 
@@ -113,6 +128,7 @@ class DatasetSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     contract_binding: ContractBinding | None = None
     slos: Slos | None = None
     pii_policy: PiiPolicy | None = None
+    gate: DatasetGate | None = None
     retention_days: Annotated[int, Meta(ge=1, le=36_500)] = 90
     tags: dict[str, Text] = {}
 

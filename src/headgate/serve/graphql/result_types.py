@@ -131,6 +131,7 @@ class GateReasonType:
     signal_type: str | None
     incident_id: str | None
     since: Moment | None
+    upstream_urn: str | None
 
     @classmethod
     def of(cls, reason: Reason) -> GateReasonType:

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
-from headgate.health.gate.decisions import Code, GateQuestion, Ruling
+from headgate.health.gate.decisions import Code, GatePolicy, GateQuestion, Ruling
 from headgate.health.model import freshness
 from headgate.health.model.datasets import Dataset, DatasetSpec, FreshnessSlo, OnSilence, Slos
 from headgate.health.model.enums import FRESHNESS, SignalState
@@ -194,7 +194,7 @@ def test_update_dataset__slo_is_added__reports_are_expected_from_then_on(site: S
 
 @pytest.mark.parametrize(("policy", "states"), [("warn", [OK, WARNING]), ("ignore", [OK])])
 def test_sweep__policy_of_the_server__decides_how_bad_silence_is(site: Site, policy: str, states: list[Any]) -> None:
-    site.process(on_silence=OnSilence(policy))
+    site.process(gate=GatePolicy(on_silence=OnSilence(policy)))
     site.register()
     site.report()
     site.sweep_after(HOUR + 1)

@@ -58,6 +58,7 @@ class DatasetBody(Struct, kw_only=True):
     contract_binding: dict[str, Any] | None = None
     slos: dict[str, Any] | None = None
     pii_policy: dict[str, Any] | None = None
+    gate: dict[str, Any] | None = None
     retention_days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET
     tags: dict[str, str] = {}
     # Read-only: a change of status has its own operation.

@@ -69,6 +69,7 @@ def answer_message(answer: GateAnswer) -> pb.CheckResponse:
             signal_type=reason.signal_type or "",
             incident_id=reason.incident_id or "",
             message=reason.message,
+            upstream_urn=reason.upstream_urn or "",
         )
         set_timestamp(entry, "since", reason.since)
     for ruling in answer.datasets:

@@ -708,7 +708,7 @@ class LineageSpec(_message.Message):
     def __init__(self, spec_id: _Optional[str] = ..., producer_id: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_type: _Optional[str] = ..., confidence: _Optional[str] = ..., commit: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dataset_writes: _Optional[_Iterable[str]] = ..., dataset_reads: _Optional[_Iterable[str]] = ..., column_writes: _Optional[_Iterable[str]] = ..., column_reads: _Optional[_Iterable[str]] = ..., partial: _Optional[bool] = ...) -> None: ...
 
 class DatasetConfig(_message.Message):
-    __slots__ = ("dataset_urn", "display_name", "description", "tier", "owner_team", "owner_email", "oncall_rotation", "source", "schema_binding", "contract_binding", "slos", "pii_policy", "retention_days", "tags", "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at")
+    __slots__ = ("dataset_urn", "display_name", "description", "tier", "owner_team", "owner_email", "oncall_rotation", "source", "schema_binding", "contract_binding", "slos", "pii_policy", "retention_days", "tags", "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at", "gate")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -736,6 +736,7 @@ class DatasetConfig(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_BY_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_AT_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
     dataset_urn: str
     display_name: str
     description: str
@@ -756,7 +757,16 @@ class DatasetConfig(_message.Message):
     updated_at: _timestamp_pb2.Timestamp
     updated_by: str
     archived_at: _timestamp_pb2.Timestamp
-    def __init__(self, dataset_urn: _Optional[str] = ..., display_name: _Optional[str] = ..., description: _Optional[str] = ..., tier: _Optional[str] = ..., owner_team: _Optional[str] = ..., owner_email: _Optional[str] = ..., oncall_rotation: _Optional[str] = ..., source: _Optional[_Union[DatasetSource, _Mapping]] = ..., schema_binding: _Optional[_Union[SchemaBinding, _Mapping]] = ..., contract_binding: _Optional[_Union[ContractBinding, _Mapping]] = ..., slos: _Optional[_Union[SloConfig, _Mapping]] = ..., pii_policy: _Optional[_Union[PiiPolicy, _Mapping]] = ..., retention_days: _Optional[int] = ..., tags: _Optional[_Mapping[str, str]] = ..., config_version: _Optional[int] = ..., status: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_by: _Optional[str] = ..., archived_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    gate: DatasetGate
+    def __init__(self, dataset_urn: _Optional[str] = ..., display_name: _Optional[str] = ..., description: _Optional[str] = ..., tier: _Optional[str] = ..., owner_team: _Optional[str] = ..., owner_email: _Optional[str] = ..., oncall_rotation: _Optional[str] = ..., source: _Optional[_Union[DatasetSource, _Mapping]] = ..., schema_binding: _Optional[_Union[SchemaBinding, _Mapping]] = ..., contract_binding: _Optional[_Union[ContractBinding, _Mapping]] = ..., slos: _Optional[_Union[SloConfig, _Mapping]] = ..., pii_policy: _Optional[_Union[PiiPolicy, _Mapping]] = ..., retention_days: _Optional[int] = ..., tags: _Optional[_Mapping[str, str]] = ..., config_version: _Optional[int] = ..., status: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_by: _Optional[str] = ..., archived_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., gate: _Optional[_Union[DatasetGate, _Mapping]] = ...) -> None: ...
+
+class DatasetGate(_message.Message):
+    __slots__ = ("upstream", "upstream_hops")
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_HOPS_FIELD_NUMBER: _ClassVar[int]
+    upstream: str
+    upstream_hops: int
+    def __init__(self, upstream: _Optional[str] = ..., upstream_hops: _Optional[int] = ...) -> None: ...
 
 class DatasetSource(_message.Message):
     __slots__ = ("type", "topic", "cluster", "namespace", "name")
@@ -1025,7 +1035,7 @@ class CheckResponse(_message.Message):
     def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[GateReason, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overridable_by: _Optional[_Iterable[str]] = ..., override_id: _Optional[str] = ..., ttl_seconds: _Optional[int] = ..., complete: _Optional[bool] = ..., datasets: _Optional[_Iterable[_Union[DatasetRuling, _Mapping]]] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GateReason(_message.Message):
-    __slots__ = ("code", "dataset_urn", "signal_type", "incident_id", "since", "message", "decision")
+    __slots__ = ("code", "dataset_urn", "signal_type", "incident_id", "since", "message", "decision", "upstream_urn")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DATASET_URN_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1033,6 +1043,7 @@ class GateReason(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_URN_FIELD_NUMBER: _ClassVar[int]
     code: str
     dataset_urn: str
     signal_type: str
@@ -1040,7 +1051,8 @@ class GateReason(_message.Message):
     since: _timestamp_pb2.Timestamp
     message: str
     decision: str
-    def __init__(self, code: _Optional[str] = ..., dataset_urn: _Optional[str] = ..., signal_type: _Optional[str] = ..., incident_id: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., message: _Optional[str] = ..., decision: _Optional[str] = ...) -> None: ...
+    upstream_urn: str
+    def __init__(self, code: _Optional[str] = ..., dataset_urn: _Optional[str] = ..., signal_type: _Optional[str] = ..., incident_id: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., message: _Optional[str] = ..., decision: _Optional[str] = ..., upstream_urn: _Optional[str] = ...) -> None: ...
 
 class DatasetRuling(_message.Message):
     __slots__ = ("dataset_urn", "decision", "since", "until", "override_id")

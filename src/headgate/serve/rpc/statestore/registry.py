@@ -173,7 +173,7 @@ def dataset_message(dataset: Dataset) -> pb.DatasetConfig:
     )
     for field in ("created_at", "updated_at", "archived_at"):
         set_timestamp(message, field, getattr(dataset, field))
-    for part in ("source", "schema_binding", "pii_policy"):
+    for part in ("source", "schema_binding", "pii_policy", "gate"):
         _fill(getattr(message, part), getattr(dataset, part))
     if dataset.contract_binding is not None:
         contract = dataset.contract_binding

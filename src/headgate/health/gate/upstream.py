@@ -1,0 +1,143 @@
+"""Upstream health: which of the datasets that feed a dataset are in trouble now.
+
+A dataset is in trouble if one of its signals is CRITICAL, or if a person opened a SEV_1 incident on it. There are few
+of them, so all are read together, at most once a second, whatever the number of gate requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.health.incidents.rows import Sealer, Unsealed, incident_of
+from headgate.health.lineage.blast_radius import Upstream
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
+from headgate.health.signals.rows import breach_partition, signal_of
+from headgate.store.catalogue.tables import BREACH_SHARDS, INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.port import Store
+
+REFRESH_SECONDS: Final = 1.0
+# Of each index partition. More than this is an outage of everything, and each answer says that it is incomplete.
+ROWS_MAX: Final = 500
+
+
+class Trouble(Struct, frozen=True):
+    """A fact that makes a dataset unhealthy."""
+
+    dataset_urn: str
+    message: str
+    since: str
+    signal_type: str | None = None
+    incident_id: str | None = None
+
+
+class UpstreamTrouble(Struct, frozen=True):
+    """A trouble of a dataset upstream, and its distance in producers."""
+
+    trouble: Trouble
+    distance: int
+
+
+class UpstreamFacts(Struct, frozen=True):
+    """The troubles upstream of a dataset, nearest first. `complete`: none can be missing."""
+
+    troubles: tuple[UpstreamTrouble, ...] = ()
+    complete: bool = True
+
+
+class UpstreamHealth:
+    """Finds unhealthy datasets upstream. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        within: Callable[[str, int], Upstream],
+        *,
+        sealer: Sealer | None = None,
+        refresh_seconds: float = REFRESH_SECONDS,
+    ) -> None:
+        """Take the store, and `within`, which returns the datasets up to some producers upstream of a dataset."""
+        self._store = store
+        self._clock = clock
+        self._within = within
+        self._sealer = sealer if sealer is not None else Unsealed()
+        self._refresh_seconds = refresh_seconds
+        self._lock = threading.Lock()
+        self._troubles: dict[str, list[Trouble]] = {}
+        self._is_complete = True
+        self._refreshed: float | None = None
+
+    def of(self, dataset_urn: str, hops: int) -> UpstreamFacts:
+        """Return the troubles up to `hops` producers upstream, at most a second old. Raises what the store raises."""
+        troubles, is_complete = self._current()
+        if not troubles and is_complete:
+            return UpstreamFacts()
+        upstream = self._within(dataset_urn, hops)
+        found = [
+            UpstreamTrouble(trouble, distance)
+            for urn, distance in sorted(upstream.distances.items(), key=lambda each: (each[1], each[0]))
+            for trouble in troubles.get(urn, ())
+        ]
+        return UpstreamFacts(tuple(found), is_complete and upstream.complete)
+
+    def _current(self) -> tuple[dict[str, list[Trouble]], bool]:
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._refreshed is None or now - self._refreshed >= self._refresh_seconds:
+                self._troubles, self._is_complete = self._read()
+                self._refreshed = now
+            return self._troubles, self._is_complete
+
+    def _read(self) -> tuple[dict[str, list[Trouble]], bool]:
+        signals = [
+            Query(
+                table=SIGNAL_STATE,
+                index="breach-index",
+                partition=breach_partition(SignalState.CRITICAL, tier, shard),
+                limit=ROWS_MAX,
+            )
+            for tier in Tier
+            for shard in range(BREACH_SHARDS)
+        ]
+        incidents = [
+            Query(
+                table=INCIDENT_INDEX,
+                index="status-severity-index",
+                partition=f"STATUS#{status}",
+                sort=Sort(Range.BEGINS_WITH, f"{Severity.SEV_1}#"),
+                limit=ROWS_MAX,
+            )
+            for status in (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED)
+        ]
+        pages = self._store.query_many([*signals, *incidents])
+        found: dict[str, list[Trouble]] = {}
+        for page in pages[: len(signals)]:
+            for row in page.items:
+                each = signal_of(row)
+                message = f"{each.signal_type} of {each.dataset_urn} is CRITICAL: {each.value.failure_signature}"
+                trouble = Trouble(each.dataset_urn, message, each.since, each.signal_type, each.value.incident_id)
+                found.setdefault(each.dataset_urn, []).append(trouble)
+        for page in pages[len(signals) :]:
+            for row in page.items:
+                incident = incident_of(row, self._sealer)
+                # The signals of other incidents say themselves whether they are CRITICAL.
+                for urn in () if incident.links else incident.dataset_urns:
+                    message = f"{incident.incident_id} is {incident.status} ({incident.severity}): {incident.title}"
+                    since = incident.episode_started_at or incident.created_at
+                    trouble = Trouble(urn, message, since, incident_id=incident.incident_id)
+                    found.setdefault(urn, []).append(trouble)
+        return found, all(page.cursor is None for page in pages)
+
+
+def first_troubles(facts: UpstreamFacts, limit: int) -> Sequence[UpstreamTrouble]:
+    """Return one trouble of each dataset upstream, nearest first, up to a limit."""
+    first: dict[str, UpstreamTrouble] = {}
+    for each in facts.troubles:
+        first.setdefault(each.trouble.dataset_urn, each)
+    return list(first.values())[:limit]
