@@ -30,6 +30,7 @@ NOTIFY_FILE: Final = "notify.toml"
 SETTINGS_FILE: Final = "headgate.toml"
 _SETTINGS_FILES: Final = (SETTINGS_FILE, NOTIFY_FILE)
 PROBES: Final = "probes"
+CHECKS: Final = "checks"
 # Most datasets of one request to the gate.
 _GATE_DATASETS_MAX: Final = 200
 Paths = Annotated[
@@ -52,9 +53,9 @@ ArchetypeFolder = Annotated[
 def validate(context: typer.Context, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
     """Validate pipeline definitions and list every problem by file, line and field. The exit code is 2 for problems.
 
-    No server is needed. Of a project folder, the subfolders 'pipelines' and 'probes' are read. Pools are those of the
-    settings: headgate.toml in the current folder, or beside the definitions. Alert settings of a project folder are
-    checked too: [notify] in headgate.toml, or notify.toml there or in the folder .headgate.
+    No server is needed. Of a project folder, the subfolders 'pipelines', 'probes' and 'checks' are read. Pools are
+    those of the settings: headgate.toml in the current folder, or beside the definitions. Alert settings of a project
+    folder are checked too: [notify] in headgate.toml, or notify.toml there or in the folder .headgate.
     """
     settings_files, definitions = _settings_files(paths)
     problems = [problem for file in settings_files for problem in _alert_problems(file)]
@@ -122,8 +123,9 @@ def load(paths: Sequence[str], archetypes: Path | None = None, *, pools: Declare
     """
     from headgate.pipelines.authoring.loader import Loaded, together
 
-    found = [_load(path, archetypes, pools) for path in paths if not _is_probe_file(path)]
+    found = [_load(path, archetypes, pools) for path in paths if not (_is_probe_file(path) or _is_check_file(path))]
     found += [_probe_problems(path) for path in paths]
+    found += [_check_problems(path) for path in paths]
     pipelines = tuple(each for loaded in found for each in loaded.pipelines)
     problems = tuple(each for loaded in found for each in loaded.problems)
     loaded = together(Loaded(pipelines=pipelines, problems=problems))
@@ -251,6 +253,26 @@ def _probe_problems(name: str) -> Loaded:
     folder = path / PIPELINES if (path / PIPELINES).is_dir() else path
     loaded = _probes(folder)
     return Loaded() if loaded is None else Loaded(problems=_placed(loaded.problems, folder.parent))
+
+
+def _is_check_file(name: str) -> bool:
+    path = Path(name)
+    return path.is_file() and path.resolve().parent.name == CHECKS
+
+
+def _check_problems(name: str) -> Loaded:
+    """Return the problems of the checks in a file, or in the folder 'checks' of a project."""
+    from headgate.checks.definitions import load_check_file, load_checks
+    from headgate.pipelines.authoring.loader import Loaded
+
+    path = Path(name)
+    if _is_check_file(name):
+        return Loaded(problems=load_check_file(path, name).problems)
+    if not path.is_dir():
+        return Loaded()
+    folder = path / PIPELINES if (path / PIPELINES).is_dir() else path
+    beside = folder.resolve().parent / CHECKS
+    return Loaded(problems=_placed(load_checks(beside).problems, folder.parent)) if beside.is_dir() else Loaded()
 
 
 def _probes(folder: Path) -> LoadedProbes | None:

@@ -5,7 +5,7 @@ No error leaves it: a probe that cannot look is UNKNOWN, with a category and wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -63,12 +63,19 @@ class ProbeRunner:
 
     def run(self, probe: Probe, period: str = "") -> ProbeResult:
         """Look once, for one period if the probe has periods, and return the result."""
+        return self._run(probe, period, self._look)
+
+    def run_schema(self, probe: Probe, table: str = "") -> ProbeResult:
+        """Read the columns of a table: `seen` has the type of each by name. A Delta or Iceberg probe is its table."""
+        return self._run(probe, "", lambda rendered, _period: self._look_at_schema(rendered, table))
+
+    def _run(self, probe: Probe, period: str, look: Callable[[Probe, str], Sighting]) -> ProbeResult:
         now = self._clock.now()
         began = self._clock.monotonic()
         hidden: tuple[str, ...] = ()
         try:
             rendered, hidden = self._rendered(probe, period)
-            seen = self._look(rendered, period).data
+            seen = look(rendered, period).data
             verdict, reason = judge(probe, seen, now)
             category = None
         except ProbeFailedError as exc:
@@ -110,6 +117,14 @@ class ProbeRunner:
             return self._tables.iceberg(probe.iceberg)
         assert probe.http is not None, "a probe has one kind"
         return self._http.look(probe.http, seconds)
+
+    def _look_at_schema(self, probe: Probe, table: str) -> Sighting:
+        if probe.sql is not None:
+            return self._sql.columns(probe.sql, table, float(probe.timeout))
+        if probe.delta is not None:
+            return self._tables.delta_columns(probe.delta)
+        assert probe.iceberg is not None, "files have no schema"
+        return self._tables.iceberg_columns(probe.iceberg)
 
 
 def judge(probe: Probe, seen: Mapping[str, Json], now: datetime) -> tuple[Verdict, str]:

@@ -45,6 +45,7 @@ _READING: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _TEXT_CHARS_MAX: Final = 1_000
+_COLUMNS_MAX: Final = 2_000
 _TIMED_OUT: Final = re.compile(
     r"statement timeout|max_statement_time|maximum statement execution time|interrupted|timed out", re.IGNORECASE
 )
@@ -96,21 +97,50 @@ class SqlLooks:
 
     def look(self, probe: SqlProbe, binds: Mapping[str, str], timeout_seconds: float) -> Sighting:
         """Return the value that the query selects. Raises `ProbeFailedError` and `DefinitionError`."""
-        check_url(probe.url)
         check_query(probe.query)
-        alchemy = library("sqlalchemy", EXTRA)
-        try:
-            with self._connected(alchemy, probe, timeout_seconds) as connection:
-                wanted = {name: binds[name] for name in binds_of(probe.query) if name in binds}
-                rows = connection.execute(alchemy.text(probe.query.rstrip().rstrip(";")), wanted).fetchmany(2)
-        except alchemy.exc.SQLAlchemyError as exc:
-            raise _translated(exc, alchemy, timeout_seconds) from None
-        except ModuleNotFoundError as exc:
-            raise DefinitionError(f"{exc.name}, the driver of url, is not installed here; install it with pip") from exc
+        wanted = {name: binds[name] for name in binds_of(probe.query) if name in binds}
+        rows = self._rows(probe, probe.query.rstrip().rstrip(";"), wanted, timeout_seconds, limit=2)
         if len(rows) != 1 or len(rows[0]) != 1:
             shape = "no row" if not rows else f"{'several rows' if len(rows) > 1 else f'{len(rows[0])} columns'}"
             raise ProbeFailedError(f"the query selects {shape}; select one value", FailureCategory.PERMANENT)
         return Sighting({"value": _plain(rows[0][0])})
+
+    def columns(self, probe: SqlProbe, table: str, timeout_seconds: float) -> Sighting:
+        """Return the types of the columns of a table by name. Raises `ProbeFailedError` and `DefinitionError`."""
+        schema, _, name = table.rpartition(".")
+        schema = schema.rpartition(".")[2]
+        if not re.fullmatch(r"[A-Za-z0-9_$]+", name):
+            raise DefinitionError(f"table {table[:80]!r} is no name of a table")
+        if probe.url.startswith("sqlite"):
+            found = self._rows(probe, f'PRAGMA table_info("{name}")', {}, timeout_seconds, limit=_COLUMNS_MAX)
+            rows = [(column, kind) for _, column, kind, *_ in found]
+        else:
+            of_schema = " AND lower(table_schema) = lower(:schema)" if schema else ""
+            query = (
+                "SELECT column_name, data_type FROM information_schema.columns "
+                f"WHERE lower(table_name) = lower(:name){of_schema} ORDER BY ordinal_position"
+            )
+            wanted = {"name": name, **({"schema": schema} if schema else {})}
+            rows = self._rows(probe, query, wanted, timeout_seconds, limit=_COLUMNS_MAX)
+        if not rows:
+            return Sighting({"exists": False})
+        return Sighting({"exists": True, "columns": {str(name): str(kind) for name, kind in rows}})
+
+    def _rows(
+        self, probe: SqlProbe, query: str, binds: Mapping[str, str], timeout_seconds: float, *, limit: int
+    ) -> list[Any]:
+        check_url(probe.url)
+        alchemy = library("sqlalchemy", EXTRA)
+        try:
+            with self._connected(alchemy, probe, timeout_seconds) as connection:
+                result = connection.execute(alchemy.text(query), dict(binds))
+                # A PRAGMA of SQLite without a result has no rows to fetch.
+                rows: list[Any] = result.fetchmany(limit) if result.returns_rows else []
+        except alchemy.exc.SQLAlchemyError as exc:
+            raise _translated(exc, alchemy, timeout_seconds) from None
+        except ModuleNotFoundError as exc:
+            raise DefinitionError(f"{exc.name}, the driver of url, is not installed here; install it with pip") from exc
+        return rows
 
     @contextmanager
     def _connected(self, alchemy: Any, probe: SqlProbe, timeout_seconds: float) -> Iterator[Any]:  # noqa: ANN401
@@ -209,7 +239,8 @@ def _read_only(alchemy: Any, connection: Any, backend: str, timeout_seconds: flo
 def _allowed(action: int, name: str | None, value: str | None) -> int:
     # SQLAlchemy begins and ends a transaction around the query, and reads its isolation level.
     is_level = action == sqlite3.SQLITE_PRAGMA and name == "read_uncommitted" and value is None
-    is_reading = action in _READING or action == sqlite3.SQLITE_TRANSACTION or is_level
+    is_schema = action == sqlite3.SQLITE_PRAGMA and name == "table_info"
+    is_reading = action in _READING or action == sqlite3.SQLITE_TRANSACTION or is_level or is_schema
     return sqlite3.SQLITE_OK if is_reading else sqlite3.SQLITE_DENY
 
 

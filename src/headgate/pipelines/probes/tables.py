@@ -59,19 +59,35 @@ class TableLooks:
             }
         )
 
+    def delta_columns(self, probe: DeltaProbe) -> Sighting:
+        """Return the types of the columns of a Delta table by name. Without a table, only that it is missing."""
+        deltalake = library("deltalake", DELTA)
+        folder = self._folder(probe.path)
+        log = folder / _LOG
+        if not log.is_dir():
+            return Sighting({"exists": False})
+        check_allowed(log.resolve(), str(log), self._files)
+        try:
+            fields = deltalake.DeltaTable(str(folder)).schema().fields
+        except (deltalake.exceptions.DeltaError, OSError) as exc:
+            raise ProbeFailedError(f"table {folder}: {exc}", FailureCategory.TRANSIENT) from exc
+        columns: dict[str, Json] = {each.name: str(getattr(each.type, "type", each.type)) for each in fields}
+        return Sighting({"exists": True, "columns": columns})
+
+    def iceberg_columns(self, probe: IcebergProbe) -> Sighting:
+        """Return the types of the columns of an Iceberg table by name. Without a table, only that it is missing."""
+        table = self._iceberg_table(probe)
+        if table is None:
+            return Sighting({"exists": False})
+        columns: dict[str, Json] = {each.name: str(each.field_type) for each in table.schema().fields}
+        return Sighting({"exists": True, "columns": columns})
+
     def iceberg(self, probe: IcebergProbe) -> Sighting:
         """Return snapshot, time and rows of an Iceberg table. Without a table, only that it is missing."""
-        static = library("pyiceberg.table", ICEBERG).StaticTable
-        path = self._folder(probe.path)
-        metadata = path if path.is_file() else _newest_metadata(path / "metadata")
-        if metadata is None:
+        table = self._iceberg_table(probe)
+        if table is None:
             return Sighting({"exists": False})
-        check_allowed(metadata.resolve(), str(metadata), self._files)
-        try:
-            table = static.from_metadata(metadata.as_uri(), {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
-            snapshot = table.current_snapshot()
-        except (ValueError, OSError) as exc:
-            raise ProbeFailedError(f"table {path}: {exc}", FailureCategory.TRANSIENT) from exc
+        snapshot = table.current_snapshot()
         if snapshot is None:
             return Sighting({"exists": True, "snapshots": 0})
         summary: dict[str, str] = {} if snapshot.summary is None else snapshot.summary.additional_properties
@@ -86,6 +102,18 @@ class TableLooks:
         if "total-records" in summary:
             seen["rows"] = int(summary["total-records"])
         return Sighting(seen)
+
+    def _iceberg_table(self, probe: IcebergProbe) -> Any:  # noqa: ANN401 - a table of pyiceberg
+        static = library("pyiceberg.table", ICEBERG).StaticTable
+        path = self._folder(probe.path)
+        metadata = path if path.is_file() else _newest_metadata(path / "metadata")
+        if metadata is None:
+            return None
+        check_allowed(metadata.resolve(), str(metadata), self._files)
+        try:
+            return static.from_metadata(metadata.as_uri(), {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
+        except (ValueError, OSError) as exc:
+            raise ProbeFailedError(f"table {path}: {exc}", FailureCategory.TRANSIENT) from exc
 
     def _folder(self, given: str) -> Path:
         if "://" in given:
