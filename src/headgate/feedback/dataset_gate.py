@@ -51,6 +51,9 @@ class DatasetGate:
             return DatasetFact(verdict=Verdict.UNKNOWN, reason=str(exc))
         ruling, reasons = _without_outdated_runs(answer)
         reason = "; ".join(each.message for each in reasons)
+        if reason and ruling is Ruling.WARN:
+            # The rule holds: without this word the line would read as if the incident were the reason for that.
+            reason = f"may be read, with a warning: {reason}"
         return DatasetFact(verdict=_VERDICTS[ruling], reason=reason or ruling.value)
 
 

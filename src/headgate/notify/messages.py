@@ -111,6 +111,8 @@ def message_of(alert: Alert, action: AlertAction, *, link: str = "", others_open
     match action:
         case AlertAction.RESOLVE:
             title = f"resolved: {alert.text}"
+            # What kind of failure it was would read as the state of the job now.
+            lines = [each for each in lines if not each.startswith("category:")]
         case AlertAction.ACKNOWLEDGE:
             title = f"acknowledged by {alert.acknowledged_by}: {alert.text}"
             lines = [line(alert.note)] if alert.note else []

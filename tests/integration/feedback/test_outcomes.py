@@ -11,10 +11,12 @@ import pytest
 from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
+from headgate.feedback.dataset_gate import DatasetGate
 from headgate.feedback.outcome_signals import DATA, RUN
-from headgate.health.model.enums import IncidentStatus, SignalState
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState
+from headgate.health.model.incidents import IncidentReport
 from headgate.pipelines.definition.model import Period, PostRun, Quarantine, Rule
-from headgate.pipelines.enums import RerunReason, RunStatus
+from headgate.pipelines.enums import RerunReason, RunStatus, Verdict
 from headgate.pipelines.events.names import EventName as E
 from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from tests.integration.feedback.feedback_rig import ORDERS, LoopRig, reader, writer
@@ -45,6 +47,23 @@ def outcome_event(rig: LoopRig, name: E, pipeline_id: str = "bronze") -> Event:
     [event] = rig.events(pipeline_id, name)
     found = rig.env.service.bus.tail(first_id(event.at_ms - 1), limit=1_000)
     return next(each.event for each in found if each.event.id == event.event_id)
+
+
+def test_gate__an_incident_only_warns__the_rule_passes_and_says_that_it_is_a_warning(rig: LoopRig) -> None:
+    rig.define(writer())
+    land(rig, "bronze")
+    rig.jobs.succeed()
+    rig.advance("1m")
+    report = IncidentReport(
+        dataset_urn=ORDERS, signal_types=("FRESHNESS",), severity=Severity.SEV_3, title="orders are stale"
+    )
+    incident = rig.health.incidents.open(report, actor="ann").incident
+
+    fact = DatasetGate(rig.health.gatekeeper)([ORDERS])[ORDERS]
+
+    assert fact.verdict is Verdict.PASS
+    assert fact.reason.startswith("may be read, with a warning: ")
+    assert f"{incident.incident_id} is OPEN" in fact.reason
 
 
 def test_circle__a_run_fails_and_is_repaired__downstream_is_held_and_goes_on(rig: LoopRig) -> None:

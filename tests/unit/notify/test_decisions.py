@@ -262,6 +262,13 @@ def test_muted_by__each_part_of_a_mute__must_fit(changes: dict[str, Any], expect
     assert muted_by(a_notice("1", NOW), OWNED, [mute], NOW) == expected
 
 
+def test_message__of_a_recovery__does_not_name_the_category_of_the_failure() -> None:
+    alert = an_alert(text="silver: failed", detail={"category": "TRANSIENT", "run_id": "run_1"})
+
+    assert "category: TRANSIENT" in message_of(alert, AlertAction.TRIGGER).lines
+    assert message_of(alert, AlertAction.RESOLVE).lines == ("run_id: run_1",)
+
+
 def test_message__text_from_elsewhere__is_one_line_without_controls() -> None:
     # What a job printed must not draw on a terminal, nor begin a header.
     alert = an_alert(text="a\r\nb\x1b[31m\x00c", detail={"error": "x\ny", "z": {"deep": 1}, "nothing": None})

@@ -162,7 +162,8 @@ def _wait_text(wait: dict[str, Any]) -> str:
     """Describe what an execution is waiting for."""
     match wait["kind"]:
         case "activity":
-            text = f"activity {wait['name']}: {wait['state']}, attempt {wait['attempt']}"
+            attempt = f", attempt {wait['attempt']}" if wait["attempt"] else ""
+            text = f"activity {wait['name']}: {wait['state']}{attempt}"
             text += f", next attempt {short(wait['next_try_at'])}" if wait.get("next_try_at") else ""
             text += f" by {wait['worker']}" if wait.get("worker") else ""
             text += f"; last error: {wait['last_error']}" if wait.get("last_error") else ""

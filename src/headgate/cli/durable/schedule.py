@@ -20,9 +20,16 @@ app.command("update")(update)
 
 
 @server_command(app, "ls")
-def ls(api: Api) -> Answer:
+def ls(
+    api: Api,
+    workflow: Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Filter by workflow.")] = None,
+    paused: Annotated[
+        bool | None, typer.Option("--paused/--active", help="Filter by state. [default: both]", show_default=False)
+    ] = None,
+) -> Answer:
     """List schedules, next due first."""
-    found = list(api.entries("/schedules", "schedules"))
+    is_paused = None if paused is None else str(paused).lower()
+    found = list(api.entries("/schedules", "schedules", workflow=workflow, paused=is_paused))
     yield found
     rows = [
         (each["id"], each["workflow"], each["cron"], each["zone"], next_slot(each), _last(each), each.get("reason", ""))

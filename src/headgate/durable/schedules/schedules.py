@@ -55,7 +55,7 @@ from headgate.errors import (
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EXECUTIONS, SCHEDULES
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.requests import Page, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -147,13 +147,22 @@ class Schedules:
         partition, _, inner = (cursor or f"{DUE}|").partition("|")
         if partition not in (DUE, PARKED):
             raise CursorError(f"cursor {cursor!r}: it is not one of this list; begin again without")
-        page = self._store.query(
-            Query(table=SCHEDULES, index="due-index", partition=partition, limit=limit, cursor=inner or None)
-        )
+        page = self._listed(partition, limit, inner or None)
         schedules = [schedule_of(item) for item in page.items]
         if page.cursor is not None:
             return SchedulePage(schedules, f"{partition}|{page.cursor}")
-        return SchedulePage(schedules, f"{PARKED}|" if partition == DUE else None)
+        if partition == PARKED:
+            return SchedulePage(schedules)
+        room = limit - len(schedules)
+        parked = self._listed(PARKED, max(1, room))
+        if room <= 0:
+            return SchedulePage(schedules, f"{PARKED}|" if parked.items else None)
+        schedules += [schedule_of(item) for item in parked.items]
+        return SchedulePage(schedules, None if parked.cursor is None else f"{PARKED}|{parked.cursor}")
+
+    def _listed(self, partition: str, limit: int, cursor: str | None = None) -> Page:
+        query = Query(table=SCHEDULES, index="due-index", partition=partition, limit=limit, cursor=cursor)
+        return self._store.query(query)
 
     def update(self, schedule_id: str, spec: Spec, *, revision: int | None = None) -> Schedule:
         """Replace the spec of a schedule. Slots up to now are decided by the old spec.

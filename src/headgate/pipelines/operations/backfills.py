@@ -148,27 +148,35 @@ class Backfills:
     def ls_all(self, *, limit: int = 100, cursor: str | None = None) -> BackfillPage:
         """Return the backfills of all pipelines, the latest first, without their dates.
 
-        The index holds one partition for a year. A page ends with its year, so it may be short and still have a cursor.
+        The index holds one partition for a year; a page goes on into the years before.
         """
         this_year = datetime.fromtimestamp(self._clock.seconds(), UTC).year
         year_text, _, inner = (cursor or "").partition(":")
         if cursor is not None and not re.fullmatch(r"[0-9]{4}", year_text):
             raise InvalidPayloadError(f"cursor {cursor[:40]!r}: not of this list; use that of the page before")
         year = int(year_text) if cursor is not None else this_year
-        page = self._store.query(
-            Query(
-                table=PIPELINES,
-                index="GSI1",
-                partition=f"ALL-BACKFILLS#{year}",
-                limit=limit,
-                cursor=inner or None,
-                descending=True,
+        found: list[Backfill] = []
+        while year >= this_year - _YEARS_MAX:
+            room = limit - len(found)
+            page = self._store.query(
+                Query(
+                    table=PIPELINES,
+                    index="GSI1",
+                    partition=f"ALL-BACKFILLS#{year}",
+                    # Of a full page, whether there is one more.
+                    limit=max(1, room),
+                    cursor=inner or None,
+                    descending=True,
+                )
             )
-        )
-        following = f"{year}:{page.cursor}" if page.cursor is not None else None
-        if following is None and year > this_year - _YEARS_MAX:
-            following = f"{year - 1}:"
-        return BackfillPage([backfill_of(item) for item in page.items], following)
+            if room <= 0 and page.items:
+                return BackfillPage(found, f"{year}:")
+            if room > 0:
+                found += [backfill_of(item) for item in page.items]
+                if page.cursor is not None:
+                    return BackfillPage(found, f"{year}:{page.cursor}")
+            year, inner = year - 1, ""
+        return BackfillPage(found, None)
 
     def unfinished(self) -> list[str]:
         """Return the ids of all unfinished backfills, oldest first."""

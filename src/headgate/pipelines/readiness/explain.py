@@ -193,7 +193,9 @@ def _failed(snapshot: PeriodSnapshot, log: RunLog, at: str) -> _StateSentence:
         rest = f": {_rules_hold(evaluation)}{_not_holding(snapshot, evaluation)}" if evaluation is not None else ""
         return PeriodState.EXHAUSTED, f"never became ready before its window closed at {at}{rest}"
     kind = f" ({log.category.value})" if log.category is not None else ""
-    return PeriodState.FAILED, f"failed at {at}, attempt {log.attempts}{kind}{_because(log)}"
+    # A period that never started has no attempt.
+    attempt = f", attempt {log.attempts}" if log.attempts else ""
+    return PeriodState.FAILED, f"failed at {at}{attempt}{kind}{_because(log)}"
 
 
 def _controlled(snapshot: PeriodSnapshot) -> _StateSentence | None:

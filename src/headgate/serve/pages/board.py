@@ -9,23 +9,24 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
-from headgate.errors import ForbiddenError, TransientError
+from headgate.errors import ForbiddenError, InvalidPayloadError, TransientError
 from headgate.feedback.outcome_signals import RUN as PIPELINE_RUN
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState
 from headgate.health.model.timestamps import instant, milliseconds
-from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.enums import ExpectationVerdict, RunStatus
 from headgate.pipelines.overview.status import PipelineState, PipelineStatus
 from headgate.pipelines.service import PipelineService
 from headgate.serve.pages.actions import Action, allowed
-from headgate.serve.pages.api_calls import ApiCaller, Listed, segment, twin
+from headgate.serve.pages.api_calls import ApiCaller, Listed, Section, segment, twin
 from headgate.serve.pages.health.datasets import REGISTER
 from headgate.serve.pages.health.holds import HeldPipeline, held_by
 from headgate.serve.pages.health.incident_actions import acknowledge
 from headgate.serve.pages.health.incidents import datasets_of
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
-from headgate.serve.pages.page import Page, PageRequest, PageRoute
+from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, filtered
 from headgate.serve.pages.pipelines.pipeline import WatchedPipelines, watched_pipelines
+from headgate.serve.pages.pipelines.runs import RANGES
 
 INCIDENTS_MAX: Final = 100
 # Cards in full; further incidents are counted and linked.
@@ -35,7 +36,13 @@ PANEL_MAX: Final = 10
 HELD_MAX: Final = 4
 OPEN: Final = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value)
 DEMO: Final = command("demo")
+ADDRESS: Final = "/ui"
+RUNS: Final = "/ui/runs"
+# The time range of what happened, and the number up to which it is counted.
+WITHIN: Final = "24h"
+COUNTED_MAX: Final = 50
 _FAN_OUT: Final = "fan-out"
+_RUNNING: Final = (RunStatus.RUNNING.value, RunStatus.TRIGGERING.value)
 _LATE: Final = (PipelineState.LATE, PipelineState.MISSED)
 _HELD: Final = (PipelineState.HELD, PipelineState.PAUSED)
 _BROKEN: Final = (PipelineState.STOPPED, PipelineState.FAILED, PipelineState.STUCK)
@@ -91,6 +98,15 @@ class Change(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Happened(Struct, frozen=True):
+    """How often something happened within the time range, and the page that lists it. `has_more`: at least so often."""
+
+    number: int
+    has_more: bool
+    what: str
+    address: str
+
+
 class Board(Struct, frozen=True, kw_only=True):
     """View of the page. `missing` lists unavailable parts with the reason."""
 
@@ -108,10 +124,15 @@ class Board(Struct, frozen=True, kw_only=True):
     running: list[RunningRow]
     has_more_running: bool
     changes: list[Change]
+    # What happened within the time range, and the choices of it.
+    happened: list[Happened]
+    within: str
+    ranges: list[Chip]
     has_datasets: bool
     has_pipelines: bool
     has_more_pipelines: bool
     missing: tuple[str, ...]
+    more_running: str = filtered(RUNS, {"status": list(_RUNNING)})
     register: str = REGISTER
     demo: str = DEMO
 
@@ -127,8 +148,11 @@ class Board(Struct, frozen=True, kw_only=True):
         return not any(troubles)
 
 
-def board(api: ApiCaller) -> Board:
-    """Return the board of a caller. Raises `UnauthenticatedError`, and `ForbiddenError` without dataset access."""
+def board(api: ApiCaller, within: str = WITHIN) -> Board:
+    """Return the board of a caller, with what happened within a time range.
+
+    Raises `UnauthenticatedError`, and `ForbiddenError` without dataset access.
+    """
     has_datasets = bool(api.listed("GET /datasets", most=1).items)
     missing: list[str] = []
     found = _listed(api, missing, "GET /incidents", INCIDENTS_MAX, status=list(OPEN))
@@ -141,6 +165,7 @@ def board(api: ApiCaller) -> Board:
     others = [row for row in rows if row.pipeline.id not in explained]
     signals = _signals(api, missing)
     running = _running(api, missing)
+    since_ms = api.now_ms - round(RANGES[within] * 3_600_000)
     return Board(
         cards=cards,
         more_cards=max(0, len(incidents) - CARDS_MAX),
@@ -153,7 +178,10 @@ def board(api: ApiCaller) -> Board:
         in_cards=len(held_ids),
         running=running[:PANEL_MAX],
         has_more_running=len(running) > PANEL_MAX,
-        changes=_changes(api, incidents),
+        changes=_changes(api, incidents, since_ms),
+        happened=_happened(api, within, since_ms),
+        within=within,
+        ranges=chips(ADDRESS, {"within": within}, "within", [(each, each) for each in RANGES]),
         has_datasets=has_datasets,
         has_pipelines=bool(rows),
         has_more_pipelines=watched.has_more,
@@ -231,7 +259,7 @@ def _running(api: ApiCaller, missing: list[str]) -> list[RunningRow]:
     pipelines = api.pipelines
     if pipelines is None or not api.may(Permission.PIPELINE_READ):
         return []
-    query = {"status": [RunStatus.RUNNING.value, RunStatus.TRIGGERING.value], "limit": PANEL_MAX + 1}
+    query = {"status": list(_RUNNING), "limit": PANEL_MAX + 1}
     found = api.section("GET /runs", query=query)
     if found.missing:
         missing.append(found.missing)
@@ -255,15 +283,38 @@ def _progress(api: ApiCaller, pipelines: PipelineService, run: Mapping[str, Any]
     )
 
 
-def _changes(api: ApiCaller, incidents: Sequence[Mapping[str, Any]]) -> list[Change]:
-    """Return what people and deployments changed last, newest first."""
-    audited = api.section("GET /audit", query={"page_size": PANEL_MAX})
+def _happened(api: ApiCaller, within: str, since_ms: int) -> list[Happened]:
+    """Return what happened within the time range, of what the caller may read."""
+    since = instant(since_ms)
+    opened = api.section("GET /incidents", query={"from": since, "page_size": COUNTED_MAX})
+    found = [_counted(opened, "items", "next_page_token", "incident", "opened", "/ui/incidents")]
+    failed = {"status": [RunStatus.FAILED.value]}
+    missed = {"verdict": ExpectationVerdict.MISSED.value}
+    for operation, items, query, noun, verb, address in (
+        ("GET /runs", "runs", failed, "run", "failed", RUNS),
+        ("GET /expectations", "expectations", missed, "expectation", "missed", "/ui/expectations"),
+    ):
+        section = api.section(operation, query={**query, "since": since, "limit": COUNTED_MAX})
+        found.append(_counted(section, items, "cursor", noun, verb, filtered(address, {**query, "within": within})))
+    return [each for each in found if each is not None]
+
+
+def _counted(section: Section, items: str, cursor: str, noun: str, verb: str, address: str) -> Happened | None:
+    if section.value is None:
+        return None
+    number, has_more = len(section.items(items)), section.value[cursor] is not None
+    return Happened(number, has_more, f"{noun if number == 1 and not has_more else noun + 's'} {verb}", address)
+
+
+def _changes(api: ApiCaller, incidents: Sequence[Mapping[str, Any]], since_ms: int) -> list[Change]:
+    """Return what people and deployments changed since a time, newest first."""
+    audited = api.section("GET /audit", query={"from": instant(since_ms), "page_size": PANEL_MAX})
     found = [
         Change(
             at=each["at"],
             what=each["action"].replace(".", " ").replace("_", " "),
             by=each["actor"],
-            about=each["entity"].removeprefix("pipeline/").replace("/period/", " of "),
+            about=_named(each["entity"]),
             href=_address(api, each["entity"]),
             reason=each["reason"],
         )
@@ -282,8 +333,15 @@ def _changes(api: ApiCaller, incidents: Sequence[Mapping[str, Any]]) -> list[Cha
                 href="",
                 reason="",
             )
-    newest = sorted((*found, *deploys.values()), key=lambda each: milliseconds(each.at), reverse=True)
-    return newest[:PANEL_MAX]
+    recent = [each for each in (*found, *deploys.values()) if milliseconds(each.at) >= since_ms]
+    return sorted(recent, key=lambda each: milliseconds(each.at), reverse=True)[:PANEL_MAX]
+
+
+def _named(entity: str) -> str:
+    """Return the name of an audited entity, without its kind where the name says it."""
+    for kind in ("pipeline/", "fanout/", "run/"):
+        entity = entity.removeprefix(kind)
+    return entity.replace("/period/", " of ")
 
 
 def _address(api: ApiCaller, entity: str) -> str:
@@ -322,11 +380,14 @@ def _of_pipelines(rows: Sequence[PipelineStatus]) -> list[Count]:
     ]
 
 
-def _page(api: ApiCaller, _request: PageRequest) -> Page:
+def _page(api: ApiCaller, request: PageRequest) -> Page:
+    within = str(request.query.get("within", WITHIN))
+    if within not in RANGES:
+        raise InvalidPayloadError(f"within {within[:40]!r}: not a time range; use one of {', '.join(RANGES)}")
     return Page(
         template="board.html",
         title="Now",
-        view=board(api),
+        view=board(api, within),
         json=twin("/incidents", {"status": ["OPEN", "ACKNOWLEDGED"]}),
         cli=command("incident", "ls"),
         changes=changes_of(),
@@ -334,4 +395,4 @@ def _page(api: ApiCaller, _request: PageRequest) -> Page:
     )
 
 
-PAGES: Final = (PageRoute("", _page),)
+PAGES: Final = (PageRoute("", _page, ("within",)),)

@@ -597,6 +597,17 @@ class TestCreate:
         assert plant.fire(slot_ms(1)) == [f"{'a' * 128}/2026-11-16T01:00:00Z"]
         assert plant.schedules.trigger("a" * 128).execution_id is not None
 
+    def test_ls__all_fit__has_no_cursor_on_the_last_page(self, plant: Plant) -> None:
+        assert plant.schedules.ls().cursor is None
+        for name in "abc":
+            plant.schedules.create(name, HOURLY, paused=name == "c")
+
+        assert [each.schedule_id for each in plant.schedules.ls().schedules][-1] == "c"
+        assert plant.schedules.ls().cursor is None
+        assert plant.schedules.ls(limit=2).cursor is not None
+        plant.schedules.delete("c")
+        assert plant.schedules.ls(limit=2).cursor is None
+
     def test_ls__many__has_each_once_and_paused_ones_last(self, plant: Plant) -> None:
         for name in "abcde":
             plant.schedules.create(name, HOURLY, paused=name in "bd")

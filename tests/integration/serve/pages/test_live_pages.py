@@ -88,9 +88,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     whole = board.board
 
-    def counted(api: Any) -> Any:
+    def counted(api: Any, *given: Any) -> Any:
         found.append(api._principal.name)
-        return whole(api)
+        return whole(api, *given)
 
     monkeypatch.setattr(board, "board", counted)
     return found

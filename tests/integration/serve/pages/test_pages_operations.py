@@ -127,6 +127,13 @@ def test_schedules__filtered_by_state__show_only_those(site: Site) -> None:
     assert "headgate schedule create" in text_of(none)
 
 
+def test_schedules__filtered__have_their_twins_with_the_same_filters(site: Site) -> None:
+    page = site.page("/ui/schedules?state=paused&workflow=refresh")
+
+    assert "headgate schedule ls --paused --workflow refresh" in text_of(page)
+    assert 'href="/api/v1/schedules?workflow=refresh&amp;paused=true"' in page
+
+
 def test_schedule__active__can_be_paused_resumed_triggered_and_deleted(site: Site) -> None:
     spec = {"id": "hourly", "workflow": "refresh", "cron": "0 * * * *", "input": "x"}
     done(site.post(f"{API}/schedules", spec), 201)

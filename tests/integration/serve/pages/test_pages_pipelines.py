@@ -782,6 +782,30 @@ def test_board__pipelines_in_trouble__are_counted_with_links_to_them(troubled: P
     assert "/ui/pipelines?status=late" in document.links
 
 
+def test_board__time_range__counts_what_happened_within_it(site: PipelineSite) -> None:
+    site.define("loads")
+    site.fail("loads", YESTERDAY)
+    site.clock.advance(2 * 3600)
+    site.miss("loads")
+    day = text_of(site.page("/ui"))
+    hour = site.page("/ui?within=1h")
+
+    assert "In the last 24h: 0 incidents opened , 1 run failed , 1 expectation missed" in day
+    assert "0 runs failed , 1 expectation missed" in text_of(hour)
+    assert "/ui/runs?status=FAILED&within=1h" in Document.read(hour).links
+    assert "pipeline put loads" in day[day.index("What changed in the last 24h") :]
+    assert "loads" not in text_of(hour)[text_of(hour).index("What changed in the last 1h") :]
+    assert "use one of 1h, 6h, 24h, 7d" in text_of(site.page("/ui?within=2h", status=400))
+
+
+def test_board__more_jobs_run_than_it_names__links_to_the_running_runs(site: PipelineSite) -> None:
+    for number in range(11):
+        site.define(f"loads-{number}")
+        site.start(f"loads-{number}")
+
+    assert "/ui/runs?status=RUNNING&status=TRIGGERING" in Document.read(site.page("/ui")).links
+
+
 def test_pages__all_links__lead_somewhere(troubled: PipelineSite) -> None:
     seen: set[str] = set()
     waiting = ["/ui/pipelines"]

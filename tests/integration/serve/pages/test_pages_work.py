@@ -67,6 +67,18 @@ def test_fanout__cells__have_a_state_and_a_duration_for_each_chunk(site: Site) -
     assert found["ids"][1] == "chunk-0000010"
 
 
+def test_chunk__queued__has_no_attempt_yet(site: Site) -> None:
+    said = text_of(
+        site.page(
+            "/ui/fanouts/monday/chunks/"
+            + site.get(f"{ORIGIN}/api/v1/fanouts/monday/chunks").json()["chunks"][-1]["chunk_id"]
+        )
+    )
+
+    assert "not started" in said
+    assert "attempt 0" not in said
+
+
 def test_chunk__queued__can_be_skipped(site: Site) -> None:
     page = site.page("/ui/fanouts/monday/chunks/chunk-0000050")
 

@@ -157,6 +157,11 @@ CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
         },
     ),
     (
+        PeriodState.FAILED,
+        "failed at 06:20 CET: its sensor did not come",
+        {"log": log(RunStatus.FAILED, attempts=0, ended_at_ms=at(6, 20), reason="its sensor did not come")},
+    ),
+    (
         PeriodState.EXHAUSTED,
         "never became ready before its window closed at 06:20 CET: 2 of 3 rules hold; "
         "orders-landed is missing since 06:00 CET",

@@ -70,7 +70,8 @@ def sentence(execution: Mapping[str, Any]) -> str:
 def _wait(wait: Mapping[str, Any]) -> str:
     match wait["kind"]:
         case "activity":
-            state = f", attempt {wait['attempt']}, {wait['state']}" if wait["state"] else ""
+            attempt = f", attempt {wait['attempt']}" if wait["attempt"] else ""
+            state = f"{attempt}, {wait['state']}" if wait["state"] else ""
             return f"activity {wait['name']}{state}"
         case "signal":
             return f"signal {wait['name']}"

@@ -11,22 +11,20 @@ from headgate.auth.roles import Permission
 from headgate.durable.schedules.slots import Overlap
 from headgate.serve.pages.actions import Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
-from headgate.serve.pages.labels import command
+from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_WORK, changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, following
 
 ADDRESS: Final = "/ui/schedules"
 LISTED: Final = 100
 PREVIEWED: Final = 10
-# Maximum pages read for one with a match.
-_PAGES_MAX: Final = 10
 FILTERS: Final = ("state", "workflow", "cursor")
-_PAUSED: Final = "paused"
-_STATES: Final = (("All", ""), ("Active", "active"), ("Paused", _PAUSED))
+_ACTIVE, _PAUSED = "active", "paused"
+_STATES: Final = (("All", ""), ("Active", _ACTIVE), ("Paused", _PAUSED))
 
 
 class ScheduleList(Struct, frozen=True, kw_only=True):
-    """A page of the list. State and workflow filter the page after it is read."""
+    """A page of the list."""
 
     schedules: list[Any]
     chips: list[Chip]
@@ -45,27 +43,20 @@ class SchedulePage(Struct, frozen=True, kw_only=True):
 
 def schedule_list(api: ApiCaller, query: Mapping[str, Any]) -> ScheduleList:
     """Return a page of the list. Raises as the API operation."""
-    state, workflow = query.get("state"), query.get("workflow")
-    cursor: str | None = query.get("cursor")
-    found: list[Any] = []
-    for _ in range(_PAGES_MAX):
-        place = {} if cursor is None else {"cursor": cursor}
-        page = api.call("GET /schedules", query={**place, "limit": LISTED})
-        cursor = page["cursor"]
-        found += [
-            each
-            for each in page["schedules"]
-            if workflow in (None, each["workflow"]) and (state is None or each["paused"] is (state == _PAUSED))
-        ]
-        if found or cursor is None:
-            break
+    found, cursor = api.found("GET /schedules", "schedules", query={**_asked(query), "limit": LISTED})
     return ScheduleList(
         schedules=found,
         chips=chips(ADDRESS, query, "state", _STATES),
         filters={name: query.get(name, "") for name in FILTERS},
-        is_filtered=state is not None or workflow is not None,
+        is_filtered=any(query.get(name) for name in ("state", "workflow")),
         more=following(ADDRESS, query, cursor),
     )
+
+
+def _asked(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters of the API for those of the page."""
+    found = {name: value for name, value in query.items() if name != "state"}
+    return found if not query.get("state") else {**found, "paused": str(query["state"] == _PAUSED).lower()}
 
 
 def schedule_actions(api: ApiCaller, schedule: Mapping[str, Any]) -> tuple[Action, ...]:
@@ -123,12 +114,14 @@ def schedule_actions(api: ApiCaller, schedule: Mapping[str, Any]) -> tuple[Actio
 
 
 def _list(api: ApiCaller, request: PageRequest) -> Page:
+    query = request.query
+    state = [f"--{query['state']}"] if query.get("state") in (_ACTIVE, _PAUSED) else []
     return Page(
         template="schedules.html",
         title="Schedules",
-        view=schedule_list(api, request.query),
-        json=twin("/schedules"),
-        cli=command("schedule", "ls"),
+        view=schedule_list(api, query),
+        json=twin("/schedules", _asked(query)),
+        cli=command("schedule", "ls", *state, *options([("--workflow", query.get("workflow"))])),
         changes=changes_of(of=ALL_WORK),
         section="schedules",
     )

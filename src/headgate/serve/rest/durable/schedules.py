@@ -35,7 +35,7 @@ from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.http.views import shown
 from headgate.serve.rest.durable.executions import require_workflow
-from headgate.serve.rest.parameters import Duration, Moment, PageQuery, Reason, ScheduleId, described
+from headgate.serve.rest.parameters import Cursor, Duration, Limit, Moment, Reason, ScheduleId, described
 from headgate.serve.runtime.thread_pool import WorkPool
 
 _POLICY: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
@@ -89,7 +89,7 @@ class BackfillSchedule(Struct, forbid_unknown_fields=True):
 
 
 class PreviewQuery(Struct, forbid_unknown_fields=True):
-    """Number of upupcoming slots."""
+    """Number of upcoming slots."""
 
     n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX)] = 10
 
@@ -143,15 +143,25 @@ class FireView(Struct, frozen=True, omit_defaults=True):
     blocked_by: str | None = None
 
 
+class SchedulesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Filter and page of schedules. A page may be short or empty and still have a cursor."""
+
+    workflow: Annotated[str, Meta(max_length=200)] | None = None
+    # None: both.
+    paused: bool | None = None
+    limit: Limit = 100
+    cursor: Cursor | None = None
+
+
 class SchedulePage(Struct, frozen=True):
-    """A page of schedules."""
+    """A page of schedules, next due first; paused ones come last."""
 
     schedules: list[ScheduleView]
     cursor: str | None = None
 
 
 class SlotView(Struct, frozen=True):
-    """An upupcoming slot, its due time with jitter, and its local time in the schedule's zone."""
+    """An upcoming slot, its due time with jitter, and its local time in the schedule's zone."""
 
     slot: datetime
     due: datetime
@@ -159,7 +169,7 @@ class SlotView(Struct, frozen=True):
 
 
 class PreviewView(Struct, frozen=True):
-    """Upupcoming slots, and the zone of the schedule."""
+    """Upcoming slots, and the zone of the schedule."""
 
     zone: str
     slots: list[SlotView]
@@ -184,7 +194,7 @@ class _Schedules:
         changed = {**shown, 412: Problem}
         fired = {201: FireView, 200: FireView}
         return [
-            Operation("GET", "/schedules", "List schedules", self.ls, {200: SchedulePage}, query=PageQuery),
+            Operation("GET", "/schedules", "List schedules", self.ls, {200: SchedulePage}, query=SchedulesQuery),
             Operation("POST", "/schedules", "Create a schedule", self.create, {201: ScheduleView}, body=NewSchedule),
             Operation("GET", one, "Show a schedule", self.show, shown),
             Operation("PUT", one, "Change a schedule", self.update, changed, body=ScheduleSpec),
@@ -204,16 +214,21 @@ class _Schedules:
             Operation(
                 "GET",
                 f"{one}/preview",
-                "Preview upupcoming slots",
+                "Preview upcoming slots",
                 self.preview,
                 {200: PreviewView},
                 query=PreviewQuery,
             ),
         ]
 
-    def ls(self, call: Call[None, PageQuery]) -> Answer:
-        page = self._schedules.ls(limit=call.query.limit, cursor=call.query.cursor)
-        return Answer(SchedulePage([_view(each, self._now_ms()) for each in page.schedules], page.cursor))
+    def ls(self, call: Call[None, SchedulesQuery]) -> Answer:
+        query = call.query
+        page = self._schedules.ls(limit=query.limit, cursor=query.cursor)
+        shown = [_view(each, self._now_ms()) for each in page.schedules]
+        found = [
+            each for each in shown if query.workflow in (None, each.workflow) and query.paused in (None, each.paused)
+        ]
+        return Answer(SchedulePage(found, page.cursor))
 
     def create(self, call: Call[NewSchedule, NoQuery]) -> Answer:
         body = call.body

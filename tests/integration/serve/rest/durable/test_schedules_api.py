@@ -157,6 +157,20 @@ def test_preview__another_zone__reports_what_time_it_is_there(api: Api) -> None:
     ]
 
 
+def test_list__filtered_by_workflow_and_state__has_only_those(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        api.post("/schedules", {**HOURLY, "id": name, "paused": name == "c"})
+
+    def ids(**params: Any) -> list[str]:
+        return [each["id"] for each in api.get("/schedules", params=params).json()["schedules"]]
+
+    assert ids(paused="true") == ["c"]
+    assert ids(paused="false") == ["a", "b"]
+    assert ids(workflow=HOURLY["workflow"], paused="true") == ["c"]
+    assert ids(workflow="other") == []
+    assert api.get("/schedules").json()["cursor"] is None
+
+
 def test_list__pages__have_every_schedule_once(api: Api) -> None:
     for name in ("a", "b", "c"):
         api.post("/schedules", {**HOURLY, "id": name, "paused": name == "c"})

@@ -82,6 +82,10 @@ def test_backfills__of_all_pipelines__are_listed_by_state_and_owner(api: Pipelin
         return [each["backfill_id"] for each in done(api.get("/backfills", params=params))["backfills"]]
 
     assert ids() == [second, first]
+    assert done(api.get("/backfills"))["cursor"] is None
+    assert done(api.get("/backfills", params={"limit": 2}))["cursor"] is None
+    page = done(api.get("/backfills", params={"limit": 1}))
+    assert ids(limit=1, cursor=page["cursor"]) == [first]
     assert ids(state="CANCELLED") == [first]
     assert ids(owner="bi") == [second]
     assert ids(pipeline="bronze") == [first]
