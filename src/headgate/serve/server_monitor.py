@@ -9,7 +9,7 @@ from typing import Final
 from headgate.bootstrap.backup_record import BackupRecord, last_backup
 from headgate.clock import Clock
 from headgate.serve.metrics_history import MetricsHistory
-from headgate.serve.probes import Report, ServerProbes
+from headgate.serve.probes import Report, ServerProbes, Status
 
 # The deep check writes to the store: open pages share one within this time.
 REPORT_SECONDS: Final = 5.0
@@ -34,6 +34,10 @@ class ServerMonitor:
             if self._report is None or now - self._report[0] >= REPORT_SECONDS:
                 self._report = now, self._probes.probe()
             return self._report[1]
+
+    def failing_checks(self) -> int:
+        """Return how many checks fail that need no I/O."""
+        return sum(each.status is not Status.OK for each in self._probes.summary().checks)
 
     @property
     def knows_backups(self) -> bool:

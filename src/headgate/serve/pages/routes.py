@@ -29,6 +29,8 @@ from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import CHALLENGE, retry_after
 from headgate.serve.pages import board
 from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog
+from headgate.serve.pages.attention import Attention
+from headgate.serve.pages.attention import reader as attention_reader
 from headgate.serve.pages.change_feed import ChangeFeed
 from headgate.serve.pages.fragment_cache import FragmentCache, Rendered
 from headgate.serve.pages.health import datasets, incidents, lineage
@@ -116,7 +118,8 @@ def page_routes(
     addresses = {PATH + each.path for each in pages if not each.needs or catalog.has(each.needs)}
     rail = navigation(addresses, has_pipelines=pipelines is not None)
     feed = ChangeFeed(health, pool, watches)
-    renderer = _Renderer(catalog, pool, assets, rail, sign_in, feed)
+    attention = Attention(attention_reader(health, pipelines, monitor), health.clock, health.store.generation)
+    renderer = _Renderer(catalog, pool, assets, rail, sign_in, feed, attention)
     changes = PageChanges(feed, watches)
 
     def route(page: PageRoute) -> ControllerRouterHandler:
@@ -238,8 +241,10 @@ class _Renderer:
         rail: Sequence[Sequence[NavItem]],
         sign_in: SignIn | None,
         feed: ChangeFeed,
+        attention: Attention,
     ) -> None:
         self._rail = rail
+        self._attention = attention
         self._catalog = catalog
         self._pool = pool
         self._gate = ConcurrencyGate(pool, "pages", calls_max=_RENDERINGS_MAX, wait_seconds=_WAIT_SECONDS)
@@ -305,6 +310,7 @@ class _Renderer:
                 now=instant(api.now_ms),
                 now_ms=api.now_ms,
                 navigation=self._rail,
+                attention=self._attention.counts(principal),
                 principal=principal,
                 session=session,
                 is_defined=functools.cache(api.has_pipeline),

@@ -53,6 +53,9 @@ async function refetch() {
     else if (answer.ok) {
       const next = el("main", { id: "main" });
       next.append(document.createRange().createContextualFragment(text));
+      const counts = next.querySelector("template[data-counts]");
+      if (counts) showCounts(JSON.parse(counts.dataset.counts));
+      counts?.remove();
       morph(main, next);
       digest = answer.headers.get("etag") ?? "";
       document.dispatchEvent(new CustomEvent("headgate:refreshed"));
@@ -61,6 +64,19 @@ async function refetch() {
     // The event stream reports the outage and reconnects.
   } finally {
     isFetching = false;
+  }
+}
+
+/** Show in the rail how much needs someone, by page. */
+function showCounts(counts) {
+  for (const link of document.querySelectorAll(".rail a[data-nav]")) {
+    const shown = link.querySelector(".count");
+    const count = counts[link.dataset.nav];
+    if (shown && count && shown.title === count.about) continue;
+    shown?.remove();
+    if (!count) continue;
+    const text = [el("span", { "aria-hidden": "true" }, count.text), el("span", { class: "hidden" }, count.about)];
+    link.append(el("span", { class: "count", title: count.about }, ...text));
   }
 }
 
