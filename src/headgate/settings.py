@@ -207,6 +207,7 @@ RetentionHours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole 
 Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
 StuckSeconds = Annotated[float, Meta(ge=60, le=2_678_400, extra={"allowed": "a number from 60 to 2,678,400"})]
 PatienceSeconds = Annotated[float, Meta(ge=60, le=31_536_000, extra={"allowed": "a number from 60 to 31,536,000"})]
+Minutes = Annotated[int, Meta(ge=0, le=10_080, extra={"allowed": "a whole number from 0 to 10,080"})]
 Hops = Annotated[int, Meta(ge=1, le=20, extra={"allowed": "a whole number from 1 to 20"})]
 Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
 Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
@@ -587,6 +588,13 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
             "dataset's own gate.upstream wins."
         ),
     ] = "warn"
+    resolved_silence_minutes: Annotated[
+        Minutes,
+        about(
+            "Minutes in which a breach that a person resolved while its signal was CRITICAL opens no incident; 0 for "
+            "none."
+        ),
+    ] = 60
     upstream_hops: Annotated[
         Hops, about("How many producers upstream the gate looks; a dataset's own gate.upstream_hops wins.")
     ] = 3

@@ -162,6 +162,7 @@ def _options(settings: Settings) -> HealthOptions:
             upstream=OnUpstream(settings.health.upstream),
             upstream_hops=settings.health.upstream_hops,
         ),
+        silence_seconds=60 * settings.health.resolved_silence_minutes,
         last_known_path=settings.home / LAST_KNOWN,
         db_system=settings.store.backend,
         evidence_limits=Limits(

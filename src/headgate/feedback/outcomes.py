@@ -35,7 +35,8 @@ from headgate.feedback.writer_verdicts import (
     with_signal_verdict,
     worst_verdict,
 )
-from headgate.health.model.datasets import Dataset, DatasetStatus, Source
+from headgate.health.model import enums
+from headgate.health.model.datasets import UNOWNED, Dataset, DatasetStatus, Source
 from headgate.health.model.signals import Signal, UpdateVerdict
 from headgate.health.service import HealthService
 from headgate.notify.notices import Notice, event_type
@@ -80,7 +81,7 @@ class Outcomes:
         self._lineage.confirm(pipeline)
 
     def _apply(self, notice: Notice, event_effect: SignalEffect, pipeline: Pipeline, urn: str) -> None:
-        dataset = self._dataset(urn)
+        dataset = self._dataset(urn, pipeline)
         if dataset.status is DatasetStatus.DELETED:
             return
         slot = Slot(notice.pipeline_id, notice.schedule_id, notice.date)
@@ -125,10 +126,15 @@ class Outcomes:
         # A later window of another writer is a race as well.
         return result.verdict not in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW)
 
-    def _dataset(self, urn: str) -> Dataset:
-        """Return the registered dataset of a name; an unknown one is registered as discovered."""
-        found = self._health.registry.find(urn)
-        return found if found is not None else self._health.registry.discover(urn, Source(type="PIPELINE"), ACTOR)
+    def _dataset(self, urn: str, pipeline: Pipeline) -> Dataset:
+        """Return the registered dataset of a name; an unknown one is discovered, with the pipeline's tier and owner."""
+        return self._health.registry.discover(
+            urn,
+            Source(type="PIPELINE"),
+            ACTOR,
+            tier=enums.tier(pipeline.tier),
+            owner_team=pipeline.owner or UNOWNED,
+        )
 
     def _store_evidence(self, notice: Notice, effect: SignalEffect, urn: str) -> tuple[str, ...]:
         """Store the run as evidence, and return its id if it was stored: successes are sampled."""

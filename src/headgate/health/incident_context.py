@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import DatasetNotFoundError, TransientError
 from headgate.health.evidence.cache import Contrast, EvidenceCache
-from headgate.health.evidence.rows import Evidence
+from headgate.health.evidence.rows import Evidence, Result
 from headgate.health.incidents.service import Incidents
 from headgate.health.lineage.blast_radius import BlastRadii, BlastRadius
 from headgate.health.lineage.rows import LineageEntry
@@ -26,6 +26,7 @@ from headgate.health.signals.writer import Signals
 # The timeline starts this long before the incident.
 BEFORE_MS: Final = 60 * 60 * 1000
 VERSIONS_LOOKED_AT: Final = 20
+SIGNATURES_LOOKED_AT: Final = 5
 
 T = TypeVar("T")
 
@@ -111,11 +112,11 @@ class IncidentContexts:
 
         began = incident.episode_started_at or incident.created_at
         signals: list[Signal] = part("signals", lambda: self._signals.of_dataset(urn), [])
-        breach = min((each.value.breach_start for each in signals if each.value.breach_start), default=began)
+        own = [each for each in signals if each.signal_type in incident.signal_types]
+        breach = min((each.value.breach_start for each in own if each.value.breach_start), default=began)
         found = part("evidence", lambda: self._evidence.get_many(incident.evidence_sample), None)
-        contrast = part(
-            "first_bad", lambda: self._evidence.first_bad_and_last_good(urn, since=breach), Contrast(None, None)
-        )
+        sample = () if found is None else tuple(found.evidence.values())
+        contrast = part("first_bad", lambda: self._contrast(incident, min(breach, began), sample), Contrast(None, None))
         for evidence_id in () if found is None else found.missing:
             missing.append(Missing("evidence", f"{evidence_id} is neither stored nor archived"))
         for evidence_id, why in {} if found is None else found.unreadable.items():
@@ -123,12 +124,11 @@ class IncidentContexts:
         blast_radius = part("blast_radius", lambda: self._blast_radii.downstream(urn), None)
         if blast_radius is not None and not blast_radius.complete:
             missing.append(Missing("blast_radius", "the lineage exceeds the limit of the walk"))
-        evidence = () if found is None else tuple(found.evidence.values())
         return IncidentContext(
             incident=incident,
             dataset=part("dataset", lambda: self._registry.find(urn), None),
             signals=tuple(signals),
-            evidence=evidence,
+            evidence=sample,
             first_bad=contrast.first_bad,
             last_good=contrast.last_good,
             writers=tuple(part("writers", lambda: self._lineage.writers(urn).entries, [])),
@@ -139,6 +139,20 @@ class IncidentContexts:
             complete=not missing,
             as_of=instant(int(self._clock.seconds() * 1000)),
         )
+
+    def _contrast(self, incident: Incident, since: str, sample: Sequence[Evidence]) -> Contrast:
+        """Return the first failure of the incident's own signatures, or of its own evidence, and the last success."""
+        urn, signatures = incident.primary_dataset_urn, incident.failure_signatures[:SIGNATURES_LOOKED_AT]
+        found = [self._evidence.first_bad_and_last_good(urn, since=since, signature=each) for each in signatures]
+        if not found:
+            return self._evidence.first_bad_and_last_good(urn, since=since)
+        failed = [each for each in sample if each.validation.result is Result.FAIL and each.dataset_urn == urn]
+        bad = [each.first_bad for each in found if each.first_bad is not None] or failed
+        if not bad:
+            return found[0]
+        first = min(bad, key=lambda each: each.created_at)
+        own = next((each for each in found if each.first_bad is first), None)
+        return own or Contrast(first, self._evidence.first_bad_and_last_good(urn, until=first.created_at).last_good)
 
     def _timeline(self, incident: Incident, contrast: Contrast) -> list[TimelineEntry]:
         now = instant(int(self._clock.seconds() * 1000))

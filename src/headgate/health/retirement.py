@@ -1,4 +1,4 @@
-"""Retirement: updates the signals and incidents of a dataset that was deleted or restored.
+"""Retirement: updates the signals and incidents of a dataset that was deleted, restored, or has another tier or team.
 
 The change of the dataset writes a timer row in its own transaction. The process that made the change retires the
 dataset at once; a sweep does it again a minute later, when no process has the old dataset in its cache, and so
@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError, TransientError
+from headgate.health.incidents.decisions import aligned
 from headgate.health.incidents.rows import TimerKind, due_put, open_query
 from headgate.health.incidents.service import Incidents
-from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.datasets import Dataset, DatasetProfile, DatasetStatus
 from headgate.health.model.enums import SignalState
-from headgate.health.model.incidents import Changes, Resolution
+from headgate.health.model.incidents import Changes, Incident, Resolution
 from headgate.health.model.signals import signal_key
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signals.rows import QUIET_DAYS, signal_of, signal_row
@@ -82,8 +83,8 @@ class Retirement:
         self._stored = stored
         self._quiet_days = quiet_days
 
-    def on_status_changed(self, dataset_urn: str) -> None:
-        """Retire or restore a dataset right after its change. On a store failure, a later sweep does it."""
+    def on_dataset_changed(self, dataset_urn: str) -> None:
+        """Settle a dataset right after its change. On a store failure, a later sweep does it."""
         try:
             self.settle(dataset_urn)
         except TransientError:
@@ -106,7 +107,7 @@ class Retirement:
         return len(page.items)
 
     def settle(self, dataset_urn: str) -> None:
-        """Bring signals and incidents of a dataset in line with its status. Raises `TransientError`."""
+        """Bring signals and incidents of a dataset in line with its status, tier and team. Raises `TransientError`."""
         dataset = self._stored(dataset_urn)
         if dataset is None:
             return
@@ -114,7 +115,8 @@ class Retirement:
             self.end_incidents(dataset_urn, REASON, dataset.updated_by)
             self._each_signal(dataset_urn, self._unlisted)
         else:
-            self._each_signal(dataset_urn, self._listed)
+            self._each_signal(dataset_urn, lambda row: self._listed(row, dataset))
+            self._align_incidents(dataset)
 
     def end_incidents(self, dataset_urn: str, reason: str, actor: str) -> list[str]:
         """Resolve the open incidents of this dataset alone, and return their ids."""
@@ -130,6 +132,21 @@ class Retirement:
                 self._incidents.change(incident.incident_id, changes, actor=actor)
                 ended.append(incident.incident_id)
         return ended
+
+    def _align_incidents(self, dataset: Dataset) -> None:
+        """Give the open incidents of a dataset its tier and team, and the severity that follows."""
+        profile = DatasetProfile(dataset.tier, dataset.owner_team)
+
+        def decide(incident: Incident, now_ms: int) -> Incident:
+            return aligned(incident, profile, now_ms) if incident.is_open else incident
+
+        for row in self._store.query(replace(open_query(dataset.dataset_urn), consistent=True)).items:
+            try:
+                incident = self._incidents.get(row["incident_id"])
+            except NotFoundError:
+                continue
+            if incident.primary_dataset_urn == dataset.dataset_urn:
+                self._incidents.change_by_system(incident.incident_id, decide)
 
     def _each_signal(self, urn: str, writes: Callable[[Item], list[Write]]) -> None:
         """Write each signal of a dataset for which `writes` returns changes. Raises `StoreBusyError`."""
@@ -165,10 +182,12 @@ class Retirement:
         timers = [] if held is None else [due_put(TimerKind.RECOVERY, held, int(self._clock.seconds() * 1000))]
         return [update, *timers]
 
-    def _listed(self, row: Item) -> list[Write]:
-        """Return the write that puts a signal in breach back into the breach index."""
-        if row["state"] == SignalState.OK or "breach_pk" in row:
+    def _listed(self, row: Item, dataset: Dataset) -> list[Write]:
+        """Return the write that gives a signal the dataset's tier and team, and lists it if it is in breach."""
+        is_listed = row["state"] == SignalState.OK or "breach_pk" in row
+        if is_listed and (row["tier"], row["owner_team"]) == (dataset.tier.value, dataset.owner_team):
             return []
         signal = signal_of(row)
-        again = signal_row(replace(signal, version=signal.version + 1), int(self._clock.seconds()))
+        after = replace(signal, version=signal.version + 1, tier=dataset.tier, owner_team=dataset.owner_team)
+        again = signal_row(after, int(self._clock.seconds()), self._quiet_days)
         return [Put(SIGNAL_STATE, again, version_is(row["version"]))]

@@ -16,6 +16,7 @@ from headgate.health.alert_quotas import AlertQuotas
 from headgate.health.audit.actions import ActionLog
 from headgate.health.audit.field_encryption import FieldSealer
 from headgate.health.audit.log import Audit
+from headgate.health.blast_refresh import BlastRefresh
 from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
 from headgate.health.evidence.limits import Limits as EvidenceLimits
 from headgate.health.evidence.sampling import Rates as EvidenceRates
@@ -25,6 +26,7 @@ from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
 from headgate.health.gate.upstream import UpstreamHealth
 from headgate.health.incident_context import IncidentContexts
+from headgate.health.incidents.decisions import SILENCE_SECONDS
 from headgate.health.incidents.listing import IncidentListing
 from headgate.health.incidents.rows import KEPT_SECONDS as INCIDENTS_SECONDS
 from headgate.health.incidents.service import Incidents
@@ -63,7 +65,7 @@ from headgate.telemetry import Tracing
 
 DOWNSTREAM_NAMED_MAX: Final = 100
 # Bound on the lineage walk when an incident opens: during an outage many open at once, and each walk delays the
-# signal update that opens the incident. The full blast radius is a query of its own.
+# signal update that opens the incident. A timer completes it.
 OPENING_EDGES_MAX: Final = 500
 _LOGGER: Final = "statestore.service"
 _log = structlog.get_logger(_LOGGER)
@@ -86,10 +88,12 @@ class HealthOptions(Struct, frozen=True, kw_only=True):
     the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, audit entries after
     `audit_seconds`, or never for None. Resolved incidents expire after `incidents_seconds`, a signal that is OK after
     `quiet_days` without an update. `gate` is the policy on silence and on unhealthy datasets upstream.
+    A breach that a person resolves while it lasts opens no incident for `silence_seconds`.
     """
 
     tier_1_needs_ticket: bool = True
     gate: GatePolicy = GatePolicy()
+    silence_seconds: int = SILENCE_SECONDS
     opens_incidents: bool = True
     last_known_path: Path | None = None
     db_system: str = "sqlite"
@@ -168,6 +172,7 @@ class HealthService:
             profile=self.profile,
             observer=observer,
             kept_seconds=options.incidents_seconds,
+            silence_seconds=options.silence_seconds,
         )
         self.retirement = Retirement(
             store,
@@ -217,7 +222,14 @@ class HealthService:
         self.alert_quotas = AlertQuotas(store, clock)
         self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
         self.incident_timers = IncidentTimers(
-            store, clock, ids, self.incidents, sealer=sealer, event_writes=event_writes, unpin=self.evidence.unpin
+            store,
+            clock,
+            ids,
+            self.incidents,
+            sealer=sealer,
+            event_writes=event_writes,
+            unpin=self.evidence.unpin,
+            blast_radius=self._whole_radius,
         )
         self.results = ReportedResults(store, clock)
         self.resets = Resets(store, clock, cache, self.audit, self.retirement, self.results)
@@ -225,6 +237,12 @@ class HealthService:
         upstream = UpstreamHealth(store, clock, self.blast_radii.upstream_within, sealer=sealer)
         self.gatekeeper = Gatekeeper(
             store, clock, find=self.registry.ever, sealer=sealer, policy=options.gate, upstream=upstream.of
+        )
+        self._blast_refresh = BlastRefresh(
+            self.incidents,
+            self.incident_listing,
+            revision=graph.revision,
+            downstream=self._whole_radius,
         )
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
@@ -281,6 +299,7 @@ class HealthService:
         count = self.refresh()
         if self._is_writer():
             count += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
+            count += self._blast_refresh.sweep()
             count += self._freshness_backfill.sweep() + self.freshness_timers.sweep(limit=limit)
             count += self.lineage.sweep(limit=limit) + self.actions.recover(limit=limit)
         return count
@@ -319,8 +338,13 @@ class HealthService:
     def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
         return {urn: profile.tier for urn, profile in self.registry.profiles.of(dataset_urns).items()}
 
-    def _blast_radius(self, dataset_urn: str) -> incident_model.BlastRadius:
-        reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)
+    def _whole_radius(self, dataset_urn: str) -> incident_model.BlastRadius:
+        return self._blast_radius(dataset_urn, edges_max=None)
+
+    def _blast_radius(
+        self, dataset_urn: str, *, edges_max: int | None = OPENING_EDGES_MAX
+    ) -> incident_model.BlastRadius:
+        reached = self.blast_radii.downstream(dataset_urn, edges_max=edges_max)
         return incident_model.BlastRadius(
             downstream_count=reached.downstream_count,
             downstream_services=reached.downstream_services,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import typer
 
 from headgate.cli.health.signal import show_signals
 from headgate.cli.output import short, show_facts, show_table
-from headgate.cli.times import ago, duration_text
+from headgate.cli.times import ago, duration_text, now
 
 # Rows of a long list in a larger view.
 _SHOWN: Final = 10
@@ -49,7 +50,10 @@ def _remark(incident: Mapping[str, Any]) -> str:
         return f"merged into {incident['merged_into']}"
     if incident["status"] == "RESOLVED":
         is_false = (incident["resolution"] or {}).get("false_positive")
-        return "false positive" if is_false else f"resolved {ago(incident['resolved_at'])}"
+        text = "false positive" if is_false else f"resolved {ago(incident['resolved_at'])}"
+        until = incident["silenced_until"]
+        is_silent = until is not None and datetime.fromisoformat(until) > now()
+        return f"{text}; still CRITICAL, silent until {short(until)}" if is_silent else text
     if incident["snoozed_until"]:
         return f"snoozed until {short(incident['snoozed_until'])}"
     return f"{incident['episode']} episodes" if incident["episode"] > 1 else ""
@@ -76,6 +80,8 @@ def show_incident(found: Mapping[str, Any]) -> None:
             "cause": resolution.get("root_cause"),
             "mitigation": resolution.get("mitigation"),
             "escalated": found["escalation_level"] or None,
+            "recurrences": found["recurrences"] or None,
+            "silent until": found["silenced_until"] and short(found["silenced_until"]),
             "version": found["version"],
         }
     )

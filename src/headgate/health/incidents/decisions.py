@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
 from headgate.health.model import enums, timestamps
 from headgate.health.model.datasets import DatasetProfile
-from headgate.health.model.enums import IncidentStatus, Phase, Severity, SignalState, Stage, Tier
+from headgate.health.model.enums import Impact, IncidentStatus, Phase, Severity, SignalState, Stage, Tier
 from headgate.health.model.incidents import (
     KEYS_MAX,
     LINKS_MAX,
@@ -19,6 +19,7 @@ from headgate.health.model.incidents import (
     STEPS_MAX,
     TEXT_MAX,
     TITLE_MAX,
+    BlastRadius,
     Changes,
     Incident,
     IncidentReport,
@@ -30,11 +31,15 @@ from headgate.health.model.incidents import (
 from headgate.health.model.timestamps import instant
 from headgate.store.model.values import Item
 
+# The actor of changes that no person made.
+SYSTEM: Final = "headgate"
 OPEN: Final = Stage(IncidentStatus.OPEN, Phase.NEW)
 RESOLVED: Final = Stage(IncidentStatus.RESOLVED, Phase.RESOLVED)
 CLOSED: Final = Stage(IncidentStatus.RESOLVED, Phase.CLOSED)
 # A breach that returns this soon after the resolution reopens the incident instead of opening a new one.
 REOPEN_MS: Final = 60 * 60 * 1000
+# A breach that a person resolved while its signal was CRITICAL opens nothing for this long.
+SILENCE_SECONDS: Final = 60 * 60
 # An incident that recurred this often needs a longer quiet time before it resolves automatically.
 FLAPS: Final = 3
 QUIET_MS: Final = 5 * 60 * 1000
@@ -103,20 +108,37 @@ def opened(
         episode_started_at=at,
         links=links[:LINKS_MAX],
         links_complete=len(links) <= LINKS_MAX,
+        severity_is_set=report.severity is not None,
         steps=(Step(at=at, actor=actor, status=IncidentStatus.OPEN, phase=Phase.NEW, reason="opened"),),
     )
 
 
-def joined(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
-    """Return an open incident extended by a further report, or the same object if nothing is new."""
-    severity = report.severity or severity_for(report.state, incident.tier)
+def joined(
+    incident: Incident,
+    report: IncidentReport,
+    links: tuple[Link, ...],
+    profile: DatasetProfile,
+    now_ms: int,
+    *,
+    is_flap: bool = False,
+) -> Incident:
+    """Return an open incident extended by a further report, or the same object if nothing is new.
+
+    `is_flap`: the signal was OK in between, and its failure is back.
+    """
+    current = incident if incident.primary_dataset_urn != report.dataset_urn else aligned(incident, profile, now_ms)
+    severity = report.severity or severity_for(report.state, profile.tier)
     everything = tuple(dict.fromkeys((*incident.links, *links)))
     grown = replace(
-        incident,
+        current,
         signal_types=_union(incident.signal_types, report.signal_types, SIGNATURES_MAX),
         failure_signatures=_union(incident.failure_signatures, report.failure_signatures, SIGNATURES_MAX),
         evidence_sample=_union(incident.evidence_sample, report.evidence_sample, SAMPLES_MAX),
-        severity=min(incident.severity, severity),
+        severity=min(current.severity, severity),
+        severity_is_set=current.severity_is_set or (report.severity is not None and severity < current.severity),
+        recurrences=incident.recurrences + is_flap,
+        version=incident.version,
+        updated_at=incident.updated_at,
         links=everything[:LINKS_MAX],
         links_complete=incident.links_complete and len(everything) <= LINKS_MAX,
         implicated_producer=incident.implicated_producer or report.implicated_producer,
@@ -127,16 +149,71 @@ def joined(incident: Incident, report: IncidentReport, links: tuple[Link, ...], 
     return incident if grown == incident else _next(grown, now_ms)
 
 
+def aligned(incident: Incident, profile: DatasetProfile, now_ms: int) -> Incident:
+    """Return an incident with the tier and team that its dataset has now, or the same object if it has them.
+
+    The severity follows the tier, unless it was set.
+    """
+    if (incident.tier, incident.owner_team) == (profile.tier, profile.owner_team):
+        return incident
+    severity = incident.severity
+    if not incident.severity_is_set and profile.tier is not incident.tier:
+        is_warning = severity is _WARNING[incident.tier] and severity is not _CRITICAL[incident.tier]
+        severity = severity_for(SignalState.WARNING if is_warning else SignalState.CRITICAL, profile.tier)
+    after = replace(incident, tier=profile.tier, owner_team=profile.owner_team, severity=severity)
+    moves = [
+        f"{name} {before} to {now}"
+        for name, before, now in (
+            ("tier", incident.tier, after.tier),
+            ("team", incident.owner_team, after.owner_team),
+            ("severity", incident.severity, after.severity),
+        )
+        if before != now
+    ]
+    return _stepped(_next(after, now_ms), SYSTEM, f"its dataset changed: {', '.join(moves)}", instant(now_ms))
+
+
+def silenced(incident: Incident, signal_types: Sequence[str], until_ms: int) -> Incident:
+    """Return a resolved incident whose signals are still CRITICAL, with the end of its silence in its last step."""
+    until = instant(until_ms)
+    *earlier, last = incident.steps
+    note = f"{', '.join(signal_types)} still CRITICAL; silent until {until}"
+    step = replace(last, reason=f"{last.reason}; {note}" if last.reason else note)
+    return replace(incident, silenced_until=until, steps=(*earlier, step))
+
+
+def escalated(incident: Incident, level: int, now_ms: int) -> Incident:
+    """Return an unacknowledged incident at its next escalation level."""
+    after = replace(incident, escalation_level=level, snoozed_until=None)
+    return _stepped(_next(after, now_ms), SYSTEM, f"escalated to level {level}", instant(now_ms))
+
+
+def with_radius(incident: Incident, radius: BlastRadius, now_ms: int) -> Incident:
+    """Return an open incident with its current blast radius, or the same object if nothing differs.
+
+    A radius that a report gave stays while the lineage does not know the dataset.
+    """
+    is_unknown = radius.estimated_impact is Impact.UNKNOWN and not radius.downstream_count
+    if not incident.is_open or incident.blast_radius == radius or is_unknown:
+        return incident
+    return _next(replace(incident, blast_radius=radius), now_ms)
+
+
 def without_links(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
     """Return an incident without these links."""
     return _next(replace(incident, links=tuple(each for each in incident.links if each not in links)), now_ms)
 
 
-def recurred(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
-    """Return a resolved incident reopened by a recurrence, as its next episode."""
+def recurred(
+    incident: Incident, report: IncidentReport, links: tuple[Link, ...], profile: DatasetProfile, now_ms: int
+) -> Incident:
+    """Return a resolved incident reopened by a recurrence, as its next episode, with the severity of its tier."""
     at = instant(now_ms)
     again = replace(
-        joined(incident, report, (), now_ms),
+        joined(incident, report, (), profile, now_ms),
+        severity=report.severity or severity_for(report.state, profile.tier),
+        severity_is_set=report.severity is not None,
+        silenced_until=None,
         # The resolution unlinked all signals; each links itself again with its next update.
         links=links[:LINKS_MAX],
         links_complete=len(links) <= LINKS_MAX,
@@ -153,7 +230,7 @@ def recurred(incident: Incident, report: IncidentReport, links: tuple[Link, ...]
         version=incident.version + 1,
         updated_at=at,
     )
-    return _stepped(again, "headgate", "it broke out again", at)
+    return _stepped(again, SYSTEM, "it broke out again", at)
 
 
 def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -> Incident:
@@ -192,6 +269,7 @@ def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -
         episode_started_at=at if reopens else incident.episode_started_at,
         escalation_level=0 if reopens else incident.escalation_level,
         resolution=None if reopens else incident.resolution,
+        silenced_until=None if reopens else incident.silenced_until,
         snoozed_until=None if to.status is not IncidentStatus.OPEN else incident.snoozed_until,
     )
     return _stepped(_next(changed, now_ms), actor, reason, at)
@@ -228,6 +306,7 @@ def _plain_changes(incident: Incident, changes: Changes) -> dict[str, Any]:
             plain[name] = given
     if changes.severity is not None:
         plain["severity"] = enums.severity(changes.severity)
+        plain["severity_is_set"] = True
     notification = incident.notification_state
     if changes.notification_state is not None:
         # Fields that are not given keep their values.

@@ -101,7 +101,8 @@ def dedup_write(incident: Incident, dedup_key: str, now_ms: int, condition: Cond
         "is_open": incident.is_open,
     }
     if not incident.is_open:
-        row["ttl"] = (now_ms + REOPEN_MS) // 1000
+        silent_ms = 0 if incident.silenced_until is None else timestamps.milliseconds(incident.silenced_until)
+        row["ttl"] = max(now_ms + REOPEN_MS, silent_ms) // 1000
     return Put(CONTROL, row, condition)
 
 
@@ -126,7 +127,8 @@ class TimerKind:
     ESCALATION: Final = "ESCALATION"
     RECOVERY: Final = "RECOVERY"
     PINS: Final = "PINS"
-    ALL: Final = (ESCALATION, RECOVERY, PINS)
+    RADIUS: Final = "RADIUS"
+    ALL: Final = (ESCALATION, RECOVERY, PINS, RADIUS)
 
 
 def due_partition(kind: str, incident_id: str) -> str:

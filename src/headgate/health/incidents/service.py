@@ -21,7 +21,7 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.health.incidents import decisions
-from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
+from headgate.health.incidents.decisions import QUIET_MS, SILENCE_SECONDS, SYSTEM, auto_resolve_reason, links_ever
 from headgate.health.incidents.reports import audit_entry, change_of, checked, event_type_of, verb_of
 from headgate.health.incidents.rows import (
     KEPT_SECONDS,
@@ -43,7 +43,9 @@ from headgate.health.incidents.writes import (
     link_writes,
     unlink_writes,
 )
+from headgate.health.model import timestamps
 from headgate.health.model.datasets import DatasetProfile
+from headgate.health.model.enums import SignalState
 from headgate.health.model.events import EventWrites, IncidentChange, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Link
 from headgate.health.model.signals import signal_key
@@ -59,7 +61,6 @@ from headgate.store.port import Store
 
 ATTEMPTS_MAX: Final = 20
 ID_LENGTH_MAX: Final = 128
-SYSTEM: Final = "headgate"
 
 PinWrites = Callable[[Sequence[str], str, int], list[Write]]
 
@@ -82,7 +83,12 @@ class Incidents:
         profile: Callable[[str], DatasetProfile | None] = lambda _urn: None,
         observer: HealthObserver | None = None,
         kept_seconds: int = KEPT_SECONDS,
+        silence_seconds: int = SILENCE_SECONDS,
     ) -> None:
+        """Take the store and its collaborators.
+
+        A breach that a person resolves while it lasts opens nothing for `silence_seconds`.
+        """
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -95,6 +101,7 @@ class Incidents:
         self._profile = profile
         self._observer = observer if observer is not None else NullObserver()
         self._kept_seconds = kept_seconds
+        self._silence_ms = silence_seconds * 1000
 
     def _put(self, incident: Incident, *, replaces: int | None = None) -> Put:
         return incident_put(incident, self._sealer, replaces=replaces, kept_seconds=self._kept_seconds)
@@ -182,13 +189,16 @@ class Incidents:
         links: tuple[Link, ...],
         *,
         actor: str = SYSTEM,
-        reopens: bool = True,
+        is_new: bool = True,
+        flaps: str | None = None,
         drafts: IncidentDrafts | None = None,
     ) -> IncidentPlan | None:
         """Return the writes that open, join or reopen the incident of a report, for a transaction of the caller.
 
         The caller links `links` in the same transaction. After a conflict, call it again: another writer opened or
-        changed the incident. With `reopens` false, None is returned if the incident was resolved recently.
+        changed the incident. `is_new` false: the breach lasts since before; then None is returned while the incident
+        is silenced. `flaps` is the incident whose
+        breach is back after the signal was OK.
         """
         key = decisions.dedup_key_for(report)
         known = None if drafts is None else drafts.by_dedup_key(key)
@@ -200,9 +210,9 @@ class Incidents:
         if known is None or known.is_closed:
             plan = self._opening(report, links, profile, now_ms, actor, condition)
         elif known.is_open:
-            plan = self._joining(known, report, links, now_ms)
-        elif reopens:
-            plan = self._reopening(known, report, links, now_ms)
+            plan = self._joining(known, report, links, profile, now_ms, is_flap=flaps == known.incident_id)
+        elif is_new or _is_silence_over(known, now_ms):
+            plan = self._reopening(known, report, links, profile, now_ms)
         else:
             return None
         if drafts is not None:
@@ -254,8 +264,17 @@ class Incidents:
         ]
         return IncidentPlan(incident, is_new=True, writes=writes)
 
-    def _joining(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
-        incident = decisions.joined(known, report, links, now_ms)
+    def _joining(
+        self,
+        known: Incident,
+        report: IncidentReport,
+        links: tuple[Link, ...],
+        profile: DatasetProfile,
+        now_ms: int,
+        *,
+        is_flap: bool,
+    ) -> IncidentPlan:
+        incident = decisions.joined(known, report, links, profile, now_ms, is_flap=is_flap)
         if incident is known:
             # The incident is not written, but must still be open when the signal that joins it commits.
             still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
@@ -270,8 +289,17 @@ class Incidents:
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
 
-    def _reopening(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
-        incident = decisions.recurred(known, report, links, now_ms)
+    def _reopening(
+        self,
+        known: Incident,
+        report: IncidentReport,
+        links: tuple[Link, ...],
+        profile: DatasetProfile,
+        now_ms: int,
+    ) -> IncidentPlan:
+        if report.blast_radius is None:
+            report = replace(report, blast_radius=self._blast_radius(report.dataset_urn))
+        incident = decisions.recurred(known, report, links, profile, now_ms)
         writes: list[Write] = [
             self._put(incident, replaces=known.version),
             *companions(known, incident, now_ms),
@@ -401,7 +429,10 @@ class Incidents:
             after = decide(before, now_ms)
             if after is before:
                 return before
-            writes = self._change_writes(before, after, now_ms, reason, of_system=actor is None)
+            rows = self._signals(after.links) if before.is_open != after.is_open else []
+            if actor is not None and before.is_open and not after.is_open:
+                after = self._silenced(after, rows, now_ms)
+            writes = self._change_writes(before, after, rows, now_ms, reason, of_system=actor is None)
             try:
                 if actor is None:
                     self._store.transact(writes)
@@ -419,21 +450,40 @@ class Incidents:
             return after
         raise StoreBusyError(f"incident {incident_id}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
+    def _silenced(self, resolved: Incident, rows: Sequence[Item | None], now_ms: int) -> Incident:
+        """Return an incident that a person resolved; silenced if one of its signals is still CRITICAL."""
+        still = [
+            row["SK"]
+            for row in rows
+            if row is not None
+            and row["state"] == SignalState.CRITICAL
+            and row.get("incident_id") == resolved.incident_id
+        ]
+        if not still or resolved.is_closed:
+            return resolved
+        return decisions.silenced(resolved, still, now_ms + self._silence_ms)
+
     def _change_writes(
-        self, before: Incident, after: Incident, now_ms: int, reason: str, *, of_system: bool
+        self,
+        before: Incident,
+        after: Incident,
+        rows: Sequence[Item | None],
+        now_ms: int,
+        reason: str,
+        *,
+        of_system: bool,
     ) -> list[Write]:
         writes: list[Write] = [
             self._put(after, replaces=before.version),
             *companions(before, after, now_ms),
         ]
         if before.is_open and not after.is_open:
-            rows = self._signals(after.links)
             writes += unlink_writes(after.links, rows, after.incident_id, None, must_be_ok=of_system)
         elif after.is_open and not before.is_open:
             # Signals that are linked to another incident by now stay rows_by_link.
             rows_by_link = [
                 (link, row)
-                for link, row in zip(after.links, self._signals(after.links), strict=True)
+                for link, row in zip(after.links, rows, strict=True)
                 if row is not None and row.get("incident_id") in (None, after.incident_id)
             ]
             writes += self._link_writes(after, rows_by_link, now_ms)
@@ -465,6 +515,12 @@ def _check_version(incident: Incident, expected_version: int | None) -> None:
             f"incident {incident.incident_id}: you read version {expected_version}, and it is at {incident.version} "
             "now; read it again"
         )
+
+
+def _is_silence_over(resolved: Incident, now_ms: int) -> bool:
+    """Whether a breach that outlasted the resolution reopens the incident. Earlier builds stored no end."""
+    until = resolved.silenced_until
+    return until is not None and timestamps.milliseconds(until) <= now_ms
 
 
 def _is_as_read(dedup: Item | None) -> Condition:

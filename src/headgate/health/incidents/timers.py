@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, TransientError
 from headgate.health.incidents import decisions
+from headgate.health.incidents.decisions import SYSTEM
 from headgate.health.incidents.rows import Sealer, TimerKind, Unsealed, due_key, due_partitions, due_put, incident_put
-from headgate.health.incidents.service import SYSTEM, Incidents
+from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.writes import escalation_put
 from headgate.health.model.enums import IncidentStatus
 from headgate.health.model.events import EventWrites, IncidentChange, IncidentEventType, incident_event, no_event_writes
-from headgate.health.model.incidents import Incident, Resolution
-from headgate.health.model.timestamps import instant
+from headgate.health.model.incidents import BlastRadius, Incident, Resolution
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import Condition, equals
@@ -59,7 +59,9 @@ class IncidentTimers:
         sealer: Sealer | None = None,
         event_writes: EventWrites = no_event_writes,
         unpin: Unpin | None = None,
+        blast_radius: Callable[[str], BlastRadius] | None = None,
     ) -> None:
+        """Take the store and its collaborators. `blast_radius` returns the whole radius of a dataset."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -67,6 +69,7 @@ class IncidentTimers:
         self._sealer = sealer if sealer is not None else Unsealed()
         self._event_writes = event_writes
         self._unpin = unpin
+        self._blast_radius = blast_radius
 
     def due_escalations(self, *, limit: int = BATCH) -> list[Escalation]:
         """Return the incidents that are due for escalation, longest overdue first."""
@@ -93,6 +96,7 @@ class IncidentTimers:
             TimerKind.ESCALATION: self._escalate,
             TimerKind.RECOVERY: self._recover,
             TimerKind.PINS: self._unpin_evidence,
+            TimerKind.RADIUS: self._complete_radius,
         }
         for kind, run in kinds.items():
             for row in self._due(kind, limit):
@@ -120,13 +124,7 @@ class IncidentTimers:
         if incident is None or incident.status is not IncidentStatus.OPEN:
             return self._drop(row)
         now_ms = self._now_ms()
-        after = replace(
-            incident,
-            escalation_level=row["level"],
-            snoozed_until=None,
-            version=incident.version + 1,
-            updated_at=instant(now_ms),
-        )
+        after = decisions.escalated(incident, row["level"], now_ms)
         event_type = incident_event(
             after,
             IncidentEventType.UPDATED,
@@ -173,6 +171,16 @@ class IncidentTimers:
         incident = self._get_or_none(row)
         if incident is not None and not incident.is_open and self._unpin is not None:
             self._unpin(incident.evidence_sample, incident.incident_id, KEPT_SECONDS, taken_until=incident.resolved_at)
+        return self._drop(row)
+
+    def _complete_radius(self, row: Item) -> int:
+        """Walk the whole blast radius of an incident that opened with a part of it."""
+        incident = self._get_or_none(row)
+        if incident is not None and incident.is_open and self._blast_radius is not None:
+            radius = self._blast_radius(incident.primary_dataset_urn)
+            self._incidents.change_by_system(
+                incident.incident_id, lambda found, now_ms: decisions.with_radius(found, radius, now_ms)
+            )
         return self._drop(row)
 
     def _get_or_none(self, row: Item) -> Incident | None:

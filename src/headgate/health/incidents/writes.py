@@ -41,6 +41,9 @@ def companions(
     writes += [open_delete(after, urn) for urn in sorted(listed - wanted)]
     if after.is_open and not was_open:
         writes.append(escalation_put(after, now_ms, 0))
+        if after.blast_radius is not None and not after.blast_radius.complete:
+            # The walk was bounded, so that it did not delay the signal; the timer completes it.
+            writes.append(due_put(TimerKind.RADIUS, after.incident_id, now_ms))
         if before is not None:
             writes.append(due_delete(TimerKind.PINS, after.incident_id))
     elif was_open and not after.is_open:

@@ -36,13 +36,13 @@ class ProducerLinks:
         self._readers: dict[str, dict[str, Confidence]] = {}
         self._writers: dict[str, dict[str, Confidence]] = {}
 
-    def take(self, ties: ProducerDatasets) -> None:
-        """Replace the datasets of a producer, unless the known row is newer."""
+    def take(self, ties: ProducerDatasets) -> bool:
+        """Replace the datasets of a producer, unless the known row is newer. Return whether an edge changed."""
         known = self.producers.get(ties.producer_id)
         if known is not None:
             # A producer whose rows had expired starts again at version 1.
             if known.version >= ties.version and known.expires >= ties.expires:
-                return
+                return False
             self._drop(known)
         self.producers[ties.producer_id] = ties
         for side, targets in ((self._readers, ties.reads), (self._writers, ties.writes)):
@@ -52,6 +52,7 @@ class ProducerLinks:
                     side[target] = {ties.producer_id: confidence}
                 else:
                     tied[ties.producer_id] = confidence
+        return known is None or (known.reads, known.writes) != (ties.reads, ties.writes)
 
     def has(self, producer_id: str, version: int, ttl: int) -> bool:
         """Whether this very row was applied before."""
@@ -97,6 +98,7 @@ class LineageGraph:
         # Changes of this process since the last refresh, by producer.
         self._noted: dict[str, ProducerDatasets] = {}
         self._looked_ms = 0
+        self._revision = 0
         self._refreshed: float | None = None
         self._reloaded = 0.0
 
@@ -107,7 +109,7 @@ class LineageGraph:
             self._refresh()
             while self._noted:
                 # One at a time: other threads may add more meanwhile.
-                self._links.take(self._noted.popitem()[1])
+                self._revision += self._links.take(self._noted.popitem()[1])
             yield self._links
 
     def note(self, ties: ProducerDatasets) -> None:
@@ -116,6 +118,11 @@ class LineageGraph:
         It does not wait for a reload in progress.
         """
         self._noted[ties.producer_id] = ties
+
+    def revision(self) -> int:
+        """Return a number that changes with the edges, refreshed if it is older than a second."""
+        with self.links():
+            return self._revision
 
     @property
     def as_of_ms(self) -> int:
@@ -137,7 +144,7 @@ class LineageGraph:
         for item in self._rows(None if is_whole else Sort(Range.AT_LEAST, self._looked_ms - SKEW_MS)):
             # Most rows within the margin were applied a second ago.
             if not links.has(item["producer_id"], item["version"], item["ttl"]):
-                links.take(ties_of(item))
+                self._revision += links.take(ties_of(item))
         self._links, self._looked_ms, self._refreshed = links, now_ms, now
         if is_whole:
             self._reloaded = now

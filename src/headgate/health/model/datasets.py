@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
@@ -12,6 +12,7 @@ from headgate.health.model.enums import Tier
 Rate = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 Text = Annotated[str, Meta(max_length=1024)]
+UNOWNED: Final = "unowned"
 
 
 class DatasetStatus(enum.StrEnum):
@@ -120,7 +121,7 @@ class DatasetSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     display_name: Text = ""
     description: Text = ""
     tier: Tier = Tier.TIER_3
-    owner_team: Text = "unowned"
+    owner_team: Text = UNOWNED
     owner_email: Text | None = None
     oncall_rotation: Text | None = None
     source: Source | None = None

@@ -66,10 +66,13 @@ class Link(Struct, frozen=True, order=True):
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """An incident. `episode` counts how often it reopened after a resolution.
+    """An incident. `episode` counts how often it reopened after a resolution, `recurrences` how often its failure came
+    back, after a resolution or while it was open.
 
     `links` are its signals. `links_complete` is false if there were more than it can hold; then it never resolves
-    automatically. `merged_keys` are the deduplication keys of incidents that were merged into it.
+    automatically. `merged_keys` are the deduplication keys of incidents that were merged into it. `severity_is_set`: a
+    person or a report gave the severity; otherwise it follows the tier of the dataset. `silenced_until`: a person
+    resolved it while a signal was still CRITICAL, and the same breach opens nothing before this time.
     """
 
     incident_id: str
@@ -110,6 +113,8 @@ class Incident(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     links_complete: bool = True
     steps: tuple[Step, ...] = ()
+    severity_is_set: bool = False
+    silenced_until: str | None = None
 
     @property
     def is_open(self) -> bool:

@@ -110,7 +110,7 @@ def plan(
     versions, moved = _versions_writes(held, wanted.status)
     feed = feed_writes(dataset, changed, place=at.place, before=left)
     writes += [*moved, *feed, *event_writes(_event(dataset, changed, now), at.now_ms)]
-    if flips(before, wanted.status):
+    if needs_settling(before, dataset):
         writes.append(retirement_put(held.urn, at.now_ms))
     if _freshness(before) != _freshness(dataset):
         # The timer reads the SLO when it is due, and ends by itself without one.
@@ -135,9 +135,12 @@ def _freshness(dataset: Dataset | None) -> FreshnessSlo | None:
     return dataset.slos.freshness
 
 
-def flips(before: Dataset | None, status: DatasetStatus) -> bool:
-    """Whether a dataset becomes deleted, or is no longer deleted."""
-    return before is not None and (before.status is DatasetStatus.DELETED) != (status is DatasetStatus.DELETED)
+def needs_settling(before: Dataset | None, after: Dataset) -> bool:
+    """Whether signals and incidents have to follow a change: of deletion, tier or team."""
+    if before is None:
+        return False
+    flips = (before.status is DatasetStatus.DELETED) != (after.status is DatasetStatus.DELETED)
+    return flips or (before.tier, before.owner_team) != (after.tier, after.owner_team)
 
 
 def present(urn: str, current: Dataset | None) -> Dataset:

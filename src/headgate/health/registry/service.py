@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.auth.audit_entry import AuditLog
 from headgate.clock import Clock
@@ -21,7 +22,8 @@ from headgate.errors import (
     IllegalTransitionError,
     StoreBusyError,
 )
-from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.model.datasets import UNOWNED, Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.urns import dataset_urn
 from headgate.health.observer import HealthObserver, NullObserver
@@ -36,8 +38,8 @@ from headgate.health.registry.changes import (
     DesiredState,
     check_ticket,
     check_version,
-    flips,
     is_repeat,
+    needs_settling,
     plan,
     present,
 )
@@ -252,23 +254,39 @@ class Registry:
         by = ChangeAuthor(actor, "dataset.restore", ticket, reason)
         return self._move(urn, DatasetStatus.ACTIVE, expected_version, by)
 
-    def discover(self, urn: str, source: Source | None, actor: str) -> Dataset:
+    def discover(
+        self,
+        urn: str,
+        source: Source | None,
+        actor: str,
+        *,
+        tier: Tier = Tier.TIER_3,
+        owner_team: str = UNOWNED,
+    ) -> Dataset:
         """Return the dataset of this URN in any status; if there is none, add it as discovered.
 
-        An existing dataset is never changed, also under concurrent discovery. Raises `InvalidIdError`.
+        A registered dataset is never changed, also under concurrent discovery. One that is only discovered and has no
+        owner takes the tier and owner of what it is discovered from. Raises `InvalidIdError`.
         """
         known = self._finder.find(dataset_urn(urn))
-        if known is not None:
+        if known is not None and not _is_adopted(known, tier, owner_team):
             return known
+        if known is not None:
+            urn = known.dataset_urn
         present = self._finder.now(urn)
-        if present is not None:
+        if present is not None and not _is_adopted(present, tier, owner_team):
             # Another process added it, and the cache of this one holds its absence.
             self._wrote(present, None)
             return present
-        spec = checked_spec(DatasetSpec(source=source))
+        spec = checked_spec(DatasetSpec(source=source, tier=tier, owner_team=owner_team))
 
         def decide(current: Dataset | None) -> DesiredState | None:
-            return None if current is not None else DesiredState(spec, DatasetStatus.DISCOVERED)
+            if current is None:
+                return DesiredState(spec, DatasetStatus.DISCOVERED)
+            if not _is_adopted(current, tier, owner_team):
+                return None
+            owned = replace(spec_of(current), tier=min(tier, current.tier), owner_team=owner_team)
+            return DesiredState(owned, DatasetStatus.DISCOVERED)
 
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.discover"))
 
@@ -403,8 +421,8 @@ class Registry:
             except ConflictError:
                 continue
             done = self._done(made.dataset, made.versions)
-            if self._retirement is not None and flips(held.dataset, done.status):
-                self._retirement.on_status_changed(urn)
+            if self._retirement is not None and needs_settling(held.dataset, done):
+                self._retirement.on_dataset_changed(urn)
             return done
         raise StoreBusyError(f"dataset {urn}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
@@ -417,6 +435,12 @@ class Registry:
         self._finder.wrote(dataset, versions)
         self.names.forget()
         self.profiles.forget()
+
+
+def _is_adopted(known: Dataset, tier: Tier, owner_team: str) -> bool:
+    """Whether a dataset that is only discovered and unowned takes the tier and owner of its discoverer."""
+    is_free = known.status is DatasetStatus.DISCOVERED and known.owner_team == UNOWNED
+    return is_free and (owner_team != UNOWNED or tier < known.tier)
 
 
 def _unless_same(current: Dataset, wanted: DesiredState, expected_version: int) -> DesiredState | None:

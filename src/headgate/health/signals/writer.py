@@ -356,7 +356,10 @@ class Signals(SignalLookups):
         if is_same and linked is not None and dedup_key_for(report) in linked.keys and link in linked.links:
             return signal, []
         # A person may resolve an incident while its signal stays CRITICAL: the same breach does not reopen it soon.
-        plan = self._incidents.plan(report, each.profile, now_ms, (link,), reopens=not is_same, drafts=drafts)
+        flaps = linked.incident_id if linked is not None and previous_state is SignalState.OK else None
+        plan = self._incidents.plan(
+            report, each.profile, now_ms, (link,), is_new=not is_same, flaps=flaps, drafts=drafts
+        )
         if plan is None:
             return signal, []
         each.plan, writes = plan, plan.writes

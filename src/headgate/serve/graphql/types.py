@@ -201,7 +201,11 @@ class NotificationStateType:
 
 @strawberry.type(name="Incident")
 class IncidentType:
-    """An incident. `episode` counts how often it recurred after it was resolved."""
+    """An incident. `episode` counts how often it recurred after it was resolved.
+
+    `recurrences` also counts how often its failure came back while it was open. `silencedUntil`: it was resolved while
+    a signal was still CRITICAL, and the same breach opens nothing before this time.
+    """
 
     incident_id: strawberry.ID
     status: IncidentStatus
@@ -225,6 +229,9 @@ class IncidentType:
     oncall_user: str | None
     assignee: str | None
     episode: int
+    recurrences: int
+    escalation_level: int
+    silenced_until: Moment | None
     merged_into: str | None
     version: int
 

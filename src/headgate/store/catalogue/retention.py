@@ -178,6 +178,7 @@ _CONTROL: Final = {
     "last good evidence": _days(400),
     "recovery": _CONSUMED,
     "pins of an incident": _CONSUMED,
+    "blast radius to complete": _CONSUMED,
     "open incident of a dataset": Ending("deleted when the incident is resolved"),
     "dataset deleted or restored": _CONSUMED,
     "freshness timer": Ending("deleted when its finding is CRITICAL, or with the SLO; set again by the next report"),

@@ -344,6 +344,7 @@ CONTROL: Final = Table(
         Entity("last good evidence", "LAST-GOOD#{dataset_urn}", "EVIDENCE"),
         Entity("recovery", "RECOVERY#{incident_id}", "STATE", {"due_pk": "RECOVERY#{shard}"}),
         Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
+        Entity("blast radius to complete", "RADIUS#{incident_id}", "STATE", {"due_pk": "RADIUS#{shard}"}),
         Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
         Entity("dataset deleted or restored", "RETIREMENT#{dataset_urn}", "STATE", {"due_pk": "RETIREMENT"}),
         Entity("freshness timer", "FRESHNESS#{dataset_urn}", "STATE", {"due_pk": "FRESHNESS#{shard}"}),

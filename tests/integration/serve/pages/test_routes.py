@@ -402,6 +402,15 @@ def test_lineage__no_one_known__is_refused(guarded: Site) -> None:
     assert answer.status_code == 401
 
 
+def test_incident__resolved_while_critical__says_until_when_it_is_silent(site: Site) -> None:
+    incident = site.trouble()
+    done(site.patch(f"/incidents/{incident}", {"status": "RESOLVED"}), 200)
+
+    said = text_of(site.incident_page(incident))
+
+    assert "Still CRITICAL when it was resolved. The same breach opens no incident until" in said
+
+
 # Datasets.
 
 

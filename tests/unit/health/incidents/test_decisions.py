@@ -26,6 +26,7 @@ from headgate.health.model.signals import Producer
 from tests.health_rig import CRITICAL, ORDERS, SIGNATURE, WARNING, evidence_id, trouble
 
 NOW_MS = 1_750_000_000_000
+STANDING = DatasetProfile(Tier.TIER_1, "team-a")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -218,7 +219,10 @@ def test_dedup_key__other_dataset_or_signature__differs() -> None:
 
 def test_joined__nothing_new__is_the_same_incident() -> None:
     incident = opened(evidence_sample=(evidence_id(1),))
-    assert decisions.joined(incident, trouble(ORDERS, evidence_sample=(evidence_id(1),)), (), NOW_MS + 1) is incident
+    assert (
+        decisions.joined(incident, trouble(ORDERS, evidence_sample=(evidence_id(1),)), (), STANDING, NOW_MS + 1)
+        is incident
+    )
 
 
 def test_joined__something_new__adds_it_and_keeps_the_rest() -> None:
@@ -230,7 +234,7 @@ def test_joined__something_new__adds_it_and_keeps_the_rest() -> None:
         evidence_sample=(evidence_id(2), evidence_id(1)),
         implicated_producer=Producer(producer_id="job:second"),
     )
-    grown = decisions.joined(incident, more, (), NOW_MS + 5)
+    grown = decisions.joined(incident, more, (), STANDING, NOW_MS + 5)
     assert grown.signal_types == ("FRESHNESS", "VOLUME")
     assert grown.failure_signatures == (SIGNATURE, "LOW:x")
     assert grown.evidence_sample == (evidence_id(1), evidence_id(2))
@@ -242,15 +246,15 @@ def test_joined__something_new__adds_it_and_keeps_the_rest() -> None:
 def test_joined__a_worse_trouble__makes_it_more_urgent_and_a_lesser_one_does_not() -> None:
     warned = opened(state=WARNING)
     assert warned.severity is Severity.SEV_2
-    assert decisions.joined(warned, trouble(ORDERS, state=CRITICAL), (), NOW_MS).severity is Severity.SEV_1
-    assert decisions.joined(opened(), trouble(ORDERS, state=WARNING), (), NOW_MS).severity is Severity.SEV_1
+    assert decisions.joined(warned, trouble(ORDERS, state=CRITICAL), (), STANDING, NOW_MS).severity is Severity.SEV_1
+    assert decisions.joined(opened(), trouble(ORDERS, state=WARNING), (), STANDING, NOW_MS).severity is Severity.SEV_1
     urgent = trouble(ORDERS, severity=Severity.SEV_1)
-    assert decisions.joined(warned, urgent, (), NOW_MS).severity is Severity.SEV_1
+    assert decisions.joined(warned, urgent, (), STANDING, NOW_MS).severity is Severity.SEV_1
 
 
 def test_recurred__is_an_episode_of_its_own_and_counts() -> None:
     resolved = replace(brought_to("RESOLVED"), escalation_level=3, snoozed_until=instant(NOW_MS))
-    again = decisions.recurred(resolved, trouble(ORDERS, "VOLUME"), (), NOW_MS + HOUR_MS)
+    again = decisions.recurred(resolved, trouble(ORDERS, "VOLUME"), (), STANDING, NOW_MS + HOUR_MS)
     assert (again.status, again.episode, again.recurrences) == (IncidentStatus.OPEN, 2, 1)
     assert (again.resolved_at, again.acknowledged_at, again.resolution, again.snoozed_until) == (None, None, None, None)
     assert again.escalation_level == 0
@@ -398,3 +402,49 @@ def test_merged__one_that_is_over__is_refused(which: int) -> None:
 def test_merged__into_itself__is_refused() -> None:
     with pytest.raises(IllegalTransitionError):
         decisions.merged(opened(), opened(), "ana", "", NOW_MS)
+
+
+# What follows the dataset, and what a person set.
+
+
+@pytest.mark.parametrize(("state", "tier", "severity"), [
+    (CRITICAL, Tier.TIER_1, Severity.SEV_1), (WARNING, Tier.TIER_1, Severity.SEV_2),
+    (CRITICAL, Tier.TIER_2, Severity.SEV_2), (WARNING, Tier.TIER_3, Severity.SEV_3),
+])  # fmt: skip
+def test_aligned__tier_and_team_changed__severity_and_owner_follow_with_a_step(
+    state: SignalState, tier: Tier, severity: Severity
+) -> None:
+    before = decisions.opened(
+        trouble(ORDERS, state=state), (), "INC-1", DatasetProfile(Tier.TIER_2, "unowned"), "ana", NOW_MS
+    )
+    after = decisions.aligned(before, DatasetProfile(tier, "sales"), NOW_MS + 5)
+    assert (after.tier, after.owner_team, after.severity) == (tier, "sales", severity)
+    assert after.version == before.version + 1
+    assert "team unowned to sales" in after.steps[-1].reason
+    assert decisions.aligned(after, DatasetProfile(tier, "sales"), NOW_MS + 6) is after
+
+
+def test_aligned__severity_that_a_person_set__stays() -> None:
+    lowered = decisions.changed(opened(), Changes(severity="SEV_3"), "ana", NOW_MS)
+    after = decisions.aligned(lowered, DatasetProfile(Tier.TIER_2, "sales"), NOW_MS)
+    assert (after.severity, after.owner_team) == (Severity.SEV_3, "sales")
+
+
+def test_recurred__dataset_has_another_tier_and_team_now__the_episode_has_them() -> None:
+    low = decisions.opened(trouble(ORDERS), (), "INC-1", DatasetProfile(Tier.TIER_3, "unowned"), "ana", NOW_MS)
+    resolved = decisions.moved(low, decisions.RESOLVED, "ana", "", NOW_MS + 1)
+    again = decisions.recurred(resolved, trouble(ORDERS), (), DatasetProfile(Tier.TIER_1, "sales"), NOW_MS + 2)
+    assert (again.severity, again.tier, again.owner_team) == (Severity.SEV_1, Tier.TIER_1, "sales")
+
+
+def test_joined__flap__counts_a_recurrence_each_time() -> None:
+    incident = opened()
+    for count in range(1, 11):
+        incident = decisions.joined(incident, trouble(ORDERS), (), STANDING, NOW_MS + count, is_flap=True)
+        assert incident.recurrences == count
+
+
+def test_escalated__has_a_step_of_its_own() -> None:
+    after = decisions.escalated(opened(), 2, NOW_MS + 5)
+    assert (after.escalation_level, after.steps[-1].reason) == (2, "escalated to level 2")
+    assert (after.steps[-1].actor, after.steps[-1].at) == ("headgate", instant(NOW_MS + 5))

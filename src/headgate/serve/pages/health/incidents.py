@@ -67,6 +67,7 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     held: Section
     alerts: Section
     next_escalation: str | None
+    silenced_until: str | None
     commands: tuple[tuple[str, str], ...]
 
 
@@ -95,6 +96,7 @@ def incident_page(api: ApiCaller, incident_id: str) -> IncidentPage:
     incident, radius = context["incident"], context["blast_radius"]
     is_open = incident["status"] != IncidentStatus.RESOLVED
     graph, graph_missing = graph_or_reason(api, incident["primary_dataset_urn"], up_steps=0, down_steps=BLAST_STEPS_MAX)
+    now_ms = int(api.health.clock.seconds() * 1000)
     escalation = api.health.incident_timers.next_escalations([incident_id]).get(incident_id) if is_open else None
     return IncidentPage(
         incident=incident,
@@ -106,6 +108,7 @@ def incident_page(api: ApiCaller, incident_id: str) -> IncidentPage:
         graph_missing=graph_missing,
         held=held_section(api, datasets_of(incident)) if is_open else Section([]),
         alerts=_alerts(api, incident),
+        silenced_until=_future(incident["silenced_until"], now_ms),
         next_escalation=None if escalation is None else instant(escalation.due_at_ms),
         commands=(
             ("This page", command("incident", "why", incident["incident_id"])),
@@ -144,6 +147,11 @@ def _facts(evidence: Mapping[str, Any] | None) -> dict[str, str]:
         "Payload": evidence.get("payload_ref"),
     }
     return {name: str(value) for name, value in facts.items() if value}
+
+
+def _future(moment: str | None, now_ms: int) -> str | None:
+    """Return a time that is not over, or None."""
+    return moment if moment is not None and moment > instant(now_ms) else None
 
 
 def datasets_of(incident: Mapping[str, Any]) -> list[str]:

@@ -186,7 +186,7 @@ def incident_message(incident: Incident, *, joined: bool = False) -> pb.Incident
         recurrences=incident.recurrences,
         merged_from=incident.merged_from,
     )
-    for field in ("created_at", "updated_at", "resolved_at", "acknowledged_at", "snoozed_until"):
+    for field in ("created_at", "updated_at", "resolved_at", "acknowledged_at", "snoozed_until", "silenced_until"):
         set_timestamp(message, field, getattr(incident, field))
     _fill_parts(message, incident)
     return message

@@ -177,6 +177,16 @@ def test_resolve__as_in_the_run_book__is_resolved_for_that_reason(api: HealthApi
     assert done(api.patch(path, {"status": "OPEN", "reason": "it came back"}), 200)["status"] == "OPEN"
 
 
+def test_resolve__signal_is_still_critical__answers_with_the_end_of_the_silence(api: HealthApi) -> None:
+    path = f"/incidents/{api.signal('CRITICAL', api.fresh())['current']['incident_id']}"
+
+    resolved = done(api.patch(path, {"status": "RESOLVED"}), 200)
+
+    assert resolved["silenced_until"] > resolved["resolved_at"]
+    assert f"silent until {resolved['silenced_until']}" in resolved["steps"][-1]["reason"]
+    assert done(api.patch(path, {"status": "OPEN", "reason": "not yet"}), 200)["silenced_until"] is None
+
+
 def test_change__of_another_version__is_412_by_header_and_409_by_body(api: HealthApi) -> None:
     path = _opened(api)
 
