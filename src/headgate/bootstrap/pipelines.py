@@ -11,6 +11,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from headgate.bootstrap.alerts import open_alerts, subscribe_incidents
+from headgate.bootstrap.checks import OpenChecks, open_checks
 from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
@@ -115,6 +116,8 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     heartbeats: Heartbeats
     retention: RunRetention
     probes: OpenProbes
+    # None: the process has no health.
+    checks: OpenChecks | None
 
 
 def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined here
@@ -171,6 +174,11 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     alerting = open_alerts(opened, service, pipelines, clock, commit=commit, meters=alert_meters)
     if health is not None:
         subscribe_incidents(service.app, alerting, health, clock)
+    checks = None
+    if health is not None:
+        checks = open_checks(
+            service.app, pipelines, health, probes.runner, calendars, clock, name=service.ids.make("chk")
+        )
     backfills = Backfills(store, clock, service.ids)
     heartbeats = Heartbeats(
         store,
@@ -217,6 +225,7 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
         ),
         heartbeats=heartbeats,
         probes=probes,
+        checks=checks,
     )
 
 

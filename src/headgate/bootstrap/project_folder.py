@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from headgate.bootstrap.pipelines import OpenPipelines
+from headgate.checks.definitions import FOLDER as CHECKS
 from headgate.errors import ConflictError, CorruptionError, SettingsError, UserError
 from headgate.health.audit.actions import Action, ActionLog
 from headgate.pipelines.authoring.archetypes import SUFFIXES, Archetype, load_archetypes
@@ -75,6 +76,10 @@ def _probes_folder(folder: Path) -> Path:
     return folder.resolve().parent / PROBES
 
 
+def _checks_folder(folder: Path) -> Path:
+    return folder.resolve().parent / CHECKS
+
+
 class ProjectFolder:
     """The folder that a server loads definitions from. One load at a time."""
 
@@ -111,7 +116,8 @@ class ProjectFolder:
         return 1
 
     def _fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        folders = (self._folder, _archetypes_folder(self._folder), _probes_folder(self._folder))
+        beside = (_archetypes_folder, _probes_folder, _checks_folder)
+        folders = (self._folder, *(each(self._folder) for each in beside))
         return tuple(found for folder in folders for found in sorted(_stats(folder)))
 
 
@@ -149,6 +155,8 @@ def apply_folder(
     before = pipelines.probes.catalog.all()
     probe_problems = pipelines.probes.catalog.load(_probes_folder(folder))
     after = pipelines.probes.catalog.all()
+    checks = pipelines.checks
+    check_problems = () if checks is None else checks.catalog.load(_checks_folder(folder))
     probes = frozenset(each.probe.id for each in after)
     known = Known(
         archetypes=project.archetypes,
@@ -162,7 +170,8 @@ def apply_folder(
     loader = _Loader(service, actions, by)
     definitions = tuple(loader.apply(each) for each in loaded.pipelines)
     invalid = [
-        (each.source, each.text()) for each in (*project.problems, *errors_of((*probe_problems, *loaded.problems)))
+        (each.source, each.text())
+        for each in (*project.problems, *errors_of((*probe_problems, *check_problems, *loaded.problems)))
     ]
     failed = [(each.file, each.detail) for each in definitions if each.outcome is FolderOutcome.FAILED]
     _report_problems(service, [*invalid, *failed])

@@ -16,13 +16,13 @@ from msgspec import Struct
 from headgate.durable.model.duration import Seconds
 from headgate.health.model.enums import (
     ANOMALY,
-    CONTRACT_COMPLIANCE,
     DATA_QUALITY,
     FRESHNESS,
     SCHEMA_DRIFT,
     VOLUME,
     SignalState,
 )
+from headgate.health.results.model import ResultKind
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.probes.model import DeltaProbe, FilesProbe, IcebergProbe
 
@@ -201,7 +201,16 @@ SIGNAL_TYPES: Final = {
     "null_share": DATA_QUALITY,
     "unique": DATA_QUALITY,
     "sql": DATA_QUALITY,
-    "config": CONTRACT_COMPLIANCE,
+}
+# How the results of each kind are stored.
+RESULT_KINDS: Final = {
+    "freshness": ResultKind.FRESHNESS,
+    "volume": ResultKind.VOLUME,
+    "anomaly": ResultKind.ANOMALY,
+    "schema": ResultKind.SCHEMA,
+    "null_share": ResultKind.TEST,
+    "unique": ResultKind.TEST,
+    "sql": ResultKind.TEST,
 }
 
 

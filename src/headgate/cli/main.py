@@ -40,7 +40,9 @@ _GROUPS: Final = {
     **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker", "probe"), "pipelines"),
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),
     **dict.fromkeys(("fanout", "chunk"), "fanout"),
-    **dict.fromkeys(("dataset", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"),
+    **dict.fromkeys(
+        ("dataset", "check", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"
+    ),
     **dict.fromkeys(("key", "table", "settings"), "admin"),
     "region": "health",
 }

@@ -290,6 +290,11 @@ class HealthService:
 
             yield recorded
 
+    @property
+    def is_writer(self) -> bool:
+        """Whether this region runs the background work."""
+        return self._is_writer()
+
     def profile(self, dataset_urn: str) -> DatasetProfile | None:
         """Return the tier and owner that signals of a dataset carry, or None if the dataset is not in use."""
         return self.registry.profiles.of([dataset_urn]).get(dataset_urn)

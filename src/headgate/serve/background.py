@@ -13,6 +13,7 @@ import structlog
 from headgate.bootstrap.health import OpenRegion
 from headgate.bootstrap.pipelines import COMMANDS_FOLDER, OpenPipelines
 from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve
+from headgate.checks.poller import CheckThread
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailableError
 from headgate.fanout.background_threads import Background
@@ -71,6 +72,7 @@ class Workers:
         )
         self._command_ends = CommandEnds(settings.home / COMMANDS_FOLDER, clock, pipelines.service.job_ends.wake)
         self._probes = ProbeThread(pipelines.probes.poller) if runs_pipelines else None
+        self._checks = CheckThread(pipelines.checks.poller) if runs_pipelines and pipelines.checks is not None else None
         self._chunks: Background | None = None
         self._stopping = threading.Event()
         self._late_start: threading.Thread | None = None
@@ -85,6 +87,8 @@ class Workers:
             steps += [self._loops.start, self._command_ends.start]
         if self._probes is not None:
             steps.append(self._probes.start)
+        if self._checks is not None:
+            steps.append(self._checks.start)
         steps.append(partial(self._start_chunks, on_fatal))
         try:
             _run_all(steps)
@@ -150,6 +154,8 @@ class Workers:
         self._command_ends.stop(grace_seconds)
         if self._probes is not None:
             self._probes.stop(grace_seconds)
+        if self._checks is not None:
+            self._checks.stop(grace_seconds)
         if self._loops is not None:
             self._loops.stop(grace_seconds)
 

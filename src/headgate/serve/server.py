@@ -153,7 +153,14 @@ def rest_routes(
             inbound=pipelines.inbound_acks,
             auditing=auditing,
         ),
-        *health_routes(health, components.keys, pool, auditing=auditing, idempotency_seconds=kept_seconds),
+        *health_routes(
+            health,
+            components.keys,
+            pool,
+            checks=None if pipelines.checks is None else pipelines.checks.service,
+            auditing=auditing,
+            idempotency_seconds=kept_seconds,
+        ),
         *settings_routes(components.store.settings, pool, version=components.version),
     ]
 

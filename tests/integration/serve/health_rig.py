@@ -17,6 +17,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.alerts import audited
+from headgate.bootstrap.checks import open_checks
 from headgate.bootstrap.health import open_health, open_keys
 from headgate.bootstrap.pipelines import open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
@@ -67,6 +68,15 @@ class HealthApi:
             environ={},
             commit=lambda writes, change: self.health.audit.commit(writes, audited(change)),
         )
+        self.checks = open_checks(
+            self.service.app,
+            self.pipelines.service,
+            self.health,
+            self.pipelines.probes.runner,
+            self.pipelines.calendars,
+            self.clock,
+            name="rig",
+        )
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)
         self.server_health = ServerProbes(
@@ -102,7 +112,7 @@ class HealthApi:
                 if is_whole
                 else []
             ),
-            *health_routes(self.health, self.keys, self.pool, auditing=auditing),
+            *health_routes(self.health, self.keys, self.pool, checks=self.checks.service, auditing=auditing),
             *settings_routes(self.settings, self.pool, version="1.2.3"),
         ]
         self.app: ASGIApp = build_http(

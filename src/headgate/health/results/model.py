@@ -9,10 +9,21 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.health.model.enums import DATA_QUALITY, JOB_RUN, SignalState
+from headgate.health.model.enums import (
+    ANOMALY,
+    CONTRACT_COMPLIANCE,
+    DATA_QUALITY,
+    FRESHNESS,
+    JOB_RUN,
+    SCHEMA_DRIFT,
+    VOLUME,
+    SignalState,
+)
 from headgate.health.model.signals import MESSAGE_MAX, SAMPLES_MAX, SIGNATURES_MAX, Metrics, Producer, SignalValue
 
 HISTORY_MAX: Final = 30
+# The source of results of Headgate's own checks.
+CHECK_SOURCE: Final = "headgate"
 # The history keeps the beginning of each message; the last result keeps all of it.
 PAST_MESSAGE_MAX: Final = 300
 # Worst first. A test that was not evaluated ranks below one that was.
@@ -20,15 +31,31 @@ WORST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.OK, Signa
 
 
 class ResultKind(enum.StrEnum):
-    """What a result is of: a test of the data, or the run of a job that writes it."""
+    """What a result is of: a test of the data, the run of a job that writes it, or a check of Headgate's own."""
 
     TEST = "TEST"
     RUN = "RUN"
+    FRESHNESS = "FRESHNESS"
+    VOLUME = "VOLUME"
+    SCHEMA = "SCHEMA"
+    ANOMALY = "ANOMALY"
+    CONTRACT = "CONTRACT"
 
     @property
     def signal_type(self) -> str:
         """The signal that the results of this kind add up to."""
-        return DATA_QUALITY if self is ResultKind.TEST else JOB_RUN
+        return _SIGNAL_TYPES[self]
+
+
+_SIGNAL_TYPES: Final = {
+    ResultKind.TEST: DATA_QUALITY,
+    ResultKind.RUN: JOB_RUN,
+    ResultKind.FRESHNESS: FRESHNESS,
+    ResultKind.VOLUME: VOLUME,
+    ResultKind.SCHEMA: SCHEMA_DRIFT,
+    ResultKind.ANOMALY: ANOMALY,
+    ResultKind.CONTRACT: CONTRACT_COMPLIANCE,
+}
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -133,7 +160,7 @@ def signal_value(results: Sequence[ReportedResult]) -> SignalValue:
     signatures = tuple(dict.fromkeys(each.signature for each in failing))[:SIGNATURES_MAX]
     blamed = failing[0] if failing else latest
     return SignalValue(
-        state=next(state for state in WORST if any(each.state is state for each in results)),
+        state=_worst_state(results),
         score=passed / (passed + len(failing)) if passed + len(failing) else 0.0,
         window_start=min(latest.started_at, latest.at),
         window_end=latest.at,
@@ -147,18 +174,28 @@ def signal_value(results: Sequence[ReportedResult]) -> SignalValue:
     )
 
 
+def _worst_state(results: Sequence[ReportedResult]) -> SignalState:
+    """Return the worst state. A check of our own that could not run is never a pass; a skipped test of a tool is."""
+    worst = next(state for state in WORST if any(each.state is state for each in results))
+    if worst is SignalState.OK and any(
+        each.source == CHECK_SOURCE and each.state is SignalState.UNKNOWN for each in results
+    ):
+        return SignalState.UNKNOWN
+    return worst
+
+
 def _message(failing: Sequence[ReportedResult], count: int) -> str | None:
     if not failing:
         return None
     if len(failing) == 1:
         return _words(failing[0])[:MESSAGE_MAX]
-    noun = "tests" if failing[0].kind is ResultKind.TEST else "jobs"
+    noun = "jobs" if failing[0].kind is ResultKind.RUN else "tests"
     named = "\n".join(f"{each.test_id}: {_words(each)}" for each in failing)
     return f"{len(failing)} of {count} {noun} failed\n{named}"[:MESSAGE_MAX]
 
 
 def _words(result: ReportedResult) -> str:
-    return result.message or ("the test failed" if result.kind is ResultKind.TEST else "the run failed")
+    return result.message or ("the run failed" if result.kind is ResultKind.RUN else "the test failed")
 
 
 def _producer(result: ReportedResult) -> Producer | None:

@@ -63,6 +63,13 @@ class ReportedResults:
             self._store.batch_write([Delete(SIGNAL_HISTORY, _key(each)) for each in gone])
         return list(dict.fromkeys(each.dataset_urn for each in gone))
 
+    def delete(self, dataset_urn: str, source: str, test_id: str) -> list[ResultKind]:
+        """Delete the results of a test that was removed, and return their kinds."""
+        gone = [each for each in self.of(dataset_urn) if (each.source, each.test_id) == (source, test_id)]
+        if gone:
+            self._store.batch_write([Delete(SIGNAL_HISTORY, _key(each)) for each in gone])
+        return [each.kind for each in gone]
+
     def forget(self, dataset_urn: str) -> None:
         """Delete all results of a dataset."""
         results = self.of(dataset_urn)

@@ -57,6 +57,11 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/pipelines/{id}/markers"): _REPORT,
     ("POST", "/pipelines/{id}/traits/{type}"): _REPORT,
     ("POST", "/probes/{probe}/try"): _READ,
+    ("POST", "/datasets/{dataset_urn}/checks/{check}/run"): AuditedAction(
+        "check.run", "dataset/{dataset_urn}/check/{check}"
+    ),
+    ("POST", "/datasets/{dataset_urn}/checks/{check}/try"): _READ,
+    ("POST", "/datasets/{dataset_urn}/checks/{check}/backtest"): _READ,
     ("PUT", "/calendars/{name}"): AuditedAction("calendar.put", "calendar/{name}", "/calendars/{name}"),
     ("DELETE", "/calendars/{name}"): AuditedAction("calendar.delete", "calendar/{name}", "/calendars/{name}"),
     # Runs.

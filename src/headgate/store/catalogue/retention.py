@@ -80,6 +80,7 @@ _PIPELINES: Final = {
     "replay": _UNUSED,
     "alert": _setting("expires", "retention.alerts_days"),
     "probe": _days(30, "its last look"),
+    "check": _days(30, "its last run"),
     "alert thread": _setting("expires", "retention.alerts_days"),
     "waiter": _days(7, "the wait began; deleted when it ends"),
     "post-run baseline": _setting("expires", "retention.run_baselines_days"),

@@ -111,6 +111,13 @@ HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
 POOL: Final = Entity("pool", "POOL#{pool}", "STATE")
 POOL_TICKET: Final = Entity("pool ticket", "POOL#{pool}", "TICKET#{run_created_at_ms:013d}#{run_id}")
 PROBE_STATE: Final = Entity("probe", "PROBE#{probe_id}", "STATE")
+# Only checks that are due at some time are in the index.
+CHECK_STATE: Final = Entity(
+    "check",
+    "CHECK#{dataset}",
+    "STATE#{check_id}",
+    {"GSI1PK": "CHECKS", "GSI1SK": "{due_at_ms:013d}#{dataset}#{check_id}"},
+)
 
 PIPELINES: Final = Table(
     "headgate-pipelines",
@@ -125,7 +132,7 @@ PIPELINES: Final = Table(
         RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
-        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET, PROBE_STATE,
+        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT, POOL, POOL_TICKET, PROBE_STATE, CHECK_STATE,
     ),
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
+from headgate.checks.service import CheckService
 from headgate.errors import NotFoundError
 from headgate.health.evidence.rows import Evidence
 from headgate.health.lineage.specs import LineageSpec
@@ -31,6 +32,7 @@ from headgate.serve.http.operations import (
 )
 from headgate.serve.rest.health.audit import audit_operations
 from headgate.serve.rest.health.baselines import baseline_operations
+from headgate.serve.rest.health.checks import check_operations
 from headgate.serve.rest.health.datasets import dataset_operations
 from headgate.serve.rest.health.evidence import evidence_operations
 from headgate.serve.rest.health.flags import flag_operations
@@ -98,6 +100,7 @@ def health_routes(
     keys: ApiKeys,
     pool: WorkPool,
     *,
+    checks: CheckService | None = None,
     auditing: Auditing | None = None,
     idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
@@ -119,6 +122,7 @@ def health_routes(
         *flag_operations(health),
         *audit_operations(health, keys),
         *schema_operations(),
+        *([] if checks is None else check_operations(checks)),
     ]
     return operation_routes(
         operations,

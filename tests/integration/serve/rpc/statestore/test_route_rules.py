@@ -77,11 +77,15 @@ WRITE_RULES: Final = {
     "DELETE /api/v1/resolution-rules/{topic_pattern}/{name}", "PUT /api/v1/topics/{topic}/producers/{producer_id}",
 }  # fmt: skip
 READ_SIGNALS: Final = {
+    "GET /api/v1/checks", f"GET {_D}/checks", f"GET {_D}/checks/{{check}}", f"POST {_D}/checks/{{check}}/backtest",
+    f"GET {_D}/expected-volumes",
     "GET /api/v1/signals", f"GET {_D}/signals", f"GET {_D}/signals/{{signal_type}}",
     f"GET {_D}/signals/{{signal_type}}/history", f"GET {_D}/baselines", f"GET {_D}/baselines/{{metric}}",
     f"GET {_D}/volume-history", f"GET {_D}/results",
 }  # fmt: skip
 WRITE_SIGNALS: Final = {
+    f"POST {_D}/checks/{{check}}/run",
+    f"POST {_D}/checks/{{check}}/try",
     "POST /api/v1/signals/batch",
     f"PUT {_D}/signals/{{signal_type}}",
     f"PUT {_D}/baselines/{{metric}}",

@@ -1,0 +1,178 @@
+"""Check poller: claims the checks that are due, runs each once, and records its outcome.
+
+The due index has one entry for each check. A new or changed check is planned at its own phase of the interval, so that
+many checks with the same interval spread over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from headgate.checks.catalog import CheckCatalog, KnownCheck
+from headgate.checks.model import Outcome
+from headgate.checks.recorder import CheckRecorder
+from headgate.checks.runner import CheckRunner
+from headgate.checks.state import NEVER_MS, CheckKey, CheckState, CheckStates
+from headgate.clock import Clock, epoch_ms
+from headgate.errors import HeadgateError
+from headgate.outage_log import OutageLog
+
+THREADS: Final = 4
+BATCH: Final = 64
+# A new or changed check runs within this time, before it takes its place in the interval.
+_FIRST_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 1.0
+_TICK_SECONDS: Final = 1.0
+_REASON_MAX: Final = 1_000
+_log = structlog.get_logger(__name__)
+
+Submit = Callable[[Callable[[], None]], object]
+
+
+class CheckPoller:
+    """Runs checks that are due. `tick` belongs to one thread."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        catalog: CheckCatalog,
+        runner: CheckRunner,
+        recorder: CheckRecorder,
+        states: CheckStates,
+        *,
+        name: str,
+        is_writer: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`name` is this process in claims. While `is_writer` is false, another region runs the checks."""
+        self._clock = clock
+        self._catalog = catalog
+        self._runner = runner
+        self._recorder = recorder
+        self._states = states
+        self._name = name
+        self._is_writer = is_writer
+        self._generation = -1
+        self._planned: frozenset[CheckKey] = frozenset()
+
+    def tick(self, submit: Submit = lambda work: work()) -> int:
+        """Claim the checks that are due, and pass each to `submit`. Returns how many were claimed."""
+        if not self._is_writer():
+            return 0
+        self._plan_changed()
+        return sum(self._start(state, submit) for state in self._states.due(limit=BATCH))
+
+    def _plan_changed(self) -> None:
+        generation = self._catalog.generation
+        if self._generation == generation:
+            return
+        known = self._catalog.all()
+        states = self._states.of([each.key for each in known])
+        now_ms = epoch_ms(self._clock)
+        for each in known:
+            state = states.get(each.key)
+            if state is None or state.definition != each.digest:
+                self._states.plan(each.key, state, each.digest, _first_at_ms(each, now_ms))
+        present = frozenset(each.key for each in known)
+        for key in sorted(self._planned - present):
+            self._recorder.forget(key)
+        self._planned, self._generation = present, generation
+
+    def _start(self, state: CheckState, submit: Submit) -> int:
+        known = self._catalog.find(state.key)
+        if known is None:
+            self._states.forget(state)
+            self._recorder.forget(state.key)
+            return 0
+        claimed = self._states.claim(state, self._name, float(known.file.timeout))
+        if claimed is None:
+            return 0
+        submit(lambda: self.run(known, claimed))
+        return 1
+
+    def run(self, known: KnownCheck, claimed: CheckState) -> None:
+        """Run a claimed check, record its outcome, and end the claim."""
+        try:
+            urn = self._recorder.registered(known.file.dataset)
+            outcome = self._runner.run(known, urn)
+            if not self._states.is_claimed(claimed):
+                _log.warning("check result dropped: its claim was taken over", check=str(known.key))
+                return
+            self._recorder.record(known, urn, outcome, cause=claimed.cause)
+            next_at_ms = next_run_ms(known, epoch_ms(self._clock))
+            if not self._states.finish(claimed, _with_outcome(claimed, outcome), next_at_ms):
+                _log.warning("check finished after its lease had ended", check=str(known.key))
+        except HeadgateError as exc:
+            # The lease ends, and the check runs again.
+            _log.error("check result not stored", check=str(known.key), error=exc.message)
+
+
+class CheckThread:
+    """Runs the poller in a thread, and its checks in a small pool. `stop` waits for checks in progress."""
+
+    def __init__(self, poller: CheckPoller) -> None:
+        self._poller = poller
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headgate-check")
+        self._thread = threading.Thread(target=self._run, name="headgate-checks", daemon=True)
+
+    def start(self) -> None:
+        """Start polling."""
+        self._thread.start()
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """Stop polling."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(grace_seconds)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        outage = OutageLog(_log, "check poller failed", pause_seconds=_PAUSE_SECONDS)
+        while not self._stopping.is_set():
+            try:
+                claimed = self._poller.tick(self._pool.submit)
+                outage.succeeded()
+            except HeadgateError as exc:
+                self._stopping.wait(outage.failed(exc, action="checks.poll", code=exc.code))
+                continue
+            if claimed < BATCH:
+                self._stopping.wait(_TICK_SECONDS)
+
+
+def next_run_ms(known: KnownCheck, now_ms: int) -> int:
+    """Return the first time after now at the check's own phase of its interval; `NEVER_MS` without an interval."""
+    every = known.file.every
+    if every is None:
+        return NEVER_MS
+    every_ms = round(float(every) * 1000)
+    phase_ms = _phase(known, every_ms)
+    return ((now_ms - phase_ms) // every_ms + 1) * every_ms + phase_ms
+
+
+def _first_at_ms(known: KnownCheck, now_ms: int) -> int:
+    every = known.file.every
+    if every is None:
+        return NEVER_MS
+    return now_ms + _phase(known, round(min(_FIRST_SECONDS, float(every)) * 1000))
+
+
+def _phase(known: KnownCheck, span_ms: int) -> int:
+    return int.from_bytes(hashlib.blake2b(str(known.key).encode(), digest_size=8).digest(), "big") % span_ms
+
+
+def _with_outcome(claimed: CheckState, outcome: Outcome) -> CheckState:
+    return replace(
+        claimed,
+        last_state=outcome.state,
+        last_reason=outcome.reason[:_REASON_MAX],
+        last_at_ms=outcome.at_ms,
+        last_value=outcome.value,
+        duration_ms=outcome.duration_ms,
+    )

@@ -1,0 +1,241 @@
+"""Checks on a real DuckDB file: due index, lease, results, signals and incidents, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from headgate.health.model.enums import SignalState
+from headgate.health.model.signals import Metrics
+from tests.integration.checks.rig import CheckRig, check_rig
+
+ORDERS = "urn:dp:orders:created"
+OK, WARNING, CRITICAL, UNKNOWN = (
+    SignalState.OK, SignalState.WARNING, SignalState.CRITICAL, SignalState.UNKNOWN,
+)  # fmt: skip
+FILE = """\
+dataset: urn:dp:orders:created
+source:
+  sql: {url: "duckdb:///shop.duckdb", table: orders}
+every: 60s
+checks:
+  - id: customer
+    null_share: {column: customer_id, max: 0.1}
+  - id: key
+    unique: {columns: [order_id]}
+"""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[CheckRig]:
+    with check_rig(tmp_path) as made:
+        yield made
+
+
+def fill(rig: CheckRig, *rows: str) -> None:
+    with duckdb.connect(str(rig.folder / "shop.duckdb")) as database:
+        database.execute("DROP TABLE IF EXISTS orders")
+        database.execute("CREATE TABLE orders (order_id BIGINT, customer_id VARCHAR, created_at TIMESTAMP)")
+        for row in rows:
+            database.execute(f"INSERT INTO orders VALUES {row}")
+
+
+GOOD = ("(1, 'a', '2026-03-03 05:10:00')", "(2, 'b', '2026-03-03 05:20:00')")
+BAD = ("(1, NULL, '2026-03-03 05:10:00')", "(1, 'b', '2026-03-03 05:20:00')")
+
+
+def test_due_checks__run_once_an_interval__and_recover_with_the_data(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE)
+
+    rig.advance(5)
+    assert rig.states() == {"customer": OK, "key": OK}
+    assert rig.signal("DATA_QUALITY").state is OK
+
+    fill(rig, *BAD)
+    rig.advance(60)
+    assert rig.states() == {"customer": CRITICAL, "key": CRITICAL}
+    signal = rig.signal("DATA_QUALITY")
+    assert signal.state is CRITICAL
+    assert set(signal.value.failure_signatures) == {"NULL_SHARE_CHECK:customer", "UNIQUE_CHECK:key"}
+    assert signal.value.incident_id is not None
+    assert signal.value.evidence_sample
+    assert rig.result("customer").message == "customer_id is null in 50.00% of the rows, at most 10.00%"
+
+    fill(rig, *GOOD)
+    rig.advance(60)
+    assert rig.signal("DATA_QUALITY").state is OK
+    assert [each.state for each in rig.result("key").history] == [OK, CRITICAL, OK]
+
+
+def test_source_that_cannot_be_read__is_unknown_with_the_reason_and_never_a_pass(rig: CheckRig) -> None:
+    rig.load(FILE)
+
+    rig.advance(5)
+
+    assert rig.states() == {"customer": UNKNOWN, "key": UNKNOWN}
+    assert rig.signal("DATA_QUALITY").state is UNKNOWN
+    assert "there is no file" in rig.result("key").message
+
+
+def test_one_check_that_cannot_run__beside_one_that_passes__keeps_the_signal_unknown(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE.replace("customer_id, max", "no_such_column, max"))
+
+    rig.advance(5)
+
+    assert rig.states() == {"customer": UNKNOWN, "key": OK}
+    assert rig.signal("DATA_QUALITY").state is UNKNOWN
+
+
+def test_two_processes__share_the_due_index__and_run_each_check_once(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE)
+    other = rig.second_process()
+
+    for _ in range(180):
+        rig.checks.poller.tick()
+        other.poller.tick()
+        rig.clock.advance(1)
+
+    # Three minutes: the first run and three of the interval.
+    assert len(rig.result("key").history) in (3, 4)
+
+
+def test_process_killed_during_a_check__next_one_runs_it_after_the_lease(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE)
+    assert rig.checks.poller.tick() == 0
+    rig.clock.advance(3)
+    # The work is claimed and never run.
+    assert rig.checks.poller.tick(lambda _work: None) == 2
+    other = rig.second_process()
+    assert other.poller.tick() == 0
+    assert rig.states() == {}
+
+    rig.clock.advance(41)
+
+    assert other.poller.tick() == 2
+    assert rig.states() == {"customer": OK, "key": OK}
+
+
+def test_result_after_the_lease__is_dropped(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE)
+    assert rig.checks.poller.tick() == 0
+    rig.clock.advance(3)
+    late: list[Callable[[], None]] = []
+    rig.checks.poller.tick(late.append)
+    rig.clock.advance(41)
+    fill(rig, *BAD)
+    other = rig.second_process()
+    other.poller.tick()
+    fill(rig, *GOOD)
+
+    for work in late:
+        work()
+
+    assert rig.states() == {"customer": CRITICAL, "key": CRITICAL}
+
+
+def test_request__of_a_check_without_a_schedule__runs_it_once(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE.replace("every: 60s\n", ""))
+    rig.advance(100)
+    assert rig.states() == {}
+
+    rig.checks.service.request(rig.urn, "key", "somebody")
+    rig.advance(100)
+
+    assert rig.states() == {"key": OK}
+    assert len(rig.result("key").history) == 1
+
+
+def test_request__during_a_run__runs_the_check_again(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(FILE.replace("every: 60s\n", ""))
+    rig.checks.service.request(rig.urn, "key", "somebody")
+    works: list[Callable[[], None]] = []
+    rig.checks.poller.tick(works.append)
+    rig.checks.service.request(rig.urn, "key", "another")
+    rig.clock.advance(1)
+    works[0]()
+
+    assert rig.checks.poller.tick() == 1
+
+
+def test_removed_check__leaves_no_failing_signal(rig: CheckRig) -> None:
+    fill(rig, *BAD)
+    rig.load(FILE)
+    rig.advance(5)
+    assert rig.signal("DATA_QUALITY").state is CRITICAL
+
+    rig.load(FILE.split("  - id: key")[0].replace("max: 0.1", "max: 0.9"))
+    rig.advance(5)
+
+    assert rig.states() == {"customer": OK}
+    assert rig.signal("DATA_QUALITY").state is OK
+
+
+def test_volume__of_the_last_whole_hour__is_stored_and_judged_by_its_band(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    hour = int(rig.clock.seconds()) // 3600 - 1
+    rig.report_volumes({hour - back: 1000.0 + back % 7 for back in range(1, 9 * 168)})
+    rig.load(
+        FILE.split("checks:")[0]
+        + "checks:\n  - id: rows\n    volume: {column: created_at}\n  - id: usual\n    anomaly: {}\n"
+    )
+
+    rig.advance(5)
+
+    assert rig.states()["rows"] is CRITICAL
+    assert rig.result("rows").message.startswith("2 rows, expected ")
+    assert rig.result("rows").message.endswith("for a Tuesday 05:00")
+    assert rig.health.volumes.hourly(rig.urn)[hour] == 2.0
+    assert rig.signal("VOLUME").value.metrics == Metrics(evidence_count=2)
+    rig.advance(60)
+    assert rig.states()["usual"] is CRITICAL
+    assert rig.signal("ANOMALY").state is CRITICAL
+
+    tested = rig.checks.service.backtest(rig.urn, "usual", 7)
+    assert tested.flagged == 1
+    assert tested.judged == 167
+    [flagged] = [each for each in tested.hours if each.is_flagged]
+    assert flagged.hour == "2026-03-03T05:00:00.000Z"
+
+
+def test_freshness_schema_and_files__feed_their_own_signals(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    rig.load(
+        FILE.split("checks:")[0]
+        + """\
+checks:
+  - id: fresh
+    freshness: {column: created_at, max_age: 30m}
+  - id: columns
+    schema: {columns: {order_id: BIGINT, total: ""}}
+"""
+    )
+
+    rig.advance(5)
+
+    assert rig.signal("FRESHNESS").state is CRITICAL
+    assert rig.signal("FRESHNESS").value.failure_signature == "FRESHNESS_CHECK:fresh"
+    assert "1h10m" in rig.result("fresh").message
+    assert rig.signal("SCHEMA_DRIFT").state is CRITICAL
+    assert rig.result("columns").message.startswith("missing: total")
+
+
+def test_try__of_a_check__stores_nothing(rig: CheckRig) -> None:
+    fill(rig, *BAD)
+    rig.load(FILE.replace("every: 60s\n", ""))
+
+    outcome = rig.checks.service.try_check(rig.urn, "key")
+
+    assert outcome.state is CRITICAL
+    assert outcome.failures == 1
+    rig.advance(5)
+    assert rig.states() == {}
