@@ -347,6 +347,21 @@ def test_holds__an_incident_keeps_runs_waiting__they_are_on_its_card_its_page_an
         assert {"/ui/pipelines/reader", "/ui/pipelines/gold"} <= set(Document.read(page).links)
 
 
+def test_incident__its_producer_was_changed_before_it__has_the_change_in_its_timeline(site: PipelineSite) -> None:
+    site.define("orders-service")
+    site.define("another")
+    site.clock.advance(3600)
+    incident = site.trouble()
+    said = text_of(site.incident_page(incident))
+
+    since, before = said.index("Timeline"), said.index("Before it opened")
+    end = said.index("Held by this incident")
+    assert "pipeline put orders-service by local" in said[before:end]
+    assert "another" not in said[before:end]
+    assert "OK → CRITICAL" in said[since:before]
+    assert "last good: " in said[before:end]
+
+
 def test_list__a_backfill_of_long_ago__is_not_late(site: PipelineSite) -> None:
     site.define("filled")
     site.clock.advance(86_400)

@@ -485,7 +485,7 @@ def test_incident__with_evidence__reports_why(troubled: Site) -> None:
         "OPEN since",
         "unassigned",
         "escalates",
-        "OK -> CRITICAL",
+        "OK → CRITICAL",
         "G4_CONTRACT",
         "Last good",
         "First bad",
@@ -523,7 +523,7 @@ def test_incident__each_action__does_what_it_says(site: Site) -> None:
     assert "ACKNOWLEDGED since" in press("Acknowledge", assignee="ann")
     assert "bob" in press("Assign", assignee="bob")
     assert "a field was dropped" in press("Note the cause", rca_summary="a field was dropped")
-    assert "RESOLVED since" in press("Resolve", resolution={"root_cause": "a bad deploy"})
+    assert "RESOLVED just now" in press("Resolve", resolution={"root_cause": "a bad deploy"})
     assert "OPEN since" in press("Reopen", reason="it is back")
     assert "Snoozed until" in press("Snooze", duration="1h")
     assert f"Merged into {other}" in press("Merge", into=other)

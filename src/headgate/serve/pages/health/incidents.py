@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headgate.auth.roles import Permission
 from headgate.health.model.enums import IncidentStatus, Severity
 from headgate.health.model.timestamps import instant
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.health.datasets import Downstream, reached
 from headgate.serve.pages.health.holds import held_section
 from headgate.serve.pages.health.incident_actions import incident_actions
+from headgate.serve.pages.health.incident_timeline import IncidentTimeline, incident_timeline
 from headgate.serve.pages.health.lineage import Graph, graph_or_reason
 from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import changes_of
@@ -55,16 +57,18 @@ class Contrasted(Struct, frozen=True):
 
 
 class IncidentPage(Struct, frozen=True, kw_only=True):
-    """View of an incident, with the timeline newest first."""
+    """View of an incident."""
 
     incident: Any
     context: Any
-    timeline: list[Any]
+    timeline: IncidentTimeline
     contrast: list[Contrasted]
     downstream: Downstream | None
     graph: Graph | None
     graph_missing: str
     held: Section
+    # The writers and readers that are pipelines here.
+    pipelines: frozenset[str]
     alerts: Section
     next_escalation: str | None
     silenced_until: str | None
@@ -98,16 +102,22 @@ def incident_page(api: ApiCaller, incident_id: str) -> IncidentPage:
     graph, graph_missing = graph_or_reason(api, incident["primary_dataset_urn"], up_steps=0, down_steps=BLAST_STEPS_MAX)
     now_ms = int(api.health.clock.seconds() * 1000)
     escalation = api.health.incident_timers.next_escalations([incident_id]).get(incident_id) if is_open else None
+    alerts = _alerts(api, incident)
     return IncidentPage(
         incident=incident,
         context=context,
-        timeline=context["timeline"][::-1],
+        timeline=incident_timeline(api, context, alerts.value or []),
         contrast=contrast(context["last_good"], context["first_bad"]),
         downstream=None if radius is None else reached(api, radius),
         graph=graph,
         graph_missing=graph_missing,
         held=held_section(api, datasets_of(incident)) if is_open else Section([]),
-        alerts=_alerts(api, incident),
+        pipelines=frozenset(
+            name
+            for each in (*context["writers"], *context["readers"])
+            if api.may(Permission.PIPELINE_READ) and api.has_pipeline(name := each["entity_name"])
+        ),
+        alerts=alerts,
         silenced_until=_future(incident["silenced_until"], now_ms),
         next_escalation=None if escalation is None else instant(escalation.due_at_ms),
         commands=(
