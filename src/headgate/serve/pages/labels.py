@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from datetime import datetime
@@ -18,6 +19,19 @@ UTC: Final = "UTC"
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
+# The title that an incident gets from its signals.
+_MADE_TITLE: Final = re.compile(
+    r"(?P<types>.+?) on (?P<urn>urn:\S+) - (?P<first>\S+)(?P<more> and [0-9]+ more)?", re.ASCII
+)
+# Signatures whose code alone would need an explanation. The field stands for `{}`.
+_PHRASES: Final = {
+    "MISSING_FIELD": 'field "{}" is missing',
+    "RUN_FAILED": "the run of {} failed",
+    "LATE": "{} is late",
+    "FRESHNESS_OVERDUE": "no report on its freshness came in time",
+    "STALE": "its data is older than allowed",
+    "MODEL_FAILED": "its model failed",
+}
 
 
 def span(seconds: float) -> str:
@@ -94,6 +108,26 @@ def compact(value: Any, chars_max: int = 200) -> str:  # noqa: ANN401 - any JSON
 def command(*words: str) -> str:
     """Return a headgate command, quoted for a shell."""
     return shlex.join(("headgate", *words))
+
+
+def headline(title: str) -> str:
+    """Return the title of an incident in words, if it was made from signals; else as it was given."""
+    made = _MADE_TITLE.fullmatch(title)
+    if made is None:
+        return title
+    code, _, field = made["first"].partition(":")
+    if code in _PHRASES:
+        phrase = _PHRASES[code].format(field)
+    elif field:
+        phrase = f"{code.lower().replace('_', ' ')} fails" + ("" if field == "dataset" else f" on {field}")
+    else:
+        phrase = f"{made['types']} is {code}"
+    return f"{short_urn(made['urn'])}: {phrase}{made['more'] or ''}"
+
+
+def short_urn(urn: str) -> str:
+    """Return a dataset URN without the parts that all of them share."""
+    return urn.removeprefix("urn:dp:")
 
 
 def options(given: Iterable[tuple[str, Any]]) -> list[str]:

@@ -9,12 +9,14 @@ from urllib.parse import urlencode
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
+from markupsafe import Markup
 
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
 from headgate.serve.pages.pipelines.period_grid import PeriodStrip, period_strip
+from headgate.serve.pages.prose import prose
 
 
 def environment(asset: Callable[[str], str]) -> Environment:
@@ -40,6 +42,8 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "duration_ms": labels.duration_ms,
         "lasted": lambda pair: labels.duration_ms(milliseconds(pair[1]) - milliseconds(pair[0])),
         "segment": segment,
+        "prose": _prose,
+        "headline": labels.headline,
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,
         "period_strip": _period_strip,
@@ -54,6 +58,11 @@ def environment(asset: Callable[[str], str]) -> Environment:
 @pass_context
 def _ago(context: Context, at: str) -> str:
     return labels.ago(at, context["now_ms"])
+
+
+@pass_context
+def _prose(context: Context, text: str | None) -> Markup:
+    return prose(text or "", context["now"])
 
 
 @pass_context

@@ -71,7 +71,7 @@ function setServerTime() {
 function showAges() {
   if (serverMs === null) return;
   const nowMs = serverMs + performance.now() - ownMs;
-  for (const each of document.querySelectorAll("#main time[datetime]:not(.stamp)")) {
+  for (const each of document.querySelectorAll("#main time[datetime]:not(.stamp, .moment)")) {
     const at = each.getAttribute("datetime");
     const text = each.firstChild;
     if (Number.isNaN(Date.parse(at)) || text?.nodeType !== Node.TEXT_NODE) continue;
