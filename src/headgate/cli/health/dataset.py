@@ -29,7 +29,7 @@ _MESSAGE_LENGTH: Final = 120
 _READ_ONLY: Final = frozenset(
     {
         "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at", "approval_ticket",
-        "stale", "age_seconds", "is_fallback",
+        "stale", "age_seconds", "is_fallback", "field_sources",
     }
 )  # fmt: skip
 
@@ -181,6 +181,44 @@ def reported_results(
         typer.echo(f"\n{each['message'] or 'no message'}\n")
         past = [(one["state"], ago(one["at"]), one["run_id"], _line(one["message"])) for one in each["history"]]
         show_table(("STATE", "AT", "RUN", "MESSAGE"), past, nothing="no history")
+
+
+@server_command(app, "fields")
+def fields(api: Api, urn: Urn) -> Answer:
+    """List the fields of a dataset that tools observed, with the columns they derive from."""
+    found = api.get(at("datasets", urn, "fields"))
+    yield found
+    rows = [
+        (
+            each["name"],
+            each["type"],
+            _line(each["description"]),
+            ", ".join(map(_origin, each["origins"])),
+            each["source"],
+        )
+        for each in found["fields"]
+    ]
+    show_table(("FIELD", "TYPE", "DESCRIPTION", "DERIVED FROM", "SOURCE"), rows, nothing="no fields reported")
+    changes = [
+        (
+            ago(each["at"]),
+            ", ".join(each["added"]),
+            ", ".join(each["removed"]),
+            ", ".join(map(_retyped, each["retyped"])),
+        )
+        for each in found["changes"]
+    ]
+    if changes:
+        typer.echo()
+        show_table(("CHANGED", "ADDED", "REMOVED", "RETYPED"), changes, nothing="no changes")
+
+
+def _origin(origin: dict[str, str]) -> str:
+    return f"{origin['dataset_urn']}.{origin['column']}"
+
+
+def _retyped(change: dict[str, str]) -> str:
+    return f"{change['name']} {change['before']} -> {change['after']}"
 
 
 def _line(message: str) -> str:

@@ -139,7 +139,7 @@ def dbt(
             typer.echo("no profiles.yml found: tables are named by the dbt adapter; give --profiles-dir", err=True)
         namespace = found or ""
     body: dict[str, Any] = {"namespace": namespace}
-    for name in ("manifest", "run_results", "sources"):
+    for name in ("manifest", "run_results", "sources", "catalog"):
         path = folder / f"{name}.json"
         if name != "manifest" and not path.exists():
             continue

@@ -21,6 +21,8 @@ from headgate.health.ingest import checks as openlineage_checks
 from headgate.health.ingest import names as openlineage_names
 from headgate.health.ingest import runs as openlineage_runs
 from headgate.health.ingest.dbt_artifacts import (
+    Catalog,
+    CatalogTable,
     DbtManifest,
     Exposure,
     Freshness,
@@ -33,16 +35,21 @@ from headgate.health.ingest.dbt_artifacts import (
 from headgate.health.ingest.effects import (
     DatasetDiscovered,
     Effect,
+    FieldsEffect,
     IngestWarning,
+    MetadataEffect,
     ResultEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
 )
 from headgate.health.ingest.error_text import error_text
+from headgate.health.ingest.metadata import tags_of
 from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model import enums, timestamps
+from headgate.health.model.dataset_fields import DatasetField, Observation
+from headgate.health.model.datasets import Metadata
 from headgate.health.model.enums import FRESHNESS, EntityType, SignalState
 from headgate.health.model.signals import Metrics
 from headgate.health.results.model import ResultKind
@@ -112,6 +119,41 @@ class Dbt:
         specs += [self._exposure(exposure) for exposure in self._manifest.exposures.values()]
         return Ingested(self._manifest.invocation_id, (*self._discovered.values(), *specs))
 
+    def metadata(self, catalog: Catalog | None) -> Ingested:
+        """Return the description, owner, tags and fields of each table.
+
+        The catalog has all columns with their types; so has a model with an enforced contract. Otherwise the documented
+        columns are descriptions only.
+        """
+        effects: list[Effect] = []
+        for node in (*self._manifest.nodes.values(), *self._manifest.sources.values()):
+            urn = self._urn(node) if node.resource_type in _TABLES else None
+            if urn is None:
+                continue
+            metadata = self._metadata_of(node)
+            if metadata is not None and urn not in self._discovered:
+                effects.append(MetadataEffect(dataset_urn=urn, metadata=metadata))
+            table = (
+                None if catalog is None else catalog.nodes.get(node.unique_id) or catalog.sources.get(node.unique_id)
+            )
+            at = self._manifest.at if catalog is None or table is None else catalog.at
+            observation = _observation(node, table, self.source, at)
+            if observation is not None:
+                effects.append(FieldsEffect(dataset_urn=urn, observation=observation))
+        return Ingested(self._manifest.invocation_id, (*self._discovered.values(), *effects))
+
+    def _metadata_of(self, node: Node) -> Metadata | None:
+        team, email = _owner(node)
+        tags = {*(node.tags or ()), *_tags(node)}
+        found = Metadata(
+            source=SOURCE,
+            description=_clean((node.description or "").strip(), 1_000),
+            owner_team=team or "",
+            owner_email=email or "",
+            tags=tags_of(dict.fromkeys(sorted(tags), "")),
+        )
+        return None if found == Metadata(source=SOURCE) else found
+
     def run_results(self, results: RunResults) -> Ingested:
         """Return the result of each model and of each test."""
         effects: list[Effect] = []
@@ -154,14 +196,11 @@ class Dbt:
         if known is not None:
             return known
         urn = openlineage_names.made_urn(self._namespace, name)
-        team, email = _owner(node)
         self._discovered[urn] = DatasetDiscovered(
             dataset_urn=urn,
             namespace=self._namespace,
             name=name,
-            description=_clean(node.description or "", 1_000),
-            owner_team=team,
-            owner_email=email,
+            metadata=self._metadata_of(node),
         )
         return urn
 
@@ -316,6 +355,35 @@ class Dbt:
 def spec_of(update: SpecUpdate) -> LineageSpec | None:
     """Return the spec of a model or exposure, under an id derived from its content."""
     return openlineage_runs.spec_of(openlineage_runs.folded(None, update))
+
+
+def _observation(node: Node, table: CatalogTable | None, source: str, at: str) -> Observation | None:
+    """Return the fields of a table: those of the catalog, or the documented ones."""
+    documented = {each.name.casefold(): each for each in (node.columns or {}).values()}
+    fields: list[DatasetField] = []
+    if table is not None:
+        for each in sorted(table.columns.values(), key=lambda column: column.index or 0):
+            known = documented.get(each.name.casefold())
+            text = (known.description if known is not None else None) or each.comment or ""
+            fields.append(_field(each.name, each.type, text))
+        return Observation(source=f"{source}:catalog", at=at, fields=tuple(fields), is_whole=True) if fields else None
+    fields = [_field(each.name, each.data_type or "", each.description or "") for each in documented.values()]
+    if not fields:
+        return None
+    contract = None if node.config is None else node.config.contract
+    is_whole = contract is not None and bool(contract.enforced) and all(each.type for each in fields)
+    return Observation(source=source, at=at, fields=tuple(fields), is_whole=is_whole)
+
+
+def _field(name: str, data_type: str, description: str) -> DatasetField:
+    return DatasetField(
+        name=_clean(name, 200), type=_clean(data_type, 200), description=_clean(description, 1_000), source=SOURCE
+    )
+
+
+def _tags(node: Node) -> list[str]:
+    found = None if node.config is None else node.config.tags
+    return [found] if isinstance(found, str) else found or []
 
 
 def _is_job(node: Node) -> bool:

@@ -15,6 +15,7 @@ from headgate.health.model import timestamps
 
 RUN_RESULTS_VERSIONS: Final = (4, 5, 6)
 SOURCES_VERSIONS: Final = (3,)
+CATALOG_VERSIONS: Final = (1,)
 MANIFEST_VERSIONS: Final = (10, 11, 12)
 # Manifests of large projects have tens of megabytes; most of that is code, which is skipped.
 ARTIFACT_BYTES_MAX: Final = 100_000_000
@@ -118,9 +119,25 @@ class Owner(Struct, frozen=True):
     email: str | list[str] | None = None
 
 
+class Contract(Struct, frozen=True):
+    """Whether dbt enforces the columns and types of a model."""
+
+    enforced: bool | None = None
+
+
+class Column(Struct, frozen=True):
+    """A column that the project documents."""
+
+    name: str
+    description: str | None = None
+    data_type: str | None = None
+
+
 class Config(Struct, frozen=True):
     """The config of a node."""
 
+    contract: Contract | None = None
+    tags: str | list[str] | None = None
     materialized: str | None = None
     meta: dict[str, Any] | None = None
 
@@ -144,6 +161,8 @@ class Node(Struct, frozen=True):
     depends_on: DependsOn | None = None
     config: Config | None = None
     meta: dict[str, Any] | None = None
+    tags: list[str] | None = None
+    columns: dict[str, Column] | None = None
 
 
 class Exposure(Struct, frozen=True):
@@ -165,6 +184,34 @@ class DbtManifest(Artifact, frozen=True, kw_only=True):
     unit_tests: dict[str, Node] = {}
     exposures: dict[str, Exposure] = {}
     parent_map: dict[str, list[str]] | None = None
+
+
+class CatalogColumn(Struct, frozen=True):
+    """A column of a table."""
+
+    name: str
+    type: str = ""
+    comment: str | None = None
+    index: int | None = None
+
+
+class CatalogTable(Struct, frozen=True):
+    """A table, with all of its columns."""
+
+    unique_id: str | None = None
+    columns: dict[str, CatalogColumn] = {}
+
+
+class Catalog(Artifact, frozen=True, kw_only=True):
+    """catalog.json: the tables as the database has them, of `dbt docs generate`."""
+
+    nodes: dict[str, CatalogTable]
+    sources: dict[str, CatalogTable] = {}
+
+
+def catalog(body: bytes) -> Catalog:
+    """Return a decoded catalog.json. Raises as `run_results` does."""
+    return _read(body, Catalog, "catalog", CATALOG_VERSIONS)
 
 
 def run_results(body: bytes) -> RunResults:

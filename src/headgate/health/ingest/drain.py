@@ -17,8 +17,10 @@ from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
+    FieldsEffect,
     IngestWarning,
     LifecycleEffect,
+    MetadataEffect,
     ResultEffect,
     SignalEffect,
     SpecUpdate,
@@ -63,6 +65,8 @@ class Handlers(Struct, frozen=True, kw_only=True):
     alias: Callable[[AliasEffect], object]
     # The datasets that a job is known to write.
     outputs: Callable[[str], Iterable[str]] = lambda _producer_id: ()
+    metadata: Callable[[MetadataEffect], object] = lambda _effect: None
+    fields: Callable[[FieldsEffect], object] = lambda _effect: None
     lifecycle: Callable[[LifecycleEffect], object] = lambda _effect: None
     oddity: Callable[[IngestWarning], object] = lambda _effect: None
 
@@ -153,6 +157,10 @@ class Shard:
                 self._handlers.discovered(effect)
             case AliasEffect():
                 self._handlers.alias(effect)
+            case MetadataEffect():
+                self._handlers.metadata(effect)
+            case FieldsEffect():
+                self._handlers.fields(effect)
             case LifecycleEffect():
                 self._handlers.lifecycle(effect)
             case IngestWarning():

@@ -11,6 +11,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.health.model.dataset_fields import Observation
+from headgate.health.model.datasets import Metadata
 from headgate.health.model.enums import Confidence, EntityType, SignalState
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, SignalUpdate, SignalValue
 from headgate.health.model.timestamps import milliseconds
@@ -38,9 +40,21 @@ class DatasetDiscovered(Struct, frozen=True, kw_only=True):
     dataset_urn: str
     namespace: str
     name: str
-    description: str = ""
-    owner_team: str | None = None
-    owner_email: str | None = None
+    metadata: Metadata | None = None
+
+
+class MetadataEffect(Struct, frozen=True, kw_only=True):
+    """What a tool knows of a dataset: description, owner, tags."""
+
+    dataset_urn: str
+    metadata: Metadata
+
+
+class FieldsEffect(Struct, frozen=True, kw_only=True):
+    """The fields of a dataset, as a tool reports them."""
+
+    dataset_urn: str
+    observation: Observation
 
 
 class AliasEffect(Struct, frozen=True, kw_only=True):
@@ -181,7 +195,8 @@ class IngestWarning(Struct, frozen=True):
 
 
 Effect = (
-    DatasetDiscovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | ResultEffect | IngestWarning
+    DatasetDiscovered | MetadataEffect | FieldsEffect | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect
+    | ResultEffect | IngestWarning
 )  # fmt: skip
 
 

@@ -24,6 +24,11 @@ _AWS_KEY: Final = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 _READ_MAX: Final = 20_000
 
 
+def plain_text(text: str, length_max: int) -> str:
+    """Return a text without control characters, within a bound."""
+    return _CONTROL.sub(" ", text[:length_max])
+
+
 def error_text(text: str, length_max: int = MESSAGE_LENGTH_MAX) -> str:
     """Return a text as it is stored."""
     plain = _CONTROL.sub(" ", _ANSI.sub("", text[:_READ_MAX])).strip()

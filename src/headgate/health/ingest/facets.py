@@ -148,6 +148,54 @@ class Lifecycle(Facet, frozen=True, kw_only=True):
     previousIdentifier: Named | None = None
 
 
+class SchemaField(Struct, frozen=True):
+    """A field, with the fields nested in it."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    fields: list[SchemaField] | None = None
+
+
+class Schema(Facet, frozen=True, kw_only=True):
+    """The fields of a dataset."""
+
+    fields: list[SchemaField] | None = None
+
+
+class Documentation(Facet, frozen=True, kw_only=True):
+    """The description of a dataset."""
+
+    description: str = ""
+
+
+class FacetOwner(Struct, frozen=True):
+    """An owner: a person or a team, such as `team:orders`."""
+
+    name: str
+    type: str | None = None
+
+
+class Ownership(Facet, frozen=True, kw_only=True):
+    """The owners of a dataset."""
+
+    owners: list[FacetOwner] | None = None
+
+
+class Tag(Struct, frozen=True):
+    """A tag of a dataset or of one of its fields."""
+
+    key: str
+    value: str | None = None
+    field: str | None = None
+
+
+class Tags(Facet, frozen=True, kw_only=True):
+    """The tags of a dataset."""
+
+    tags: list[Tag] | None = None
+
+
 class JobType(Facet, frozen=True, kw_only=True):
     """The type of a job. A STREAMING one may never end."""
 

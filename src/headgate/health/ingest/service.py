@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.errors import AlreadyExistsError, DatasetNotFoundError, InvalidPayloadError, StoreBusyError, UserError
+from headgate.errors import (
+    AlreadyExistsError,
+    ApprovalRequiredError,
+    DatasetNotFoundError,
+    InvalidPayloadError,
+    StoreBusyError,
+    UserError,
+)
 from headgate.health.evidence.cache import EvidenceCache
 from headgate.health.evidence.rows import Correlation, Evidence, Gate, Producer, Result, Validation
 from headgate.health.ingest import dbt_artifacts
 from headgate.health.ingest.dbt import Dbt
 from headgate.health.ingest.drain import DrainResult, Handlers
+from headgate.health.ingest.drift import drift_value
 from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
+    FieldsEffect,
     IngestWarning,
     LifecycleEffect,
+    MetadataEffect,
     ResultEffect,
     SignalEffect,
     SpecUpdate,
@@ -30,7 +40,7 @@ from headgate.health.ingest.runs import folded, spec_of
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import DatasetStatus, Slos, Source
-from headgate.health.model.enums import JOB_RUN, SignalState
+from headgate.health.model.enums import JOB_RUN, SCHEMA_DRIFT, SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate, SignalValue, UpdateResult, UpdateVerdict
 from headgate.health.registry.service import Registry
 from headgate.health.resolution.resolver import Resolver
@@ -91,6 +101,8 @@ class Ingestion:
             outputs=lambda producer_id: lineage.by_producer(producer_id).dataset_writes,
             discovered=self._discover,
             alias=self._alias,
+            metadata=self._describe,
+            fields=self._observe,
             lifecycle=self._follow,
         )
 
@@ -99,20 +111,26 @@ class Ingestion:
         return self.inbox.drain(self._handlers, limit=limit)
 
     def dbt(
-        self, manifest: bytes, *, run_results: bytes | None = None, sources: bytes | None = None, namespace: str = ""
+        self,
+        manifest: bytes,
+        *,
+        run_results: bytes | None = None,
+        sources: bytes | None = None,
+        catalog: bytes | None = None,
+        namespace: str = "",
     ) -> DbtReport:
         """Apply dbt artifacts. Repeating the same ones changes nothing.
 
         Raises `InvalidPayloadError` or `PayloadTooLargeError` for invalid artifacts, and what the store raises.
         """
         project = Dbt(dbt_artifacts.manifest(manifest), self._names, namespace=namespace)
-        artifacts = [project.lineage()]
+        read_catalog = None if catalog is None else dbt_artifacts.catalog(catalog)
+        artifacts = [project.lineage(), project.metadata(read_catalog)]
         if run_results is not None:
             artifacts.append(project.run_results(dbt_artifacts.run_results(run_results)))
         if sources is not None:
             artifacts.append(project.sources(dbt_artifacts.sources(sources)))
-        # Each artifact names the datasets that it discovered, most of them again.
-        effects = list(dict.fromkeys(effect for each in artifacts for effect in each.effects))
+        effects = list(_once(effect for each in artifacts for effect in each.effects))
         results = [each for each in effects if isinstance(each, ResultEffect)]
         refused = self._carry_out(each for each in effects if not isinstance(each, ResultEffect))
         refused += [f"{each.where}: {each.reason}" for each in effects if isinstance(each, IngestWarning)]
@@ -149,12 +167,36 @@ class Ingestion:
                 spec = spec_of(folded(None, effect))
                 if spec is not None:
                     self._learn(spec)
+            case MetadataEffect():
+                self._describe(effect)
+            case FieldsEffect():
+                self._observe(effect)
             case LifecycleEffect():
                 self._follow(effect)
 
     def _discover(self, effect: DatasetDiscovered) -> None:
         source = Source(type="OPENLINEAGE", namespace=effect.namespace, name=effect.name)
-        self._registry.discover(effect.dataset_urn, source, ACTOR)
+        self._registry.discover(effect.dataset_urn, source, ACTOR, metadata=effect.metadata)
+
+    def _describe(self, effect: MetadataEffect) -> None:
+        try:
+            self._registry.describe(effect.dataset_urn, effect.metadata, actor=ACTOR)
+        except ApprovalRequiredError:
+            # Only people change the config of a dataset of TIER_1.
+            return
+
+    def _observe(self, effect: FieldsEffect) -> None:
+        """Store the fields of a dataset, and write the signal of a change of its schema."""
+        urn = self._registered(effect.dataset_urn)
+        before, after = self._registry.fields.observe(urn, effect.observation)
+        known = self._registry.find(urn)
+        if known is None or not effect.observation.is_whole:
+            return
+        required = () if known.contract_binding is None else known.contract_binding.required_fields
+        value = drift_value(before, after, required, effect.observation)
+        if value is not None:
+            update = SignalUpdate(dataset_urn=urn, signal_type=SCHEMA_DRIFT, value=value, expected_version=ANY_VERSION)
+            _check_applied(self._signals.update(update))
 
     def _alias(self, effect: AliasEffect) -> None:
         if self._registry.named(effect.namespace, effect.name) is None:
@@ -253,6 +295,17 @@ class Ingestion:
     def _slos(self, dataset_urn: str) -> Slos | None:
         found = self._registry.find(dataset_urn)
         return None if found is None else found.slos
+
+
+def _once(effects: Iterable[Effect]) -> Iterator[Effect]:
+    """Yield effects without repeated discoveries: each artifact names the datasets that it discovered."""
+    seen: set[str] = set()
+    for each in effects:
+        if isinstance(each, DatasetDiscovered):
+            if each.dataset_urn in seen:
+                continue
+            seen.add(each.dataset_urn)
+        yield each
 
 
 def _check_applied(result: UpdateResult) -> None:

@@ -17,8 +17,10 @@ from headgate.health.ingest.effects import (
     AliasEffect,
     DatasetDiscovered,
     Effect,
+    FieldsEffect,
     IngestWarning,
     LifecycleEffect,
+    MetadataEffect,
     ResultEffect,
     RunState,
     SignalEffect,
@@ -34,6 +36,7 @@ from headgate.health.ingest.facets import (
     ErrorMessage,
     ExplicitLineage,
     Facets,
+    InputField,
     JobType,
     Lifecycle,
     LineageField,
@@ -42,12 +45,15 @@ from headgate.health.ingest.facets import (
     NominalTime,
     OutputStatistics,
     Parent,
+    Schema,
     SourceCodeLocation,
     Symlinks,
     Tests,
 )
+from headgate.health.ingest.metadata import fields_of, metadata_of
 from headgate.health.ingest.names import NameResolver
 from headgate.health.model import enums, timestamps
+from headgate.health.model.dataset_fields import Observation, Origin
 from headgate.health.model.datasets import Slos
 from headgate.health.model.enums import VOLUME, EntityType, SignalState
 from headgate.health.model.signals import Metrics
@@ -56,6 +62,8 @@ from headgate.health.results.model import ResultKind
 Configs = Callable[[str], Slos | None]
 
 DETAIL_LENGTH_MAX: Final = 8_000
+COLUMN_LENGTH_MAX: Final = 200
+ORIGINS_MAX: Final = 20
 ROWS_MAX: Final = 2**53 - 1
 LOW_VOLUME: Final = "LOW_VOLUME:row_count"
 SOURCE: Final = "openlineage"
@@ -92,6 +100,8 @@ class _Translation:
         self._writes: set[str] = set()
         self._column_reads: set[str] = set()
         self._column_writes: set[str] = set()
+        # The columns that each column of an output derives from.
+        self._origins: dict[str, dict[str, list[Origin]]] = {}
         run, job = event.run, event.job
         self._run = Facets(None if run is None else run.facets, "run.facets", self._warnings)
         self._job = Facets(None if job is None else job.facets, "job.facets", self._warnings)
@@ -113,7 +123,11 @@ class _Translation:
         effects += self._volumes(outputs)
         effects += self._outcome()
         for ref in (*about, *inputs, *outputs):
+            effects += self._metadata(ref)
             effects += self._lifecycle(ref)
+        written = {self._urn(ref.namespace, ref.name) for ref in (*about, *outputs)}
+        for ref in (*about, *inputs, *outputs):
+            effects += self._fields_of(ref, is_written=self._urn(ref.namespace, ref.name) in written)
         return [*self._named, *effects, *self._warnings]
 
     # Datasets.
@@ -175,18 +189,29 @@ class _Translation:
                 self._target(target)
 
     def _columns(self, urn: str, facet: ColumnLineage | None) -> None:
-        """Add the columns that were written and read.
-
-        Which input column an output column derives from is not stored: columns are linked to the job.
-        """
+        """Add the columns that were written and read, and the columns that each was made of."""
         if facet is None:
             return
         for column, made_of in (facet.fields or {}).items():
             self._column(self._column_writes, urn, column)
             for source in made_of.inputFields or []:
                 self._source(source.namespace, source.name, source.field)
+                self._origin(urn, column, source, made_of.transformationType)
         for source in facet.dataset or []:
             self._source(source.namespace, source.name, source.field)
+
+    def _origin(self, urn: str, column: str, source: InputField, transformation: str | None) -> None:
+        if not source.namespace.strip() or not source.name.strip() or not source.field:
+            return
+        kinds = [each.subtype or each.type or "" for each in source.transformations or []]
+        origin = Origin(
+            self._urn(source.namespace, source.name),
+            _clean(source.field, COLUMN_LENGTH_MAX),
+            _clean(next((each for each in kinds if each), transformation or ""), 64),
+        )
+        listed = self._origins.setdefault(urn, {}).setdefault(_clean(column, COLUMN_LENGTH_MAX), [])
+        if origin not in listed and len(listed) < ORIGINS_MAX:
+            listed.append(origin)
 
     def _target(self, target: LineageTarget) -> None:
         is_dataset = (target.type or "").upper() == "DATASET"
@@ -256,6 +281,29 @@ class _Translation:
     def _version(self) -> str:
         facet = self._job.get("sourceCodeLocation", SourceCodeLocation)
         return _clean(facet.version or "", 128) if facet is not None else ""
+
+    # Metadata and fields.
+
+    def _metadata(self, ref: DatasetRef) -> list[Effect]:
+        found = metadata_of(self._dataset_facets(ref), SOURCE)
+        if found is None:
+            return []
+        return [MetadataEffect(dataset_urn=self._urn(ref.namespace, ref.name), metadata=found)]
+
+    def _fields_of(self, ref: DatasetRef, *, is_written: bool) -> list[Effect]:
+        """Return the fields of a dataset. A reader may know some of them only; the writer knows all."""
+        urn = self._urn(ref.namespace, ref.name)
+        fields = fields_of(self._dataset_facets(ref).get("schema", Schema), self._origins.get(urn, {}), SOURCE)
+        if not fields:
+            return []
+        # Changes are found within the reports of one job.
+        observation = Observation(
+            source=f"{SOURCE}:{self._producer}" if self._producer is not None else SOURCE,
+            at=self._event.eventTime,
+            fields=fields,
+            is_whole=is_written and all(each.type for each in fields),
+        )
+        return [FieldsEffect(dataset_urn=urn, observation=observation)]
 
     # Signals.
 

@@ -145,10 +145,22 @@ class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
     updated_by: str = ""
     approval_ticket: str | None = None
     archived_at: str | None = None
+    # The tool that each field comes from; a field without one was set by a person. Tags are named `tags.KEY`.
+    field_sources: dict[str, str] = {}
     # Set on answers only. `is_fallback`: the dataset is unknown, and this is the lenient default config.
     stale: bool = False
     age_seconds: float = 0.0
     is_fallback: bool = False
+
+
+class Metadata(Struct, frozen=True, kw_only=True):
+    """What a tool knows of a dataset. Empty fields say nothing."""
+
+    source: str
+    description: str = ""
+    owner_team: str = ""
+    owner_email: str = ""
+    tags: dict[str, str] = {}
 
 
 class DatasetProfile(Struct, frozen=True):

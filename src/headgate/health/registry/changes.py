@@ -16,6 +16,7 @@ from headgate.health.model.events import EventWrites
 from headgate.health.model.timestamps import instant
 from headgate.health.model.urns import version_of
 from headgate.health.registry.change_feed import feed_writes
+from headgate.health.registry.field_sources import kept_sources
 from headgate.health.registry.rows import (
     Versions,
     alias_name,
@@ -64,6 +65,8 @@ class DesiredState(NamedTuple):
 
     spec: DatasetSpec
     status: DatasetStatus
+    # The tools that its fields come from; None keeps those of fields that stay the same.
+    sources: dict[str, str] | None = None
 
 
 class ChangePlan(NamedTuple):
@@ -89,8 +92,12 @@ def plan(
     """Return the transaction that makes the requested change, conditional on the stored version."""
     now = instant(at.now_ms)
     before = held.dataset
+    sources = wanted.sources
+    if sources is None:
+        sources = {} if before is None else kept_sources(before, wanted.spec)
     dataset = Dataset(
         **asdict(wanted.spec),
+        field_sources=sources,
         dataset_urn=held.urn,
         config_version=1 if before is None else before.config_version + 1,
         status=wanted.status,

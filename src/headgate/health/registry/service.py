@@ -22,7 +22,7 @@ from headgate.errors import (
     IllegalTransitionError,
     StoreBusyError,
 )
-from headgate.health.model.datasets import UNOWNED, Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.model.datasets import UNOWNED, Dataset, DatasetSpec, DatasetStatus, Metadata, Source
 from headgate.health.model.enums import Tier
 from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.urns import dataset_urn
@@ -44,6 +44,8 @@ from headgate.health.registry.changes import (
     present,
 )
 from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup, Lookups, LookupStats
+from headgate.health.registry.field_sources import Described, completed, described
+from headgate.health.registry.fields import FieldIndex
 from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 from headgate.health.registry.listing import DatasetFilter, Datasets, Listing
@@ -134,6 +136,7 @@ class Registry:
         self._feed = Feed(store)
         self._history = History(store)
         self._listing = Listing(store, keyring)
+        self.fields = FieldIndex(store)
         self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock, self._observer)
@@ -155,7 +158,9 @@ class Registry:
         wanted = DesiredState(checked_spec(spec), DatasetStatus.ACTIVE)
 
         def decide(current: Dataset | None) -> DesiredState:
-            if current is not None and current.status not in (DatasetStatus.DISCOVERED, DatasetStatus.DELETED):
+            if current is not None and current.status is DatasetStatus.DISCOVERED:
+                return DesiredState(*_with_status(completed(wanted.spec, current), DatasetStatus.ACTIVE))
+            if current is not None and current.status is not DatasetStatus.DELETED:
                 raise AlreadyExistsError(
                     f"dataset {urn}: already registered, at version {current.config_version}; update it",
                     current=written(current),
@@ -262,8 +267,9 @@ class Registry:
         *,
         tier: Tier = Tier.TIER_3,
         owner_team: str = UNOWNED,
+        metadata: Metadata | None = None,
     ) -> Dataset:
-        """Return the dataset of this URN in any status; if there is none, add it as discovered.
+        """Return the dataset of this URN in any status; if there is none, add it as discovered, with its metadata.
 
         A registered dataset is never changed, also under concurrent discovery. One that is only discovered and has no
         owner takes the tier and owner of what it is discovered from. Raises `InvalidIdError`.
@@ -278,17 +284,36 @@ class Registry:
             # Another process added it, and the cache of this one holds its absence.
             self._wrote(present, None)
             return present
-        spec = checked_spec(DatasetSpec(source=source, tier=tier, owner_team=owner_team))
+        spec, sources = checked_spec(DatasetSpec(source=source, tier=tier, owner_team=owner_team)), dict[str, str]()
+        if metadata is not None:
+            spec, sources = described(spec, sources, metadata)
 
         def decide(current: Dataset | None) -> DesiredState | None:
             if current is None:
-                return DesiredState(spec, DatasetStatus.DISCOVERED)
+                return DesiredState(spec, DatasetStatus.DISCOVERED, sources)
             if not _is_adopted(current, tier, owner_team):
                 return None
             owned = replace(spec_of(current), tier=min(tier, current.tier), owner_team=owner_team)
             return DesiredState(owned, DatasetStatus.DISCOVERED)
 
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.discover"))
+
+    def describe(self, urn: str, metadata: Metadata, *, actor: str) -> Dataset | None:
+        """Take over what a tool knows of a dataset. What a person set stays; None if the dataset is not in use.
+
+        Raises `ApprovalRequiredError` for a dataset of TIER_1, whose config only people change.
+        """
+        known = self._lookups.find(urn)
+        if known is None or described(spec_of(known), known.field_sources, metadata).spec == spec_of(known):
+            return known
+
+        def decide(current: Dataset | None) -> DesiredState | None:
+            found = present(urn, current)
+            after = described(spec_of(found), found.field_sources, metadata)
+            is_same = after.spec == spec_of(found)
+            return None if is_same else DesiredState(checked_spec(after.spec), found.status, after.sources)
+
+        return self._change(known.dataset_urn, decide, ChangeAuthor(actor, "dataset.describe"))
 
     # Reads.
 
@@ -443,9 +468,13 @@ def _is_adopted(known: Dataset, tier: Tier, owner_team: str) -> bool:
     return is_free and (owner_team != UNOWNED or tier < known.tier)
 
 
+def _with_status(found: Described, status: DatasetStatus) -> tuple[DatasetSpec, DatasetStatus, dict[str, str]]:
+    return found.spec, status, found.sources
+
+
 def _unless_same(current: Dataset, wanted: DesiredState, expected_version: int) -> DesiredState | None:
     """Return the requested change, or None if there is nothing to change. Raises `VersionConflictError`."""
-    if wanted == (spec_of(current), current.status) and is_repeat(current, expected_version):
+    if wanted[:2] == (spec_of(current), current.status) and is_repeat(current, expected_version):
         return None
     check_version(current, expected_version)
     return wanted

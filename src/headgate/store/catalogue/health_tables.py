@@ -81,6 +81,7 @@ DATASET_CONFIG_VERSION: Final = Entity("dataset (archived version)", "{dataset_u
 DATASET_ALIAS: Final = Entity("registered versions of a dataset's name", "{dataset_urn}", "ALIAS")
 DATASET_NAME: Final = Entity("external name", "NAME#{namespace}", "{name}")
 DATASET_NAMED: Final = Entity("external name (by dataset)", "{dataset_urn}", "NAME#{digest}")
+DATASET_FIELDS: Final = Entity("fields of a dataset", "{dataset_urn}", "FIELDS")
 DATASET_CHANGE: Final = Entity("latest change of a dataset", "FEED#{shard}", "{sequence:012d}")
 DATASET_FEED_END: Final = Entity("end of the change feed", "FEED#{shard}", "END")
 DATASET_REGISTRY: Final = Table(
@@ -98,7 +99,7 @@ DATASET_REGISTRY: Final = Table(
     classification=Classification.CONFIDENTIAL,
     entities=(
         DATASET_CONFIG, DATASET_CONFIG_VERSION, DATASET_ALIAS, DATASET_NAME, DATASET_NAMED, DATASET_CHANGE,
-        DATASET_FEED_END,
+        DATASET_FEED_END, DATASET_FIELDS,
     ),
 )  # fmt: skip
 RESOLUTION_RULE: Final = Entity("resolution rule", "TOPIC#{topic_pattern}", "RULE#{name}", {"enabled_pk": "ENABLED"})

@@ -104,6 +104,7 @@ _HEALTH: Final = {
     "registered versions of a dataset's name": _CONFIGURATION,
     "external name": _CONFIGURATION,
     "external name (by dataset)": _CONFIGURATION,
+    "fields of a dataset": Ending("one row for each dataset"),
     "latest change of a dataset": Ending("one row for each dataset"),
     "end of the change feed": _ONE_EACH,
     "resolution rule": _CONFIGURATION,

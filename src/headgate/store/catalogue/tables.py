@@ -24,6 +24,7 @@ from headgate.store.catalogue.health_tables import DATASET_CHANGE as DATASET_CHA
 from headgate.store.catalogue.health_tables import DATASET_CONFIG as DATASET_CONFIG
 from headgate.store.catalogue.health_tables import DATASET_CONFIG_VERSION as DATASET_CONFIG_VERSION
 from headgate.store.catalogue.health_tables import DATASET_FEED_END as DATASET_FEED_END
+from headgate.store.catalogue.health_tables import DATASET_FIELDS as DATASET_FIELDS
 from headgate.store.catalogue.health_tables import DATASET_NAME as DATASET_NAME
 from headgate.store.catalogue.health_tables import DATASET_NAMED as DATASET_NAMED
 from headgate.store.catalogue.health_tables import DATASET_READER as DATASET_READER

@@ -12,7 +12,8 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.health.incidents.decisions import QUIET_MS
 from headgate.health.incidents.listing import IncidentFilter
-from headgate.health.model.enums import DATA_QUALITY, JOB_RUN, IncidentStatus, SignalState
+from headgate.health.model.datasets import ContractBinding, DatasetSpec
+from headgate.health.model.enums import DATA_QUALITY, JOB_RUN, SCHEMA_DRIFT, IncidentStatus, SignalState, Tier
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
 from headgate.health.results.model import ResultKind
@@ -63,7 +64,8 @@ class Rig:
         ]
         facet = {"dataQualityAssertions": {"assertions": listed}}
         table = {"namespace": "duckdb://shop.duckdb", "name": "shop.main.orders", "facets": facet, "inputFacets": facet}
-        self.send("COMPLETE", inputs=[table], job={"namespace": "dbt", "name": "shop.test"})
+        run = f"test-{self.clock.seconds()}"
+        self.send("COMPLETE", run=run, inputs=[table], job={"namespace": "dbt", "name": "shop.test"})
 
     def dbt(self, results: dict[str, tuple[str, str]], document: dict[str, Any] | None = None) -> Any:
         self.clock.advance(1)
@@ -99,8 +101,12 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.store.close()
 
 
-def outputs() -> list[dict[str, Any]]:
-    return [{"namespace": "duckdb://shop.duckdb", "name": "shop.main.orders"}]
+def outputs(**facets: Any) -> list[dict[str, Any]]:
+    return [{"namespace": "duckdb://shop.duckdb", "name": "shop.main.orders", "facets": facets}]
+
+
+def schema(**types: str) -> dict[str, Any]:
+    return {"fields": [{"name": name, "type": kind} for name, kind in types.items()]}
 
 
 def error(message: str) -> dict[str, Any]:
@@ -246,3 +252,97 @@ def test_openlineage__a_job_that_writes_a_deleted_dataset__is_no_dead_letter(rig
     rig.send("FAIL", run="r2", outputs=outputs(), facets=error("boom"))
 
     assert rig.health.ingestion.inbox.dead().events == []
+
+
+def test_openlineage_metadata__of_a_dataset__is_taken_and_marked_and_a_person_wins(rig: Rig) -> None:
+    facets = {
+        "documentation": {"description": "Orders of the shop."},
+        "ownership": {"owners": [{"name": "team:orders"}, {"name": "orders@shop.example"}]},
+        "tags": {"tags": [{"key": "pii", "value": "no"}, {"key": "raw", "value": "x", "field": "id"}]},
+    }
+    rig.send("COMPLETE", outputs=outputs(**facets))
+    found = rig.health.registry.get(TABLE)
+    assert (found.description, found.owner_team, found.owner_email) == (
+        "Orders of the shop.", "orders", "orders@shop.example",
+    )  # fmt: skip
+    assert found.tags == {"pii": "no"}
+    assert found.field_sources["description"] == "openlineage"
+
+    rig.health.registry.update(TABLE, DatasetSpec(owner_team="sales"), expected_version=-1, actor="ann")
+    rig.send("COMPLETE", run="r2", outputs=outputs(**facets))
+    again = rig.health.registry.get(TABLE)
+    assert (again.owner_team, again.description) == ("sales", "Orders of the shop.")
+    assert "owner_team" not in again.field_sources
+
+
+def test_openlineage_metadata__of_a_dataset_of_tier_1__is_left_to_people(rig: Rig) -> None:
+    rig.health.registry.create(TABLE, DatasetSpec(tier=Tier.TIER_1), actor="ann")
+    rig.send("COMPLETE", outputs=outputs(documentation={"description": "x"}))
+
+    assert rig.health.registry.get(TABLE).description == ""
+    assert rig.health.ingestion.inbox.dead().events == []
+
+
+def test_openlineage_schema__a_field_removed_and_one_retyped__is_drift_until_the_next_report(rig: Rig) -> None:
+    rig.send("COMPLETE", outputs=outputs(schema=schema(id="INT", amount="INT", note="TEXT")))
+    rig.send("COMPLETE", run="r2", outputs=outputs(schema=schema(id="INT", amount="TEXT", day="DATE")))
+
+    signal = rig.signal(SCHEMA_DRIFT)
+    assert (signal.state, signal.value.failure_signatures) == (
+        SignalState.WARNING, ("FIELD_REMOVED:note", "FIELD_RETYPED:amount"),
+    )  # fmt: skip
+    assert signal.value.message == "removed note; retyped amount INT -> TEXT; added day"
+
+    rig.send("COMPLETE", run="r3", outputs=outputs(schema=schema(id="INT", amount="TEXT", day="DATE")))
+    assert rig.signal(SCHEMA_DRIFT).state is SignalState.OK
+    assert [each.added for each in rig.health.registry.fields.get(TABLE).changes] == [("day",)]
+
+
+def test_openlineage_schema__a_required_field_is_gone__is_critical_until_it_is_back(rig: Rig) -> None:
+    binding = ContractBinding(required_fields=("id",))
+    rig.health.registry.create(TABLE, DatasetSpec(contract_binding=binding), actor="ann")
+    rig.send("COMPLETE", outputs=outputs(schema=schema(id="INT", amount="INT")))
+    rig.send("COMPLETE", run="r2", outputs=outputs(schema=schema(amount="INT")))
+    rig.send("COMPLETE", run="r3", outputs=outputs(schema=schema(amount="INT")))
+    assert rig.signal(SCHEMA_DRIFT).value.failure_signature == "FIELD_MISSING:id"
+    assert len(rig.incidents()) == 1
+
+    rig.send("COMPLETE", run="r4", outputs=outputs(schema=schema(id="INT", amount="INT")))
+    assert rig.signal(SCHEMA_DRIFT).state is SignalState.OK
+
+
+def test_openlineage_column_lineage__of_an_output__names_the_origins_of_its_fields(rig: Rig) -> None:
+    origin = {
+        "namespace": "duckdb://shop.duckdb", "name": "shop.main.raw", "field": "cents",
+        "transformations": [{"type": "DIRECT", "subtype": "TRANSFORMATION"}],
+    }  # fmt: skip
+    facets = {"schema": schema(amount="INT"), "columnLineage": {"fields": {"amount": {"inputFields": [origin]}}}}
+    rig.send("COMPLETE", outputs=outputs(**facets))
+
+    (field,) = rig.health.registry.fields.get(TABLE).fields
+    assert [(each.dataset_urn, each.column, each.transformation) for each in field.origins] == [
+        ("urn:dp:duckdb+shop.duckdb:shop.main.raw", "cents", "TRANSFORMATION")
+    ]
+
+
+def test_dbt_metadata__owner_description_tags_and_catalog__are_taken(rig: Rig) -> None:
+    document = manifest()
+    document["nodes"]["model.shop.orders"] |= {
+        "tags": ["finance"], "columns": {"id": {"name": "id", "description": "The key."}},
+    }  # fmt: skip
+    columns = {"ID": {"name": "ID", "type": "INTEGER", "index": 1}, "X": {"name": "X", "type": "TEXT", "index": 2}}
+    catalog = {
+        "metadata": metadata("catalog", 1) | {"generated_at": "2026-01-15T10:00:00Z"},
+        "nodes": {"model.shop.orders": {"unique_id": "model.shop.orders", "columns": columns}},
+    }
+    rig.health.ingestion.dbt(
+        json.dumps(document).encode(), catalog=json.dumps(catalog).encode(), namespace="snowflake://org-acct"
+    )
+
+    found = rig.health.registry.get(ORDERS)
+    assert (found.owner_team, found.description, found.tags) == ("orders-team", "Orders", {"finance": ""})
+    assert found.field_sources == {"owner_team": "dbt", "description": "dbt", "tags.finance": "dbt"}
+    fields = rig.health.registry.fields.get(ORDERS).fields
+    assert [(each.name, each.type, each.description) for each in fields] == [
+        ("ID", "INTEGER", "The key."), ("X", "TEXT", ""),
+    ]  # fmt: skip

@@ -113,8 +113,9 @@ def test_lineage__owners__come_with_what_is_discovered() -> None:
     found = {each.dataset_urn: each for each in of_kind(project().lineage(), DatasetDiscovered)}
 
     assert set(found) == {RAW, ORDERS, REVENUE}
-    assert (found[ORDERS].owner_team, found[ORDERS].description) == ("orders-team", "Orders")
-    assert (found[REVENUE].owner_team, found[REVENUE].owner_email) == ("Finance", "fin@x.example")
+    orders, revenue = found[ORDERS].metadata, found[REVENUE].metadata
+    assert (orders.owner_team, orders.description) == ("orders-team", "Orders")
+    assert (revenue.owner_team, revenue.owner_email) == ("Finance", "fin@x.example")
 
 
 def test_lineage__names_that_are_known__are_used() -> None:

@@ -82,6 +82,7 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     signal_rows: list[SignalRow]
     results: Section
     result_rows: list[ResultRow]
+    fields: Section
     gate: Section
     incidents: Section
     opened: list[Any]
@@ -152,6 +153,7 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
         signal_rows=_signal_rows(api, urn, signals.items("signals")),
         results=results,
         result_rows=result_rows,
+        fields=api.section("GET /datasets/{dataset_urn}/fields", path=path),
         gate=api.section("POST /gate", body={"datasets": [urn], "verb": "read"}),
         incidents=incidents,
         opened=[each for each in incidents.items() if each["status"] != IncidentStatus.RESOLVED],
@@ -303,6 +305,7 @@ def _commands(urn: str) -> tuple[tuple[str, str], ...]:
         ("Its tests", command("dataset", "tests", urn)),
         ("Check the gate", command("gate", "check", urn)),
         ("Show downstream", command("lineage", "downstream", urn)),
+        ("Its fields", command("dataset", "fields", urn)),
         ("Its versions", command("dataset", "versions", urn)),
         ("Its evidence", command("evidence", "ls", urn)),
     )

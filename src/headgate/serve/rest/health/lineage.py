@@ -74,6 +74,7 @@ class DbtUpload(Struct, forbid_unknown_fields=True, kw_only=True):
     manifest: Raw
     run_results: Raw = msgspec.field(default_factory=Raw)
     sources: Raw = msgspec.field(default_factory=Raw)
+    catalog: Raw = msgspec.field(default_factory=Raw)
     namespace: str = ""
 
 
@@ -319,6 +320,7 @@ class _Events:
             bytes(body.manifest),
             run_results=_given(body.run_results),
             sources=_given(body.sources),
+            catalog=_given(body.catalog),
             namespace=body.namespace,
         )
         return Answer(report)

@@ -35,6 +35,7 @@ from headgate.serve.rest.health.baselines import baseline_operations
 from headgate.serve.rest.health.checks import check_operations
 from headgate.serve.rest.health.datasets import dataset_operations
 from headgate.serve.rest.health.evidence import evidence_operations
+from headgate.serve.rest.health.fields import field_operations
 from headgate.serve.rest.health.flags import flag_operations
 from headgate.serve.rest.health.gate import gate_operations
 from headgate.serve.rest.health.incidents import incident_operations
@@ -111,6 +112,7 @@ def health_routes(
     operations = [
         *dataset_operations(health),
         *result_operations(health),
+        *field_operations(health),
         *resolution_operations(health),
         *topic_producer_operations(health),
         *signal_operations(health),

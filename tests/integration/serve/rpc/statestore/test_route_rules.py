@@ -60,7 +60,8 @@ _B: Final = "/api/v1/backfills/{backfill_id}"
 
 READ_DATASETS: Final = {
     "GET /api/v1/datasets", "GET /api/v1/dataset-changes", "GET /api/v1/dataset-names", f"GET {_D}",
-    f"GET {_D}/versions", f"GET {_D}/diff", f"GET {_D}/aliases", "GET /api/v1/schemas", "GET /api/v1/schemas/{name}",
+    f"GET {_D}/versions", f"GET {_D}/fields", f"GET {_D}/diff", f"GET {_D}/aliases",
+    "GET /api/v1/schemas", "GET /api/v1/schemas/{name}",
     "GET /api/v1/dataset-export", "GET /api/v1/flags", "GET /api/v1/flags/{name}",
 }  # fmt: skip
 WRITE_DATASETS: Final = {
@@ -532,6 +533,7 @@ def test_scope__lists__show_what_is_reached(shared: HealthApi) -> None:
         ("GET", "/versions", None),
         ("GET", "/diff?from=1&to=1", None),
         ("GET", "/aliases", None),
+        ("GET", "/fields", None),
         ("PUT", "/aliases", {"namespace": "n", "name": "n"}),
         ("GET", "/resolution-rules", None),
         ("POST", "/resolution-rules", {"topic_pattern": "raw.mine"}),
