@@ -258,6 +258,13 @@ class ConflictError(HeadgateError):
         self.write_index = write_index
         self.failures = failures if failures is not None else {write_index: current}
 
+    @property
+    def current_version(self) -> int | None:
+        """The version of the current resource, or None if it is not known."""
+        current = self.current or {}
+        found = next((current[name] for name in ("config_version", "version", "revision") if name in current), None)
+        return found if isinstance(found, int) else None
+
 
 class OutcomeUnknownError(ConflictError):
     """The connection broke during a conditional write, and the item now differs from both outcomes."""

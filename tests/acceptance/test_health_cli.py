@@ -324,3 +324,17 @@ def test_settings__of_the_server__are_listed_with_their_sources(site: Site) -> N
     assert "flag --tls.cert" in site.said("settings", "ls")
     assert "Database that holds all state." in site.said("settings", "show", "store.backend")
     site.refused("settings", "show", "store.nothing", exit_code=4, code="not_found", said="settings ls --all")
+
+
+def test_dataset_update__fields_of_a_file_or_the_whole_configuration__keeps_or_names_the_others(site: Site) -> None:
+    urn = "urn:dp:patch:orders"
+    site.said("dataset", "register", urn, "--tier", "1", "--team", "orders", "--freshness", "1h", "--tag", "a:b")
+    site.write("part.json", {"description": "from a file", "slos": None})
+
+    patched = site.json("dataset", "update", urn, "-f", "part.json", "--tag", "c:d")
+
+    assert (patched["tier"], patched["owner_team"], patched["slos"]) == ("TIER_1", "orders", None)
+    assert (patched["description"], patched["tags"]) == ("from a file", {"a": "b", "c": "d"})
+    whole = ("dataset", "update", urn, "-f", "part.json", "--replace")
+    site.refused(*whole, exit_code=2, code="bad_payload", said="leaves out tier, owner_team, tags")
+    site.refused("dataset", "update", urn, "--tier", "2", "--replace", exit_code=2, code="user", said="--file")

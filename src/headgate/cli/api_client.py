@@ -101,14 +101,16 @@ class Api:
         body: Mapping[str, Any] | None = None,
         packed: bool = False,
         if_match: int | None = None,
+        keeps_null: bool = False,
     ) -> Any:  # noqa: ANN401 - JSON
         """Return the decoded JSON response. Raises the `HeadgateError` of the server's problem document.
 
-        `packed` compresses the body. `if_match` is the version that the resource must still have.
+        `packed` compresses the body. `if_match` is the version that the resource must still have. Body members that
+        are None are left out unless `keeps_null`.
         """
         import msgspec
 
-        content = None if body is None else msgspec.json.encode(_without_none(body))
+        content = None if body is None else msgspec.json.encode(body if keeps_null else _without_none(body))
         headers = {"content-type": "application/json"} if content is not None else {}
         if if_match is not None:
             headers["if-match"] = f'"{if_match}"'

@@ -250,27 +250,32 @@ def update(
     api: Api,
     urn: Urn,
     config: ConfigOptions,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the whole configuration with that of the file.")
+    ] = False,
     if_version: IfVersion = None,
     ticket: Ticket = None,
     reason: Reason = "",
 ) -> Answer:
-    """Update a dataset: replace its configuration with the file, or change only the given options.
+    """Update a dataset: change the fields of the file and of the options, and leave the others as they are.
 
-    A file written by 'dataset show --json' is refused if the dataset has changed since.
+    In the file, null resets a field. --replace sends the file as the whole configuration; it must state every field
+    that is set. A file written by 'dataset show --json' is refused if the dataset has changed since.
     """
     if config.file is None and not config.fields() and config.freshness is None:
         raise UserError("update: no changes; give --file, --tier, --team or another option")
-    current = api.get(at("datasets", urn)) if config.file is None else config.document()
+    if replace and config.file is None:
+        raise UserError("update: --replace needs the whole configuration; give --file")
+    document = config.document()
     conditions = {
-        "expected_version": current.get("config_version") if if_version is None else if_version,
+        "expected_version": document.get("config_version") if if_version is None else if_version,
         "approval_ticket": ticket,
         "reason": reason,
     }
-    body = {**config.applied_to(current), **conditions}
+    given = {name: value for name, value in conditions.items() if value is not None}
+    body = {**config.applied_to(document), **given}
     body.pop("dataset_urn", None)
-    # A URN without a version selects the registered URN with a version.
-    registered_urn = current.get("dataset_urn", urn) if config.file is None else urn
-    answer = api.request("PUT", at("datasets", registered_urn), body=body)
+    answer = api.request("PUT" if replace else "PATCH", at("datasets", urn), body=body, keeps_null=True)
     yield answer
     typer.echo(_dataset_text(answer))
 

@@ -80,7 +80,8 @@ class Flags:
             version = 0 if held is None else held.version
             if expected_version not in (ANY_VERSION, version):
                 raise VersionConflictError(
-                    f"flag {name}: it is at version {version}, not {expected_version}; read it again"
+                    f"flag {name}: it is at version {version}, not {expected_version}; read it again",
+                    current={"version": version},
                 )
             flag = Flag(
                 name=name,

@@ -513,7 +513,8 @@ def _check_version(incident: Incident, expected_version: int | None) -> None:
     if expected_version is not None and incident.version != expected_version:
         raise VersionConflictError(
             f"incident {incident.incident_id}: you read version {expected_version}, and it is at {incident.version} "
-            "now; read it again"
+            "now; read it again",
+            current={"version": incident.version},
         )
 
 

@@ -7,9 +7,9 @@ with and without `:vN` find each other: a dataset that is not registered under o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,6 +49,7 @@ from headgate.health.registry.fields import FieldIndex
 from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 from headgate.health.registry.listing import DatasetFilter, Datasets, Listing
+from headgate.health.registry.merge_patch import check_stated, merged
 from headgate.health.registry.name_cache import NameCache, ProfileCache
 from headgate.health.registry.rows import (
     Versions,
@@ -178,18 +179,44 @@ class Registry:
         actor: str,
         ticket: str | None = None,
         reason: str = "",
+        stated: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """Replace the whole config of a dataset. Repeating the same update changes nothing and returns the dataset.
 
-        `expected_version` -1 skips the version check. A discovered dataset becomes registered. Raises
-        `VersionConflictError`, which carries the current config, `DatasetNotFoundError`, and as `create` does.
+        `expected_version` -1 skips the version check. `stated` is the config as the caller wrote it: one that leaves
+        out a field that is set is refused. A discovered dataset becomes registered. Raises `VersionConflictError`,
+        which carries the current config, `DatasetNotFoundError`, and as `create` does.
         """
         requested = checked_spec(spec)
 
         def decide(current: Dataset | None) -> DesiredState | None:
             found = present(urn, current)
-            status = found.status if found.status is not DatasetStatus.DISCOVERED else DatasetStatus.ACTIVE
-            return _unless_same(found, DesiredState(requested, status), expected_version)
+            wanted = _unless_same(found, DesiredState(requested, _registered(found)), expected_version)
+            if stated is not None and wanted is not None:
+                check_stated(urn, found, stated)
+            return wanted
+
+        return self._change(urn, decide, ChangeAuthor(actor, "dataset.update", ticket, reason))
+
+    def patch(
+        self,
+        urn: str,
+        patch: Mapping[str, Any],
+        *,
+        expected_version: int,
+        actor: str,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Apply a merge patch (RFC 7396) to the config of a dataset: null resets a field, others stay as they are.
+
+        The patch is applied to the version that is current when it is committed. Raises as `update` does.
+        """
+
+        def decide(current: Dataset | None) -> DesiredState | None:
+            found = present(urn, current)
+            spec = read_spec(merged(written(spec_of(found)), patch))
+            return _unless_same(found, DesiredState(spec, _registered(found)), expected_version)
 
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.update", ticket, reason))
 
@@ -460,6 +487,11 @@ class Registry:
         self._finder.wrote(dataset, versions)
         self.names.forget()
         self.profiles.forget()
+
+
+def _registered(dataset: Dataset) -> DatasetStatus:
+    """Return the status after a change of the config, which registers a dataset that was only discovered."""
+    return DatasetStatus.ACTIVE if dataset.status is DatasetStatus.DISCOVERED else dataset.status
 
 
 def _is_adopted(known: Dataset, tier: Tier, owner_team: str) -> bool:

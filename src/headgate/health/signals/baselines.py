@@ -84,7 +84,8 @@ class Baselines:
             version = 0 if stored is None else stored.version
             if expected_version not in (ANY_VERSION, version):
                 raise VersionConflictError(
-                    f"baseline {metric} of {urn}: it is at version {version}, not {expected_version}; read it again"
+                    f"baseline {metric} of {urn}: it is at version {version}, not {expected_version}; read it again",
+                    current={"version": version},
                 )
             baseline = Baseline(
                 dataset_urn=urn,

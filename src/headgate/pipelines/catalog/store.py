@@ -290,7 +290,8 @@ class PipelineStore:
             if version is not None and version != row.live_version:
                 raise VersionConflictError(
                     f"pipeline {pipeline_id}: it is at version {row.live_version}, not {version}; "
-                    "look at what changed, then try again"
+                    "look at what changed, then try again",
+                    current={"version": row.live_version},
                 )
             change = _change_of(wanted, row)
             is_sealed = not is_from_folder or self.is_from_folder(change.stored)

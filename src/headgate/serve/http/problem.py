@@ -13,7 +13,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap, Send
 
-from headgate.errors import CorruptionError, HeadgateError, TransientError, UnauthenticatedError
+from headgate.errors import ConflictError, CorruptionError, HeadgateError, TransientError, UnauthenticatedError
 from headgate.telemetry import correlation_id
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -70,7 +70,8 @@ def _from_headgate(_request: Request[Any, Any, Any], error: HeadgateError) -> Re
         # The store logs corruption once, where it is met.
         cause = None if isinstance(error, CorruptionError) else error
         _log.error("request failed", action="http.request", code=error.code, error=error.message, exc_info=cause)
-    return response(Problem.of(error.http_status, error.code, error.message), _headers(error))
+    version = error.current_version if isinstance(error, ConflictError) else None
+    return response(Problem.of(error.http_status, error.code, error.message, current_version=version), _headers(error))
 
 
 def _headers(error: HeadgateError) -> dict[str, str] | None:

@@ -150,6 +150,7 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     # Health.
     ("POST", "/datasets"): _SERVICE,
     ("PUT", "/datasets/{dataset_urn}"): _SERVICE,
+    ("PATCH", "/datasets/{dataset_urn}"): _SERVICE,
     ("DELETE", "/datasets/{dataset_urn}"): _SERVICE,
     ("POST", "/datasets/{dataset_urn}/deprecate"): _SERVICE,
     ("POST", "/datasets/{dataset_urn}/restore"): _SERVICE,

@@ -38,6 +38,7 @@ _NOT_SPEC: Final = frozenset({"dataset_urn", "expected_version", "approval_ticke
 # Fields of a response besides the configuration. Clients may send a response back as a change.
 _ANSWERED: Final = frozenset({*Dataset.__struct_fields__} - {*DatasetSpec.__struct_fields__})
 _VERSION_LATEST: Final = "LATEST"
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class DatasetBody(Struct, kw_only=True):
@@ -61,6 +62,34 @@ class DatasetBody(Struct, kw_only=True):
     gate: dict[str, Any] | None = None
     retention_days: Annotated[int, Meta(ge=1, le=36_500)] | UnsetType = UNSET
     tags: dict[str, str] = {}
+    # Read-only: a change of status has its own operation.
+    status: str | None = None
+
+
+class DatasetPatch(Struct, kw_only=True):
+    """A merge patch of a configuration (RFC 7396): null resets a field, a field that is left out stays.
+
+    Parts merge as well: `{"slos": {"freshness": null}}` removes the freshness SLO and keeps the others.
+    """
+
+    dataset_urn: Name = ""
+    expected_version: Annotated[int, Meta(ge=ANY_VERSION)] | None = None
+    approval_ticket: Name | None = None
+    reason: Text = ""
+    display_name: str | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    tier: str | int | UnsetType | None = UNSET
+    owner_team: Annotated[str, Meta(extra_json_schema={"minLength": 1})] | UnsetType | None = UNSET
+    owner_email: str | UnsetType | None = UNSET
+    oncall_rotation: str | UnsetType | None = UNSET
+    source: dict[str, Any] | UnsetType | None = UNSET
+    schema_binding: dict[str, Any] | UnsetType | None = UNSET
+    contract_binding: dict[str, Any] | UnsetType | None = UNSET
+    slos: dict[str, Any] | UnsetType | None = UNSET
+    pii_policy: dict[str, Any] | UnsetType | None = UNSET
+    gate: dict[str, Any] | UnsetType | None = UNSET
+    retention_days: Annotated[int, Meta(ge=1, le=36500)] | UnsetType | None = UNSET
+    tags: dict[str, str | None] | UnsetType | None = UNSET
     # Read-only: a change of status has its own operation.
     status: str | None = None
 
@@ -223,6 +252,16 @@ class _Datasets:
             ),
             Operation("GET", _ONE, "Show a dataset", self.show, shown, query=ShowQuery, rule=_READ),
             Operation("PUT", _ONE, "Change a dataset", self.update, changed, body=DatasetBody, rule=_WRITE),
+            Operation(
+                "PATCH",
+                _ONE,
+                "Change fields of a dataset",
+                self.patch,
+                changed,
+                body=DatasetPatch,
+                body_forms={MERGE_PATCH: DatasetPatch},
+                rule=_WRITE,
+            ),
             Operation("DELETE", _ONE, "Mark a dataset as deleted", self.delete, changed, body=Grounds, rule=_WRITE),
             Operation(
                 "POST",
@@ -297,7 +336,7 @@ class _Datasets:
             )
         made = self._registry.create(
             body.dataset_urn,
-            _spec(call.content),
+            read_spec(_fields(call.content)),
             actor=call.principal.name,
             ticket=body.approval_ticket,
             reason=body.reason,
@@ -318,15 +357,36 @@ class _Datasets:
             raise InvalidPayloadError(f"version {query.version[:20]!r}: a number, or {_VERSION_LATEST}")
         return _shown(self._registry.get(urn, version=int(number)))
 
-    def update(self, call: Call[DatasetBody, NoQuery]) -> Answer:
-        body, urn, spec = call.body, call.path["dataset_urn"], _spec(call.content)
+    def patch(self, call: Call[DatasetPatch, NoQuery]) -> Answer:
+        body, urn, fields = call.body, call.path["dataset_urn"], _fields(call.content)
+        self._check_unchangeable(urn, body)
+
+        def change(version: int | None) -> Dataset:
+            return self._registry.patch(
+                urn,
+                fields,
+                expected_version=ANY_VERSION if version is None else version,
+                actor=call.principal.name,
+                ticket=body.approval_ticket,
+                reason=body.reason,
+            )
+
+        return _shown(matching(call.headers, body.expected_version, change))
+
+    def _check_unchangeable(self, urn: str, body: DatasetBody | DatasetPatch) -> None:
+        """Raise `InvalidPayloadError` if a change names another dataset or another status."""
         if body.dataset_urn not in ("", urn):
             raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path has {urn}")
         held = self._registry.find(urn) if body.status else None
-        if held is not None and body.status not in (None, held.status):
+        if held is not None and body.status is not None and body.status != held.status:
             raise InvalidPayloadError(
                 f"status {body.status[:20]!r}: the status is {held.status}; use deprecate, restore or delete"
             )
+
+    def update(self, call: Call[DatasetBody, NoQuery]) -> Answer:
+        body, urn, stated = call.body, call.path["dataset_urn"], _fields(call.content)
+        spec = read_spec(stated)
+        self._check_unchangeable(urn, body)
 
         def change(version: int | None) -> Dataset:
             return self._registry.update(
@@ -336,6 +396,7 @@ class _Datasets:
                 actor=call.principal.name,
                 ticket=body.approval_ticket,
                 reason=body.reason,
+                stated=stated,
             )
 
         return _shown(matching(call.headers, body.expected_version, change))
@@ -433,10 +494,10 @@ class _Datasets:
         return Answer(Feed(found.changes, found.checkpoint))
 
 
-def _spec(content: bytes) -> DatasetSpec:
-    """Parse a configuration. Raises `InvalidPayloadError` naming the field."""
+def _fields(content: bytes) -> dict[str, Any]:
+    """Return the fields of a configuration as they were sent."""
     given = msgspec.json.decode(content.strip() or b"{}")
-    return read_spec({name: value for name, value in given.items() if name not in _NOT_SPEC | _ANSWERED})
+    return {name: value for name, value in given.items() if name not in _NOT_SPEC | _ANSWERED}
 
 
 def _shown(dataset: Dataset, headers: dict[str, str] | None = None) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -492,10 +493,10 @@ def test_feed__from_a_checkpoint__reports_what_came_after(alone: HealthApi) -> N
 
 
 def test_methods__that_there_are_not__are_405_with_those_there_are(api: HealthApi) -> None:
-    answer = api.ask("PATCH", of("urn:dp:a:b"), {})
+    answer = api.ask("POST", of("urn:dp:a:b"), {})
 
     problem(answer, 405, "method_not_allowed")
-    assert answer.headers["allow"] == "DELETE, GET, PUT"
+    assert answer.headers["allow"] == "DELETE, GET, PATCH, PUT"
 
 
 def test_name__taken_back__means_nothing_any_more(api: HealthApi) -> None:
@@ -545,3 +546,113 @@ def test_update__with_what_was_read__changes_nothing_but_what_was_changed(api: H
     assert changed["slos"] == read["slos"]
     problem(api.put(of(urn), {**changed, "status": "DEPRECATED"}), 400, "bad_payload")
     problem(api.put(of(urn), {**changed, "nonsense": 1}), 400, "bad_payload")
+
+
+# Whole configurations and patches.
+
+FULL = {
+    "display_name": "Orders",
+    "tier": "TIER_1",
+    "owner_team": "orders",
+    "slos": {"freshness": {"max_delay_seconds": 60}, "volume": {"min_events_per_window": 5}},
+    "tags": {"a": "1", "b": "2"},
+}
+
+
+def test_put__leaves_out_what_is_set__is_refused_with_the_fields_and_the_remedy(api: HealthApi) -> None:
+    urn = api.fresh(**FULL)
+
+    refused = api.put(of(urn), {"description": "x"})
+    partly = api.put(of(urn), {**FULL, "slos": {"freshness": {"max_delay_seconds": 60}}})
+
+    problem(refused, 400, "bad_payload")
+    detail = refused.json()["detail"]
+    assert "leaves out display_name, tier, owner_team, slos, tags, which would be reset" in detail
+    assert "PATCH" in detail
+    assert "leaves out slos.volume, which" in partly.json()["detail"]
+    assert done(api.get(of(urn)), 200)["config_version"] == 1
+
+
+def test_put__states_everything__replaces_it(api: HealthApi) -> None:
+    urn = api.fresh(**FULL)
+
+    changed = done(api.put(of(urn), {**FULL, "tier": "TIER_3", "slos": None, "tags": {}}), 200)
+
+    assert (changed["tier"], changed["slos"], changed["tags"]) == ("TIER_3", None, {})
+
+
+@pytest.mark.parametrize("media", ["application/merge-patch+json", "application/json"])
+def test_patch__some_fields__changes_them_and_keeps_the_others(api: HealthApi, media: str) -> None:
+    urn = api.fresh(**FULL)
+    slos = {"freshness": {"warning_delay_seconds": 30}, "volume": None}
+    given = {"description": "x", "slos": slos, "tags": {"a": None}}
+
+    answer = api.patch(of(urn), content=json.dumps(given).encode(), headers={"content-type": media})
+
+    changed = done(answer, 200)
+    assert (changed["description"], changed["tier"], changed["owner_team"]) == ("x", "TIER_1", "orders")
+    freshness = changed["slos"]["freshness"]
+    assert (freshness["max_delay_seconds"], freshness["warning_delay_seconds"]) == (60, 30)
+    assert (changed["slos"]["volume"], changed["tags"]) == (None, {"b": "2"})
+    assert answer.headers["etag"] == '"2"'
+    versions = done(api.get(f"{of(urn)}/versions"), 200)["items"]
+    assert [each["config_version"] for each in versions] == [2, 1]
+
+
+def test_patch__null__resets_a_field_to_its_default(api: HealthApi) -> None:
+    urn = api.fresh(**FULL)
+
+    changed = done(api.patch(of(urn), {"tier": None, "owner_team": None, "slos": None}), 200)
+
+    assert (changed["tier"], changed["owner_team"], changed["slos"]) == ("TIER_3", "unowned", None)
+    assert changed["display_name"] == "Orders"
+
+
+def test_patch__of_another_version__says_which_is_current(api: HealthApi) -> None:
+    urn = api.fresh(owner_team="a")
+    done(api.patch(of(urn), {"owner_team": "b", "expected_version": 1}), 200)
+
+    late = api.patch(of(urn), {"owner_team": "c", "expected_version": 1})
+    by_header = api.patch(of(urn), {"owner_team": "c"}, headers={"if-match": '"1"'})
+    whole = api.put(of(urn), {"owner_team": "c", "expected_version": 7})
+
+    for answer, status in ((late, 409), (by_header, 412), (whole, 409)):
+        assert (answer.status_code, answer.json()["current_version"]) == (status, 2)
+    assert api.post("/datasets", {"dataset_urn": urn}).json()["current_version"] == 2
+    again = done(api.patch(of(urn), {"owner_team": "b", "expected_version": 1}), 200)
+    assert again["config_version"] == 2, "a repeated request changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"nonsense": 1}, "nonsense"),
+        ({"slos": {"freshness": {"bogus": 1}}}, "bogus"),
+        ({"slos": {"freshness": {"warning_delay_seconds": 5}}}, "max_delay_seconds"),
+        ({"retention_days": 0}, "retention_days"),
+        ({"owner_team": " "}, "owner_team"),
+        ({"status": "DELETED"}, "status"),
+        ({"dataset_urn": "urn:dp:other:one"}, "dataset_urn"),
+    ],
+)
+def test_patch__invalid__is_refused_naming_the_field(api: HealthApi, patch: dict[str, Any], said: str) -> None:
+    answer = api.patch(of(api.fresh()), patch)
+    problem(answer, 400, "bad_payload")
+    assert said in answer.json()["detail"]
+
+
+def test_patch__many_at_once__each_is_applied_to_the_current_version(api: HealthApi) -> None:
+    urn = api.fresh()
+    answers = api.at_once(*[("PATCH", of(urn), {"tags": {f"t{n}": "x"}}, {}) for n in range(6)])
+    assert all(each.status_code == 200 for each in answers)
+    found = done(api.get(of(urn)), 200)
+    assert (sorted(found["tags"]), found["config_version"]) == ([f"t{n}" for n in range(6)], 7)
+
+
+def test_patch__discovered_dataset__registers_it_and_writes_the_audit_log(alone: HealthApi) -> None:
+    urn = "urn:dp:found:one"
+    alone.health.registry.discover(urn, None, "lineage")
+    changed = done(alone.patch(of(urn), {"owner_team": "a", "reason": "ours"}), 200)
+    assert changed["status"] == "ACTIVE"
+    entries = done(alone.get("/audit", params={"entity": urn}), 200)["items"]
+    assert next((each["action"], each["reason"]) for each in entries) == ("dataset.update", "ours")

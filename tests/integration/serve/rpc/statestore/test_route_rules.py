@@ -65,7 +65,7 @@ READ_DATASETS: Final = {
     "GET /api/v1/dataset-export", "GET /api/v1/flags", "GET /api/v1/flags/{name}",
 }  # fmt: skip
 WRITE_DATASETS: Final = {
-    "POST /api/v1/datasets", f"PUT {_D}", f"DELETE {_D}", f"POST {_D}/deprecate", f"POST {_D}/restore",
+    "POST /api/v1/datasets", f"PUT {_D}", f"PATCH {_D}", f"DELETE {_D}", f"POST {_D}/deprecate", f"POST {_D}/restore",
     f"POST {_D}/rollback", f"PUT {_D}/aliases", "DELETE /api/v1/dataset-names",
 }  # fmt: skip
 READ_RULES: Final = {
