@@ -24,12 +24,12 @@ from headgate.auth.principals import CredentialKind, Principal
 from headgate.auth.roles import Role
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
-from headgate.errors import ConflictError, CorruptionError, TransientError, UnauthenticatedError
+from headgate.errors import ConflictError, CorruptionError, NotFoundError, TransientError, UnauthenticatedError
 from headgate.ids import IdMaker
 from headgate.settings import Secret
 from headgate.store.catalogue.tables import SESSIONS
 from headgate.store.model.conditions import absent, exists, version_is
-from headgate.store.model.requests import Delete, Put, Write
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -42,6 +42,7 @@ SEEN_NOTED_SECONDS: Final = 60
 REPLACED_SECONDS: Final = 60
 _SECRET_BYTES: Final = 32
 _COOKIE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_KIND: Final = "SESSION"
 _ENDED: Final = "session: it has ended; sign in again"
 
 
@@ -78,10 +79,47 @@ class _Row(Struct, frozen=True, kw_only=True):
     next_id: str | None = None
     replaced_until: str | None = None
     version: int = 1
+    kind: str = _KIND
 
     def item(self) -> Item:
         row: Item = msgspec.to_builtins(self)
         return {name: value for name, value in row.items() if value is not None}
+
+    def about(self) -> SignedIn:
+        return SignedIn(
+            sign_in_id=self.sign_in_id,
+            principal=self.principal,
+            roles=self.roles,
+            scopes=self.scopes,
+            credential=self.credential,
+            signed_in_at=self.signed_in_at,
+            last_seen_at=self.last_seen_at,
+            expires_at=self.expires_at,
+            key_id=self.key_id,
+        )
+
+
+class SignedIn(Struct, frozen=True, kw_only=True):
+    """The description of a session, without its secrets."""
+
+    sign_in_id: str
+    principal: str
+    roles: tuple[Role, ...]
+    scopes: tuple[str, ...]
+    credential: CredentialKind
+    signed_in_at: str
+    # Accurate to the minute.
+    last_seen_at: str
+    expires_at: str
+    # The API key that opened it.
+    key_id: str | None = None
+
+
+class SignedInPage(Struct, frozen=True):
+    """One page of sessions, with a cursor if there are more. A page may be short or empty and still have a cursor."""
+
+    sessions: list[SignedIn]
+    cursor: str | None = None
 
 
 class Session(Struct, frozen=True):
@@ -190,6 +228,47 @@ class Sessions:
         entry = _entry(row, "session.sign_out", before=row.version, after=None)
         self._audit.commit(_deletions(row), entry)
         self._forget(row)
+
+    def ls(self, *, limit: int = 100, cursor: str | None = None) -> SignedInPage:
+        """Return the sessions that are valid, latest first. Reads an index, which may lag."""
+        page = self._store.query(
+            Query(table=SESSIONS, index="kind-index", partition=_KIND, limit=limit, cursor=cursor, descending=True)
+        )
+        rows = [_read(item) for item in page.items]
+        return SignedInPage([row.about() for row in rows if row.next_id is None and self._is_live(row)], page.cursor)
+
+    def end_by_id(self, sign_in_id: str, *, actor: Principal) -> SignedIn:
+        """End a session of anyone, and return it. Raises `NotFoundError`."""
+        rows = self._rows(sign_in_id)
+        if not rows:
+            raise NotFoundError(f"session {sign_in_id[:40]}: there is none; 'headgate session ls' lists them")
+        newest = max(rows, key=lambda row: row.issued_at)
+        ids = dict.fromkeys(each for row in rows for each in _ids(row))
+        entry = AuditEntry(actor.name, "session.end", f"session {sign_in_id}", newest.version, None)
+        self._audit.commit([Delete(SESSIONS, Key(each)) for each in ids], entry)
+        for row in rows:
+            self._forget(row)
+        return newest.about()
+
+    def _rows(self, sign_in_id: str) -> list[_Row]:
+        """Return the rows of a session: that of its id, and those of ids that were replaced a moment ago."""
+        sort = Sort(Range.EQUALS, sign_in_id)
+        page = self._store.query(Query(table=SESSIONS, index="kind-index", partition=_KIND, sort=sort, limit=10))
+        found: dict[str, _Row | None] = {}
+        ids = [item["session_id"] for item in page.items]
+        # The index may lag behind a rotation: the rows themselves name the ids before and after them.
+        while ids:
+            items = self._store.get_many(SESSIONS, [Key(each) for each in ids], consistent=True)
+            found |= {each: None if item is None else _read(item) for each, item in zip(ids, items, strict=True)}
+            ids = list({near for row in found.values() if row is not None for near in _ids(row)} - found.keys())
+        return [row for row in found.values() if row is not None]
+
+    def _is_live(self, row: _Row) -> bool:
+        try:
+            self._live(row)
+        except UnauthenticatedError:
+            return False
+        return True
 
     def _open(self, principal: Principal, digest: str | None, replaces: str | None) -> OpenedSession:
         now_ms, cookie = self._now_ms(), _new_cookie()

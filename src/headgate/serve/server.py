@@ -41,6 +41,7 @@ from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
+from headgate.serve.rest.server.sessions import session_routes
 from headgate.serve.rest.server.settings import settings_routes
 from headgate.serve.rest.user_routes import admits_origin, user_routes
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
@@ -162,6 +163,7 @@ def rest_routes(
             idempotency_seconds=kept_seconds,
         ),
         *settings_routes(components.store.settings, pool, version=components.version),
+        *session_routes(components.sessions, pool, auditing=auditing),
     ]
 
 

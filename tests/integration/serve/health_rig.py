@@ -18,7 +18,7 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.alerts import audited
 from headgate.bootstrap.checks import open_checks
-from headgate.bootstrap.health import open_health, open_keys
+from headgate.bootstrap.health import open_health, open_keys, open_sessions
 from headgate.bootstrap.pipelines import open_pipelines
 from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.clock import VirtualClock
@@ -31,6 +31,7 @@ from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
+from headgate.serve.rest.server.sessions import session_routes
 from headgate.serve.rest.server.settings import settings_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Settings
@@ -78,6 +79,7 @@ class HealthApi:
             name="rig",
         )
         self.keys = open_keys(self.opened, self.clock, self.health)
+        self.sessions = open_sessions(self.settings, self.opened, self.clock, self.health, self.keys)
         self.pool = WorkPool(threads_max=8, waiting_max=200)
         self.server_health = ServerProbes(
             version="1.2.3", store=self.opened.store, sweepers=[], clock=self.clock, disk=self.settings.home
@@ -114,6 +116,7 @@ class HealthApi:
             ),
             *health_routes(self.health, self.keys, self.pool, checks=self.checks.service, auditing=auditing),
             *settings_routes(self.settings, self.pool, version="1.2.3"),
+            *session_routes(self.sessions, self.pool, auditing=auditing),
         ]
         self.app: ASGIApp = build_http(
             version="1.2.3",

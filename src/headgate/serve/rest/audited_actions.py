@@ -189,6 +189,7 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/api-keys"): _SERVICE,
     ("DELETE", "/api-keys/{key_id}"): _SERVICE,
     ("POST", "/api-keys/{key_id}/rotate"): _SERVICE,
+    ("DELETE", "/sessions/{sign_in_id}"): _SERVICE,
     ("POST", "/audit/verify"): _READ,
     ("POST", "/audit/chains/{chain}/reopen"): _SERVICE,
 }

@@ -292,9 +292,11 @@ SESSIONS: Final = Table(
     "Sessions of people who are signed in to the pages, by the digest of their cookie",
     KeyAttribute("session_id"),
     None,
+    # Deliberately one partition: sessions are few and listed together.
+    (Index("kind-index", KeyAttribute("kind"), KeyAttribute("sign_in_id")),),
     ttl_attribute="ttl",
     classification=Classification.CONFIDENTIAL,
-    entities=(Entity("session", "{session_id}"),),
+    entities=(Entity("session", "{session_id}", None, {"kind": "SESSION"}),),
 )
 WORKERS: Final = Table(
     "headgate-workers",

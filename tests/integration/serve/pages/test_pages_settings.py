@@ -107,6 +107,18 @@ def test_key__rotated_and_revoked_from_the_page__is_listed_as_revoked(site: Site
     assert "REVOKED" in page
 
 
+def test_session__ended_from_the_page__is_no_longer_listed(site: Site) -> None:
+    assert "No sessions" in text_of(site.page(PAGE))
+    site.sessions.open_by_key(site.key("eve", Role.OPERATOR))
+
+    page = site.page(PAGE)
+
+    end = actions_of(page)["End"]
+    assert "eve" in text_of(page)
+    done(site.ask("DELETE", f"{ORIGIN}{end['path']}"), 200)
+    assert "No sessions" in text_of(site.page(PAGE))
+
+
 def test_settings__reader_without_the_role__sees_own_roles_and_no_settings(guarded: Site) -> None:
     page = guarded.page(PAGE, key=guarded.key("vera", Role.VIEWER))
 

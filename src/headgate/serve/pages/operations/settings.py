@@ -1,4 +1,4 @@
-"""Settings page: the server and the reader, API keys with their actions, and the settings in effect."""
+"""Settings page: the server and the reader, API keys and sessions with their actions, and the settings in effect."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class SettingsPage(Struct, frozen=True, kw_only=True):
     key_rows: list[KeyRow]
     key_chips: list[Chip]
     has_more_keys: bool
+    sessions: Section
+    ends: Mapping[str, Action]
     filters: Mapping[str, str]
 
 
@@ -121,6 +123,21 @@ def revoke(api: ApiCaller, key: Mapping[str, Any]) -> Action:
     return allowed(api, Permission.KEY_MANAGE, action)
 
 
+def end_session(api: ApiCaller, session: Mapping[str, Any]) -> Action:
+    """Return the action that ends a session."""
+    action = Action(
+        label="End",
+        sentence=f"Signs {session['principal']} out of the pages. They can sign in again while their key is valid.",
+        method="DELETE",
+        path=f"/sessions/{segment(session['sign_in_id'])}",
+        fields=(),
+        cli=command("session", "end", session["sign_in_id"]),
+        tone=Tone.DANGER,
+        done="The session has ended.",
+    )
+    return allowed(api, Permission.KEY_MANAGE, action)
+
+
 def key_state(key: Mapping[str, Any], now_ms: int) -> str:
     """Return the state of a key: ACTIVE, EXPIRING, EXPIRED or REVOKED."""
     if key["revoked_at"]:
@@ -135,6 +152,7 @@ def settings_page(api: ApiCaller, query: Mapping[str, Any]) -> SettingsPage:
     """Return the page. Parts that the reader may not see name the roles that may."""
     server = api.section("GET /settings")
     keys = api.section("GET /api-keys", query={"page_size": KEYS_MAX})
+    sessions = api.section("GET /sessions")
     key_rows = [_key(api, each) for each in keys.items()]
     is_every_key = query.get("keys") == _ALL
     found = server.items("settings")
@@ -148,6 +166,8 @@ def settings_page(api: ApiCaller, query: Mapping[str, Any]) -> SettingsPage:
         key_rows=[each for each in key_rows if is_every_key or each.actions],
         key_chips=chips(ADDRESS, query, "keys", ((f"Valid {valid}", ""), (f"All {len(key_rows)}", _ALL))),
         has_more_keys=bool(keys.value and keys.value["next_page_token"]),
+        sessions=sessions,
+        ends={each["sign_in_id"]: end_session(api, each) for each in sessions.items()},
         filters={name: str(query.get(name, "")) for name in FILTERS},
     )
 

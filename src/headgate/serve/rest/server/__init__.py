@@ -1,1 +1,1 @@
-"""Server API: the effective settings."""
+"""Server API: the settings in effect, and the sessions of people."""

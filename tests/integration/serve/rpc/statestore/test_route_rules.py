@@ -128,7 +128,8 @@ AUDIT: Final = {
 REOPEN: Final = {"POST /api/v1/audit/chains/{chain}/reopen"}
 KEYS: Final = {
     "GET /api/v1/api-keys", "POST /api/v1/api-keys", "GET /api/v1/api-keys/{key_id}",
-    "POST /api/v1/api-keys/{key_id}/rotate", "DELETE /api/v1/api-keys/{key_id}",
+    "POST /api/v1/api-keys/{key_id}/rotate", "DELETE /api/v1/api-keys/{key_id}", "GET /api/v1/sessions",
+    "DELETE /api/v1/sessions/{sign_in_id}",
 }  # fmt: skip
 SETTINGS: Final = {"GET /api/v1/settings"}
 READ_WORK: Final = {
