@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
@@ -23,19 +25,27 @@ FullName = Annotated[str, Meta(max_length=512, extra_json_schema={"minLength": 1
 # Required, and recorded in the audit log.
 FullReason = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 1024})]
 Text = Annotated[str, Meta(max_length=16_384)]
+_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
 
 
 def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
     """Return a response with every field of its structs, defaults and tags included."""
+    # Most parts are plain values, which need no call.
     if isinstance(value, Struct):
-        config = value.__struct_config__
-        tag = {} if config.tag_field is None else {config.tag_field: config.tag}
-        return tag | {name: complete(getattr(value, name)) for name in value.__struct_fields__}
+        tag, names = _shape(type(value))
+        return tag | {name: part if type(part := getattr(value, name)) in _PLAIN else complete(part) for name in names}
     if isinstance(value, list | tuple):
-        return [complete(each) for each in value]
+        return [part if type(part) in _PLAIN else complete(part) for part in value]
     if isinstance(value, dict):
-        return {key: complete(each) for key, each in value.items()}
+        return {key: part if type(part) in _PLAIN else complete(part) for key, part in value.items()}
     return value
+
+
+@cache
+def _shape(kind: type[Struct]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the tag of a struct and the names of its fields."""
+    config = kind.__struct_config__
+    return {} if config.tag_field is None else {config.tag_field: config.tag}, kind.__struct_fields__
 
 
 class PageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
