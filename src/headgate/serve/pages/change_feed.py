@@ -21,7 +21,7 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
 # Minimum time between two batches. With the spread of the messages, a change is on an open page within a second.
-PACE_SECONDS: Final = 0.7
+PACE_SECONDS: Final = 0.6
 # Maximum wait for a commit; also bounds how late a shutdown is noticed.
 _POLL_SECONDS: Final = 1.0
 # Batches kept for followers that are behind.
@@ -114,6 +114,11 @@ class Follower:
     def is_over(self) -> bool:
         """Whether the feed has ended, because the store is unavailable or the server stops."""
         return self._run.is_over
+
+    @property
+    def count(self) -> int:
+        """The number of followers."""
+        return len(self._run.followers)
 
     @property
     def is_behind(self) -> bool:

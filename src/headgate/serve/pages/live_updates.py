@@ -33,8 +33,12 @@ _KINDS: Final[Mapping[str, Permission]] = {
 }
 _PIPELINE: Final = "pipeline"
 _RUN: Final = "run"
-# Time over which the messages of a batch are spread.
-_SPREAD_SECONDS: Final = 0.15
+# Time over which the messages of a batch are spread, the share of pages that are ahead of them, and by how much: for a
+# crowd of pages, and less for fewer.
+_SPREAD_SECONDS: Final = 0.2
+_AHEAD_SHARE: Final = 0.05
+_AHEAD_SECONDS: Final = 0.1
+_CROWD: Final = 100
 # Interval of refreshes of pages about the server itself, whose state changes without commits.
 _SERVER_SECONDS: Final = 5.0
 
@@ -81,8 +85,7 @@ class PageChanges:
         while not self._watches.is_stopping and not follower.is_over and loop.time() < ends_at:
             await follower.wait(_SERVER_SECONDS if subject.is_of_server else sse.ALIVE_SECONDS)
             if follower.is_behind:
-                # Many pages wait for the same batch; their requests are spread.
-                await asyncio.sleep(_SPREAD_SECONDS * random())
+                await asyncio.sleep(delay_seconds(follower.count, random(), random()))
             kinds = _kinds(follower.take(), principal, subject)
             if subject.is_of_server:
                 kinds = [OF_SERVER] if loop.time() - sent_at >= _SERVER_SECONDS else []
@@ -92,6 +95,17 @@ class PageChanges:
             elif loop.time() - sent_at >= sse.ALIVE_SECONDS:
                 yield sse.ALIVE
                 sent_at = loop.time()
+
+
+def delay_seconds(pages: int, first: float, second: float) -> float:
+    """Return how long a page waits before it is notified of a batch. The last two are random, from 0 to 1.
+
+    Many pages request the same content. A few of them are ahead, so that it is rendered when the others request it:
+    waiting requests count towards the limits of the server. The others are spread. A lone page does not wait.
+    """
+    is_ahead = first < _AHEAD_SHARE
+    crowd = min(1.0, pages / _CROWD)
+    return 0.0 if is_ahead else crowd * (_AHEAD_SECONDS + _SPREAD_SECONDS * second)
 
 
 def _kinds(batches: list[Batch] | None, principal: Principal, subject: Subject) -> list[str]:

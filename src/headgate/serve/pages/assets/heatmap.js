@@ -7,6 +7,8 @@ import { openAction } from "./actions.js";
 import { el } from "./dom.js";
 import { lasted } from "./gantt.js";
 
+const PAUSE_MS_MAX = 30000;
+
 class Heatmap extends HTMLElement {
   static observedAttributes = ["data-version", "data-src"];
 
@@ -41,6 +43,7 @@ class Heatmap extends HTMLElement {
     }
     this.isLoading = true;
     this.isStale = false;
+    const begun = performance.now();
     try {
       const answer = await fetch(this.dataset.src);
       if (answer.ok) {
@@ -52,8 +55,11 @@ class Heatmap extends HTMLElement {
         this.draw();
       }
     } finally {
-      this.isLoading = false;
-      if (this.isStale) this.load();
+      // A map that takes long is fetched less often; the counts above it are current all the same.
+      setTimeout(() => {
+        this.isLoading = false;
+        if (this.isStale && this.isConnected) this.load();
+      }, Math.min(PAUSE_MS_MAX, 10 * (performance.now() - begun)));
     }
   }
 

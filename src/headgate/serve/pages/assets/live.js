@@ -49,7 +49,8 @@ async function refetch() {
     const text = await answer.text();
     if (answer.status === 401) location.reload();
     else if (answer.status === 304) document.dispatchEvent(new CustomEvent("headgate:unchanged", { detail: answer.headers.get("date") }));
-    else if (answer.ok && isBusy()) isAskedAgain = true;
+    // Busy, or refused because the server is: ask again in a second.
+    else if ((answer.ok && isBusy()) || answer.status === 503 || answer.status === 429) isAskedAgain = true;
     else if (answer.ok) {
       const next = el("main", { id: "main" });
       next.append(document.createRange().createContextualFragment(text));
@@ -89,8 +90,8 @@ function follow() {
   source.addEventListener("changed", catchUp);
   source.addEventListener("error", () => {
     say("off", "not live: reconnecting");
-    // A refusal closes the stream for good; after a server restart the browser reconnects.
-    if (source.readyState === EventSource.CLOSED) setTimeout(restart, 5000);
+    // A refusal closes the stream for good; after a server restart the browser reconnects. Not all pages at once.
+    if (source.readyState === EventSource.CLOSED) setTimeout(restart, 3000 + 4000 * Math.random());
   });
 }
 
