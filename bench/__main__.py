@@ -14,6 +14,7 @@ from bench import (
     health,
     health_load,
     overload,
+    pages,
     pipelines,
     probes,
     processes,
@@ -40,6 +41,7 @@ GROUPS = {
     "commands": commands.run,
     "probes": probes.run,
     "expected_bands": expected_bands.run,
+    "pages": pages.run,
 }
 # Parts of other groups, which run only when they are named.
 PARTS = {"overload_grpc"}
