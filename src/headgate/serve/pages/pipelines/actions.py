@@ -37,21 +37,21 @@ def run_actions(
     if status.is_terminal or status.is_done:
         repair = _repair(run, trigger) if status is RunStatus.FAILED and run["job_id"] else []
         marked = [] if status.is_done else [_order(slot, schedule, *_MARK_SUCCESS)]
-        found = [*repair, _rerun(slot, schedule, Tone.PLAIN if repair else Tone.PRIMARY), *marked]
+        found = [*repair, rerun(slot, schedule, Tone.PLAIN if repair else Tone.PRIMARY), *marked]
     elif status is RunStatus.PENDING:
-        found = [_order(slot, schedule, *_FORCE), _cancel(run["run_id"])]
+        found = [_order(slot, schedule, *_FORCE), cancel(run["run_id"])]
     else:
-        found = [_complete(run["run_id"]), _cancel(run["run_id"])]
+        found = [_complete(run["run_id"]), cancel(run["run_id"])]
     return tuple(allowed(api, permission, action) for action, permission in found)
 
 
 def period_actions(slot: Slot, log: RunLog | None, schedule: Sequence[str]) -> list[tuple[Action, Permission]]:
     """Return the actions on a period with the permission that each needs."""
     if log is not None and log.is_live and log.status is not RunStatus.PENDING:
-        return [_cancel(log.run_id)]
+        return [cancel(log.run_id)]
     if log is not None and (log.status.is_done or log.status.is_terminal):
         marked = [] if log.status.is_done else [_order(slot, schedule, *_MARK_SUCCESS)]
-        return [_rerun(slot, schedule, Tone.PRIMARY), *marked]
+        return [rerun(slot, schedule, Tone.PRIMARY), *marked]
     is_held = log is not None and log.hold is not None
     is_waiting = log is not None and log.is_live
     return [
@@ -118,7 +118,8 @@ def _start(slot: Slot, schedule: Sequence[str]) -> tuple[Action, Permission]:
     return action, Permission.PIPELINE_PUSH
 
 
-def _rerun(slot: Slot, schedule: Sequence[str], tone: Tone) -> tuple[Action, Permission]:
+def rerun(slot: Slot, schedule: Sequence[str], tone: Tone) -> tuple[Action, Permission]:
+    """Return the action that runs a period again, with the permission that it needs."""
     action = Action(
         label="Rerun",
         sentence=f"Runs {slot.date} again with the definition as it is now. It counts against the budget of reruns.",
@@ -177,7 +178,8 @@ def _steer(row: PipelineStatus) -> tuple[Action, Permission]:
     return action, Permission.PIPELINE_CONTROL
 
 
-def _cancel(run_id: str) -> tuple[Action, Permission]:
+def cancel(run_id: str) -> tuple[Action, Permission]:
+    """Return the action that ends a run, with the permission that it needs."""
     action = Action(
         label="Cancel",
         sentence="Ends the run and cancels its job.",

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from headgate.auth.roles import Permission
 from headgate.health.model.timestamps import instant
 from headgate.pipelines.enums import RunStatus
-from headgate.serve.pages.actions import Action, Field, Tone, allowed
-from headgate.serve.pages.api_calls import ApiCaller, segment, twin
+from headgate.pipelines.runs.rows import Slot
+from headgate.serve.pages.actions import Action, Tone, allowed
+from headgate.serve.pages.api_calls import ApiCaller, twin
 from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_PIPELINES, changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, following
+from headgate.serve.pages.pipelines.actions import cancel, rerun
 
 ADDRESS: Final = "/ui/runs"
 LISTED: Final = 50
@@ -59,30 +60,17 @@ def since(api: ApiCaller, query: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_action(api: ApiCaller, run: Mapping[str, Any]) -> Action | None:
     """Return the step that fits the state of a run: cancel an open one, rerun a failed one."""
-    run_id, pipeline_id, status = run["run_id"], run["pipeline_id"], RunStatus(run["status"])
+    status = RunStatus(run["status"])
     if status.value in _OPEN:
-        action = Action(
-            label="Cancel",
-            sentence=f"Cancels the run of {pipeline_id} for {run['date']} and stops its job.",
-            path=f"/runs/{segment(run_id)}/cancel",
-            cli=f"{command('run', 'cancel', run_id)} --reason {{reason}}",
-            tone=Tone.DANGER,
-            done="The run is cancelled.",
-        )
+        action, permission = cancel(run["run_id"])
     elif status is RunStatus.FAILED:
-        words = command("run", "rerun", pipeline_id, "--date", run["date"], "--schedule", run["schedule_id"])
-        action = Action(
-            label="Rerun",
-            sentence=f"Runs {pipeline_id} for {run['date']} again, with its current definition.",
-            path=f"/pipelines/{segment(pipeline_id)}/reruns",
-            body={"date": run["date"], "schedule": run["schedule_id"]},
-            fields=(Field(name="note", label="Reason", is_required=True, hint="Recorded in the audit log."),),
-            cli=f"{words} --reason {{note}}",
-            done="The rerun is requested.",
-        )
+        slot = Slot(run["pipeline_id"], run["schedule_id"], run["date"])
+        action, permission = rerun(slot, ("--schedule", slot.schedule_id), Tone.PLAIN)
     else:
         return None
-    return allowed(api, Permission.PIPELINE_CONTROL, action)
+    # In a list, the dialog says which run it is about.
+    sentence = f"{run['pipeline_id']} of {run['date']}: {action.sentence[0].lower()}{action.sentence[1:]}"
+    return allowed(api, permission, structs.replace(action, sentence=sentence))
 
 
 def run_list(api: ApiCaller, query: Mapping[str, Any]) -> RunList:
