@@ -136,7 +136,8 @@ def test_run__that_does_nothing_but_log__is_interrupted_between_the_lines() -> N
     started = time.monotonic()
     with pytest.raises(WorkflowViolationError, match="in chatters"):
         watched(chatters)
-    assert time.monotonic() - started < 20
+    # Many samples of the watchdog fall inside of the logging module, more of them on a busy machine.
+    assert time.monotonic() - started < 100
 
 
 def test_run__that_does_not_return_to_the_interpreter__is_reported_with_its_stack() -> None:
