@@ -1,33 +1,19 @@
-"""Health routes: assembles the health API, and serves JSON Schemas by name."""
+"""Health routes: assembles the health API."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from litestar.types import ControllerRouterHandler
-from msgspec import Struct
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.roles import Permission
-from headgate.auth.rules import Rule
 from headgate.checks.service import CheckService
-from headgate.errors import NotFoundError
-from headgate.health.evidence.rows import Evidence
-from headgate.health.lineage.specs import LineageSpec
-from headgate.health.model.datasets import Dataset
-from headgate.health.model.incidents import Incident
 from headgate.health.service import HealthService
 from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import (
-    PREFIX,
     AccessPolicy,
-    Answer,
     Auditing,
-    Call,
-    NoQuery,
-    Operation,
     operation_routes,
 )
 from headgate.serve.rest.health.audit import audit_operations
@@ -40,57 +26,13 @@ from headgate.serve.rest.health.flags import flag_operations
 from headgate.serve.rest.health.gate import gate_operations
 from headgate.serve.rest.health.incidents import incident_operations
 from headgate.serve.rest.health.lineage import lineage_operations
-from headgate.serve.rest.health.models import SignalView
 from headgate.serve.rest.health.resolution import resolution_operations
 from headgate.serve.rest.health.results import result_operations
+from headgate.serve.rest.health.schemas import schema_operations
 from headgate.serve.rest.health.signals import signal_operations
 from headgate.serve.rest.health.topic_producers import topic_producer_operations
 from headgate.serve.rest.parameters import ColumnUrn, DatasetUrn, ProducerId, SignalType, SpecId, TopicPattern
 from headgate.serve.runtime.thread_pool import WorkPool
-
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-SCHEMAS: Final[dict[str, type[Struct]]] = {
-    "signal-state-schema.json": SignalView,
-    "incident-index-schema.json": Incident,
-    "dataset-registry-schema.json": Dataset,
-    "evidence-cache-schema.json": Evidence,
-    "lineage-index-schema.json": LineageSpec,
-}
-
-
-class SchemaNames(Struct, frozen=True):
-    """Names of the schemas."""
-
-    schemas: list[str]
-
-
-def schema_operations() -> list[Operation]:
-    """Return the operations on schemas."""
-    reads = Rule(Permission.DATASET_READ)
-    return [
-        Operation("GET", "/schemas", "List JSON Schemas", _ls, {200: SchemaNames}, rule=reads),
-        Operation("GET", "/schemas/{name}", "Show a JSON Schema", _show, {200: dict[str, Any]}, rule=reads),
-    ]
-
-
-def _ls(_call: Call[None, NoQuery]) -> Answer:
-    return Answer(SchemaNames(sorted(SCHEMAS)))
-
-
-def _show(call: Call[None, NoQuery]) -> Answer:
-    name = call.path["name"]
-    if name not in SCHEMAS:
-        raise NotFoundError(f"schema {name[:80]}: not found; available are {', '.join(sorted(SCHEMAS))}")
-    return Answer(schema(name))
-
-
-@cache
-def schema(name: str) -> dict[str, Any]:
-    """Return a schema by name."""
-    kind = SCHEMAS[name]
-    (made,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
-    return {"$schema": DIALECT, "$id": f"{PREFIX}/schemas/{name}", **made, "$defs": parts}
-
 
 # Every operation has its own rule; one without would require administration.
 _POLICY: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
