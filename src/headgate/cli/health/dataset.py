@@ -10,6 +10,7 @@ import typer
 
 from headgate.cli.api_client import Api, at, read_tags
 from headgate.cli.commands import Answer, Option, OptionGroup, add_action, command_group, server_command
+from headgate.cli.health.contract import import_contract
 from headgate.cli.health.dataset_names import alias, baseline, export, producers, resolve_name, schema, unalias
 from headgate.cli.health.dataset_rules import resolve, rule_app, rules
 from headgate.cli.input_files import read_document
@@ -26,7 +27,7 @@ File = Annotated[
 ]
 _MESSAGE_LENGTH: Final = 120
 # Fields that only the server sets.
-_READ_ONLY: Final = frozenset(
+READ_ONLY: Final = frozenset(
     {
         "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at", "approval_ticket",
         "stale", "age_seconds", "is_fallback", "field_sources",
@@ -82,7 +83,7 @@ class ConfigOptions(OptionGroup):
         """Return a configuration with the options applied, without the fields that only the server sets."""
         from headgate.durable.model import duration
 
-        config = {name: value for name, value in document.items() if name not in _READ_ONLY} | self.fields()
+        config = {name: value for name, value in document.items() if name not in READ_ONLY} | self.fields()
         if self.freshness is not None:
             slos = config.get("slos") or {}
             delay = duration.seconds(self.freshness, name="--freshness")
@@ -278,6 +279,9 @@ def update(
     answer = api.request("PUT" if replace else "PATCH", at("datasets", urn), body=body, keeps_null=True)
     yield answer
     typer.echo(_dataset_text(answer))
+
+
+server_command(app, "import-contract")(import_contract)
 
 
 @server_command(app, "versions")
