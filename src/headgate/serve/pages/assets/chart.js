@@ -27,8 +27,11 @@ class Chart extends Drawing {
     const label = `${series.map((each) => each.name).join(", ")}: ${series[0].points.length} values`;
     const root = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": label });
     root.append(...axes(frame, data.unit ?? ""));
-    if (data.band?.length) root.append(band(frame, data.band));
-    for (const each of series) root.append(...drawn(frame, each));
+    // Bars would hide a range that is drawn before them.
+    const isBars = series.some((each) => each.kind === "bar");
+    const range = data.band?.length ? [band(frame, data.band)] : [];
+    const shapes = series.flatMap((each) => drawn(frame, each));
+    root.append(...(isBars ? [...shapes, ...range] : [...range, ...shapes]));
     if (data.threshold !== undefined && data.threshold !== null) {
       const y = frame.y(data.threshold);
       root.append(svg("line", { class: "threshold", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));

@@ -32,10 +32,19 @@ def signal_chart(snapshots: Sequence[Mapping[str, Any]], signal: Mapping[str, An
     }
 
 
-def volume_chart(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the records of each hour; hours that were not measured have no bar."""
+def volume_chart(points: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the records of each hour, the expected band, and a mark at each hour outside of it.
+
+    Hours that were not measured have no bar; hours of the warm-up have no band.
+    """
     known = [(milliseconds(each["hour"]), each["event_count"]) for each in points if each["event_count"] is not None]
-    return {"series": [{"name": "records per hour", "points": known, "kind": "bar"}] if known else []}
+    return {
+        "series": [{"name": "records per hour", "points": known, "kind": "bar"}] if known else [],
+        "band": [
+            (milliseconds(each["hour"]), each["low"], each["high"]) for each in expected if each["low"] is not None
+        ],
+        "marks": [(milliseconds(each["hour"]), each["reason"]) for each in expected if each["is_flagged"]],
+    }
 
 
 _TONES: Final[Mapping[str, str]] = {

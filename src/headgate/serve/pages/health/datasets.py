@@ -28,6 +28,7 @@ SHOWN_MAX: Final = 50
 STRIPS_MAX: Final = 20
 VERSIONS_MAX: Final = 10
 VOLUME_DAYS: Final = 7
+FLAGGED_MAX: Final = 5
 FILTERS: Final = ("search", "tier", "owner_team", "status")
 # Order of urgency.
 _WORST_FIRST: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN, SignalState.OK)
@@ -99,6 +100,9 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     dependents: list[str]
     pipelines: frozenset[str]
     volume: dict[str, Any]
+    # Hours outside of their expected band, and declared checks that have not run yet.
+    flagged: list[Any]
+    waiting_checks: list[str]
     overrides: list[tuple[Any, Action]]
     expand: str
     commands: tuple[tuple[str, str], ...]
@@ -146,6 +150,8 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
     graph, graph_missing = graph_or_reason(api, urn)
     results, result_rows = results_section(api, urn)
     volumes = api.section("GET /datasets/{dataset_urn}/volume-history", path=path, query={"days": VOLUME_DAYS})
+    expected = api.section("GET /datasets/{dataset_urn}/expected-volumes", path=path, query={"days": VOLUME_DAYS})
+    checks = api.section("GET /datasets/{dataset_urn}/checks", path=path)
     return DatasetPage(
         dataset=dataset,
         promises=promises(dataset["slos"] or {}),
@@ -168,7 +174,9 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
         held=held_section(api, [urn]),
         dependents=_dependents(api, urn),
         pipelines=_pipelines(api, (*writers.items(), *readers.items())),
-        volume=volume_chart(volumes.items("points")),
+        volume=volume_chart(volumes.items("points"), expected.items("hours")),
+        flagged=[each for each in expected.items("hours") if each["is_flagged"]][-FLAGGED_MAX:],
+        waiting_checks=[each["id"] for each in checks.items("checks") if each["state"] is None],
         overrides=_overrides(api, urn),
         expand=EXPAND,
         commands=_commands(urn),
@@ -303,6 +311,7 @@ def _commands(urn: str) -> tuple[tuple[str, str], ...]:
         ("This page", command("dataset", "show", urn)),
         ("Its signals", command("signal", "show", urn)),
         ("Its tests", command("dataset", "tests", urn)),
+        ("Its checks", command("check", "ls", urn)),
         ("Check the gate", command("gate", "check", urn)),
         ("Show downstream", command("lineage", "downstream", urn)),
         ("Its fields", command("dataset", "fields", urn)),

@@ -7,9 +7,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headgate.auth.roles import Permission
 from headgate.health.model.enums import SignalState
-from headgate.health.results.model import HISTORY_MAX
-from headgate.serve.pages.api_calls import ApiCaller, Section
+from headgate.health.results.model import CHECK_SOURCE, HISTORY_MAX
+from headgate.serve.pages.actions import Action, allowed
+from headgate.serve.pages.api_calls import ApiCaller, Section, segment
+from headgate.serve.pages.labels import command
 
 MARK_WIDTH: Final = 8
 MARK_GAP: Final = 2
@@ -40,6 +43,8 @@ class ResultRow(Struct, frozen=True):
 
     result: Any
     marks: tuple[Mark, ...]
+    # Runs a check of our own now.
+    action: Action | None = None
     width: int = HISTORY_MAX * (MARK_WIDTH + MARK_GAP)
     height: int = HEIGHT
 
@@ -49,7 +54,24 @@ def results_section(api: ApiCaller, urn: str) -> tuple[Section, list[ResultRow]]
     found = api.section(
         "GET /datasets/{dataset_urn}/results", path={"dataset_urn": urn}, query={"history": HISTORY_MAX}
     )
-    return found, [ResultRow(each, marks(each["history"])) for each in found.items("results")]
+    return found, [
+        ResultRow(each, marks(each["history"]), _run_action(api, urn, each)) for each in found.items("results")
+    ]
+
+
+def _run_action(api: ApiCaller, urn: str, result: Mapping[str, Any]) -> Action | None:
+    if result["source"] != CHECK_SOURCE:
+        return None
+    check_id = result["test_id"]
+    action = Action(
+        label="Run",
+        sentence="Runs the check now and stores the result.",
+        path=f"/datasets/{segment(urn)}/checks/{segment(check_id)}/run",
+        fields=(),
+        cli=command("check", "run", urn, check_id),
+        done="The check is due and runs within a second or two.",
+    )
+    return allowed(api, Permission.SIGNAL_WRITE, action, urn)
 
 
 def marks(history: Sequence[Mapping[str, Any]]) -> tuple[Mark, ...]:
