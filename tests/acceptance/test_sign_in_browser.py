@@ -85,3 +85,37 @@ def _api(server: Server, key: str, method: str, path: str, body: object = None) 
     )
     assert answer.is_success, answer.text
     return answer.json()
+
+
+def test_browser__rotates_the_key_of_its_own_session__sees_the_new_text_once(
+    chromium: Browser, server: Server, tmp_path: Path
+) -> None:
+    made = run("api-key", "first", "--home", server.home, "--json", folder=tmp_path)
+    issued = json.loads(made.stdout)
+    context = chromium.new_context()
+    context.set_default_timeout(SECONDS_MAX * 1000)
+    page = context.new_page()
+    page.goto(f"{server.url}/ui/settings")
+    page.fill("#key", issued["text"])
+    page.click("button[type=submit]")
+    page.wait_for_url("**/ui/settings")
+
+    row = page.locator(f"tr[data-key='{issued['key']['key_id']}']")
+    row.get_by_role("button", name="Rotate").click()
+    page.fill("#field-overlap", "0s")
+    expect(page.locator("dialog .cli code")).to_have_text(
+        f"headgate api-key rotate {issued['key']['key_id']} --overlap 0s"
+    )
+    page.click("#dialog button[type=submit]")
+    text = page.locator("#revealed").inner_text()
+
+    # The rotation has ended this session. The text stays until the person closes the dialog.
+    answer = httpx.get(f"{server.url}/api/v1/api-keys", headers={"authorization": f"Bearer {text}"})
+    assert answer.status_code == 200, answer.text
+    page.keyboard.press("Escape")
+    expect(page.locator("#revealed")).to_have_text(text)
+    assert text not in page.url
+    page.get_by_role("button", name="Close", exact=True).click()
+    page.wait_for_url("**/ui/sign-in?next=/ui/settings")
+    assert text not in page.content()
+    context.close()

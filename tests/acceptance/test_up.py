@@ -117,6 +117,18 @@ def test_up__health_deep__has_written_and_read_back(shared: Server) -> None:
     assert "headgate_store_commits_total" in httpx.get(f"{shared.url}/metrics").text
 
 
+def test_up__operations_page__has_samples_and_all_checks(shared: Server) -> None:
+    def page() -> str:
+        answer = httpx.get(f"{shared.url}/ui/operations", timeout=20)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    # The first sample is taken when the server is ready.
+    until(lambda: "One sample every" in page(), "a sample")
+    names = [each["name"] for each in httpx.get(f"{shared.url}/health/deep", timeout=20).json()["checks"]]
+    assert [name for name in names if name not in page()] == []
+
+
 def test_up__grpc_health__is_serving(shared: Server) -> None:
     with grpc.insecure_channel(shared.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -43,8 +43,11 @@ export function openAction(action) {
     send.disabled = true;
     try {
       const answer = await call(action, bodyOf(action, inputs));
-      if (action.reveals) reveal(action, answer[action.reveals]);
-      else dialog.close();
+      if (action.reveals) {
+        reveal(action, answer[action.reveals]);
+        return;
+      }
+      dialog.close();
       toast(action.done);
       refresh();
     } catch (error) {
@@ -83,6 +86,8 @@ function reveal(action, secret) {
     () => {
       dialog.removeEventListener("cancel", stay);
       dialog.replaceChildren();
+      // Not before: the action may have ended the session of this page, which then loads the sign-in page.
+      refresh();
     },
     { once: true },
   );

@@ -47,7 +47,8 @@ async function refetch() {
     isOwnChange = false;
     const answer = await fetch(location.href, { headers });
     const text = await answer.text();
-    if (answer.status === 401) location.reload();
+    if (answer.status === 401 && document.querySelector("dialog[open]")) isAskedAgain = true;
+    else if (answer.status === 401) location.reload();
     else if (answer.status === 304) document.dispatchEvent(new CustomEvent("headgate:unchanged", { detail: answer.headers.get("date") }));
     // Busy, or refused because the server is: ask again in a second.
     else if ((answer.ok && isBusy()) || answer.status === 503 || answer.status === 429) isAskedAgain = true;

@@ -94,7 +94,10 @@ def rotate(api: ApiCaller, key: Mapping[str, Any]) -> Action:
     key_id = key["key_id"]
     action = Action(
         label="Rotate",
-        sentence=f"Replaces the secret of the key of {key['principal']}. The new text is shown once.",
+        sentence=(
+            f"Replaces the secret of the key of {key['principal']}. The new text is shown once. Sessions that the old "
+            "text opened end with it."
+        ),
         path=f"/api-keys/{segment(key_id)}/rotate",
         fields=(
             Field(name="overlap", label="Old text stays valid for", value="1h", hint="Such as 1h; 0s ends it at once."),
