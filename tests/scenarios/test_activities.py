@@ -13,6 +13,8 @@ from msgspec import Raw
 import headgate as hg
 from headgate.durable.model.failures import ErrorInfo
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Put
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind, notes
 
@@ -812,8 +814,28 @@ def test_limit__rate__spreads_starts_over_time(open_env: OpenEnvironment) -> Non
 
     env = open_env(mine)
     assert sorted(env.result(env.start(wants))) == [0, 1, 2, 3, 4, 5]
-    # Two at once at first, then one each five seconds.
-    assert [round(later - at[0]) for later in at] == [0, 0, 5, 10, 15, 20]
+    # Two in ten seconds, whichever ten seconds are counted.
+    assert [round(later - at[0]) for later in at] == [0, 0, 10, 10, 20, 20]
+
+
+def test_limit__rate_with_a_row_of_an_earlier_build__its_starts_count(open_env: OpenEnvironment) -> None:
+    mine = hg.App("mine")
+    at: list[float] = []
+
+    @mine.activity(limit=hg.Limit(rate=2, per="10s", key="scarce"))
+    def scarce() -> None:
+        at.append(env.clock.seconds())
+
+    @mine.workflow
+    async def wants() -> None:
+        await asyncio.gather(scarce(), scarce())
+
+    env = open_env(mine)
+    began = env.clock.seconds()
+    row = {"PK": "QUOTA#scarce", "SK": "RATE", "left": 1.0, "as_of_ms": int(began * 1000), "version": 3}
+    env.service.store.transact([Put(CONTROL, row)])
+    env.result(env.start(wants))
+    assert [round(each - began) for each in at] == [0, 10]
 
 
 # Cancelling.

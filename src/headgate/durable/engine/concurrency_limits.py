@@ -6,11 +6,15 @@ a dead worker, an expired lease or an ended execution cannot leak one.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from headgate.clock import Clock
+from headgate.durable.engine.rate_window import Starts, with_start
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.records import Activity
 from headgate.store.catalogue.tables import ACTIVITIES, CONTROL
@@ -22,6 +26,7 @@ from headgate.store.port import Store
 _SLOT: Final = "SLOT#"
 _RATE: Final = "RATE"
 FULL: Final = "full"
+_starts_decoder: Final = msgspec.json.Decoder(tuple[Starts, ...])
 
 
 class ConcurrencyLimits:
@@ -61,7 +66,7 @@ class ConcurrencyLimits:
             claimed = replace(claimed, limit_slot=name)
             writes.append(write)
         if options.rate is not None:
-            # One start per poll: the next poll reads the bucket as this one wrote it.
+            # One start per poll: the next poll reads the row as this one wrote it.
             assigned.setdefault(options.limit_key, set()).add(FULL)
             start = self._start(options.limit_key, options.rate, options.per)
             if start is None:
@@ -105,22 +110,33 @@ class ConcurrencyLimits:
         return row is not None and row["token"] == slot["token"]
 
     def _start(self, key: str, rate: int, per_seconds: float) -> Write | None:
-        """Take a token from the bucket of a key, or None if it is empty."""
+        """Return the write that records a start of a key, or None if its rate is reached."""
         now_ms = int(self._clock.seconds() * 1000)
+        per_ms = max(1, round(1000 * per_seconds))
         item = self._store.get(CONTROL, Key(_partition(key), _RATE), consistent=True)
-        left, as_of_ms, version = float(rate), now_ms, 0
-        if item is not None:
-            version = item["version"]
-            # A clock that was set back neither adds nor removes tokens.
-            passed_seconds = max(0, now_ms - item["as_of_ms"]) / 1000
-            left = min(float(rate), item["left"] + passed_seconds * rate / per_seconds)
-            as_of_ms = max(now_ms, item["as_of_ms"])
-            if now_ms < item["as_of_ms"] - round(1000 * per_seconds):
-                as_of_ms = now_ms
-        if left < 1.0:
+        starts = with_start(_recent(item, rate, per_ms, now_ms), rate, per_ms, now_ms)
+        if starts is None:
             return None
-        row = {"PK": _partition(key), "SK": _RATE, "left": left - 1.0, "as_of_ms": as_of_ms, "version": version + 1}
+        version = 0 if item is None else item["version"]
+        row = {
+            "PK": _partition(key),
+            "SK": _RATE,
+            "starts": msgspec.json.encode(starts).decode(),
+            "version": version + 1,
+        }
         return Put(CONTROL, row, absent() if item is None else version_is(version))
+
+
+def _recent(item: Mapping[str, Any] | None, rate: int, per_ms: int, now_ms: int) -> tuple[Starts, ...]:
+    """Return the starts that a row holds."""
+    if item is None:
+        return ()
+    if "starts" in item:
+        return _starts_decoder.decode(item["starts"])
+    # A row of an earlier build has the tokens that were left at a time.
+    left = min(float(rate), item["left"] + max(0, now_ms - item["as_of_ms"]) * rate / per_ms)
+    used = math.ceil(rate - left)
+    return (Starts(item["as_of_ms"], item["as_of_ms"], used),) if used > 0 else ()
 
 
 def _partition(key: str) -> str:
