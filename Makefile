@@ -13,7 +13,7 @@ JOBS ?= 4
 # If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all audit dev demo test quick unit hooks lint check compiled docs proto bench peers soak lock clean services
+.PHONY: all audit dev demo test quick unit hooks lint check compiled docs screenshots proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -98,6 +98,9 @@ docs: $(STAMP)  ## generate docs/reference from the code
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/pipeline_cases.py
 	$(BIN)/python -m tests.asl_peers
+
+screenshots: $(STAMP)  ## take the screenshots of docs/images from the shop of the browser tests
+	$(BIN)/python -m tests.acceptance.browser.screenshots
 
 proto: $(STAMP)  ## compile statestore.proto
 	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve/rpc/statestore --include_imports \

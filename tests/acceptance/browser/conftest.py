@@ -19,7 +19,15 @@ from tests.acceptance.browser.world import SECONDS_MAX, World, running_world
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running_world(tmp_path_factory.mktemp("world")) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def chromium(world: World) -> Iterator[Browser]:
+    # The world is made first: while Playwright runs, no other event loop can be run in this thread.
+    del world
     program = shutil.which("chromium")
     assert program is not None, "chromium: not installed; 'make services' installs it"
     expect.set_options(timeout=SECONDS_MAX * 1000)
@@ -27,12 +35,6 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@pytest.fixture(scope="package")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with running_world(tmp_path_factory.mktemp("world")) as found:
-        yield found
 
 
 @pytest.fixture(scope="package")

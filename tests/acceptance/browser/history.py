@@ -22,7 +22,7 @@ SCORED: Final = "urn:dp:shop:orders:scored"
 REPORT: Final = "urn:dp:shop:revenue:report"
 RATES: Final = "urn:dp:shop:fx:rates"
 PROFILE: Final = "urn:dp:shop:customers:profile"
-POOLS: Final = {"warehouse": 2, "docks": 4}
+POOLS: Final = {"warehouse": 2, "docks": 100}
 DAYS: Final = 14
 _DATASETS: Final = (
     (RAW, "TIER_2", "shop-data", "Orders as the shop exports them"),
@@ -38,6 +38,8 @@ _DAILY: Final = (
     "orders-load", "orders-score", "fx-rates", "revenue-report", "dashboard", "customer-360", "price-list",
     "warehouse-vacuum", "ledger-export", "supplier-prices", "stock-sync", "loyalty-points",
 )  # fmt: skip
+# So many of them are due at the first slot of the day.
+_AT_SLOT: Final = 5
 _SOURCE: Final = Path(__file__).parent / "shop"
 
 
@@ -97,7 +99,9 @@ class History(PipelineSite):
 
     def _day(self, moment: datetime, back: int) -> None:
         for number, name in enumerate(_DAILY):
-            self._go_to(moment - timedelta(minutes=110 - 2 * number))
+            # Within the grace of their slots.
+            back_minutes = 119.5 if number < _AT_SLOT else 19.5
+            self._go_to(moment - timedelta(minutes=back_minutes, seconds=-2 * number))
             self._complete(name, moment, _MINUTES[(back + number) % 7])
         if back <= 7:
             for hours in range(0, 24, 4):

@@ -45,6 +45,7 @@ PAGES: Final[dict[str, Callable[[World], str]]] = {
     "/workers": lambda _: "/workers",
     "/audit": lambda _: "/audit?verify=true",
     "/settings": lambda _: "/settings",
+    "/operations": lambda _: "/operations",
 }
 # Further states of pages, which have parts of their own.
 STATES: Final[dict[str, Callable[[World], str]]] = {

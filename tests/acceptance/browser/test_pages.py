@@ -6,17 +6,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from headgate.serve.pages import routes
+from headgate.serve.pages.operations import server
 from tests.acceptance.browser.pages import PAGES, STATES, file_name
 from tests.acceptance.browser.person import PHONE_WIDTH, Person
 from tests.acceptance.browser.world import World
 
 
 def test_pages__every_route__is_looked_at() -> None:
-    assert sorted(PAGES) == sorted(each.path for each in routes.PAGES)
+    # Its page is built with the monitor of the server.
+    of_server = server.pages(cast("Any", None))
+
+    assert sorted(PAGES) == sorted(each.path for each in (*routes.PAGES, *of_server))
 
 
 @pytest.mark.parametrize("path", [*PAGES, *STATES])

@@ -18,7 +18,8 @@ from headgate.errors import HeadgateError
 from headgate.health.audit.actions import Action, ActionLog, ActionRefused, State
 from headgate.serve.http.operations import Answer, Call, Operation, Result
 
-_NAMED: Final = ("reason", "note")
+# The text of the caller. A rerun has a note of the person beside a reason that is a kind of rerun.
+_NAMED: Final = ("note", "cause", "reason")
 
 
 class AuditedAction(Struct, frozen=True):

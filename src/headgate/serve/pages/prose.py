@@ -25,6 +25,7 @@ _NAMED: Final = re.compile(
     r"|(?<=\()(?P<run>run_[0-9A-HJKMNP-TV-Z]{26})\b",
     re.ASCII,
 )
+_COMMANDS: Final = re.compile(r"; (?:see|to [a-z ]+): headgate [^;]*")
 _TIME: Final = Markup('<time class="moment" datetime="{at}" title="{stamp}"><span class="clock">{clock}</span></time>')
 _LINKS: Final = {
     "dataset": Markup('<a class="urn" href="/ui/datasets/{address}">{text}</a>'),
@@ -35,9 +36,14 @@ _LINKS: Final = {
 }
 
 
+def brief(text: str) -> str:
+    """Return a sentence without the commands that pages have as buttons."""
+    return _COMMANDS.sub("", text)
+
+
 def prose(text: str, now: str) -> Markup:
     """Return a sentence as HTML. Everything in it that is not recognized is escaped."""
-    return Markup("").join(_parts(text, now))
+    return Markup("").join(_parts(brief(text), now))
 
 
 def _parts(text: str, now: str) -> Iterator[Markup]:

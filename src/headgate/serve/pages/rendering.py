@@ -16,7 +16,7 @@ from headgate.pipelines.overview.status import PipelineStatus
 from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
 from headgate.serve.pages.pipelines.period_grid import PeriodStrip, period_strip
-from headgate.serve.pages.prose import prose
+from headgate.serve.pages.prose import brief, prose
 
 
 def environment(asset: Callable[[str], str]) -> Environment:
@@ -43,6 +43,7 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "lasted": lambda pair: labels.duration_ms(milliseconds(pair[1]) - milliseconds(pair[0])),
         "segment": segment,
         "prose": _prose,
+        "brief": brief,
         "headline": labels.headline,
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,

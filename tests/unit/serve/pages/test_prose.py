@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.serve.pages.labels import headline
-from headgate.serve.pages.prose import prose
+from headgate.serve.pages.prose import brief, prose
 
 NOW = "2026-11-18T10:30:00.000Z"
 
@@ -69,3 +69,9 @@ def test_prose__markup_of_a_user__is_escaped_around_and_inside_of_names() -> Non
 )  # fmt: skip
 def test_headline__title_made_from_signals__is_a_sentence(title: str, words: str) -> None:
     assert headline(title) == words
+
+
+def test_brief__commands_that_a_page_has_as_buttons__are_left_out() -> None:
+    text = "64 of 300 chunks failed; see: headgate fanout failures x; to complete this run: headgate fanout redrive x"
+
+    assert brief(text) == "64 of 300 chunks failed"

@@ -49,6 +49,8 @@ async function refetch() {
     const text = await answer.text();
     if (answer.status === 401 && document.querySelector("dialog[open]")) isAskedAgain = true;
     else if (answer.status === 401) location.reload();
+    // What the page showed was deleted: lead to the list that had it.
+    else if (answer.status === 404) location.href = document.querySelector(".crumbs a:last-of-type")?.href ?? "/ui";
     else if (answer.status === 304) document.dispatchEvent(new CustomEvent("headgate:unchanged", { detail: answer.headers.get("date") }));
     // Busy, or refused because the server is: ask again in a second.
     else if ((answer.ok && isBusy()) || answer.status === 503 || answer.status === 429) isAskedAgain = true;

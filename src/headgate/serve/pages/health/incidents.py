@@ -16,7 +16,7 @@ from headgate.serve.pages.health.holds import held_section
 from headgate.serve.pages.health.incident_actions import incident_actions
 from headgate.serve.pages.health.incident_timeline import IncidentTimeline, incident_timeline
 from headgate.serve.pages.health.lineage import Graph, graph_or_reason
-from headgate.serve.pages.labels import command, options
+from headgate.serve.pages.labels import command, headline, options
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
@@ -198,7 +198,7 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
     view = incident_page(api, incident_id)
     return Page(
         template="incident.html",
-        title=view.incident["title"],
+        title=headline(view.incident["title"]),
         crumbs=(("Incidents", "/ui/incidents"),),
         view=view,
         actions=incident_actions(api, view.incident),
