@@ -51,14 +51,15 @@ class Priority(enum.IntEnum):
     # Pages and GraphQL, which people can load again.
     LOW = 0
     NORMAL = 1
-    # Probes, metrics, and reports about work in progress: without them work is repeated or looks lost.
+    # Probes, metrics, assets, and reports about work in progress: without them work is repeated or looks lost.
     HIGH = 2
 
 
 # The share of each limit that a priority may use.
 _SHARES: Final = {Priority.LOW: 0.5, Priority.NORMAL: 1.0, Priority.HIGH: 2.0}
 _LOW: Final = (b"/ui", b"/graphql")
-_HIGH: Final = (b"/health", b"/metrics", b"/api/v1/activities/", b"/api/v1/tasks/")
+# Assets of pages come from memory, once for each browser. A page whose script was refused stays broken.
+_HIGH: Final = (b"/health", b"/metrics", b"/api/v1/activities/", b"/api/v1/tasks/", b"/ui/assets/")
 _REPORTS: Final = (b"/heartbeat", b"/complete", b"/fail", b"/release")
 
 

@@ -80,6 +80,7 @@ def test_refusal__pass_lasted_as_long_as_the_delay__is_sent_at_once() -> None:
         (b"/api/v1/fanouts/f/chunks", Priority.NORMAL),
         (b"/api/v1/datasets/x/signals/FRESHNESS", Priority.NORMAL),
         (b"/ui/pipelines", Priority.LOW),
+        (b"/ui/assets/0a1b/app.js", Priority.HIGH),
         (b"/graphql", Priority.LOW),
     ],
 )
