@@ -156,11 +156,11 @@ def _fanout(home: Path, filled: Filled) -> list[Figure]:
     with serving(home) as server, bare() as yardstick, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         pages = f"http://127.0.0.1:{server.port}/ui/fanouts/{filled.fanout_id}"
-        drawn = "document.querySelector('hg-heatmap canvas')?.getAttribute('aria-label')?.startsWith('100000 ')"
+        drawn = "() => document.querySelector('hg-heatmap canvas')?.getAttribute('aria-label')?.startsWith('100000 ')"
         _painted(browser, pages, drawn)
         ours, theirs = [], []
         for _ in range(_PAINTS):
-            theirs.append(_painted(browser, f"http://127.0.0.1:{yardstick.port}/", "true"))
+            theirs.append(_painted(browser, f"http://127.0.0.1:{yardstick.port}/", "() => true"))
             ours.append(_painted(browser, pages, drawn))
         browser.close()
     first_ms, bare_ms = (statistics.median(each.first_ms for each in side) for side in (ours, theirs))
@@ -195,7 +195,7 @@ def _painted(browser: Any, url: str, until: str) -> _Paint:  # noqa: ANN401 - a 
     page.goto(url, wait_until="domcontentloaded")
     page.wait_for_function(until)
     drawn_ms = page.evaluate("performance.now()")
-    page.wait_for_function("performance.getEntriesByType('paint').length > 0")
+    page.wait_for_function("() => performance.getEntriesByType('paint').length > 0")
     first_ms = page.evaluate("performance.getEntriesByType('paint')[0].startTime")
     context.close()
     return _Paint(first_ms, drawn_ms, int(sum(received)), len(received))
