@@ -20,6 +20,10 @@ from headgate.store.port import Store
 
 # A page may end short, with a cursor, instead of scanning more rows than this for each row of the limit.
 SCANNED_PER_ROW_MAX: Final = 50
+# Most rows of a page over many partitions are not shown. The first query of a partition asks for a few times its equal
+# share, and at least for this many; a partition that has more of the page is asked again.
+_FIRST_SHARES: Final = 4
+_FIRST_MIN: Final = 16
 _HIGHEST: Final = "\uffff"
 
 
@@ -108,19 +112,23 @@ class MergedPages:
         low, high = span
         if after is not None:
             low, high = (low, min(high, after.value)) if descending else (max(low, after.value), high)
+        page_max = min(limit + 1, QUERY_LIMIT_MAX)
         queries = [
             Query(
                 table=each.table,
                 index=each.index,
                 partition=each.partition,
                 sort=Sort(Range.BETWEEN, each.prefix + low or "\x00", each.prefix + high),
-                limit=min(limit + 1, QUERY_LIMIT_MAX),
+                limit=min(page_max, max(_FIRST_MIN, _FIRST_SHARES * page_max // len(partitions))),
                 descending=descending,
             )
             for each in partitions
         ]
         firsts = self._store.query_many(queries)
-        streams = [self._stream(query, first, place) for query, first in zip(queries, firsts, strict=True)]
+        streams = [
+            self._stream(msgspec.structs.replace(query, limit=page_max), first, place)
+            for query, first in zip(queries, firsts, strict=True)
+        ]
         for where, row in heapq.merge(*streams, key=lambda pair: pair[0], reverse=descending):
             if after is None or (where < after if descending else where > after):
                 yield where, row

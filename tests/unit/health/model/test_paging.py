@@ -183,3 +183,17 @@ def test_page__a_limit_of_nothing__is_refused_as_bad_input(limit: int) -> None:
     pages = pages_over(AnIndex([row("P", "t", 1)]))
     with pytest.raises(UserError):
         pages.page([Partition(INCIDENT_INDEX, INDEX, "P")], place, limit=limit)
+
+
+@pytest.mark.parametrize("share", [1, 3, 48])
+def test_page__of_many_partitions__reads_little_more_than_it_returns_and_loses_nothing(share: int) -> None:
+    """`share` of the 48 partitions hold all rows."""
+    rows = [row(f"p{number % share}", f"{number:04d}", number) for number in range(2_000)]
+    index = AnIndex(rows)
+    partitions = [Partition(INCIDENT_INDEX, INDEX, f"p{number}") for number in range(48)]
+
+    first = pages_over(index).page(partitions, place, limit=100)
+
+    assert [each["id"] for each in first.items] == [f"{number:04d}" for number in range(1_999, 1_899, -1)]
+    assert index.looked_at <= 800
+    assert everything(pages_over(index), partitions, 100) == [each["id"] for each in reversed(rows)]
