@@ -326,6 +326,18 @@ def test_settings__of_the_server__are_listed_with_their_sources(site: Site) -> N
     site.refused("settings", "show", "store.nothing", exit_code=4, code="not_found", said="settings ls --all")
 
 
+def test_signal_ls__of_a_dataset__lists_all_of_its_signals(site: Site) -> None:
+    urn = "urn:dp:signals:orders"
+    site.said("dataset", "register", urn)
+    site.said("signal", "set", urn, "FRESHNESS", "OK")
+    site.said("signal", "set", urn, "VOLUME", "WARNING", "--signature", "LOW:x")
+
+    assert {each["signal_type"] for each in site.json("signal", "ls", urn)} == {"FRESHNESS", "VOLUME"}
+    assert [each["state"] for each in site.json("signal", "ls", urn, "--state", "OK")] == ["OK"]
+    site.refused("signal", "ls", urn, "--tier", "1", exit_code=2, code="user", said="--tier")
+    site.refused("signal", "set", urn, "FRESHNES", "OK", exit_code=2, code="bad_payload", said="FRESHNESS?")
+
+
 def test_dataset_update__fields_of_a_file_or_the_whole_configuration__keeps_or_names_the_others(site: Site) -> None:
     urn = "urn:dp:patch:orders"
     site.said("dataset", "register", urn, "--tier", "1", "--team", "orders", "--freshness", "1h", "--tag", "a:b")

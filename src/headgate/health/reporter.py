@@ -73,6 +73,8 @@ class HealthReporter(NullObserver):
     def _report_rejected(self, update: SignalUpdate, result: UpdateResult) -> None:
         signal, verdict, meters = result.signal, result.verdict, self._meters
         about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
+        if update.correlation_id is not None:
+            about["correlation_id"] = update.correlation_id
         if verdict in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW):
             _log.warning(
                 "signal_state_update_conflict",

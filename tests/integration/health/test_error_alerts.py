@@ -23,7 +23,7 @@ from headgate.health.model.signals import SignalUpdate
 from headgate.health.registry.degraded_lookup import FallbackOnMiss
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent
-from headgate.telemetry import Tracing
+from headgate.telemetry import Tracing, correlated
 from tests.health_rig import value
 from tests.integration.serve.health_rig import ORDERS, HealthApi, health_api
 
@@ -55,10 +55,11 @@ class Rig:
         page = self.api.service.bus.tail(first_id(self.api.now_ms - 3_600_000), limit=1000)
         return [each.event.data for each in page if each.event.type == "headgate.alert.error_rate"]
 
-    def say(self, urn: str, expected_version: int = -1) -> None:
+    def say(self, urn: str, expected_version: int = -1, **more: Any) -> None:
         said = value(SignalState.OK, self.api.now_ms)
-        update = SignalUpdate(dataset_urn=urn, signal_type="VOLUME", value=said, expected_version=expected_version)
-        self.health.update_signal(update)
+        self.health.update_signal(
+            SignalUpdate(dataset_urn=urn, signal_type="VOLUME", value=said, expected_version=expected_version, **more)
+        )
 
 
 @pytest.fixture
@@ -195,6 +196,17 @@ def test_log__of_updates__has_a_line_for_each_under_the_names_that_others_look_f
         ("signal_state_update_started", "urn:dp:nobody:knows:v1"),
         ("signal_state_update_failed", "urn:dp:nobody:knows:v1"),
     ]
+
+
+def test_log__update_that_another_request_applies__has_the_correlation_id_of_its_own(rig: Rig) -> None:
+    rig.health.registry.discover(ORDERS, None, "jane")
+    rig.say(ORDERS)
+    rig.api.clock.advance(60)
+    with capture_logs() as lines, correlated("req_leader"):
+        rig.say(ORDERS, expected_version=7, correlation_id="req_mine")
+
+    (line,) = (each for each in lines if each["event"] == "signal_state_update_conflict")
+    assert line["correlation_id"] == "req_mine"
 
 
 def test_meters__of_an_open_state_store__show_its_guards_and_its_inbox(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.options import IfVersion, Limit, SinceOption, UntilOption, Urn
 from headgate.cli.output import compact, show_facts, show_table
 from headgate.cli.times import ago, now, past_time
+from headgate.errors import UserError
 
 app = command_group("Manage health signals of datasets.")
 
@@ -23,6 +24,9 @@ _WORST_FIRST: Final = ("CRITICAL", "WARNING", "UNKNOWN", "OK")
 @server_command(app, "ls")
 def ls(
     api: Api,
+    urn: Annotated[
+        str | None, typer.Argument(metavar="[URN]", help="Dataset: list its signals, OK ones included. [default: all]")
+    ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(metavar="STATE", help="Filter by state. Repeatable. [default: CRITICAL and WARNING]"),
@@ -30,7 +34,18 @@ def ls(
     tier: Annotated[str | None, typer.Option(metavar="1|2|3", help="Filter by tier of the dataset.")] = None,
     limit: Limit = 100,
 ) -> Answer:
-    """List the signals that are not OK."""
+    """List the signals that are not OK, or all signals of a dataset."""
+    if urn is not None:
+        from headgate.health.model.enums import signal_state
+
+        if tier is not None:
+            raise UserError(f"signal ls {urn}: --tier filters datasets; leave it out")
+        wanted = {signal_state(each).value for each in state or ()}
+        listed = api.get(at("datasets", urn, "signals"))["signals"]
+        its = [each for each in listed if not wanted or each["state"] in wanted][:limit]
+        yield its
+        show_signals(its)
+        return
     found = list(api.items("/signals", limit, state=state or None, tier=tier))
     yield found
     show_signals(found, nothing="all signals are OK", names_datasets=True)

@@ -91,7 +91,8 @@ class SignalUpdate(Struct, frozen=True, kw_only=True):
     """A new value of a signal. `expected_version` 0: the signal must not exist yet; -1: any version.
 
     `is_counted`: the sender gave the metrics; otherwise they are zero by default. `of_timer`: the freshness timer made
-    it, because no report came in time or the need for one ended.
+    it, because no report came in time or the need for one ended. `correlation_id` is that of the request, for the log:
+    another request's thread may apply the update.
     """
 
     dataset_urn: str
@@ -100,6 +101,7 @@ class SignalUpdate(Struct, frozen=True, kw_only=True):
     expected_version: int = 0
     is_counted: bool = True
     of_timer: bool = False
+    correlation_id: str | None = None
 
 
 class Signal(Struct, frozen=True, kw_only=True):

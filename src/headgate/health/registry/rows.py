@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
@@ -22,6 +23,8 @@ _SPEC_FIELDS: Final = DatasetSpec.__struct_fields__
 # Set on answers only, or kept in the row by the registry itself.
 _NOT_STORED: Final = ("stale", "age_seconds", "is_fallback")
 # Attributes of the current config only: its listing and change-feed positions.
+_PATTERN_MAX: Final = 1_024
+_NUMBERS: Final = ("min", "max", "minimum", "maximum", "minLength", "maxLength")
 _PRESENT_ONLY: Final = ("latest_tier", "latest_owner_team", "feed_sequence")
 
 
@@ -193,7 +196,26 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
     if not spec.owner_team.strip():
         raise InvalidPayloadError("dataset: owner_team is empty; name the team, or leave it out")
     _check_warnings(spec)
+    _check_constraints(spec)
     return spec
+
+
+def _check_constraints(spec: DatasetSpec) -> None:
+    """Raise `InvalidPayloadError` for a field constraint that no value could be checked against."""
+    constraints = {} if spec.contract_binding is None else spec.contract_binding.field_constraints
+    for field, rules in constraints.items():
+        path = f"dataset: contract_binding.field_constraints.{field[:80]}"
+        pattern = rules.get("pattern")
+        if "pattern" in rules:
+            if not isinstance(pattern, str) or len(pattern) > _PATTERN_MAX:
+                raise InvalidPayloadError(f"{path}.pattern: write a regular expression, at most {_PATTERN_MAX:,} long")
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as exc:
+                raise InvalidPayloadError(f"{path}.pattern {pattern[:80]!r}: not a regular expression: {exc}") from exc
+        for name in _NUMBERS:
+            if name in rules and (not isinstance(rules[name], int | float) or isinstance(rules[name], bool)):
+                raise InvalidPayloadError(f"{path}.{name} {str(rules[name])[:40]!r}: write a number")
 
 
 def _check_warnings(spec: DatasetSpec) -> None:

@@ -402,6 +402,22 @@ def test_lineage__no_one_known__is_refused(guarded: Site) -> None:
     assert answer.status_code == 401
 
 
+def test_pages__reopened_incident_of_an_old_window__give_one_since(site: Site) -> None:
+    incident = site.trouble()
+    site.signal("OK", minutes=1)
+    done(site.patch(f"/incidents/{incident}", {"status": "RESOLVED"}), 200)
+    site.clock.advance(600)
+    site.signal("CRITICAL", minutes=-4)
+    found = done(site.get(f"/incidents/{incident}"), 200)
+    signal = done(site.get(f"{of(ORDERS)}/signals/FRESHNESS"), 200)
+    assert found["episode"] == 2
+    assert signal["detected_at"] == found["episode_started_at"]
+
+    stamp = f'datetime="{found["episode_started_at"]}"'
+    for page in (site.page("/ui"), site.dataset_page(), site.incident_page(incident), site.page("/ui/incidents")):
+        assert stamp in page
+
+
 def test_incident__resolved_while_critical__says_until_when_it_is_silent(site: Site) -> None:
     incident = site.trouble()
     done(site.patch(f"/incidents/{incident}", {"status": "RESOLVED"}), 200)
@@ -784,7 +800,7 @@ def test_command__with_words_that_a_shell_would_read__quotes_them() -> None:
 
 def _snapshot(state: str, minute: int, previous: str | None = None, *, late: bool = False) -> dict[str, Any]:
     at = f"2026-01-15T{minute // 60:02d}:{minute % 60:02d}:00.000Z"
-    return {"state": state, "previous_state": previous, "window_end": at, "late": late}
+    return {"state": state, "previous_state": previous, "changed_at": at, "late": late}
 
 
 NOW_MS: Final = 1_768_521_600_000  # 2026-01-16T00:00:00Z
@@ -796,7 +812,7 @@ def test_strip__transitions__cover_the_time_from_the_first_to_now_without_gaps()
         _snapshot("UNKNOWN", 700, "OK", late=True),
         _snapshot("CRITICAL", 720, "WARNING"),
     ]
-    drawn = strip(snapshots, {"state": "CRITICAL", "state_changed_at": "2026-01-15T12:00:00.000Z"}, NOW_MS)
+    drawn = strip(snapshots, {"state": "CRITICAL", "detected_at": "2026-01-15T12:00:00.000Z"}, NOW_MS)
 
     assert [each.state for each in drawn.bars] == ["OK", "WARNING", "CRITICAL"]
     assert [each.height for each in drawn.bars] == [6, 16, HEIGHT]
@@ -806,7 +822,7 @@ def test_strip__transitions__cover_the_time_from_the_first_to_now_without_gaps()
 
 
 def test_strip__no_transition_in_its_time__is_the_state_as_it_stands() -> None:
-    drawn = strip([], {"state": "OK", "state_changed_at": "2025-06-01T00:00:00.000Z"}, NOW_MS)
+    drawn = strip([], {"state": "OK", "detected_at": None, "state_changed_at": "2025-06-01T00:00:00.000Z"}, NOW_MS)
 
     assert [(each.state, each.x, each.width) for each in drawn.bars] == [("OK", 0, WIDTH)]
     assert drawn.days == DAYS

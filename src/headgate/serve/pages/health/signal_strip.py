@@ -65,10 +65,11 @@ def strip(snapshots: Sequence[Mapping[str, Any]], signal: Mapping[str, Any], now
             continue
         if not points and each["previous_state"] is not None:
             points.append((start_ms, each["previous_state"]))
-        # By the end of its window, as for "since": the update itself may be later.
-        points.append((_within(milliseconds(each["window_end"]), start_ms, now_ms), each["state"]))
+        # When it was stored, as for "since" on every page: the window may have ended much earlier.
+        points.append((_within(milliseconds(each["changed_at"]), start_ms, now_ms), each["state"]))
     if not points:
-        points = [(_within(milliseconds(signal["state_changed_at"]), start_ms, now_ms), signal["state"])]
+        since = signal["detected_at"] or signal["state_changed_at"]
+        points = [(_within(milliseconds(since), start_ms, now_ms), signal["state"])]
     ends = [*(at_ms for at_ms, _ in points[1:]), now_ms]
     bars = [_bar(state, at_ms, end_ms, start_ms) for (at_ms, state), end_ms in zip(points, ends, strict=True)]
     return Strip(tuple(each for each in bars if each.width > 0))

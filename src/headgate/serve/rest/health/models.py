@@ -18,6 +18,7 @@ from headgate.health.model.incidents import Incident, Notification
 from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
 from headgate.serve.http.views import shown
 from headgate.serve.rest.parameters import PageToken, Timestamp
+from headgate.telemetry import correlation_id
 
 PageSize = Annotated[int, Meta(ge=1, le=100)]
 Name = Annotated[str, Meta(max_length=512)]
@@ -138,6 +139,7 @@ class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
             value=self.read(),
             expected_version=self.expected_version,
             is_counted=self.metrics is not None,
+            correlation_id=correlation_id(),
         )
 
 

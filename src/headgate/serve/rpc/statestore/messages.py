@@ -12,6 +12,7 @@ from headgate.health.model.incidents import BlastRadius, Changes, Incident, Inci
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue, UpdateResult
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.serve.rpc.statestore import proto as pb
+from headgate.telemetry import correlation_id
 
 # The last second of the year 8999: sort keys have four-digit years.
 _SECONDS_MAX: Final = 221_845_391_999
@@ -91,6 +92,7 @@ def update_of(message: pb.UpdateSignalStateRequest) -> SignalUpdate:
         value=_value_of(message.state),
         expected_version=message.expected_version,
         is_counted=message.state.HasField("metrics"),
+        correlation_id=correlation_id(),
     )
 
 

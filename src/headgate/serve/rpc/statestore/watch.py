@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
@@ -13,7 +15,9 @@ from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.errors import NotFoundError
 from headgate.health.model import enums, urns
+from headgate.health.model.enums import SignalState
 from headgate.health.model.events import SOURCE
+from headgate.health.model.signals import Signal
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import MethodRegistry, RpcCall
@@ -94,7 +98,7 @@ class WatchMethods:
                 continue
             signal = await self._pool.run(partial(self._signals.get, urn, kind))
             if signal is not None:
-                yield pb.SignalChange(signal=signal_message(signal), cursor=cursor)
+                yield pb.SignalChange(signal=signal_message(as_of_event(signal, data)), cursor=cursor)
 
     async def watch_incidents(
         self, request: pb.WatchIncidentsRequest, call: RpcCall
@@ -133,6 +137,31 @@ class WatchMethods:
                 sent_at = self._clock.monotonic()
             if len(page) < PAGE:
                 await self._watches.committed(POLL_SECONDS)
+
+
+def as_of_event(signal: Signal, data: Mapping[str, Any]) -> Signal:
+    """Return a signal as it was at an event, if it has changed since: every transition is sent once, as itself."""
+    if signal.version <= data["version"]:
+        return signal
+    value, previous = signal.value, data["previous_state"]
+    return replace(
+        signal,
+        version=data["version"],
+        previous_state=None if previous is None else SignalState(previous),
+        last_updated=data["timestamp"],
+        detected_at=data["timestamp"],
+        # Events of earlier releases have no window.
+        state_changed_at=data.get("window_end", signal.state_changed_at),
+        value=replace(
+            value,
+            state=SignalState(data["new_state"]),
+            score=data.get("score", value.score),
+            window_start=data.get("window_start", value.window_start),
+            window_end=data.get("window_end", value.window_end),
+            failure_signature=data["failure_signature"],
+            incident_id=data["incident_id"],
+        ),
+    )
 
 
 def _data(stored: StoredEvent) -> dict[str, Any]:

@@ -656,3 +656,22 @@ def test_patch__discovered_dataset__registers_it_and_writes_the_audit_log(alone:
     assert changed["status"] == "ACTIVE"
     entries = done(alone.get("/audit", params={"entity": urn}), 200)["items"]
     assert next((each["action"], each["reason"]) for each in entries) == ("dataset.update", "ours")
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"pattern": "(((("}, "customer_id.pattern '((((': not a regular expression"),
+        ({"pattern": "x" * 1_025}, "customer_id.pattern: write a regular expression"),
+        ({"pattern": 5}, "customer_id.pattern: write a regular expression"),
+        ({"min": "low"}, "customer_id.min 'low': write a number"),
+    ],
+)
+def test_register__field_constraint_that_no_value_can_be_checked_against__is_refused(
+    api: HealthApi, rules: dict[str, Any], said: str
+) -> None:
+    contract = {"field_constraints": {"customer_id": rules, "total": {"type": "number", "min": 0}}}
+    refused = api.post("/datasets", {"dataset_urn": "urn:dp:bad:pattern", "contract_binding": contract})
+    problem(refused, 400, "bad_payload")
+    assert said in refused.json()["detail"]
+    problem(api.patch(of(api.fresh()), {"contract_binding": contract}), 400, "bad_payload")

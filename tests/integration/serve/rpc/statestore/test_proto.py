@@ -569,7 +569,7 @@ def test_gate__while_a_signal_is_critical__blocks_and_says_why(rpcs: HealthRpcs)
 
 
 def test_watch__of_signals__reports_changes_and_goes_on_from_a_cursor(rpcs: HealthRpcs) -> None:
-    async def scenario(ports: Ports) -> tuple[list[str], list[str], str]:
+    async def scenario(ports: Ports) -> tuple[list[str], list[pb.SignalChange], str]:
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = ports.channel.unary_stream(
             f"/{PACKAGE}.{SIGNALS}/Watch"
         )
@@ -593,12 +593,15 @@ def test_watch__of_signals__reports_changes_and_goes_on_from_a_cursor(rpcs: Heal
         bad = method(pb.WatchSignalsRequest(cursor="nonsense").SerializeToString())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bad.read()
-        return [each.signal.value.state for each in seen], [each.cursor for each in rest], caught.value.code().name
+        return [each.signal.value.state for each in seen], rest, caught.value.code().name
 
-    states, cursors, refused = talk(rpcs.methods, scenario)
+    states, rest, refused = talk(rpcs.methods, scenario)
 
     assert states == ["OK", "WARNING"]
-    assert len(set(cursors)) == 2
+    assert len({each.cursor for each in rest}) == 2
+    assert [each.signal.value.state for each in rest] == ["WARNING", "OK"], "each transition once, as it was"
+    assert [each.signal.version for each in rest] == [2, 3]
+    assert rest[0].signal.value.window_end.ToJsonString() < rest[1].signal.value.window_end.ToJsonString()
     assert refused == "INVALID_ARGUMENT"
 
 
