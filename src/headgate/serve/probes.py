@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ServerProbes:
-    """Reports on phase, sweepers, worker and store. Only `probe` blocks."""
+    """Reports on phase, sweepers, worker and store. Only `probe` and `observe` block."""
 
     def __init__(
         self,
@@ -116,11 +116,16 @@ class ServerProbes:
             self._try("store read", self._store.check_health, StoreMovedError),
             self._try("store write", self.write_and_read_back, StoreUnavailableError),
         ]
-        if self._disk is not None:
-            checks.append(_check_disk(self._disk))
-        if self._heartbeats is not None:
-            checks.append(self._check_watchdog(self._heartbeats))
-        return self._report([*self.summary().checks, *checks])
+        return self._report([*self.summary().checks, *checks, *self._surroundings()])
+
+    def observe(self) -> Report:
+        """Everything that is known without a write. Reads one row of the store. Blocks."""
+        return self._report([*self.summary().checks, *self._surroundings()])
+
+    def _surroundings(self) -> list[Check]:
+        disk = [] if self._disk is None else [_check_disk(self._disk)]
+        watchdog = [] if self._heartbeats is None else [self._check_watchdog(self._heartbeats)]
+        return [*disk, *watchdog]
 
     def _check_watchdog(self, heartbeats: Heartbeats) -> Check:
         # At most degraded: the server serves without it, and alerts that it is silent.

@@ -97,6 +97,7 @@ def test_operations__full_disk__comes_first_with_its_remedy(site: Site) -> None:
     found = text_of(site.page())
 
     assert "1 of 5 checks need someone: store full." in found
+    assert "1 check fails" in found, "in the rail"
     assert "Remedy: free disk space." in found
 
 

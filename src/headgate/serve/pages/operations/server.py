@@ -167,7 +167,7 @@ def _watchdog(report: Report) -> list[Figure]:
     return [
         Figure(
             label="Watchdog",
-            value="running" if each.status is Status.OK else "silent or failing",
+            value="running" if each.status is Status.OK else each.status.value,
             note=each.fact,
             tone="" if each.status is Status.OK else "warn",
         )
