@@ -36,6 +36,7 @@ from headgate.health.ingest.service import Ingestion
 from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
+from headgate.health.merge import DatasetMerges
 from headgate.health.model import incidents as incident_model
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import Tier
@@ -246,6 +247,16 @@ class HealthService:
         )
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
+        )
+        self.merges = DatasetMerges(
+            store,
+            clock,
+            self.registry,
+            self.signals,
+            self.incidents,
+            self.incident_listing,
+            self.lineage,
+            self.results,
         )
         inbox = OpenLineageInbox(store, clock, ids, observer)
         self.ingestion = Ingestion(

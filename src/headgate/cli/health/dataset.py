@@ -30,7 +30,7 @@ _MESSAGE_LENGTH: Final = 120
 READ_ONLY: Final = frozenset(
     {
         "config_version", "status", "created_at", "updated_at", "updated_by", "archived_at", "approval_ticket",
-        "stale", "age_seconds", "is_fallback", "field_sources",
+        "stale", "age_seconds", "is_fallback", "field_sources", "merged_into",
     }
 )  # fmt: skip
 
@@ -225,6 +225,34 @@ def _retyped(change: dict[str, str]) -> str:
 def _line(message: str) -> str:
     """Return a message on one line."""
     return " ".join(message.split())[:_MESSAGE_LENGTH]
+
+
+@server_command(app, "duplicates")
+def duplicates(api: Api) -> Answer:
+    """List datasets that seem to be one table, with the dataset to merge each into."""
+    found = api.get("/dataset-duplicates")
+    yield found
+    rows = [(each["dataset_urn"], each["into_urn"], each["reason"]) for each in found["duplicates"]]
+    show_table(("DATASET", "MERGE INTO", "REASON"), rows, nothing="no duplicates")
+    if not found["complete"]:
+        typer.echo("the list is incomplete")
+
+
+@server_command(app, "merge")
+def merge(
+    api: Api,
+    urn: Urn,
+    into: Annotated[str, typer.Argument(metavar="INTO", help="Dataset that gets the history.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded in the audit log.")],
+    ticket: Ticket = None,
+) -> Answer:
+    """Merge a dataset into another one with its names, signals, incidents, evidence and lineage."""
+    body = {"into_urn": into, "reason": reason, "approval_ticket": ticket}
+    found = api.post(at("datasets", urn, "merge"), {name: value for name, value in body.items() if value is not None})
+    yield found
+    counts = ("names", "signals", "transitions", "results", "incidents", "evidence", "producers")
+    typer.echo(f"{found['dataset_urn']} is merged into {found['into_urn']}")
+    show_facts({name: found[name] for name in counts})
 
 
 @server_command(app, "register")

@@ -145,6 +145,8 @@ class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
     updated_by: str = ""
     approval_ticket: str | None = None
     archived_at: str | None = None
+    # The dataset that this one was merged into.
+    merged_into: str | None = None
     # The tool that each field comes from; a field without one was set by a person. Tags are named `tags.KEY`.
     field_sources: dict[str, str] = {}
     # Set on answers only. `is_fallback`: the dataset is unknown, and this is the lenient default config.

@@ -67,6 +67,7 @@ class DesiredState(NamedTuple):
     status: DatasetStatus
     # The tools that its fields come from; None keeps those of fields that stay the same.
     sources: dict[str, str] | None = None
+    merged_into: str | None = None
 
 
 class ChangePlan(NamedTuple):
@@ -98,6 +99,7 @@ def plan(
     dataset = Dataset(
         **asdict(wanted.spec),
         field_sources=sources,
+        merged_into=wanted.merged_into,
         dataset_urn=held.urn,
         config_version=1 if before is None else before.config_version + 1,
         status=wanted.status,
@@ -155,6 +157,8 @@ def present(urn: str, current: Dataset | None) -> Dataset:
     if current is None:
         raise DatasetNotFoundError(f"dataset {urn}: not registered; 'headgate dataset ls' lists the datasets")
     if current.status is DatasetStatus.DELETED:
+        if current.merged_into is not None:
+            raise DatasetNotFoundError(f"dataset {urn}: it was merged into {current.merged_into}; use that name")
         raise DatasetNotFoundError(
             f"dataset {urn}: it was deleted at {current.updated_at} by {current.updated_by}; restore it, "
             f"or read its version {current.config_version}"

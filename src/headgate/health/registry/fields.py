@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -27,6 +28,19 @@ class FieldIndex:
         """Return the fields of a dataset; none if no tool reported any."""
         item = self._store.get(DATASET_REGISTRY, DATASET_FIELDS.key(dataset_urn=dataset_urn(urn)), consistent=True)
         return DatasetFields(dataset_urn=urn) if item is None else typed_decode.convert(item, DatasetFields)
+
+    def move(self, urn: str, into: str) -> None:
+        """Give the fields of a dataset to another one that has none."""
+        found = self.get(urn)
+        if found.version == 0 or self.get(into).version > 0:
+            return
+        item = {
+            **msgspec.to_builtins(msgspec.structs.replace(found, dataset_urn=into, version=1)),
+            **DATASET_REGISTRY.key_attributes(DATASET_FIELDS.key(dataset_urn=into)),
+        }
+        with suppress(ConflictError):
+            # A tool reported the fields meanwhile.
+            self._store.put(DATASET_REGISTRY, item, condition=absent())
 
     def observe(self, urn: str, seen: Observation) -> tuple[DatasetFields, DatasetFields]:
         """Store an observation, and return the fields before and after it. Repeating it changes nothing.

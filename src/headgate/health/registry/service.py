@@ -260,6 +260,15 @@ class Registry:
         by = ChangeAuthor(actor, "dataset.delete", ticket, reason)
         return self._move(urn, DatasetStatus.DELETED, expected_version, by)
 
+    def merge_into(self, urn: str, into: str, *, actor: str, ticket: str | None = None, reason: str = "") -> Dataset:
+        """Mark a dataset as deleted because it was merged into another one. Raises as `update` does."""
+
+        def decide(current: Dataset | None) -> DesiredState:
+            found = present(urn, current)
+            return DesiredState(spec_of(found), DatasetStatus.DELETED, merged_into=into)
+
+        return self._change(urn, decide, ChangeAuthor(actor, "dataset.merge", ticket, reason or f"into {into}"))
+
     def deprecate(
         self,
         urn: str,

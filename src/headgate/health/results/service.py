@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.clock import Clock
@@ -69,6 +70,21 @@ class ReportedResults:
         if gone:
             self._store.batch_write([Delete(SIGNAL_HISTORY, _key(each)) for each in gone])
         return [each.kind for each in gone]
+
+    def move(self, dataset_urn: str, into: str) -> int:
+        """Give the results of a dataset to another one, except those it has, and return their count."""
+        results = self.of(dataset_urn)
+        puts = []
+        for each in results:
+            moved = replace(each, dataset_urn=into, version=1)
+            ttl = int(self._clock.seconds()) + KEPT_SECONDS
+            fields = {**msgspec.to_builtins(moved), **SIGNAL_HISTORY.key_attributes(_key(moved))}
+            puts.append(Put(SIGNAL_HISTORY, {**fields, "version": 1, "ttl": ttl}, absent()))
+        for error in self._store.transact_many([[put] for put in puts]) if puts else []:
+            if error is not None and not isinstance(error, ConflictError):
+                raise error
+        self.forget(dataset_urn)
+        return len(results)
 
     def forget(self, dataset_urn: str) -> None:
         """Delete all results of a dataset."""

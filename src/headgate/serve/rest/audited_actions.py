@@ -153,6 +153,7 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("PATCH", "/datasets/{dataset_urn}"): _SERVICE,
     ("DELETE", "/datasets/{dataset_urn}"): _SERVICE,
     ("POST", "/datasets/{dataset_urn}/deprecate"): _SERVICE,
+    ("POST", "/datasets/{dataset_urn}/merge"): _SERVICE,
     ("POST", "/datasets/{dataset_urn}/restore"): _SERVICE,
     ("POST", "/datasets/{dataset_urn}/rollback"): _SERVICE,
     ("PUT", "/datasets/{dataset_urn}/aliases"): _SERVICE,

@@ -26,6 +26,7 @@ from headgate.serve.rest.health.flags import flag_operations
 from headgate.serve.rest.health.gate import gate_operations
 from headgate.serve.rest.health.incidents import incident_operations
 from headgate.serve.rest.health.lineage import lineage_operations
+from headgate.serve.rest.health.merges import merge_operations
 from headgate.serve.rest.health.resolution import resolution_operations
 from headgate.serve.rest.health.results import result_operations
 from headgate.serve.rest.health.schemas import schema_operations
@@ -55,6 +56,7 @@ def health_routes(
         *dataset_operations(health),
         *result_operations(health),
         *field_operations(health),
+        *merge_operations(health),
         *resolution_operations(health),
         *topic_producer_operations(health),
         *signal_operations(health),

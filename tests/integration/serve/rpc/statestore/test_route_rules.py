@@ -62,11 +62,11 @@ READ_DATASETS: Final = {
     "GET /api/v1/datasets", "GET /api/v1/dataset-changes", "GET /api/v1/dataset-names", f"GET {_D}",
     f"GET {_D}/versions", f"GET {_D}/fields", f"GET {_D}/diff", f"GET {_D}/aliases",
     "GET /api/v1/schemas", "GET /api/v1/schemas/{name}",
-    "GET /api/v1/dataset-export", "GET /api/v1/flags", "GET /api/v1/flags/{name}",
+    "GET /api/v1/dataset-export", "GET /api/v1/dataset-duplicates", "GET /api/v1/flags", "GET /api/v1/flags/{name}",
 }  # fmt: skip
 WRITE_DATASETS: Final = {
     "POST /api/v1/datasets", f"PUT {_D}", f"PATCH {_D}", f"DELETE {_D}", f"POST {_D}/deprecate", f"POST {_D}/restore",
-    f"POST {_D}/rollback", f"PUT {_D}/aliases", "DELETE /api/v1/dataset-names",
+    f"POST {_D}/rollback", f"POST {_D}/merge", f"PUT {_D}/aliases", "DELETE /api/v1/dataset-names",
 }  # fmt: skip
 READ_RULES: Final = {
     "POST /api/v1/resolve", "POST /api/v1/resolve/explain", f"GET {_D}/resolution-rules",
@@ -531,6 +531,7 @@ def test_scope__lists__show_what_is_reached(shared: HealthApi) -> None:
         ("POST", "/deprecate", {}),
         ("POST", "/restore", {}),
         ("POST", "/rollback", {"version": 1}),
+        ("POST", "/merge", {"into_urn": "urn:dp:mine:x", "reason": "eve"}),
         ("GET", "/versions", None),
         ("GET", "/diff?from=1&to=1", None),
         ("GET", "/aliases", None),
