@@ -41,7 +41,7 @@ _GROUPS: Final = {
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),
     **dict.fromkeys(("fanout", "chunk"), "fanout"),
     **dict.fromkeys(
-        ("dataset", "check", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"
+        ("dataset", "check", "signal", "incident", "evidence", "lineage", "job", "gate", "audit", "api-key"), "health"
     ),
     **dict.fromkeys(("key", "table", "settings", "session"), "admin"),
     "region": "health",

@@ -33,6 +33,7 @@ from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.timers import IncidentTimers
 from headgate.health.ingest.inbox import OpenLineageInbox
 from headgate.health.ingest.service import Ingestion
+from headgate.health.jobs.service import OutsideJobs
 from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
@@ -248,6 +249,7 @@ class HealthService:
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
+        self.jobs = OutsideJobs(store, clock)
         self.merges = DatasetMerges(
             store,
             clock,
@@ -260,7 +262,7 @@ class HealthService:
         )
         inbox = OpenLineageInbox(store, clock, ids, observer)
         self.ingestion = Ingestion(
-            inbox, self.registry, self.resolver, self.signals, self.evidence, self.lineage, self.results
+            inbox, self.registry, self.resolver, self.signals, self.evidence, self.lineage, self.results, self.jobs
         )
 
     def update_signal(self, update: SignalUpdate) -> UpdateResult:

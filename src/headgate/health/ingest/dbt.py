@@ -39,6 +39,7 @@ from headgate.health.ingest.effects import (
     IngestWarning,
     MetadataEffect,
     ResultEffect,
+    RunEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
@@ -46,6 +47,7 @@ from headgate.health.ingest.effects import (
 from headgate.health.ingest.error_text import error_text
 from headgate.health.ingest.metadata import tags_of
 from headgate.health.ingest.names import NameResolver
+from headgate.health.jobs.model import JobState, RunReport
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model import enums, timestamps
 from headgate.health.model.dataset_fields import DatasetField, Observation
@@ -67,6 +69,15 @@ _EPHEMERAL: Final = "ephemeral"
 _PART: Final = re.compile(r'"((?:[^"]|"")*)"|`((?:[^`]|``)*)`|\[([^\]]*)\]|([^."`\[\]]+)')
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _PERIOD_SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
+
+
+# A model that was skipped did not run: the run before it failed.
+_JOB_STATES: Final = {
+    SignalState.OK: JobState.COMPLETED,
+    SignalState.WARNING: JobState.COMPLETED,
+    SignalState.CRITICAL: JobState.FAILED,
+    SignalState.UNKNOWN: JobState.ABORTED,
+}
 
 
 class Ingested(Struct, frozen=True):
@@ -311,6 +322,7 @@ class Dbt:
         if urn is None:
             return []
         return [
+            RunEffect(report=self._run_report(node, result, results, urn)),
             ResultEffect(
                 dataset_urn=urn,
                 kind=ResultKind.RUN,
@@ -326,8 +338,27 @@ class Dbt:
                 producer_id=self._producer(node),
                 run_id=_clean(results.invocation_id, 128),
                 job=_clean(node.name, 256),
-            )
+            ),
         ]
+
+    def _run_report(self, node: Node, result: NodeResult, results: RunResults, urn: str) -> RunReport:
+        state = _state(result.status)
+        at_ms = timestamps.milliseconds(results.at)
+        seconds = result.execution_time if result.execution_time is not None else 0.0
+        return RunReport(
+            job_id=self._producer(node),
+            namespace=SOURCE,
+            name=_clean(f"{node.package_name or self._project}.{node.name}", 256),
+            run_id=_clean(results.invocation_id, 128),
+            at=results.at,
+            state=_JOB_STATES[state],
+            started_at=timestamps.instant(at_ms - int(min(max(seconds, 0.0), 86_400.0) * 1000)),
+            integration="DBT",
+            job_type=node.resource_type.upper(),
+            message="" if state is SignalState.OK else error_text(result.message or ""),
+            inputs=tuple(sorted(self._tables(self._parents(node.unique_id, node)))),
+            outputs=(urn,),
+        )
 
     def _test_result(
         self, urn: str, node: Node, test: _TestId, result: NodeResult, results: RunResults

@@ -22,6 +22,7 @@ from headgate.health.ingest.effects import (
     LifecycleEffect,
     MetadataEffect,
     ResultEffect,
+    RunEffect,
     SignalEffect,
     SpecUpdate,
 )
@@ -67,6 +68,7 @@ class Handlers(Struct, frozen=True, kw_only=True):
     outputs: Callable[[str], Iterable[str]] = lambda _producer_id: ()
     metadata: Callable[[MetadataEffect], object] = lambda _effect: None
     fields: Callable[[FieldsEffect], object] = lambda _effect: None
+    run: Callable[[RunEffect], object] = lambda _effect: None
     lifecycle: Callable[[LifecycleEffect], object] = lambda _effect: None
     oddity: Callable[[IngestWarning], object] = lambda _effect: None
 
@@ -159,6 +161,8 @@ class Shard:
                 self._handlers.alias(effect)
             case MetadataEffect():
                 self._handlers.metadata(effect)
+            case RunEffect():
+                self._handlers.run(effect)
             case FieldsEffect():
                 self._handlers.fields(effect)
             case LifecycleEffect():

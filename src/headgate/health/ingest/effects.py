@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.health.jobs.model import RunReport
 from headgate.health.model.dataset_fields import Observation
 from headgate.health.model.datasets import Metadata
 from headgate.health.model.enums import Confidence, EntityType, SignalState
@@ -55,6 +56,12 @@ class FieldsEffect(Struct, frozen=True, kw_only=True):
 
     dataset_urn: str
     observation: Observation
+
+
+class RunEffect(Struct, frozen=True, kw_only=True):
+    """What an event or artifact says about a run of a job."""
+
+    report: RunReport
 
 
 class AliasEffect(Struct, frozen=True, kw_only=True):
@@ -196,7 +203,7 @@ class IngestWarning(Struct, frozen=True):
 
 Effect = (
     DatasetDiscovered | MetadataEffect | FieldsEffect | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect
-    | ResultEffect | IngestWarning
+    | ResultEffect | RunEffect | IngestWarning
 )  # fmt: skip
 
 

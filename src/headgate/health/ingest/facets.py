@@ -196,6 +196,12 @@ class Tags(Facet, frozen=True, kw_only=True):
     tags: list[Tag] | None = None
 
 
+class Sql(Facet, frozen=True, kw_only=True):
+    """The query of a job."""
+
+    query: str = ""
+
+
 class JobType(Facet, frozen=True, kw_only=True):
     """The type of a job. A STREAMING one may never end."""
 

@@ -17,6 +17,9 @@ from headgate.errors import InvalidPayloadError
 from headgate.health.model import urns
 
 NAME_LENGTH_MAX: Final = 2_048
+# Jobs of this namespace are pipelines of this server, by their ids.
+OWN_NAMESPACE: Final = "headgate"
+PIPELINE_PREFIX: Final = "pipeline:"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+@-]*")
 _COLUMN: Final = re.compile(r"[A-Za-z0-9_$][^\s:#~\x00-\x1f\x7f]*")
 # The replacements of '://', ':' and '/' must not occur themselves.
@@ -75,11 +78,18 @@ def made_column(dataset_urn: str, column: str) -> str | None:
 def producer_id(namespace: str, name: str) -> str:
     """Return the id of a job. Raises `InvalidPayloadError` for an empty name."""
     check(namespace, name)
+    if namespace == OWN_NAMESPACE and (own := _own_pipeline(name)) is not None:
+        return own
     # The separator is unambiguous only if the namespace has no dot.
     spelt = None if "." in namespace else _spelt(f"{namespace}.{name}")
     if spelt is None or len(spelt) > _PRODUCER_LENGTH:
         spelt = _marked(f"{namespace}.{name}", f"{len(namespace)}:{namespace}{name}", _PRODUCER_LENGTH)
     return f"job:{spelt}"
+
+
+def _own_pipeline(name: str) -> str | None:
+    """Return the producer id of a pipeline of this server, as its definition has it in the lineage."""
+    return f"{PIPELINE_PREFIX}{name}" if _SEGMENT.fullmatch(name) and len(name) <= _PRODUCER_LENGTH else None
 
 
 def check(namespace: str, name: str) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.health.ingest.effects import RunState, SpecUpdate
+from headgate.health.ingest.names import PIPELINE_PREFIX
 from headgate.health.lineage.specs import EDGES_MAX, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType
 
@@ -91,7 +92,8 @@ def spec_of(run: RunLineage) -> LineageSpec | None:
         dataset_writes=run.writes,
         column_reads=run.column_reads,
         column_writes=run.column_writes,
-        is_complete=run.is_complete,
+        # The definition of a pipeline lists its datasets; its events only add to them.
+        is_complete=run.is_complete and not run.producer_id.startswith(PIPELINE_PREFIX),
     )
     digest = hashlib.blake2b(spec.digest.encode(), digest_size=8).hexdigest()
     return replace(spec, spec_id=f"lspec:{run.producer_id}:{run.source}:{digest}")

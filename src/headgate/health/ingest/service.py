@@ -31,12 +31,14 @@ from headgate.health.ingest.effects import (
     LifecycleEffect,
     MetadataEffect,
     ResultEffect,
+    RunEffect,
     SignalEffect,
     SpecUpdate,
 )
 from headgate.health.ingest.inbox import OpenLineageInbox
 from headgate.health.ingest.names import NameResolver
 from headgate.health.ingest.runs import folded, spec_of
+from headgate.health.jobs.service import OutsideJobs
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import DatasetStatus, Slos, Source
@@ -84,6 +86,7 @@ class Ingestion:
         evidence: EvidenceCache,
         lineage: Lineage,
         results: ReportedResults,
+        jobs: OutsideJobs,
     ) -> None:
         self.inbox = inbox
         self._registry = registry
@@ -91,6 +94,7 @@ class Ingestion:
         self._evidence = evidence
         self._lineage = lineage
         self._results = results
+        self._jobs = jobs
         self._names = NameResolver(alias=registry.named, topic=lambda _namespace, topic: _mapped(resolver, topic))
         self._handlers = Handlers(
             names=self._names,
@@ -103,6 +107,7 @@ class Ingestion:
             alias=self._alias,
             metadata=self._describe,
             fields=self._observe,
+            run=lambda effect: jobs.record(effect.report),
             lifecycle=self._follow,
         )
 
@@ -171,6 +176,8 @@ class Ingestion:
                 self._describe(effect)
             case FieldsEffect():
                 self._observe(effect)
+            case RunEffect():
+                self._jobs.record(effect.report)
             case LifecycleEffect():
                 self._follow(effect)
 

@@ -22,6 +22,7 @@ from headgate.health.ingest.effects import (
     LifecycleEffect,
     MetadataEffect,
     ResultEffect,
+    RunEffect,
     RunState,
     SignalEffect,
     SpecUpdate,
@@ -47,11 +48,13 @@ from headgate.health.ingest.facets import (
     Parent,
     Schema,
     SourceCodeLocation,
+    Sql,
     Symlinks,
     Tests,
 )
 from headgate.health.ingest.metadata import fields_of, metadata_of
 from headgate.health.ingest.names import NameResolver
+from headgate.health.jobs.model import JobState, RunReport
 from headgate.health.model import enums, timestamps
 from headgate.health.model.dataset_fields import Observation, Origin
 from headgate.health.model.datasets import Slos
@@ -63,6 +66,7 @@ Configs = Callable[[str], Slos | None]
 
 DETAIL_LENGTH_MAX: Final = 8_000
 COLUMN_LENGTH_MAX: Final = 200
+QUERY_LENGTH_MAX: Final = 4_000
 ORIGINS_MAX: Final = 20
 ROWS_MAX: Final = 2**53 - 1
 LOW_VOLUME: Final = "LOW_VOLUME:row_count"
@@ -73,6 +77,13 @@ _ENDED: Final = {
     RunState.COMPLETE: (SignalState.OK, "RUN_FAILED", ""),
     RunState.FAIL: (SignalState.CRITICAL, "RUN_FAILED", "the run failed"),
     RunState.ABORT: (SignalState.WARNING, "RUN_ABORTED", "the run was aborted"),
+}
+_JOB_STATES: Final = {
+    RunState.START: JobState.RUNNING,
+    RunState.RUNNING: JobState.RUNNING,
+    RunState.COMPLETE: JobState.COMPLETED,
+    RunState.FAIL: JobState.FAILED,
+    RunState.ABORT: JobState.ABORTED,
 }
 # Newlines and tabs stay; other control characters are removed from messages.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -122,6 +133,7 @@ class _Translation:
         effects += self._quality([*about, *inputs, *outputs])
         effects += self._volumes(outputs)
         effects += self._outcome()
+        effects += self._run_report()
         for ref in (*about, *inputs, *outputs):
             effects += self._metadata(ref)
             effects += self._lifecycle(ref)
@@ -430,7 +442,9 @@ class _Translation:
     def _outcome(self) -> list[Effect]:
         """Return the result of a run that ended, for each dataset it writes."""
         event = self._event
-        if event.state not in _ENDED or event.run is None or event.job is None or self._is_dbt_test:
+        is_other = self._is_dbt_test or (self._producer or "").startswith(openlineage_names.PIPELINE_PREFIX)
+        # The outcome of a pipeline is known from its own run.
+        if event.state not in _ENDED or event.run is None or event.job is None or is_other:
             return []
         assert self._producer is not None
         state, code, default = _ENDED[event.state]
@@ -458,6 +472,36 @@ class _Translation:
             )
             for urn in found
         ]
+
+    def _run_report(self) -> list[Effect]:
+        """Return what the event says about the run of its job."""
+        event = self._event
+        if event.run is None or event.job is None or self._producer is None:
+            return []
+        error = self._run.get("errorMessage", ErrorMessage)
+        parent = self._run.get("parent", Parent)
+        kind = self._job.get("jobType", JobType)
+        query = self._job.get("sql", Sql)
+        report = RunReport(
+            job_id=self._producer,
+            namespace=_clean(event.job.namespace, 256),
+            name=_clean(event.job.name, 256),
+            run_id=event.run.runId.strip(),
+            at=event.eventTime,
+            state=_JOB_STATES.get(event.state),
+            integration=_clean((kind.integration or "") if kind is not None else "", 64),
+            job_type=_clean((kind.jobType or "") if kind is not None else "", 64),
+            nominal_at=self._nominal_start(),
+            message=error_text(error.message) if error is not None else "",
+            parent_job=None if parent is None or parent.job is None else _clean(parent.job.name, 256),
+            parent_run_id=None if parent is None or parent.run is None else parent.run.runId,
+            inputs=tuple(sorted(self._reads)),
+            outputs=tuple(sorted(self._writes)),
+            facets=tuple(_clean(each, 64) for each in sorted({*(event.run.facets or ()), *(event.job.facets or ())})),
+            code_version=self._version(),
+            query=_clean(query.query, QUERY_LENGTH_MAX) if query is not None else "",
+        )
+        return [RunEffect(report=report)]
 
     def _lifecycle(self, ref: DatasetRef) -> list[Effect]:
         facet = self._dataset_facets(ref).get("lifecycleStateChange", Lifecycle)

@@ -35,6 +35,7 @@ NAVIGATION: Final[tuple[tuple[NavItem, ...], ...]] = (
         NavItem("incidents", "Incidents", "/ui/incidents", "M8 2 14.5 13.5H1.5ZM8 6.5v3.5M8 12v.01"),
         NavItem("datasets", "Datasets", "/ui/datasets", _DISK),
         NavItem("lineage", "Lineage", "/ui/lineage", "M2 6h4v4H2ZM10 2h4v4h-4ZM10 10h4v4h-4ZM6 8h2V4h2M8 8v4h2"),
+        NavItem("jobs", "Jobs", "/ui/jobs", "M2 5h12v8H2ZM6 5V3h4v2M2 8.5h12"),
     ),
     (
         NavItem("pipelines", "Pipelines", "/ui/pipelines", "M2 5h8M10 2l3 3-3 3M14 11H6M6 8l-3 3 3 3"),

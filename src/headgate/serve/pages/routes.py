@@ -33,7 +33,7 @@ from headgate.serve.pages.attention import Attention
 from headgate.serve.pages.attention import reader as attention_reader
 from headgate.serve.pages.change_feed import ChangeFeed
 from headgate.serve.pages.fragment_cache import FragmentCache, Rendered
-from headgate.serve.pages.health import datasets, incidents, lineage
+from headgate.serve.pages.health import datasets, incidents, jobs, lineage
 from headgate.serve.pages.live_updates import ALL_PIPELINES, ALL_WORK, OF_SERVER, PATH, PageChanges, Subject
 from headgate.serve.pages.navigation import NavItem, navigation
 from headgate.serve.pages.operations import alerts, audit, events, server, settings
@@ -56,6 +56,7 @@ PAGES: Final[tuple[PageRoute, ...]] = (
     *datasets.PAGES,
     *incidents.PAGES,
     *lineage.PAGES,
+    *jobs.PAGES,
     *pipeline.PAGES,
     *run.PAGES,
     *runs.PAGES,

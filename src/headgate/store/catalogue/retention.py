@@ -104,6 +104,8 @@ _HEALTH: Final = {
     "registered versions of a dataset's name": _CONFIGURATION,
     "external name": _CONFIGURATION,
     "external name (by dataset)": _CONFIGURATION,
+    "job outside Headgate": _days(90, "a run was reported"),
+    "runs of a job outside Headgate": _days(90, "a run was reported"),
     "fields of a dataset": Ending("one row for each dataset"),
     "latest change of a dataset": Ending("one row for each dataset"),
     "end of the change feed": _ONE_EACH,

@@ -326,6 +326,8 @@ DEFINITIONS: Final = Table(
     stream=True,
     entities=(DEFINITION, DEFINITION_VERSION),
 )
+OUTSIDE_JOB: Final = Entity("job outside Headgate", "JOBS#{shard}", "{job_id}")
+OUTSIDE_RUNS: Final = Entity("runs of a job outside Headgate", "JOBRUNS#{job_id}", "RUNS")
 KEY_CHECK: Final = Entity("key check", "KEYRING", "CHECK")
 CONTROL: Final = Table(
     "headgate-control",
@@ -346,6 +348,8 @@ CONTROL: Final = Table(
         Entity("OpenLineage event put aside", "OLDEAD", "{event_id}"),
         Entity("OpenLineage shard", "OLIN#{shard}", "LEASE"),
         Entity("OpenLineage run", "OLRUN#{producer_id}", "RUN#{run_id}"),
+        OUTSIDE_JOB,
+        OUTSIDE_RUNS,
         Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
         Entity("producer of a topic", "PRODUCERS#{topic}", "{producer_id}"),
         Entity("pending deliveries", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),

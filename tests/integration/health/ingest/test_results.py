@@ -10,8 +10,12 @@ from typing import Any, Final
 import pytest
 
 from headgate.clock import VirtualClock
+from headgate.errors import NotFoundError
 from headgate.health.incidents.decisions import QUIET_MS
 from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.jobs.model import JobState
+from headgate.health.jobs.service import JobFilter
+from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import ContractBinding, DatasetSpec
 from headgate.health.model.enums import DATA_QUALITY, JOB_RUN, SCHEMA_DRIFT, IncidentStatus, SignalState, Tier
 from headgate.health.model.incidents import Incident
@@ -346,3 +350,43 @@ def test_dbt_metadata__owner_description_tags_and_catalog__are_taken(rig: Rig) -
     assert [(each.name, each.type, each.description) for each in fields] == [
         ("ID", "INTEGER", "The key."), ("X", "TEXT", ""),
     ]  # fmt: skip
+
+
+def test_openlineage_jobs__runs_of_a_job__are_listed_with_state_duration_and_datasets(rig: Rig) -> None:
+    kind = {"jobType": {"integration": "SPARK", "jobType": "JOB"}, "sql": {"query": "select 1"}}
+    job = {"namespace": "dbt", "name": "shop.orders", "facets": kind}
+    rig.send("START", outputs=outputs(), job=job)
+    rig.clock.advance(59)
+    rig.send("FAIL", facets=error("boom"))
+
+    (listed,) = rig.health.jobs.ls(JobFilter())
+    assert (listed.job_id, listed.state, listed.message) == ("job:dbt.shop.orders", JobState.FAILED, "boom")
+    assert (listed.integration, listed.duration_seconds, listed.outputs) == ("SPARK", 60.0, (TABLE,))
+    assert {"jobType", "sql", "errorMessage"} <= set(listed.facets)
+    assert [each.run_id for each in rig.health.jobs.get("job:dbt.shop.orders").runs] == ["r1"]
+    assert rig.health.jobs.ls(JobFilter(state=JobState.COMPLETED)) == []
+    with pytest.raises(NotFoundError, match="headgate job ls"):
+        rig.health.jobs.get("job:none")
+
+
+def test_openlineage_jobs__a_job_of_our_namespace__is_the_pipeline(rig: Rig) -> None:
+    definition = LineageSpec(
+        spec_id="lspec:pipeline:report:definition:1", producer_id="pipeline:report", producer_name="report",
+        updated_at="2026-01-15T10:00:00.000Z", dataset_reads=("urn:dp:shop:declared",),
+    )  # fmt: skip
+    rig.health.lineage.update(definition)
+    rig.send("FAIL", outputs=outputs(), job={"namespace": "headgate", "name": "report"}, facets=error("boom"))
+
+    assert rig.health.jobs.get("pipeline:report").job.state is JobState.FAILED
+    known = rig.health.lineage.by_producer("pipeline:report")
+    assert (known.dataset_reads, known.dataset_writes) == (("urn:dp:shop:declared",), (TABLE,))
+    assert rig.health.signals.get(TABLE, JOB_RUN) is None, "the run of the pipeline itself reports its outcome"
+
+
+def test_dbt_jobs__models__are_jobs_with_their_durations(rig: Rig) -> None:
+    rig.dbt({"model.shop.orders": ("error", "boom"), "model.shop.revenue": ("skipped", "")})
+
+    found = {each.name: each for each in rig.health.jobs.ls(JobFilter(search="DBT"))}
+    assert found["shop.orders"].state is JobState.FAILED
+    assert found["shop.revenue"].state is JobState.ABORTED
+    assert found["shop.revenue"].inputs == (ORDERS,)

@@ -25,6 +25,7 @@ from headgate.serve.rest.health.fields import field_operations
 from headgate.serve.rest.health.flags import flag_operations
 from headgate.serve.rest.health.gate import gate_operations
 from headgate.serve.rest.health.incidents import incident_operations
+from headgate.serve.rest.health.jobs import job_operations
 from headgate.serve.rest.health.lineage import lineage_operations
 from headgate.serve.rest.health.merges import merge_operations
 from headgate.serve.rest.health.resolution import resolution_operations
@@ -57,6 +58,7 @@ def health_routes(
         *result_operations(health),
         *field_operations(health),
         *merge_operations(health),
+        *job_operations(health),
         *resolution_operations(health),
         *topic_producer_operations(health),
         *signal_operations(health),
@@ -85,5 +87,6 @@ def health_routes(
             "topic_pattern": TopicPattern,
             "signal_type": SignalType,
             "producer_id": ProducerId,
+            "job_id": ProducerId,
         },
     )

@@ -477,3 +477,22 @@ def test_dbt__a_test_that_failed__is_listed_with_its_history_and_shown_on_the_pa
     signal = done(alone.get(f"{of(urn)}/signals/DATA_QUALITY"), 200)
     assert (signal["message"], signal["failure_signatures"]) == ("Got 3", ["NOT_NULL_ORDERS_ID:id"])
     problem(alone.get(f"{of(urn)}/results?history=31"), 400, "bad_payload")
+
+
+def test_jobs__events_of_a_run__are_listed_shown_and_on_the_page(alone: HealthApi) -> None:
+    facets = {"errorMessage": {"message": "no such column", "programmingLanguage": "SQL"}}
+    event = {
+        "eventType": "FAIL", "eventTime": "2026-01-15T09:58:00Z", "run": {"runId": "r-1", "facets": facets},
+        "job": {"namespace": "airflow", "name": "load.orders"}, "outputs": [{"namespace": "pg", "name": "orders"}],
+    }  # fmt: skip
+    done(alone.post("/lineage", event), 201)
+    alone.health.drain()
+
+    (listed,) = done(alone.get("/jobs?search=load"), 200)["items"]
+    shown = done(alone.get(f"/jobs/{listed['job_id']}"), 200)
+
+    assert (listed["state"], listed["message"]) == ("FAILED", "no such column")
+    assert [each["run_id"] for each in shown["runs"]] == ["r-1"]
+    assert done(alone.get("/jobs?state=COMPLETED"), 200)["items"] == []
+    problem(alone.get("/jobs/job:none"), 404, "not_found")
+    problem(alone.get("/jobs?page_token=x"), 400, "bad_payload")

@@ -108,6 +108,7 @@ WRITE_EVIDENCE: Final = {"POST /api/v1/evidence", "POST /api/v1/evidence/batch"}
 READ_LINEAGE: Final = {
     f"GET {_D}/writers", f"GET {_D}/readers", f"GET {_D}/downstream", f"GET {_D}/upstream",
     "GET /api/v1/columns/{column_urn}/writers", "GET /api/v1/columns/{column_urn}/readers",
+    "GET /api/v1/jobs", "GET /api/v1/jobs/{job_id}",
     "GET /api/v1/lineage/producers/{producer_id}", "GET /api/v1/lineage/specs/{spec_id}",
     "GET /api/v1/lineage/specs",
     "GET /api/v1/lineage/dead-letters",
