@@ -267,6 +267,10 @@ class Schedules:
             schedule_id, lambda current: replace(current, backfills=()) if current.backfills else current, revision
         )
 
+    def running(self, schedule: Schedule) -> tuple[str, ...]:
+        """Return the executions of a schedule that are still open, oldest first."""
+        return self._rows.running(schedule)
+
     def preview(self, schedule_id: str, count: int = 10) -> list[Preview]:
         """Return the next slots, even of a paused schedule. Raises `NotFoundError`, `InvalidScheduleError`."""
         if not 1 <= count <= PREVIEW_MAX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -224,7 +224,7 @@ class _Schedules:
     def ls(self, call: Call[None, SchedulesQuery]) -> Answer:
         query = call.query
         page = self._schedules.ls(limit=query.limit, cursor=query.cursor)
-        shown = [_view(each, self._now_ms()) for each in page.schedules]
+        shown = [self._view(each) for each in page.schedules]
         found = [
             each for each in shown if query.workflow in (None, each.workflow) and query.paused in (None, each.paused)
         ]
@@ -295,7 +295,10 @@ class _Schedules:
         return Answer(PreviewView(zone, slots))
 
     def _response(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-        return Answer(_view(schedule, self._now_ms()), status, {**etag(schedule.revision), **(headers or {})})
+        return Answer(self._view(schedule), status, {**etag(schedule.revision), **(headers or {})})
+
+    def _view(self, schedule: Schedule) -> ScheduleView:
+        return _view(schedule, self._schedules.running(schedule), self._now_ms())
 
     def _now_ms(self) -> int:
         return int(self._service.clock.seconds() * 1000)
@@ -341,7 +344,7 @@ def _backfill_view(backfill: Backfill) -> BackfillView:
     )
 
 
-def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
+def _view(schedule: Schedule, running: Sequence[str], now_ms: int) -> ScheduleView:
     spec = schedule.spec
     recurrence = spec.recurrence
     after = moment(max(schedule.judged_through_ms, now_ms))
@@ -355,7 +358,7 @@ def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
         cron=recurrence.expression,
         input=Raw(spec.input.encode()),
         next=cron.slot_text(upcoming[0]) if upcoming else None,
-        open_executions=list(schedule.open_ids),
+        open_executions=list(running),
         fires=[_fire_view(fire) for fire in schedule.fires],
         backfills=[_backfill_view(each) for each in schedule.backfills],
     )

@@ -33,6 +33,8 @@ def test_create__new__is_201_and_fires(api: Api) -> None:
         "hourly/2025-06-15T17:00:00Z",
     ]
     assert api.get("/executions/hourly%2F2025-06-15T16:00:00Z").json()["result"] == "receipt-5"
+    # All of them have ended.
+    assert shown.get("open_executions", []) == []
 
 
 def test_create__again__is_the_same_and_another_is_409(api: Api) -> None:
