@@ -84,6 +84,10 @@ class _Typed(Struct):
     type: str
 
 
+class _Identified(Struct):
+    id: str
+
+
 def dead_letter(
     activity: Activity, error: ErrorInfo, now_ms: int, *, retention_days: int = RETENTION_DAYS
 ) -> list[Write]:
@@ -134,11 +138,34 @@ class DeadLetters:
         return DeadLetterPage(matching, cursor)
 
     def get(self, subscription: str, event_id: str) -> DeadLetter:
-        """Return a dead letter. Raises `NotFoundError`."""
+        """Return the dead letter of an event, by its stored id or by the id that its producer gave it.
+
+        Raises `NotFoundError`, and `ConflictError` if several producers gave the id.
+        """
         item = self._store.get(SUBSCRIPTIONS, Key(subscription, PREFIX + event_id), consistent=True)
-        if item is None:
+        if item is not None:
+            return _letter(item)
+        found = self._of_producers(subscription, event_id)
+        if not found:
             raise _unknown(subscription, event_id)
-        return _letter(item)
+        if len(found) > 1:
+            stored = ", ".join(letter.event_id for letter in found)
+            raise ConflictError(
+                f"subscription {subscription}: {len(found)} events have the id {event_id}; use one of {stored}"
+            )
+        return found[0]
+
+    def _of_producers(self, subscription: str, producer_id: str) -> list[DeadLetter]:
+        """Return the dead letters whose producer gave this id. Reads all of the subscription."""
+        found: list[DeadLetter] = []
+        cursor: str | None = None
+        while True:
+            page = self._store.query(_query(subscription, CHUNK, cursor))
+            letters = [_letter(item) for item in page.items]
+            found += [each for each in letters if typed_decode.from_json(each.body, _Identified).id == producer_id]
+            cursor = page.cursor
+            if cursor is None:
+                return found
 
     def redeliver(self, subscription: str, event_id: str, now_ms: int) -> None:
         """Turn a dead letter into a new delivery with all its attempts.

@@ -174,6 +174,25 @@ def test_redeliver__by_age__is_received_and_the_others_stay(api: Api, dead: list
     assert left(api) == dead[2:]
 
 
+def test_redeliver__by_the_id_of_the_producer__is_received(api: Api) -> None:
+    api.shop.is_broken = True
+    for source in ("/north", "/south"):
+        api.post("/events", {"type": "order.created", "source": source, "id": "order-7", "data": 7})
+    api.post("/events", {"type": "order.created", "source": "/north", "id": "order-8", "data": 8})
+    api.env.run()
+    api.shop.is_broken = False
+    stored = left(api)
+
+    answer = api.post("/dead-letters/redeliver", {"subscription": "hear", "event_ids": ["order-8"]})
+    api.env.run()
+
+    assert answer.json()["count"] == 1
+    assert api.shop.received == [8]
+    refused = api.post("/dead-letters/redeliver", {"subscription": "hear", "event_ids": ["order-7"]})
+    assert stored[0] in problem(refused, 409, "conflict")["detail"]
+    assert left(api) == stored[:2]
+
+
 def test_purge__by_id_filter_and_all__is_gone_for_good(api: Api, dead: list[str]) -> None:
     assert api.post("/dead-letters/purge", {"subscription": "hear", "event_ids": [dead[1]]}).json()["count"] == 1
     problem(api.post("/dead-letters/purge", {"subscription": "hear", "event_ids": [dead[1]]}), 404, "not_found")
