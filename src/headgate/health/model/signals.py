@@ -172,7 +172,7 @@ class UpdateVerdict(enum.StrEnum):
 
     @property
     def is_success(self) -> bool:
-        return self in (UpdateVerdict.APPLIED, UpdateVerdict.DUPLICATE)
+        return self is UpdateVerdict.APPLIED or self is UpdateVerdict.DUPLICATE
 
 
 class UpdateResult(Struct, frozen=True):
@@ -195,7 +195,7 @@ def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
     """Return the update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
     value = _canonical(update.value)
     canonical = update if value is update.value else replace(update, value=value)
-    problems = _problems(canonical, now_ms)
+    problems = [] if _is_plain(canonical, now_ms) else _problems(canonical, now_ms)
     if problems:
         raise InvalidPayloadError(f"signal {update.dataset_urn[:80]} {update.signal_type[:64]}: {'; '.join(problems)}")
     urns.dataset_urn(update.dataset_urn)
@@ -250,6 +250,27 @@ def _is_canonical(value: SignalValue) -> bool:
         and value.breach_start is None
         and timestamps.moment(value.window_start, field="window_start") == value.window_start
         and timestamps.moment(value.window_end, field="window_end") == value.window_end
+    )
+
+
+def _is_plain(update: SignalUpdate, now_ms: int) -> bool:
+    """Whether an update surely has no problem, for the common case. False means unknown."""
+    value, metrics = update.value, update.value.metrics
+    return (
+        value.state is SignalState.OK
+        and 0 <= value.score <= 1
+        and 0 <= value.slo_threshold <= _NUMBER_MAX
+        and value.window_start <= value.window_end <= instant(now_ms + FUTURE_MS_MAX)
+        and update.expected_version >= ANY_VERSION
+        and metrics.pass_count >= 0
+        and metrics.fail_count >= 0
+        and metrics.pass_count + metrics.fail_count <= metrics.evidence_count <= _COUNT_MAX
+        and value.failure_signature is None
+        and not value.failure_signatures
+        and value.message is None
+        and not value.evidence_sample
+        and value.top_producer is None
+        and len(value.window_type) <= TEXT_MAX
     )
 
 

@@ -93,14 +93,15 @@ def _number(value: float) -> float:
 
 
 def _is_plain(signal: Signal) -> bool:
-    """Whether a signal has no free text and no unusual number, so that the store can skip checking the row.
+    """Whether a signal has only ASCII text and no unusual number, so that the store can skip checking the row.
 
     All other fields are validated or generated.
     """
     value = signal.value
     return (
         value.top_producer is None
-        and value.failure_signature is None
+        and (value.failure_signature is None or value.failure_signature.isascii())
+        and not value.failure_signatures
         and value.message is None
         and value.window_type.isascii()
         and signal.owner_team.isascii()

@@ -301,7 +301,9 @@ class Signals(SignalLookups):
         assert decision is not None
         assert decision.signal is not None
         signal, incident_writes = decision.signal, list[Write]()
-        if self._incidents is not None:
+        each.plan = None
+        # A signal that is OK and belongs to no incident changes none.
+        if self._incidents is not None and not (signal.state is SignalState.OK and signal.value.incident_id is None):
             signal, incident_writes = self._incident_writes(each, signal, now_ms, incidents, drafts)
             if signal is not decision.signal:
                 each.decision = replace(decision, signal=signal)
@@ -338,9 +340,6 @@ class Signals(SignalLookups):
     ) -> tuple[Signal, list[Write]]:
         """Return the signal with its incident link, and the writes that open, join or leave incidents."""
         assert self._incidents is not None
-        each.plan = None
-        if signal.state is SignalState.OK and signal.value.incident_id is None:
-            return signal, []
         link = Link(signal.dataset_urn, signal.signal_type)
         linked = self._open_incident(signal, incidents, drafts)
         if linked is None and signal.value.incident_id is not None:

@@ -169,9 +169,10 @@ class Cache:
         with self._lock:
             now = self._clock.monotonic()
             for key, value, version in writes:
-                entry = self._entry(key, value, version, now)
+                entry = self._entry(key, value, version, now, now)
                 entries.append(entry)
-                self._flights.detach(key)
+                if self._flights:
+                    self._flights.detach(key)
                 self._local.put(key, entry, now)
                 if value is None:
                     self._local.raise_floor(key, version, now)
@@ -354,9 +355,11 @@ class Cache:
             self.stats.of(kind_of(key)).stale_served += 1
             return _cached(current, CacheLayer.L2 if current is shared_entry else CacheLayer.L1, now, stale=True)
 
-    def _entry(self, key: Key, value: object | None, version: int | None, confirmed_at: float) -> Entry:
+    def _entry(
+        self, key: Key, value: object | None, version: int | None, confirmed_at: float, now: float | None = None
+    ) -> Entry:
         policy = self._policies[kind_of(key)]
-        fresh_until = self._clock.monotonic() + self._shortened(
+        fresh_until = (self._clock.monotonic() if now is None else now) + self._shortened(
             policy.absent_seconds if value is None else policy.local_seconds
         )
         # Absence is not served stale: the item may have been created since.

@@ -31,6 +31,10 @@ class InFlightLoads:
     def __init__(self) -> None:
         self._flights: dict[Key, list[InFlightLoad]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any load is running."""
+        return bool(self._flights)
+
     def joinable(self, key: Key) -> InFlightLoad | None:
         """Return the load of `key` that a reader can wait for, if there is one."""
         for flight in self._flights.get(key, ()):

@@ -256,7 +256,7 @@ class GuardedStore(StoreWrapper):
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         tables = (write.table for writes in transactions for write in writes)
-        units = sum(len(writes) for writes in transactions)
+        units = sum(map(len, transactions))
         return self._guard("transact_many", tables).call(units, lambda: self.store.transact_many(transactions))
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:

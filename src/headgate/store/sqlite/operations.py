@@ -58,7 +58,10 @@ class Operation(ABC):
 
     def execute(self, connection: sqlite3.Connection) -> Item | None:
         """Run this operation alone. Raises `ConflictError` before writing anything."""
-        cursor = connection.cursor()
+        return self.execute_with(connection.cursor())
+
+    def execute_with(self, cursor: sqlite3.Cursor) -> Item | None:
+        """Run this operation alone, with a cursor that is reused."""
         if not self.admits(cursor):
             raise _conflict({0: self})
         if self.needs_preparing:
@@ -129,21 +132,22 @@ class PutRow(Operation):
         self.is_small = len(body) <= _CHARS_SURELY_SMALL
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
-        if self.condition is None and not self.rows.table.stream:
+        rows, condition = self.rows, self.condition
+        if condition is None and not rows.table.stream:
             return True
-        version = _version_of(self.condition)
+        version = _version_of(condition)
         if version is None:
             return super().admits(cursor)
         # A version condition needs only a part of the item, which is faster to decode.
-        self._body, cached = self.rows.recent.content(cursor, self.key)
+        self._body, cached = rows.recent.content(cursor, self.key)
         partial: Item | None = cached
         if partial is None and self._body is not None:
-            partial = self.rows.index_keys_and_version(self._body)
-        if partial is not None and _is_at(partial, version) and is_live(self.rows, partial, self._now):
+            partial = rows.index_keys_and_version(self._body)
+        if partial is not None and _is_at(partial, version) and is_live(rows, partial, self._now):
             self.current = partial
             return True
         # A conflict returns the whole item.
-        self.current = live_item(self.rows, self._body, self._now)
+        self.current = live_item(rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
     def apply(self, cursor: sqlite3.Cursor) -> None:
@@ -261,7 +265,10 @@ def execute_each(
         if place == read_through:
             read_through = _read_ahead(cursor, transactions, place)
         try:
-            _execute_all(cursor, operations)
+            if len(operations) > 1:
+                _execute_all(cursor, operations)
+            else:
+                operations[0].execute_with(cursor)
         except HeadgateError as exc:
             # Raised before its first write, so the writes of the others stay.
             outcomes.append(exc)

@@ -50,6 +50,8 @@ PLAIN = [
     with_value(incident_id="INC-1"),
     replace(SIGNAL, detected_at="2026-01-15T10:05:01.000Z"),
     with_value(state=SignalState.UNKNOWN, breach_start="2026-01-15T09:00:00.000Z"),
+    with_value(state=SignalState.CRITICAL, failure_signature="MISSING_FIELD:id"),
+    with_value(state=SignalState.WARNING, failure_signature='$n:"id" \\ $b'),
     with_value(evidence_sample=()),
     replace(with_value(state=SignalState.UNKNOWN), ok_until="2026-01-15T09:00:00.000Z"),
     replace(SIGNAL, volume=VolumeHour("2026-01-15T10", ((300_000, 2**53 - 1), (3_600_000, 0)))),
@@ -57,7 +59,7 @@ PLAIN = [
 ODD = [
     replace(SIGNAL, owner_team="équipe"),
     with_value(window_type="fenêtre"),
-    with_value(state=SignalState.CRITICAL, failure_signature="MISSING_FIELD:id"),
+    with_value(state=SignalState.CRITICAL, failure_signature="CHAMP_MANQUANT:numéro"),
     with_value(top_producer=Producer(producer_id="svc", deployed_at="2026-01-15T09:00:00.000Z")),
     with_value(slo_threshold=1e60),
     with_value(slo_threshold=2.0**53),
