@@ -34,6 +34,8 @@ GROUPS = {
     "fanout": fanout.run,
     "health": health.run,
     "health_load": health_load.run,
+    "health_load_mixed": health_load.run_mixed,
+    "health_rates": health_load.run_rates,
     "overload": overload.run,
     "overload_grpc": overload.run_grpc,
     "asl": asl.run,
@@ -44,7 +46,7 @@ GROUPS = {
     "pages": pages.run,
 }
 # Parts of other groups, which run only when they are named.
-PARTS = {"overload_grpc"}
+PARTS = {"overload_grpc", "health_load_mixed", "health_rates"}
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
-"""The whole load at once over the real server, and then each part of it alone at its full rate.
+"""The whole load at once over the real server, and then each part of it alone at the highest rate that it holds.
 
 The load is open: requests are due at set times whether the server keeps up or not, and how long one took counts from
-when it was due.
+when it was due. Every second counts, also those in which the host of a virtual machine took part of its cores: a bare
+server in a process of its own is asked in the same seconds, and its p99 is printed beside.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import itertools
 import os
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import time
 from typing import NamedTuple
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
-from bench import health_evidence
+from bench import bare_server, health_evidence
 from bench.health_client import PACKAGE, request
 from bench.health_rows import Sizes, evidence_id, filled, signal_at, signature_at, sizes, state_at, urn
 from bench.health_server import serving
@@ -26,29 +28,54 @@ from bench.measure import Figure
 from bench.set_times import Loaded, Row, RowResult, at_set_times
 from headgate.health.model.enums import SignalState
 from headgate.serve.rpc.statestore import proto as pb
+from headgate.settings import Address
 
 SCALE = 1.0
 SECONDS = 30.0
 # Until a second process has come up, and what has queued before it is done.
 WARM_SECONDS = 15.0
-# The whole load is put on so often, and the median counts: what a host gives a machine changes from minute to minute.
+# The whole load is put on so often, and has to hold each time.
 ROUNDS = 5
-# Further rounds in place of those in which the host left too little CPU to measure.
-FURTHER_MAX = 2
 # At once: a tenth of each rate, but for evidence.
 SHARE = 0.1
 EVIDENCE_AT_ONCE = 20_000
 # One write in fifty changes a state.
 TRANSITIONS_EVERY = 50
+# The search for the highest rate: how long a trial takes, its warm-up, and when the bounds are close enough.
+TRIAL_SECONDS, TRIAL_WARM_SECONDS = 4.0, 2.0
+CLOSE_ENOUGH = 1.15
+# No rate beyond it is tried: the load generator could not send it.
+RATE_MAX = 40_000.0
+# What the bare server is asked beside the load.
+BARE_RATE = 200.0
 
 
 def run(scale: float = SCALE, seconds: float = SECONDS) -> list[Figure]:
     """Return the result of each row, all at once and then alone."""
+    return [*run_mixed(scale, seconds), *run_rates(scale)]
+
+
+def run_mixed(scale: float = SCALE, seconds: float = SECONDS, rounds: int = ROUNDS) -> list[Figure]:
+    """Return the result of each row, all at once."""
     size = sizes(scale)
-    with filled(scale) as home:
-        figures = _loaded(home, "at once", _rows(size, SHARE, EVIDENCE_AT_ONCE), seconds, rounds=ROUNDS)
-        for row in _rows(size, 1.0, health_evidence.RATE):
-            figures += _loaded(home, "alone", [row], seconds, rounds=1)
+    with filled(scale) as home, bare_server.serving() as bare:
+        rows = [*_rows(size, SHARE, EVIDENCE_AT_ONCE), _bare_row(bare, BARE_RATE)]
+        return _figures([_round(home, rows, seconds) for _ in range(rounds)], seconds)
+
+
+def run_rates(scale: float = SCALE, trial_seconds: float = TRIAL_SECONDS) -> list[Figure]:
+    """Return the highest rate that each row holds alone, beside the rate asked for and that of a bare server."""
+    size = sizes(scale)
+    figures = []
+    with filled(scale) as home, bare_server.serving() as bare:
+        # Evidence has a search of its own (`health_evidence`): its batches take long to make.
+        for row in _rows(size, 1.0, health_evidence.RATE)[:-1]:
+            with serving(home, "up") as server:
+                # The second process comes up under load.
+                at_set_times(server.http, [replace(row, rate=row.rate / 10)], WARM_SECONDS / 2, 1.0)
+                ours = _highest_rate(server.http, row, trial_seconds)
+            same = replace(row, took=lambda _body: None)
+            figures.append(_rate_figure(row, ours, _highest_rate(bare, same, trial_seconds)))
     return figures
 
 
@@ -65,23 +92,41 @@ def _rows(size: Sizes, share: float, evidence: float) -> list[Row]:
     ]
 
 
-def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float, *, rounds: int) -> list[Figure]:
-    """Put a load on a server of its own, in each round another, and return the result of each row."""
-    judged: list[_Round] = []
-    for _ in range(rounds + FURTHER_MAX):
-        last = _round(home, rows, seconds)
-        if last.loaded.quiet_seconds:
-            judged.append(last)
-        if len(judged) == rounds:
+def _bare_row(address: Address, rate: float) -> Row:
+    content = request("/", b"x" * 60)
+    return Row("a bare server", rate, 5.0, lambda: content, address=address)
+
+
+def _highest_rate(address: Address, row: Row, seconds: float) -> RowResult | None:
+    """Return the result at the highest rate that a server holds, or None if it holds none that was tried."""
+
+    def tried(rate: float) -> RowResult:
+        return at_set_times(address, [replace(row, rate=rate)], seconds, TRIAL_WARM_SECONDS).rows[0]
+
+    best: RowResult | None = None
+    low, high, rate = 0.0, float("inf"), row.rate / 4
+    while high / max(low, 1.0) > CLOSE_ENOUGH and rate <= RATE_MAX:
+        result = tried(rate)
+        if result.is_held:
+            best, low = result, rate
+        else:
+            high = rate
+        rate = 2 * low if high == float("inf") else (low + high) / 2 if low else high / 2
+        if rate < row.rate / 64:
             break
-    counted_rounds = judged or [last]
-    cores, quiet_seconds = os.cpu_count() or 1, sum(each.loaded.quiet_seconds for each in counted_rounds)
-    shares = (
-        f"server {median(each.server_cpu for each in counted_rounds) / cores:.0%} of the machine, "
-        f"load generator {median(each.loaded.own_cpu for each in counted_rounds) / cores:.0%}; "
-        f"quiet: the {quiet_seconds} of {len(counted_rounds) * seconds:g} s in which the host took next to nothing"
+    return best
+
+
+def _rate_figure(row: Row, ours: RowResult | None, bare: RowResult | None) -> Figure:
+    rate = 0.0 if ours is None else ours.row.rate
+    return Figure(
+        f"{row.name}, alone: highest rate with p99 <= {row.goal_ms:g} ms",
+        f"{rate:,.0f}/s" + ("" if ours is None else f", p99 {ours.p99_ms:.1f} ms"),
+        f">= {row.rate:,.0f}/s",
+        rate >= row.rate,
+        "" if bare is None else f"a bare server {bare.row.rate:,.0f}/s",
+        f"{rate / row.rate:.2f} of the rate asked for; server and load generator on {os.cpu_count() or 1} cores",
     )
-    return [_figure(how, [each.loaded.rows[place] for each in counted_rounds], shares) for place in range(len(rows))]
 
 
 class _Round(NamedTuple):
@@ -98,26 +143,37 @@ def _round(home: Path, rows: Sequence[Row], seconds: float) -> _Round:
         return _Round(loaded, (server.cpu_seconds() - before) / (time() - began))
 
 
-def _figure(how: str, rounds: Sequence[RowResult], shares: str) -> Figure:
-    """Return the result of a row: the median of its rounds, none of which may have failed requests."""
-    row = rounds[0].row
-    by_p99 = sorted(rounds, key=lambda each: each.quiet_p99_ms)
-    middle = by_p99[len(by_p99) // 2]
-    combined = middle._replace(
-        failed=sum(each.failed for each in rounds),
-        held=min(each.held for each in rounds),
-        p99_ms=median(each.p99_ms for each in rounds),
+def _figures(rounds: Sequence[_Round], seconds: float) -> list[Figure]:
+    """Return the result of each row but the last, which is the bare server."""
+    cores, quiet_seconds = os.cpu_count() or 1, sum(each.loaded.quiet_seconds for each in rounds)
+    *ours, bare = zip(*(each.loaded.rows for each in rounds), strict=True)
+    shares = (
+        f"server {median(each.server_cpu for each in rounds) / cores:.0%} of the machine, "
+        f"load generator {median(each.loaded.own_cpu for each in rounds) / cores:.0%}; "
+        f"quiet: the {quiet_seconds} of {len(rounds) * seconds:g} s in which the host took next to nothing; "
+        f"a bare server in the same seconds: p99 {_listed(each.p99_ms for each in bare)} ms"
     )
-    spread = f" ({by_p99[0].quiet_p99_ms:.1f} to {by_p99[-1].quiet_p99_ms:.1f} in {len(rounds)} rounds)"
+    return [_figure(row, shares) for row in ours]
+
+
+def _figure(rounds: Sequence[RowResult], shares: str) -> Figure:
+    """Return the result of a row, which has to hold in each round, counted over all seconds."""
+    row = rounds[0].row
+    held = sum(each.is_held for each in rounds)
     return Figure(
-        f"{row.name}, {how}: {row.rate:,.0f}/s asked",
-        f"{combined.held:,.0f}/s, p99 {combined.quiet_p99_ms:.1f} ms quiet{spread if len(rounds) > 1 else ''}, "
-        f"{combined.p99_ms:.1f} in all",
+        f"{row.name}, at once: {row.rate:,.0f}/s asked",
+        f"held in {held} of {len(rounds)} rounds, p99 {_listed(each.p99_ms for each in rounds)} ms",
         f"all, <= {row.goal_ms:g} ms",
-        combined.is_held,
-        f"p50 {combined.p50_ms:.1f} ms, {combined.failed} failed",
+        held == len(rounds),
+        f"{min(each.held for each in rounds):,.0f}/s, p50 {median(each.p50_ms for each in rounds):.1f} ms, "
+        f"p99 in quiet seconds {_listed(each.quiet_p99_ms for each in rounds)} ms, "
+        f"{sum(each.failed for each in rounds)} failed",
         shares,
     )
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{each:.1f}" for each in numbers)
 
 
 class _Asked:

@@ -41,7 +41,7 @@ _CLOSE: Final = b"connection: close\r\n"
 _HTTP_VERSION_BYTES: Final = len(" HTTP/1.1") + len(" ")
 _RETRY_SECONDS: Final = 1.0
 # The body of a refused request is read if its length has at most this many digits; otherwise the connection is closed.
-_DISCARDED_DIGITS_MAX: Final = 5
+_DISCARDED_DIGITS_MAX: Final = 6
 _log = structlog.get_logger(__name__)
 
 

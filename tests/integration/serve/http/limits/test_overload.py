@@ -109,6 +109,20 @@ def test_request__beyond_the_limit__is_refused_at_once_and_its_connection_stays_
     serve(check)
 
 
+def test_request__with_a_body_of_a_batch__is_refused_with_an_answer_and_not_by_a_reset() -> None:
+    async def check(app: App, _server: HttpServer, connect: Callable[[], Awaitable[Client]]) -> None:
+        await _busy(app, connect, 2)
+        late = await connect()
+        # More than the socket buffers hold: a server that closes now would reset the connection.
+        late.send("/late", "POST", b"x" * 900_000)
+        assert await late.status() == 503
+        app.may_answer.set()
+        late.send("/late")
+        assert await late.status() == 200
+
+    serve(check)
+
+
 def test_probe__server_overloaded__is_answered_and_a_page_is_refused_first() -> None:
     async def check(app: App, _server: HttpServer, connect: Callable[[], Awaitable[Client]]) -> None:
         await _busy(app, connect, 1)
