@@ -90,7 +90,7 @@ def serving(home: Path, mode: str, profile: Path | None = None) -> Iterator[Runn
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         try:
-            yield Running(_address(said["http"]), _address(said["grpc"]), process.pid)
+            yield Running(address_of(said["http"]), address_of(said["grpc"]), process.pid)
         finally:
             process.stdin.close()
             process.wait(_STOP_SECONDS)
@@ -128,7 +128,8 @@ def parted(profile: Path, parts: Sequence[tuple[str, Sequence[str]]]) -> list[tu
     return sorted(((part, time / total) for part, time in spent.items()), key=lambda each: -each[1])
 
 
-def _address(text: str) -> Address:
+def address_of(text: str) -> Address:
+    """Return the address in a line that a server announces."""
     host, _, port = text.removeprefix("http://").rpartition(":")
     return Address(host, int(port))
 
