@@ -40,7 +40,7 @@ ADDRESS: Final = "/ui"
 RUNS: Final = "/ui/runs"
 # The time range of what happened, and the number up to which it is counted.
 WITHIN: Final = "24h"
-COUNTED_MAX: Final = 50
+COUNTED_MAX: Final = 20
 _FAN_OUT: Final = "fan-out"
 _RUNNING: Final = (RunStatus.RUNNING.value, RunStatus.TRIGGERING.value)
 _LATE: Final = (PipelineState.LATE, PipelineState.MISSED)

@@ -47,3 +47,4 @@ def test_lines__checks_of_two_runs__are_one_line_for_each() -> None:
         ("READINESS_CHECKED", "a", 1),
     ]
     assert lines[0].first_at == events[-1]["timestamp"]
+    assert event_lines(events, has_more=True)[0].first_at is None

@@ -15,15 +15,18 @@ _REPEATED: Final = frozenset({EventName.READINESS_CHECKED})
 
 
 class EventLine(Struct, frozen=True):
-    """The latest of `count` events of one kind, and the time of the first of them."""
+    """The latest of `count` events of one kind, and the time of the first; None if there may be earlier ones."""
 
     event: Any
     count: int
     first_at: str | None
 
 
-def event_lines(events: Iterable[Mapping[str, Any]]) -> list[EventLine]:
-    """Return the lines of events, latest first. Checks of the same run are one line, where the latest of them is."""
+def event_lines(events: Iterable[Mapping[str, Any]], *, has_more: bool = False) -> list[EventLine]:
+    """Return the lines of events, latest first. Checks of the same run are one line, where the latest of them is.
+
+    `has_more`: there are events before these.
+    """
     lines: list[list[Mapping[str, Any]]] = []
     checks: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for event in events:
@@ -34,4 +37,4 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> list[EventLine]:
         line = [event]
         lines.append(line)
         checks.setdefault(key, line)
-    return [EventLine(line[0], len(line), line[-1]["timestamp"]) for line in lines]
+    return [EventLine(line[0], len(line), None if has_more else line[-1]["timestamp"]) for line in lines]

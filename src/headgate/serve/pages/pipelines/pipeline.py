@@ -239,7 +239,7 @@ def pipeline_page(api: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) ->
         strip=duration_strip(row, _lengths_ms(runs), api.now_ms),
         history=history_of(api, pipeline.id),
         budgets=spent_budgets(pipeline, log),
-        events=event_lines(events.items("events"))[:SHOWN_MAX],
+        events=event_lines(events.items("events"), has_more=_has_more(events))[:SHOWN_MAX],
         events_missing=events.missing,
         expectations=[each for each in expected.items("expectations") if each["verdict"] == ExpectationVerdict.MISSED],
         upstream=upstream,
@@ -261,6 +261,10 @@ def spent_budgets(pipeline: Pipeline, log: RunLog | None) -> list[SpentBudget]:
     return [
         SpentBudget(each, used.get(each, 0), limit_of(each, pipeline.budgets)) for each in (Budget.MANUAL, Budget.DRIFT)
     ]
+
+
+def _has_more(events: Section) -> bool:
+    return bool(events.value and events.value["cursor"])
 
 
 def _lengths_ms(runs: Iterable[Mapping[str, Any]]) -> dict[str, int]:

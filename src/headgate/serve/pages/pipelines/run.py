@@ -133,7 +133,7 @@ def run_page(api: ApiCaller, run_id: str) -> RunPage:
         log=log,
         evaluation=_evaluation(run, evaluations),
         jobs=entries,
-        events=event_lines(own_events),
+        events=event_lines(own_events, has_more=bool(events.value and events.value["cursor"])),
         events_missing=events.missing,
         execution=execution,
         commands=_commands(run, execution, trigger),
