@@ -140,7 +140,11 @@ class Attention:
 
     def _is_due(self) -> bool:
         now = self._clock.monotonic()
-        return now >= self._due_at and (now >= self._old_at or self._generation() != self._as_of)
+        if now < self._due_at:
+            return False
+        generation = self._generation()
+        # 0: no commit yet, or a backend that does not report commits.
+        return generation == 0 or generation != self._as_of or now >= self._old_at
 
 
 def _shown(count: int, one: str, several: str) -> RailCount:

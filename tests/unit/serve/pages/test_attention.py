@@ -22,7 +22,7 @@ class Source:
         self.reading: Reading | Exception = reading
         self.seconds = seconds
         self.reads = 0
-        self.commits = 0
+        self.commits = 1
         self.attention = Attention(self._read, self.clock, lambda: self.commits)
 
     def _read(self) -> Reading:
@@ -107,6 +107,15 @@ def test_counts__no_commit__no_reading_until_time_may_have_changed_it() -> None:
     source.after(10, commits=0)
     assert source.reads == 1
     source.after(5, commits=0)
+    assert source.reads == 2
+
+
+def test_counts__backend_that_reports_no_commits__are_read_by_time_alone() -> None:
+    source = Source()
+    source.commits = 0
+    source.texts()
+
+    source.after(INTERVAL_SECONDS, commits=0)
     assert source.reads == 2
 
 
