@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tests.acceptance.browser.history import RAW, SCORED
-from tests.acceptance.browser.world import FAILED, INVOICES, ORDER, STUCK, World
+from tests.acceptance.browser.world import FAILED, INVOICES, ORDER, SETTLED, SILENT, STUCK, World
 
 PAGES: Final[dict[str, Callable[[World], str]]] = {
     "": lambda _: "",
@@ -57,6 +57,9 @@ STATES: Final[dict[str, Callable[[World], str]]] = {
     "fan-out-open": lambda world: f"/fanouts/{world.open_fanout_id}",
     "pipeline-failed": lambda _: "/pipelines/orders-score",
     "pipeline-missed": lambda _: "/pipelines/fx-rates",
+    "dataset-overdue": lambda _: f"/datasets/{quote(SILENT, safe='')}",
+    "dataset-silenced": lambda _: f"/datasets/{quote(SETTLED, safe='')}",
+    "incident-silenced": lambda world: f"/incidents/{world.silenced_id}",
     "dataset-critical": lambda _: f"/datasets/{quote(RAW, safe='')}",
 }
 

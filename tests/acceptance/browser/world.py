@@ -25,6 +25,10 @@ ORDER: Final = "order-4711"
 STUCK: Final = "ledger-monday"
 FAILED: Final = "prices-of-acme"
 INVOICES: Final = "settle-invoices"
+# A dataset whose monitor is silent, and one whose incident was resolved while it was broken.
+SILENT: Final = "urn:dp:market:supplier_stock:v1"
+SETTLED: Final = "urn:dp:market:returns:v1"
+HOUR: Final = timedelta(hours=1)
 _SETTINGS: Final = """
 [pipelines.pools]
 {pools}
@@ -76,6 +80,7 @@ class World:
         self.viewer_key = viewer_key
         self.today = today
         self.incident_id = ""
+        self.silenced_id = ""
         self.runs: dict[str, str] = {}
         self.fanout_id = ""
         self.open_fanout_id = ""
@@ -247,6 +252,13 @@ class World:
         self.signal(RAW, "CRITICAL", evidence_sample=sample)
         self.signal(PROFILE, "WARNING", "FRESHNESS")
         self.incident_id = self.incident(RAW)
+        slo = {"freshness": {"max_delay_seconds": 600}}
+        self.dataset(SILENT, display_name="Supplier stock", slos=slo)
+        self.signal(SILENT, "OK", "FRESHNESS", window_start=_text(now - HOUR), window_end=_text(now - HOUR))
+        self.dataset(SETTLED)
+        self.signal(SETTLED, "CRITICAL")
+        self.silenced_id = self.incident(SETTLED)
+        self.call("PATCH", f"/incidents/{self.silenced_id}", {"status": "RESOLVED", "reason": "known"})
 
     def _of_pipelines(self) -> None:
         for pipeline, statuses in (

@@ -252,7 +252,7 @@ def _of_signals(
 
 
 def _is_late(signal: Signal) -> bool:
-    return signal.state is SignalState.WARNING and freshness.is_overdue_finding(signal.value)
+    return signal.state.is_breach and freshness.is_overdue_finding(signal.value)
 
 
 def _is_outdated(signal: Signal, age_seconds_max: float | None, promise: freshness.Promise | None, now_ms: int) -> bool:
@@ -277,10 +277,10 @@ def _outdated(signal: Signal, question: GateQuestion) -> Reason:
 def _overdue(known: DatasetFacts, question: GateQuestion, promise: freshness.Promise, now_ms: int) -> Reason | None:
     """Return the reason for facts on freshness that are older than the SLO promises, or None.
 
-    A FRESHNESS signal that is CRITICAL is a reason already.
+    A FRESHNESS signal that its engine reported as CRITICAL is a reason already.
     """
     held = next((each for each in known.signals if each.signal_type == FRESHNESS), None)
-    if held is not None and held.state is SignalState.CRITICAL:
+    if held is not None and held.state is SignalState.CRITICAL and not freshness.is_overdue_finding(held.value):
         return None
     report = freshness.newest_report(known.signals)
     since = _promised_since(known) if report is None else report.window_end

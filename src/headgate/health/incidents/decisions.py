@@ -73,7 +73,12 @@ def dedup_key_for(report: IncidentReport) -> str:
     how = report.failure_signatures[0] if report.failure_signatures else "+".join(sorted(report.signal_types))
     # A caller's own key is prefixed with its dataset: it cannot match incidents of other datasets.
     own = report.dedup_key.removeprefix(f"{report.dataset_urn}#")
-    return f"{report.dataset_urn}#{own or how}"
+    return dedup_key(report.dataset_urn, own or how)
+
+
+def dedup_key(dataset_urn: str, failure: str) -> str:
+    """Return the deduplication key of a failure of a dataset."""
+    return f"{dataset_urn}#{failure}"
 
 
 def opened(

@@ -122,6 +122,17 @@ class Incidents:
         rows = self._store.get_many(INCIDENT_INDEX, keys, consistent=consistent) if keys else []
         return [None if row is None else incident_of(row, self._sealer) for row in rows]
 
+    def silenced_by(self, dedup_keys: Sequence[str]) -> dict[str, Incident]:
+        """Return the resolved incidents that keep a breach silent now, by deduplication key."""
+        rows = self._store.get_many(CONTROL, [dedup_key_of(each) for each in dedup_keys]) if dedup_keys else []
+        ids = {key: row["incident_id"] for key, row in zip(dedup_keys, rows, strict=True) if row and not row["is_open"]}
+        found = {each.incident_id: each for each in self.get_many([*dict.fromkeys(ids.values())]) if each is not None}
+        now = timestamps.instant(self._now_ms())
+        held = {key: found[incident_id] for key, incident_id in ids.items() if incident_id in found}
+        return {
+            key: each for key, each in held.items() if each.silenced_until is not None and each.silenced_until > now
+        }
+
     def all_signals_ok(self, incident: Incident) -> bool:
         """Whether every linked signal of an incident is OK. False if the incident does not hold all of its links."""
         if not incident.links_complete:

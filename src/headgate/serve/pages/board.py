@@ -22,6 +22,7 @@ from headgate.serve.pages.health.datasets import REGISTER
 from headgate.serve.pages.health.holds import HeldPipeline, held_by
 from headgate.serve.pages.health.incident_actions import acknowledge
 from headgate.serve.pages.health.incidents import datasets_of
+from headgate.serve.pages.health.silences import Silence, silences
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, filtered
@@ -114,6 +115,7 @@ class Board(Struct, frozen=True, kw_only=True):
     more_cards: int
     has_more_incidents: bool
     signals: list[Any]
+    silences: Mapping[tuple[str, str], Silence]
     counts: tuple[Count, ...]
     # Of pipelines, without those that a card names as its consequence.
     broken: list[PipelineStatus]
@@ -171,6 +173,7 @@ def board(api: ApiCaller, within: str = WITHIN) -> Board:
         more_cards=max(0, len(incidents) - CARDS_MAX),
         has_more_incidents=found.has_more,
         signals=signals,
+        silences=silences(api, signals),
         counts=(*_of_incidents(incidents), *_of_signals(signals), *_of_pipelines(rows)),
         broken=_in(others, _BROKEN),
         late=_in(others, _LATE),

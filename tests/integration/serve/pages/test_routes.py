@@ -425,6 +425,42 @@ def test_incident__resolved_while_critical__says_until_when_it_is_silent(site: S
     said = text_of(site.incident_page(incident))
 
     assert "Still CRITICAL when it was resolved. The same breach opens no incident until" in said
+    for page in (site.page("/ui"), site.dataset_page()):
+        assert "silent until" in text_of(page)
+        assert f"/ui/incidents/{incident}" in page
+    site.clock.advance(3601)
+    assert "silent until" not in text_of(site.dataset_page())
+    assert "opens no incident until" not in text_of(site.incident_page(incident))
+
+
+def test_dataset__fed_by_an_unhealthy_one__names_it_with_a_link(site: Site) -> None:
+    site.trouble()
+    spec = site.spec(reads=[ORDERS], writes=[PAYMENTS])
+    done(site.put(f"/lineage/specs/{quote(spec['spec_id'], safe='')}", spec), 200)
+    site.dataset(PAYMENTS)
+    site.signal("OK", PAYMENTS)
+    site.clock.advance(5)
+
+    page = site.dataset_page(PAYMENTS)
+
+    said = text_of(page)
+    assert "UPSTREAM_UNHEALTHY" in said
+    assert "1 hop upstream" in said
+    assert f'href="/ui/datasets/{quote(ORDERS, safe="")}"' in page
+
+
+def test_dataset__no_report_within_its_slo__says_since_when(site: Site) -> None:
+    site.dataset(slos={"freshness": {"max_delay_seconds": 3600}})
+    site.signal("OK", window_type="")
+    site.clock.advance(3 * 3600)
+
+    said = text_of(site.dataset_page())
+
+    assert "FRESHNESS_OVERDUE" in said
+    assert "at most 1 h late; no report in time since" in said
+    site.health.sweep()
+    assert "CRITICAL FRESHNESS" in text_of(site.dataset_page())
+    assert "no report on its freshness came in time" in text_of(site.page("/ui"))
 
 
 # Datasets.

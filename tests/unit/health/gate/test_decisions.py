@@ -26,6 +26,7 @@ from headgate.health.gate.decisions import (
 from headgate.health.incidents import decisions as incident_decisions
 from headgate.health.model.datasets import Dataset, DatasetProfile, DatasetStatus, FreshnessSlo, OnSilence, Slos
 from headgate.health.model.enums import Severity, SignalState, Tier
+from headgate.health.model.freshness import OVERDUE
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
 from headgate.health.signals.decisions import decide
@@ -318,3 +319,11 @@ def test_judge__slo_and_never_a_report__is_overdue_from_the_registration_on() ->
 def test_judge__engine_says_critical__is_one_reason_however_late_it_is() -> None:
     signal = reported(CRITICAL, ended_ms=NOW_MS - 5 * HOUR_MS, window_type="")
     assert [each.code for each in ruled(signal, dataset=promised(3600)).reasons] == [Code.SIGNAL_CRITICAL]
+
+
+@pytest.mark.parametrize("state", [WARNING, CRITICAL])
+def test_judge__finding_of_the_freshness_timer__is_one_reason_in_plain_words(state: SignalState) -> None:
+    finding = reported(state, ended_ms=NOW_MS - 5 * HOUR_MS, window_type="", failure_signature=OVERDUE)
+    (reason,) = ruled(finding, dataset=promised(3600)).reasons
+    assert (reason.code, reason.ruling) == (Code.FRESHNESS_OVERDUE, Ruling.BLOCK)
+    assert "is overdue: the newest report is on a window that ended at" in reason.message

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import TransientError
-from headgate.health.gate.decisions import Ruling
+from headgate.health.gate.decisions import Code, Ruling
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
 from headgate.serve.pages.actions import REASON, Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
@@ -18,7 +18,8 @@ from headgate.serve.pages.health.holds import held_section
 from headgate.serve.pages.health.lineage import EXPAND, Graph, graph_or_reason
 from headgate.serve.pages.health.results import ResultRow, results_section
 from headgate.serve.pages.health.signal_strip import Strip, since, strip
-from headgate.serve.pages.labels import command, number, options, span
+from headgate.serve.pages.health.silences import Silence, silences
+from headgate.serve.pages.labels import command, number, options, span, stamp
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
@@ -81,6 +82,7 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     promises: list[str]
     signals: Section
     signal_rows: list[SignalRow]
+    silences: Mapping[tuple[str, str], Silence]
     results: Section
     result_rows: list[ResultRow]
     fields: Section
@@ -147,6 +149,7 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
     page = {"page_size": SHOWN_MAX}
     writers = api.section("GET /datasets/{dataset_urn}/writers", path=path, query=page)
     readers = api.section("GET /datasets/{dataset_urn}/readers", path=path, query=page)
+    gate = api.section("POST /gate", body={"datasets": [urn], "verb": "read"})
     graph, graph_missing = graph_or_reason(api, urn)
     results, result_rows = results_section(api, urn)
     volumes = api.section("GET /datasets/{dataset_urn}/volume-history", path=path, query={"days": VOLUME_DAYS})
@@ -154,13 +157,14 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
     checks = api.section("GET /datasets/{dataset_urn}/checks", path=path)
     return DatasetPage(
         dataset=dataset,
-        promises=promises(dataset["slos"] or {}),
+        promises=promises(dataset["slos"] or {}, _overdue_since(gate)),
         signals=signals,
         signal_rows=_signal_rows(api, urn, signals.items("signals")),
+        silences=silences(api, signals.items("signals")),
         results=results,
         result_rows=result_rows,
         fields=api.section("GET /datasets/{dataset_urn}/fields", path=path),
-        gate=api.section("POST /gate", body={"datasets": [urn], "verb": "read"}),
+        gate=gate,
         incidents=incidents,
         opened=[each for each in incidents.items() if each["status"] != IncidentStatus.RESOLVED],
         recent=[each for each in incidents.items() if each["status"] == IncidentStatus.RESOLVED],
@@ -197,13 +201,20 @@ def reached(api: ApiCaller, found: Mapping[str, Any]) -> Downstream:
     )
 
 
-def promises(slos: Mapping[str, Any]) -> list[str]:
+def _overdue_since(gate: Section) -> str | None:
+    """Return since when no report on freshness came in time, or None."""
+    reasons = [] if gate.value is None else gate.value["reasons"]
+    return next((each["since"] for each in reasons if each["code"] == Code.FRESHNESS_OVERDUE), None)
+
+
+def promises(slos: Mapping[str, Any], overdue_since: str | None = None) -> list[str]:
     """Return the SLOs of a dataset in words."""
     lines = []
     if fresh := slos.get("freshness"):
         warns = fresh.get("warning_delay_seconds")
         warning = f" (warning after {span(warns)})" if warns else ""
-        lines.append(f"Freshness: at most {span(fresh['max_delay_seconds'])} late{warning}")
+        overdue = "" if overdue_since is None else f"; no report in time since {stamp(overdue_since)}"
+        lines.append(f"Freshness: at most {span(fresh['max_delay_seconds'])} late{warning}{overdue}")
     if volume := slos.get("volume"):
         if (least := volume.get("min_events_per_window")) is not None:
             lines.append(f"Volume: at least {number(least)} records per window")
