@@ -8,6 +8,7 @@ from bench import (
     asl,
     commands,
     concurrent,
+    dbt_upload,
     durable,
     expected_bands,
     fanout,
@@ -44,6 +45,7 @@ GROUPS = {
     "pipelines": pipelines.run,
     "commands": commands.run,
     "probes": probes.run,
+    "dbt_upload": dbt_upload.run,
     "expected_bands": expected_bands.run,
     "pages": pages.run,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from msgspec import Struct
@@ -38,9 +39,11 @@ from headgate.health.ingest.effects import (
 from headgate.health.ingest.inbox import OpenLineageInbox
 from headgate.health.ingest.names import NameResolver
 from headgate.health.ingest.runs import folded, spec_of
+from headgate.health.jobs.model import RunReport
 from headgate.health.jobs.service import OutsideJobs
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.dataset_fields import DatasetFields, Observation
 from headgate.health.model.datasets import DatasetStatus, Slos, Source
 from headgate.health.model.enums import JOB_RUN, SCHEMA_DRIFT, SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate, SignalValue, UpdateResult, UpdateVerdict
@@ -58,6 +61,8 @@ _RUN_ID_MAX: Final = 256
 # Reports of concurrent events change the results of a dataset while its signal is written.
 _RACES_MAX: Final = 10
 _TOGETHER: Final = 500
+# As many as the audit log has chains: an upload registers thousands of datasets.
+_THREADS: Final = 16
 
 
 class DbtReport(Struct, frozen=True, kw_only=True):
@@ -152,10 +157,40 @@ class Ingestion:
         )
 
     def _carry_out(self, effects: Iterable[Effect]) -> list[str]:
-        refused = []
+        """Apply the effects of artifacts, and return the messages of those that were rejected.
+
+        Datasets come first. Commits of several threads are grouped by the store, which is most of the time.
+        """
+        phases: tuple[list[Effect], list[Effect]] = [], []
+        fields: list[tuple[str, FieldsEffect]] = []
+        reports: list[RunReport] = []
         for effect in effects:
+            if isinstance(effect, FieldsEffect):
+                fields.append((effect.dataset_urn, effect))
+            elif isinstance(effect, RunEffect):
+                reports.append(effect.report)
+            else:
+                phases[not isinstance(effect, DatasetDiscovered)].append(effect)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="headgate-dbt") as threads:
+            messages = [each for phase in phases for each in threads.map(self._applied, phase)]
+        self._jobs.record_many(reports)
+        refused = [each for each in messages if each is not None]
+        return refused + self._observe_many(dict(fields).values())
+
+    def _applied(self, effect: Effect) -> str | None:
+        """Apply an effect. Return the message of its error if it was rejected."""
+        try:
+            self._apply(effect)
+        except UserError as exc:
+            return exc.message
+        return None
+
+    def _observe_many(self, effects: Iterable[FieldsEffect]) -> list[str]:
+        seen = [(self._registered(each.dataset_urn), each.observation) for each in effects]
+        refused = []
+        for (urn, observation), pair in zip(seen, self._registry.fields.observe_many(seen), strict=True):
             try:
-                self._apply(effect)
+                self._write_drift(urn, observation, *pair)
             except UserError as exc:
                 refused.append(exc.message)
         return refused
@@ -195,12 +230,14 @@ class Ingestion:
     def _observe(self, effect: FieldsEffect) -> None:
         """Store the fields of a dataset, and write the signal of a change of its schema."""
         urn = self._registered(effect.dataset_urn)
-        before, after = self._registry.fields.observe(urn, effect.observation)
-        known = self._registry.find(urn)
-        if known is None or not effect.observation.is_whole:
+        self._write_drift(urn, effect.observation, *self._registry.fields.observe(urn, effect.observation))
+
+    def _write_drift(self, urn: str, seen: Observation, before: DatasetFields, after: DatasetFields) -> None:
+        known = self._registry.find(urn) if seen.is_whole else None
+        if known is None:
             return
         required = () if known.contract_binding is None else known.contract_binding.required_fields
-        value = drift_value(before, after, required, effect.observation)
+        value = drift_value(before, after, required, seen)
         if value is not None:
             update = SignalUpdate(dataset_urn=urn, signal_type=SCHEMA_DRIFT, value=value, expected_version=ANY_VERSION)
             _check_applied(self._signals.update(update))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,8 +15,9 @@ from headgate.errors import ConflictError, NotFoundError, StoreBusyError
 from headgate.health.jobs.model import JobHistory, JobState, OutsideJob, OutsideRun, RunReport, folded
 from headgate.store.catalogue.tables import CONTROL, OUTSIDE_JOB, OUTSIDE_RUNS
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Put, Query
+from headgate.store.model.requests import Put, Query, Write
 from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 SHARDS: Final = 8
@@ -24,6 +25,7 @@ SHARDS: Final = 8
 KEPT_SECONDS: Final = 90 * 24 * 3600
 LISTED_MAX: Final = 5_000
 ATTEMPTS_MAX: Final = 20
+TOGETHER: Final = 50
 _PAGE: Final = 1_000
 
 
@@ -53,32 +55,48 @@ class OutsideJobs:
 
     def record(self, report: RunReport) -> None:
         """Store a report about a run. Repeating it changes nothing. Raises `StoreBusyError` after many conflicts."""
-        key = _key(report.job_id)
         for _ in range(ATTEMPTS_MAX):
             known = self._read(report.job_id)
             after = folded(known, report)
             if after is None or after is known:
                 return
-            ttl = int(self._clock.seconds()) + KEPT_SECONDS
-            fields = msgspec.to_builtins(after.job)
-            row = {**fields, **CONTROL.key_attributes(key), "version": after.job.version, "ttl": ttl}
-            runs = {
-                **CONTROL.key_attributes(OUTSIDE_RUNS.key(job_id=report.job_id)),
-                "runs": msgspec.to_builtins(after.runs),
-                "ttl": ttl,
-            }
-            condition = absent() if known is None else version_is(known.job.version)
             try:
-                self._store.transact([Put(CONTROL, row, condition), Put(CONTROL, runs)])
+                self._store.transact(self._writes(known, after))
             except ConflictError:
                 continue
             return
         raise StoreBusyError(f"job {report.job_id}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
-    def record_many(self, reports: Iterable[RunReport]) -> None:
-        """Store reports about runs of many jobs."""
-        for each in reports:
-            self.record(each)
+    def record_many(self, reports: Sequence[RunReport]) -> None:
+        """Store reports about runs of different jobs, in few transactions."""
+        for start in range(0, len(reports), TOGETHER):
+            self._record_together(reports[start : start + TOGETHER])
+
+    def _record_together(self, reports: Sequence[RunReport]) -> None:
+        planned = []
+        for report, known in zip(reports, self._read_many([each.job_id for each in reports]), strict=True):
+            after = folded(known, report)
+            if after is not None and after is not known:
+                planned.append((report, self._writes(known, after)))
+        outcomes = self._store.transact_many([writes for _, writes in planned]) if planned else []
+        for (report, _), error in zip(planned, outcomes, strict=True):
+            if isinstance(error, ConflictError):
+                self.record(report)
+            elif error is not None:
+                raise error
+
+    def _writes(self, known: JobHistory | None, after: JobHistory) -> list[Write]:
+        ttl = int(self._clock.seconds()) + KEPT_SECONDS
+        job_id = after.job.job_id
+        key = CONTROL.key_attributes(_key(job_id))
+        row = {**msgspec.to_builtins(after.job), **key, "version": after.job.version, "ttl": ttl}
+        runs = {
+            **CONTROL.key_attributes(OUTSIDE_RUNS.key(job_id=job_id)),
+            "runs": msgspec.to_builtins(after.runs),
+            "ttl": ttl,
+        }
+        condition = absent() if known is None else version_is(known.job.version)
+        return [Put(CONTROL, row, condition), Put(CONTROL, runs)]
 
     def get(self, job_id: str) -> JobHistory:
         """Return a job with its last runs. Raises `NotFoundError`."""
@@ -103,12 +121,20 @@ class OutsideJobs:
         return sorted(found, key=lambda each: (each.at, each.job_id), reverse=True)
 
     def _read(self, job_id: str) -> JobHistory | None:
-        keys = [_key(job_id), OUTSIDE_RUNS.key(job_id=job_id)]
-        row, runs = self._store.get_many(CONTROL, keys, consistent=True)
-        if row is None:
-            return None
-        past = () if runs is None else typed_decode.convert(runs["runs"], tuple[OutsideRun, ...])
-        return JobHistory(job=typed_decode.convert(row, OutsideJob), runs=past)
+        [found] = self._read_many([job_id])
+        return found
+
+    def _read_many(self, job_ids: Sequence[str]) -> list[JobHistory | None]:
+        keys = [key for job_id in job_ids for key in (_key(job_id), OUTSIDE_RUNS.key(job_id=job_id))]
+        rows = self._store.get_many(CONTROL, keys, consistent=True)
+        return [_history(row, runs) for row, runs in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def _history(row: Item | None, runs: Item | None) -> JobHistory | None:
+    if row is None:
+        return None
+    past = () if runs is None else typed_decode.convert(runs["runs"], tuple[OutsideRun, ...])
+    return JobHistory(job=typed_decode.convert(row, OutsideJob), runs=past)
 
 
 def _key(job_id: str) -> Key:
