@@ -131,6 +131,9 @@ def show_context(found: Mapping[str, Any]) -> None:
     )
     typer.echo("\nSIGNALS")
     show_signals(found["signals"])
+    for each in found["signals"]:
+        if each.get("message"):
+            typer.echo(f"\n{each['signal_type']}: {each['message']}")
     _show_entities("WRITERS", found["writers"])
     _show_entities("READERS", found["readers"])
     typer.echo("\nBLAST RADIUS")
