@@ -176,12 +176,13 @@ def test_redeliver__by_age__is_received_and_the_others_stay(api: Api, dead: list
 
 def test_redeliver__by_the_id_of_the_producer__is_received(api: Api) -> None:
     api.shop.is_broken = True
-    for source in ("/north", "/south"):
-        api.post("/events", {"type": "order.created", "source": source, "id": "order-7", "data": 7})
+    stored = [
+        api.post("/events", {"type": "order.created", "source": source, "id": "order-7", "data": 7}).json()["ids"][0]
+        for source in ("/north", "/south")
+    ]
     api.post("/events", {"type": "order.created", "source": "/north", "id": "order-8", "data": 8})
     api.env.run()
     api.shop.is_broken = False
-    stored = left(api)
 
     answer = api.post("/dead-letters/redeliver", {"subscription": "hear", "event_ids": ["order-8"]})
     api.env.run()
@@ -189,8 +190,9 @@ def test_redeliver__by_the_id_of_the_producer__is_received(api: Api) -> None:
     assert answer.json()["count"] == 1
     assert api.shop.received == [8]
     refused = api.post("/dead-letters/redeliver", {"subscription": "hear", "event_ids": ["order-7"]})
-    assert stored[0] in problem(refused, 409, "conflict")["detail"]
-    assert left(api) == stored[:2]
+    detail = problem(refused, 409, "conflict")["detail"]
+    assert all(each in detail for each in stored)
+    assert sorted(left(api)) == sorted(stored)
 
 
 def test_purge__by_id_filter_and_all__is_gone_for_good(api: Api, dead: list[str]) -> None:
