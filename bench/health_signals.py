@@ -31,7 +31,7 @@ from headgate.store.port import Store
 from headgate.store.resilience.guarded_store import AnyStore
 from headgate.store.sqlite.rows import TableRows
 
-RATE_MIN = 0.10
+RATE_MIN = 0.20
 # One in fifty changes its state, to WARNING or back from it.
 TRANSITIONS_EVERY = 50
 BATCHES = 8
