@@ -6,6 +6,7 @@ import sys
 
 from bench import (
     asl,
+    checks,
     commands,
     concurrent,
     dbt_upload,
@@ -47,6 +48,7 @@ GROUPS = {
     "probes": probes.run,
     "dbt_upload": dbt_upload.run,
     "expected_bands": expected_bands.run,
+    "checks": checks.run,
     "pages": pages.run,
 }
 # Parts of other groups, which run only when they are named.
