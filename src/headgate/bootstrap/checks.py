@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from headgate.checks.after_runs import SUBSCRIPTION, TYPES, AfterRuns
 from headgate.checks.catalog import CheckCatalog
+from headgate.checks.config_checks import derived_checks
 from headgate.checks.history import NoHistory, StoredHistory
 from headgate.checks.poller import CheckPoller
 from headgate.checks.recorder import CheckRecorder
@@ -49,7 +50,7 @@ def open_checks(
     name: str,
 ) -> OpenChecks:
     """Return the checks, and subscribe them to completed runs. `name` is this process in claims."""
-    catalog = CheckCatalog()
+    catalog = CheckCatalog(lambda file: derived_checks(file, health.registry.find(file.dataset)))
     states = CheckStates(health.store, clock)
     history = StoredHistory(health, pipelines)
     runner = CheckRunner(clock, probes, history, calendars.all)

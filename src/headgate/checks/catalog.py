@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -34,7 +34,9 @@ class KnownCheck(Struct, frozen=True, kw_only=True):
 class CheckCatalog:
     """The known checks. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, derive: Callable[[CheckFile], Sequence[Check]] = lambda _file: ()) -> None:
+        """`derive` returns the checks that follow from the config of the dataset of a file."""
+        self._derive = derive
         self._lock = threading.Lock()
         self._files: dict[str, LoadedFile] = {}
         self._checks: dict[CheckKey, KnownCheck] = {}
@@ -55,17 +57,28 @@ class CheckCatalog:
 
     def replace(self, files: Sequence[LoadedFile]) -> None:
         """Replace the checks."""
-        checks = {
-            CheckKey(each.file.dataset, check.id): KnownCheck(
-                file=each.file, check=check, source=f"{each.source}:{each.line}"
-            )
-            for each in files
-            for check in each.file.checks
-        }
+        checks = self._known(files)
         with self._lock:
             self._files = {each.file.dataset: each for each in files}
             self._checks = checks
             self.generation += 1
+
+    def refresh(self) -> None:
+        """Derive the checks of configs again, which may have changed."""
+        checks = self._known(self.files())
+        with self._lock:
+            if checks != self._checks:
+                self._checks = checks
+                self.generation += 1
+
+    def _known(self, files: Sequence[LoadedFile]) -> dict[CheckKey, KnownCheck]:
+        return {
+            CheckKey(each.file.dataset, check.id): KnownCheck(
+                file=each.file, check=check, source=f"{each.source}:{each.line}"
+            )
+            for each in files
+            for check in (*each.file.checks, *self._derive(each.file))
+        }
 
     def files(self) -> list[LoadedFile]:
         """Return the check files by dataset."""

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from headgate.errors import NotFoundError
+from headgate.health.evidence.rows import Evidence
+from headgate.health.model.enums import VOLUME
 from headgate.health.model.expected_bands import DAY_HOURS, WEEK_HOURS, WEEKS_MAX
+from headgate.health.model.signals import Signal
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.health.signals.baselines import Baseline
 from headgate.pipelines.enums import RunStatus
@@ -15,6 +19,9 @@ from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.service import PipelineService
 
 HOUR_MS: Final = 3_600_000
+# The producer of the evidence of checks.
+PRODUCER: Final = "headgate-checks"
+EVIDENCE_MAX: Final = 5_000
 _RUNS_MAX: Final = 3_000
 _PAGE: Final = 500
 _DONE: Final = (RunStatus.COMPLETED, RunStatus.COMPLETED_MONITORING)
@@ -33,6 +40,12 @@ class History(Protocol):
     def baseline(self, dataset_urn: str, metric: str) -> Baseline:
         """Return a stored baseline. Raises `NotFoundError`."""
 
+    def last_volume(self, dataset_urn: str) -> Signal | None:
+        """Return the VOLUME signal, or None if it was never reported."""
+
+    def evidence(self, dataset_urn: str, since_ms: int, until_ms: int) -> list[Evidence]:
+        """Return the evidence of a time that others reported."""
+
 
 class NoHistory:
     """No history: checks are tried without a store."""
@@ -47,6 +60,14 @@ class NoHistory:
 
     def baseline(self, dataset_urn: str, metric: str) -> Baseline:
         raise NotFoundError(f"baseline {metric} of {dataset_urn}: there is no store here")
+
+    def last_volume(self, dataset_urn: str) -> Signal | None:
+        del dataset_urn
+        return None
+
+    def evidence(self, dataset_urn: str, since_ms: int, until_ms: int) -> list[Evidence]:
+        del dataset_urn, since_ms, until_ms
+        return []
 
 
 class StoredHistory:
@@ -63,6 +84,24 @@ class StoredHistory:
     def baseline(self, dataset_urn: str, metric: str) -> Baseline:
         """Return a stored baseline. Raises `NotFoundError`."""
         return self._health.baselines.get(dataset_urn, metric)
+
+    def last_volume(self, dataset_urn: str) -> Signal | None:
+        """Return the VOLUME signal, or None if it was never reported."""
+        return self._health.signals.get(dataset_urn, VOLUME, consistent=True)
+
+    def evidence(self, dataset_urn: str, since_ms: int, until_ms: int) -> list[Evidence]:
+        """Return the evidence of a time, newest first, without that of checks; at most `EVIDENCE_MAX`."""
+        found: list[Evidence] = []
+        cursor: str | None = None
+        while len(found) < EVIDENCE_MAX:
+            page = self._health.evidence.of_dataset(
+                dataset_urn, instant(since_ms), instant(until_ms), limit=_PAGE, cursor=cursor
+            )
+            found += [each for each in page.evidence if each.producer is None or each.producer.producer_id != PRODUCER]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
 
     def durations(self, pipeline_id: str) -> dict[int, float]:
         """Return the seconds that the completed runs of a pipeline took, by the hour in which they began.

@@ -16,6 +16,7 @@ from msgspec import Struct
 from headgate.durable.model.duration import Seconds
 from headgate.health.model.enums import (
     ANOMALY,
+    CONTRACT_COMPLIANCE,
     DATA_QUALITY,
     FRESHNESS,
     SCHEMA_DRIFT,
@@ -171,6 +172,32 @@ class Check(_Part, frozen=True, kw_only=True):
         return None if part is None else part.column
 
 
+class EventsCheck(_Part, frozen=True, kw_only=True):
+    """The events of the last window that was reported for VOLUME."""
+
+    min: int
+
+
+class ContractCheck(_Part, frozen=True, kw_only=True):
+    """The share of records whose evidence names none of the fields of the contract."""
+
+    fields: tuple[str, ...]
+    min_rate: float = 1.0
+    warn_rate: float | None = None
+
+
+class ConfigCheck(Check, frozen=True, kw_only=True):
+    """A check that follows from the config of a dataset. Files cannot declare these kinds."""
+
+    events: EventsCheck | None = None
+    contract: ContractCheck | None = None
+
+    @property
+    def kind(self) -> str:
+        """Which of the kinds it is."""
+        return next(name for name in (*KINDS, "events", "contract") if getattr(self, name) is not None)
+
+
 class CheckFile(_Part, frozen=True, kw_only=True):
     """The checks of one dataset."""
 
@@ -201,6 +228,8 @@ SIGNAL_TYPES: Final = {
     "null_share": DATA_QUALITY,
     "unique": DATA_QUALITY,
     "sql": DATA_QUALITY,
+    "events": ANOMALY,
+    "contract": CONTRACT_COMPLIANCE,
 }
 # How the results of each kind are stored.
 RESULT_KINDS: Final = {
@@ -211,6 +240,8 @@ RESULT_KINDS: Final = {
     "null_share": ResultKind.TEST,
     "unique": ResultKind.TEST,
     "sql": ResultKind.TEST,
+    "events": ResultKind.ANOMALY,
+    "contract": ResultKind.CONTRACT,
 }
 
 

@@ -30,6 +30,8 @@ BATCH: Final = 64
 _FIRST_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 1.0
 _TICK_SECONDS: Final = 1.0
+# A changed config of a dataset changes its checks within this time.
+_REFRESH_SECONDS: Final = 30.0
 _REASON_MAX: Final = 1_000
 _log = structlog.get_logger(__name__)
 
@@ -60,11 +62,15 @@ class CheckPoller:
         self._is_writer = is_writer
         self._generation = -1
         self._planned: frozenset[CheckKey] = frozenset()
+        self._refresh_at = 0.0
 
     def tick(self, submit: Submit = lambda work: work()) -> int:
         """Claim the checks that are due, and pass each to `submit`. Returns how many were claimed."""
         if not self._is_writer():
             return 0
+        if self._clock.monotonic() >= self._refresh_at:
+            self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
+            self._catalog.refresh()
         self._plan_changed()
         return sum(self._start(state, submit) for state in self._states.due(limit=BATCH))
 

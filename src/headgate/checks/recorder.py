@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.checks.catalog import KnownCheck
+from headgate.checks.history import PRODUCER
 from headgate.checks.model import RESULT_KINDS, Outcome
 from headgate.checks.state import CheckKey
 from headgate.errors import DatasetNotFoundError, InvalidPayloadError, StoreBusyError
@@ -24,7 +25,6 @@ from headgate.health.results.model import CHECK_SOURCE, Report, ReportedResult, 
 from headgate.health.service import HealthService
 
 ACTOR: Final = "checks"
-_PRODUCER: Final = "headgate-checks"
 _DETAILS_MAX: Final = 2_000
 _RACES_MAX: Final = 10
 _RESULTS: Final = {
@@ -67,7 +67,7 @@ class CheckRecorder:
                 evidence_id=evidence_id(outcome.at_ms, CHECK_SOURCE, dataset_urn, check.id),
                 dataset_urn=dataset_urn,
                 created_at=at,
-                producer=Producer(producer_id=_PRODUCER),
+                producer=Producer(producer_id=PRODUCER),
                 validation=Validation(
                     result=result,
                     failed_gates=(check.id,) if is_failing else (),

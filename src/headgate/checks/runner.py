@@ -11,11 +11,11 @@ from typing import Final
 
 import structlog
 
-from headgate.checks import judgement
+from headgate.checks import config_checks, judgement
 from headgate.checks.catalog import KnownCheck
 from headgate.checks.history import History
 from headgate.checks.judgement import HOUR_MS, Ruling
-from headgate.checks.model import AnomalyCheck, AnomalyOf, Check, CheckFile, Outcome, VolumeCheck
+from headgate.checks.model import AnomalyCheck, AnomalyOf, Check, CheckFile, ConfigCheck, Outcome, VolumeCheck
 from headgate.checks.queries import query_of
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import HeadgateError
@@ -56,6 +56,8 @@ class CheckRunner:
         return judgement.unknown(reason, now_ms, self._took_ms(began))
 
     def _run(self, file: CheckFile, check: Check, urn: str, now_ms: int, began: float) -> Outcome:
+        if isinstance(check, ConfigCheck) and (check.events or check.contract) is not None:
+            return self._config(check, urn, now_ms, began)
         if check.anomaly is not None:
             return self._anomaly(check, check.anomaly, urn, now_ms, began)
         window = judgement.last_hour(now_ms)
@@ -152,6 +154,29 @@ class CheckRunner:
             window_end_ms=min((hour + 1) * HOUR_MS, end_ms),
             duration_ms=self._took_ms(began),
             value=value,
+        )
+
+    def _config(self, check: ConfigCheck, urn: str, now_ms: int, began: float) -> Outcome:
+        failed = check.severity.state
+        start_ms, end_ms = judgement.last_hour(now_ms)
+        if check.events is not None:
+            signal = self._history.last_volume(urn)
+            # Without a count there is no volume of an hour.
+            count = None if signal is None or signal.volume is None else signal.value.metrics.evidence_count
+            window = "" if signal is None else f"{signal.value.window_start} to {signal.value.window_end}"
+            state, reason = config_checks.judge_events(check.events, failed, count, window)
+        else:
+            assert check.contract is not None, "a check has one kind"
+            evidence = self._history.evidence(urn, start_ms, end_ms)
+            counted = self._history.volumes(urn).get(start_ms // HOUR_MS)
+            state, reason = config_checks.judge_contract(check.contract, failed, evidence, counted)
+        return Outcome(
+            state=state,
+            reason=reason,
+            at_ms=now_ms,
+            window_start_ms=start_ms,
+            window_end_ms=end_ms,
+            duration_ms=self._took_ms(began),
         )
 
     def _is_holiday(self, holidays: str | None, calendar: str | None) -> IsHoliday:

@@ -13,8 +13,9 @@ from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.checks.definitions import load_check_text
 from headgate.clock import VirtualClock
 from headgate.durable.sdk.app import App
+from headgate.health.evidence.rows import Evidence, Result, Validation
 from headgate.health.model.enums import SignalState
-from headgate.health.model.signals import Signal
+from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
 from headgate.health.model.timestamps import instant
 from headgate.health.model.volume_counts import HOUR_MS, VolumeHour
 from headgate.health.results.model import ReportedResult
@@ -82,6 +83,30 @@ class CheckRig:
         for hour, count in counts.items():
             stored = VolumeHour(instant(hour * HOUR_MS)[:13], ((HOUR_MS, int(count)),))
             self.health.store.transact([hour_put(urn, stored)])
+
+    def report_window(self, state: SignalState, count: int) -> None:
+        """Report a VOLUME window that ends now, as a monitor would."""
+        now_ms = int(self.clock.seconds() * 1000)
+        value = SignalValue(
+            state=state,
+            score=1.0,
+            window_start=instant(now_ms - 300_000),
+            window_end=instant(now_ms),
+            metrics=Metrics(evidence_count=count),
+        )
+        update = SignalUpdate(dataset_urn=self.urn, signal_type="VOLUME", value=value, expected_version=ANY_VERSION)
+        assert self.health.update_signal(update).is_success
+
+    def report_evidence(self, hour: int, reason: str, count: int) -> None:
+        """Report failures of records in an hour."""
+        for number in range(count):
+            self.health.evidence.put(
+                Evidence(
+                    dataset_urn=self.urn,
+                    created_at=instant(hour * HOUR_MS + 60_000 + number),
+                    validation=Validation(result=Result.FAIL, failed_gates=("contract",), reason_codes=(reason,)),
+                )
+            )
 
 
 @contextmanager

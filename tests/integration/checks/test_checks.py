@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
+from msgspec import convert
 
+from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import Metrics
 from tests.integration.checks.rig import CheckRig, check_rig
@@ -239,3 +242,97 @@ def test_try__of_a_check__stores_nothing(rig: CheckRig) -> None:
     assert outcome.failures == 1
     rig.advance(5)
     assert rig.states() == {}
+
+
+CONFIG = """\
+dataset: urn:dp:orders:created
+every: 60s
+source:
+  sql: {url: "duckdb:///shop.duckdb", table: orders}
+"""
+
+
+def register(rig: CheckRig, **fields: Any) -> None:
+    spec = convert(fields, DatasetSpec)
+    rig.health.registry.create(f"{ORDERS}:v1", spec, actor="somebody")
+
+
+def test_config__required_fields_and_constraints__are_checks_of_the_table(rig: CheckRig) -> None:
+    register(
+        rig,
+        contract_binding={
+            "required_fields": ["customer_id"],
+            "field_constraints": {"order_id": {"type": "integer", "min": 2}, "customer_id": {"pattern": "^c"}},
+        },
+    )
+    fill(rig, *BAD)
+    rig.load(CONFIG)
+
+    rig.advance(5)
+
+    assert rig.states() == {"config.required.customer_id": CRITICAL, "config.constraint.order_id": CRITICAL}
+
+
+def test_config__min_events_per_window__is_compared_with_the_last_reported_window(rig: CheckRig) -> None:
+    register(rig, slos={"volume": {"min_events_per_window": 100}})
+    rig.load("dataset: urn:dp:orders:created\nevery: 60s\n")
+    rig.report_window(OK, 40)
+
+    rig.advance(5)
+    assert rig.states() == {"config.min-events": CRITICAL}
+    assert rig.result("config.min-events").message.startswith("40 events in the window ")
+    assert rig.signal("VOLUME").state is OK
+    assert rig.signal("ANOMALY").state is CRITICAL
+
+    rig.report_window(OK, 140)
+    rig.advance(60)
+    assert rig.signal("ANOMALY").state is OK
+
+
+def test_config__evidence_that_names_a_required_field__counts_against_the_compliance_slo(rig: CheckRig) -> None:
+    register(
+        rig,
+        contract_binding={"required_fields": ["customer_id"]},
+        slos={"contract_compliance": {"min_compliance_rate": 0.99, "warning_compliance_rate": 0.999}},
+    )
+    rig.load("dataset: urn:dp:orders:created\nevery: 60s\n")
+    rig.advance(5)
+    assert rig.states() == {"config.contract": UNKNOWN}
+    assert rig.result("config.contract").message == "no evidence and no volume in the last hour"
+    hour = int(rig.clock.seconds()) // 3600 - 1
+    rig.report_volumes({hour: 200.0})
+    rig.report_evidence(hour, "MISSING_FIELD:customer_id", 1)
+    rig.report_evidence(hour, "MISSING_FIELD:note", 5)
+
+    rig.advance(60)
+    assert rig.states() == {"config.contract": WARNING}
+    assert rig.result("config.contract").message == (
+        "1 of 200 records of the last hour violate the contract (customer_id): 99.50% comply, at least 99.00% expected"
+    )
+
+    rig.report_evidence(hour, "MISSING_FIELD:customer_id", 5)
+    rig.advance(60)
+    assert rig.signal("CONTRACT_COMPLIANCE").state is CRITICAL
+
+
+def test_config__that_changes__changes_the_checks(rig: CheckRig) -> None:
+    register(rig)
+    rig.load("dataset: urn:dp:orders:created\nevery: 60s\n")
+    rig.advance(5)
+    assert rig.states() == {}
+
+    changed = convert({"slos": {"volume": {"min_events_per_window": 1}}}, DatasetSpec)
+    rig.health.registry.update(f"{ORDERS}:v1", changed, expected_version=1, actor="somebody")
+    rig.advance(40)
+
+    assert rig.states() == {"config.min-events": UNKNOWN}
+
+
+@pytest.mark.parametrize("url", ["sqlite:///.headgate/headgate.db", "sqlite:////etc/other.db"])
+def test_source__in_the_home_or_outside_of_the_project__is_refused(rig: CheckRig, url: str) -> None:
+    rig.load(FILE.replace("duckdb:///shop.duckdb", url))
+
+    rig.advance(5)
+
+    assert rig.states() == {"customer": UNKNOWN, "key": UNKNOWN}
+    assert "is outside of the folders that probes may read" in rig.result("key").message
