@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 import structlog
@@ -126,6 +126,7 @@ class CheckThread:
         self._poller = poller
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headgate-check")
+        self._running: set[Future[None]] = set()
         self._thread = threading.Thread(target=self._run, name="headgate-checks", daemon=True)
 
     def start(self) -> None:
@@ -133,17 +134,22 @@ class CheckThread:
         self._thread.start()
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """Stop polling."""
+        """Stop polling, and wait for the checks in progress. What is left runs again when its lease ends."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(grace_seconds)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(self._running, timeout=grace_seconds)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._running = {each for each in self._running if not each.done()}
+        self._running.add(self._pool.submit(work))
 
     def _run(self) -> None:
         outage = OutageLog(_log, "check poller failed", pause_seconds=_PAUSE_SECONDS)
         while not self._stopping.is_set():
             try:
-                claimed = self._poller.tick(self._pool.submit)
+                claimed = self._poller.tick(self._submit)
                 outage.succeeded()
             except HeadgateError as exc:
                 self._stopping.wait(outage.failed(exc, action="checks.poll", code=exc.code))

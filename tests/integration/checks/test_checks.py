@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import duckdb
 import pytest
 from msgspec import convert
 
+from headgate.checks.poller import CheckThread
+from headgate.checks.state import CheckKey
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import Metrics
@@ -336,3 +339,22 @@ def test_source__in_the_home_or_outside_of_the_project__is_refused(rig: CheckRig
 
     assert rig.states() == {"customer": UNKNOWN, "key": UNKNOWN}
     assert "is outside of the folders that probes may read" in rig.result("key").message
+
+
+def test_stop__during_a_check__waits_for_its_result(rig: CheckRig) -> None:
+    fill(rig, *GOOD)
+    # A query that takes a while, on any machine.
+    slow = "SELECT count(*) FROM range(150000000) AS numbers, (SELECT 1) AS one WHERE range % 7 = 1"
+    rig.load(
+        FILE.replace("every: 60s\n", "timeout: 60s\n").split("checks:", maxsplit=1)[0]
+        + f"checks:\n  - id: slow\n    sql: {{query: '{slow}', check: gte, value: 1}}\n"
+    )
+    rig.checks.service.request(rig.urn, "slow", "somebody")
+    thread = CheckThread(rig.checks.poller)
+    thread.start()
+    while not rig.checks.states.of([CheckKey(ORDERS, "slow")])[CheckKey(ORDERS, "slow")].claimed_by:
+        time.sleep(0.001)
+
+    thread.stop(60)
+
+    assert rig.states() == {"slow": OK}
