@@ -204,9 +204,16 @@ def _painted(browser: Any, url: str, until: str) -> _Paint:  # noqa: ANN401 - a 
 # Open pages.
 
 
+class _Rate(NamedTuple):
+    """Accepted writes in a second, and the seconds of CPU of the server and its processes in that second."""
+
+    writes: float
+    cpu: float
+
+
 class _Round(NamedTuple):
-    without_per_second: float
-    with_per_second: float
+    without: _Rate
+    beside: _Rate
     # Seconds from the answer to a write until each page showed it.
     delays: list[float]
     seen: dict[str, Any]
@@ -218,7 +225,7 @@ def _open_pages(home: Path, folder: Path) -> list[Figure]:
     generator = folder / "open_load"
     subprocess.run(["cc", "-O2", "-o", str(generator), str(Path(__file__).with_name("open_load.c"))], check=True)
     with serving(home) as server, _watchers(server.port) as watchers:
-        load = _Load(generator, server.port)
+        load = _Load(generator, server)
         changes = _Changes(server.port)
         load.per_second(1.0)
         rounds = []
@@ -234,12 +241,12 @@ def _open_pages(home: Path, folder: Path) -> list[Figure]:
     return _open_figures(rounds)
 
 
-def _without_pages(load: _Load, changes: _Changes) -> float:
+def _without_pages(load: _Load, changes: _Changes) -> _Rate:
     with changes.running():
         return load.per_second(_LOAD_SECONDS)
 
 
-def _with_pages(load: _Load, changes: _Changes, watchers: _Watchers) -> tuple[float, list[float], dict[str, Any]]:
+def _with_pages(load: _Load, changes: _Changes, watchers: _Watchers) -> tuple[_Rate, list[float], dict[str, Any]]:
     watchers.open()
     with changes.running() as sent_at:
         rate = load.per_second(_LOAD_SECONDS)
@@ -254,9 +261,13 @@ def _with_pages(load: _Load, changes: _Changes, watchers: _Watchers) -> tuple[fl
 
 
 def _open_figures(rounds: Sequence[_Round]) -> list[Figure]:
-    ratios = [each.with_per_second / each.without_per_second for each in rounds]
+    ratios = [each.beside.writes / each.without.writes for each in rounds]
     slowed = statistics.median(ratios)
-    rates = [statistics.median(side) for side in zip(*(each[:2] for each in rounds), strict=True)]
+    rates = [statistics.median(each[place].writes for each in rounds) for place in (0, 1)]
+    # What the server used beyond what its writes take without pages.
+    used = statistics.median(
+        each.beside.cpu - each.beside.writes * each.without.cpu / each.without.writes for each in rounds
+    )
     delays = [delay for each in rounds for delay in each.delays]
     worst = _percentile(delays, 0.99)
     fetched, unchanged, messages, refused = (
@@ -270,8 +281,8 @@ def _open_figures(rounds: Sequence[_Round]) -> list[Figure]:
             f">= {SLOWED_MIN:.2f}",
             slowed >= SLOWED_MIN,
             f"{messages} messages, {fetched} contents sent, {unchanged} unchanged, {refused} refused",
-            f"{rates[1]:,.0f}/s against {rates[0]:,.0f}/s; rounds {min(ratios):.2f} to {max(ratios):.2f}; the pages "
-            f"themselves took {client:.2f} of a core",
+            f"{rates[1]:,.0f}/s against {rates[0]:,.0f}/s; rounds {min(ratios):.2f} to {max(ratios):.2f}; the server "
+            f"used {used:.2f} of a core for them, and they themselves {client:.2f}",
             ratios,
         ),
         Figure(
@@ -288,20 +299,22 @@ def _open_figures(rounds: Sequence[_Round]) -> list[Figure]:
 class _Load:
     """Writers of signals that send again as soon as they have an answer."""
 
-    def __init__(self, generator: Path, port: int) -> None:
+    def __init__(self, generator: Path, server: Serving) -> None:
         self._generator = generator
-        self._port = port
+        self._port = server.port
+        self._pid = server.pid
         # Each a window of its own, so that every write is applied.
         self._window = itertools.count()
 
-    def per_second(self, seconds: float) -> float:
+    def per_second(self, seconds: float) -> _Rate:
         """Return how many writes were accepted in a second."""
         requests = b"".join(self._request(next(self._window)) for _ in range(_REQUESTS))
         command = [str(self._generator), str(self._port), "1000000", f"{seconds:g}", str(_LOAD_CONNECTIONS)]
+        used = _cpu_seconds(self._pid)
         ended = subprocess.run(command, input=requests, capture_output=True, check=True)
         seen = json.loads(ended.stdout)
         assert not seen["other"], seen
-        return float(seen["accepted"] / seconds)
+        return _Rate(seen["accepted"] / seconds, (_cpu_seconds(self._pid) - used) / seconds)
 
     def _request(self, number: int) -> bytes:
         dataset, window = number % 500, number // 500
@@ -311,6 +324,18 @@ class _Load:
         head = f"PUT {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\ncontent-type: application/json\r\n"
         text = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
         return b"%d\n%s" % (len(text), text)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its children, which are the intake and the watchdog of a server."""
+    spent = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end meanwhile.
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if pid in (int(file.parent.name), int(fields[1])):
+                spent += int(fields[11]) + int(fields[12])
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 class _Changes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import sys
 import time
@@ -90,9 +91,9 @@ class Watcher:
             writer.close()
 
     async def _refetch(self, connection: Any, as_of: bytes) -> None:  # noqa: ANN401 - the two streams
-        # Refused under load: the page's script asks again a second later.
+        # Refused under load: the page's script asks again, as soon as here.
         while not await self._fetch(connection, as_of):
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(0.3 + 0.4 * random.random())
 
     async def _fetch(self, connection: Any, as_of: bytes) -> bool:  # noqa: ANN401 - the two streams
         headers = b"headgate-fragment: main\r\nheadgate-as-of: %s\r\n" % as_of

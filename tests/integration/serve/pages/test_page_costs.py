@@ -10,7 +10,9 @@ import pytest
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.timestamps import instant
+from headgate.serve.pages.board import CARDS_MAX
 from headgate.serve.pages.health.lineage import ALL_NODES_MAX, NODES_MAX
+from headgate.serve.pages.routes import Assets
 from tests.integration.serve.pages.test_routes import ORIGIN, Site, graph_of
 from tests.integration.serve.pages.test_routes import site as site
 
@@ -96,3 +98,39 @@ def _counted(call: Any, name: str, calls: list[str]) -> Any:
         return call(*given, **more)
 
     return counted
+
+
+def test_board__more_incidents_than_cards__asks_the_store_no_more_often(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    store = type(site.health.store)
+    for name in ("get", "get_many", "query", "query_many"):
+        monkeypatch.setattr(store, name, _counted(getattr(store, name), name, calls))
+
+    def have(count: int) -> int:
+        """Have this many open incidents, and return the calls of the page."""
+        for number in range(count):
+            urn = f"urn:dp:board:t{number:02d}:v1"
+            if site.get(f"/datasets/{quote(urn, safe='')}").status_code == 404:
+                site.dataset(urn)
+                site.signal("CRITICAL", urn)
+        site.page("/ui")
+        calls.clear()
+        page = site.page("/ui")
+        assert page.count("Acknowledge</button>") == min(count, CARDS_MAX)
+        return len(calls)
+
+    few, many = have(CARDS_MAX), have(CARDS_MAX + 6)
+
+    assert many <= few
+    # The lists, the counts of the rail and the latest changes; none for a card.
+    assert many <= 20, calls
+
+
+def test_page__first_visit__scripts_and_styles_are_small(site: Site) -> None:
+    page = site.page("/ui")
+    sizes = {name: len(content) for name, content in Assets().files.items()}
+
+    assert len(page) < 30_000
+    assert sum(sizes.values()) < 150_000, sizes

@@ -52,8 +52,9 @@ async function refetch() {
     // What the page showed was deleted: lead to the list that had it.
     else if (answer.status === 404) location.href = document.querySelector(".crumbs a:last-of-type")?.href ?? "/ui";
     else if (answer.status === 304) document.dispatchEvent(new CustomEvent("headgate:unchanged", { detail: answer.headers.get("date") }));
-    // Busy, or refused because the server is: ask again in a second.
-    else if ((answer.ok && isBusy()) || answer.status === 503 || answer.status === 429) isAskedAgain = true;
+    // Refused because the server is busy. The request is cheap, and not all pages repeat it at once.
+    else if (answer.status === 503 || answer.status === 429) setTimeout(refetch, 300 + 400 * Math.random());
+    else if (answer.ok && isBusy()) isAskedAgain = true;
     else if (answer.ok) {
       const next = el("main", { id: "main" });
       next.append(document.createRange().createContextualFragment(text));
