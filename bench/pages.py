@@ -263,7 +263,7 @@ def _with_pages(load: _Load, changes: _Changes, watchers: _Watchers) -> tuple[_R
 def _open_figures(rounds: Sequence[_Round]) -> list[Figure]:
     ratios = [each.beside.writes / each.without.writes for each in rounds]
     slowed = statistics.median(ratios)
-    rates = [statistics.median(each[place].writes for each in rounds) for place in (0, 1)]
+    rates = [statistics.median(each.writes for each in side) for side in zip(*_pairs(rounds), strict=True)]
     # What the server used beyond what its writes take without pages.
     used = statistics.median(
         each.beside.cpu - each.beside.writes * each.without.cpu / each.without.writes for each in rounds
@@ -294,6 +294,10 @@ def _open_figures(rounds: Sequence[_Round]) -> list[Figure]:
             f"slowest {max(delays):.2f} s",
         ),
     ]
+
+
+def _pairs(rounds: Sequence[_Round]) -> list[tuple[_Rate, _Rate]]:
+    return [(each.without, each.beside) for each in rounds]
 
 
 class _Load:
