@@ -11,8 +11,7 @@ from msgspec import Struct
 from headgate.checks.definitions import LoadedChecks, LoadedFile, load_checks
 from headgate.checks.model import Check, CheckFile
 from headgate.checks.state import CheckKey
-from headgate.errors import NotFoundError
-from headgate.pipelines.definition.problems import Problem, errors_of, nearest
+from headgate.pipelines.definition.problems import Problem, errors_of
 
 
 class KnownCheck(Struct, frozen=True, kw_only=True):
@@ -94,14 +93,3 @@ class CheckCatalog:
         """Return a check, or None."""
         with self._lock:
             return self._checks.get(key)
-
-    def get(self, key: CheckKey) -> KnownCheck:
-        """Return a check. Raises `NotFoundError` with the nearest name."""
-        found = self.find(key)
-        if found is None:
-            with self._lock:
-                own = [each.check_id for each in self._checks if each.dataset == key.dataset]
-                hint = nearest(key.check_id, own) if own else nearest(key.dataset, self._files)
-            meant = f"; did you mean {hint}?" if hint else "; define it in the folder checks of the project"
-            raise NotFoundError(f"check {key.check_id[:80]!r} of {key.dataset[:200]}: there is none{meant}")
-        return found

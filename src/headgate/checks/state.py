@@ -102,11 +102,6 @@ class CheckStates:
         # An index answer is a hint: the claim decides.
         return [struct_of(item, CheckState) for item in page.items]
 
-    def next_at_ms(self) -> int | None:
-        """Return when the next check is due; None without any."""
-        page = self._store.query(Query(table=PIPELINES, index=_INDEX, partition="CHECKS", limit=1))
-        return struct_of(page.items[0], CheckState).indexed_at_ms if page.items else None
-
     def plan(self, key: CheckKey, state: CheckState | None, definition: str, due_at_ms: int) -> None:
         """Give a new or changed check its due time. A concurrent change wins."""
         planned = CheckState(
