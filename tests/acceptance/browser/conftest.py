@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.acceptance.browser.person import Person
 from tests.acceptance.browser.world import SECONDS_MAX, World, running_world
@@ -52,10 +52,21 @@ def reader(chromium: Browser, world: World) -> Iterator[Person]:
     found.close()
 
 
+class Screenshots:
+    """Screenshots of pages in the folder that HEADGATE_SCREENSHOTS names; without it none, which is faster."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def take(self, page: Page, name: str, *, full_page: bool = False) -> None:
+        if self._folder is not None:
+            page.screenshot(path=self._folder / f"{name}.png", full_page=full_page)
+
+
 @pytest.fixture(scope="package")
-def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the screenshots: HEADGATE_SCREENSHOTS, or a temporary one."""
+def screenshots() -> Screenshots:
     named = os.environ.get("HEADGATE_SCREENSHOTS")
-    folder = tmp_path_factory.mktemp("screenshots") if named is None else Path(named)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    if named is None:
+        return Screenshots(None)
+    Path(named).mkdir(parents=True, exist_ok=True)
+    return Screenshots(Path(named))

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from headgate.serve.pages import routes
 from headgate.serve.pages.operations import server
+from tests.acceptance.browser.conftest import Screenshots
 from tests.acceptance.browser.pages import PAGES, STATES, file_name
 from tests.acceptance.browser.person import PHONE_WIDTH, Person
 from tests.acceptance.browser.world import World
@@ -26,21 +26,21 @@ def test_pages__every_route__is_looked_at() -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, *STATES])
 def test_page__in_a_browser__is_free_of_errors_accessible_and_fits_a_phone(
-    world: World, person: Person, screenshots: Path, path: str
+    world: World, person: Person, screenshots: Screenshots, path: str
 ) -> None:
     name = file_name(path)
     person.open("/ui" + (PAGES | STATES)[path](world))
 
     try:
-        person.page.screenshot(path=screenshots / f"{name}.png", full_page=True)
+        screenshots.take(person.page, name, full_page=True)
         barriers = person.barriers()
         person.dark()
         barriers += [f"dark: {each}" for each in person.barriers(only=("color-contrast",))]
-        person.page.screenshot(path=screenshots / f"{name}-dark.png")
+        screenshots.take(person.page, f"{name}-dark")
         person.dark(is_on=False)
         person.resize(PHONE_WIDTH)
         overflow = person.overflow()
-        person.page.screenshot(path=screenshots / f"{name}-phone.png")
+        screenshots.take(person.page, f"{name}-phone")
     finally:
         person.dark(is_on=False)
         person.resize()

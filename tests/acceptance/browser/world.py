@@ -60,7 +60,7 @@ MACHINE: Final[dict[str, Any]] = {
         },
         "Is it known?": {
             "Type": "Choice",
-            "Choices": [{"Variable": "$[0].customer", "IsNull": True, "Next": "Refuse"}],
+            "Choices": [{"Variable": "$[0].customer", "IsPresent": False, "Next": "Refuse"}],
             "Default": "Wait for payment",
         },
         "Refuse": {"Type": "Fail", "Error": "UnknownCustomer", "Cause": "the invoice names no customer"},

@@ -17,6 +17,7 @@ from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
 from headgate.serve.pages.pipelines.period_grid import PeriodStrip, period_strip
 from headgate.serve.pages.prose import brief, prose
+from headgate.serve.pages.tracebacks import own_frames
 
 
 def environment(asset: Callable[[str], str]) -> Environment:
@@ -44,6 +45,7 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "segment": segment,
         "prose": _prose,
         "brief": brief,
+        "own_frames": own_frames,
         "headline": labels.headline,
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,
