@@ -20,6 +20,8 @@ PAGES: Final[dict[str, Callable[[World], str]]] = {
     "/incidents": lambda _: "/incidents",
     "/incidents/{incident_id:str}": lambda world: f"/incidents/{world.incident_id}",
     "/lineage": lambda _: f"/lineage?dataset={quote(RAW, safe='')}",
+    "/jobs": lambda _: "/jobs",
+    "/jobs/{job_id:str}": lambda world: f"/jobs/{quote(world.job_id, safe='')}",
     "/pipelines": lambda _: "/pipelines",
     "/pipelines/{pipeline_id:str}": lambda _: "/pipelines/revenue-report",
     "/runs": lambda _: "/runs",

@@ -87,6 +87,7 @@ class World:
         self.chunk_id = ""
         self.backfill_id = ""
         self.alert_id = ""
+        self.job_id = ""
         self.orders = 0
         self._made = 0
         self._http = httpx.Client(
@@ -219,6 +220,7 @@ class World:
             self.post("/events", {"type": "order.paid", "subject": f"order-{number}", "data": {"total": 12.5}})
         mute = {"pipeline": "loyalty-*", "event": "*", "duration": "2h", "reason": "the programme moves"}
         self.post("/alert-mutes", mute)
+        self._job_of_another_tool()
         self.refund("refund-1")
         self.refund("refund-2")
         self._of_pipelines()
@@ -259,6 +261,24 @@ class World:
         self.signal(SETTLED, "CRITICAL")
         self.silenced_id = self.incident(SETTLED)
         self.call("PATCH", f"/incidents/{self.silenced_id}", {"status": "RESOLVED", "reason": "known"})
+
+    def _job_of_another_tool(self) -> None:
+        """Report a run as OpenLineage does, which is applied a moment later."""
+        ran = {"runId": "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"}
+        for kind in ("START", "COMPLETE"):
+            event = {
+                "eventType": kind,
+                "eventTime": _text(datetime.now(UTC)),
+                "producer": "https://example.org/etl",
+                "schemaURL": "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent",
+                "run": ran,
+                "job": {"namespace": "airflow", "name": "stock.count"},
+                "inputs": [{"namespace": "warehouse", "name": "raw.stock"}],
+                "outputs": [{"namespace": "warehouse", "name": "clean.stock"}],
+            }
+            self.post("/lineage", event)
+        self.wait("the job of the other tool", lambda: self.get("/jobs")["items"])
+        self.job_id = str(self.get("/jobs")["items"][0]["job_id"])
 
     def _of_pipelines(self) -> None:
         for pipeline, statuses in (
