@@ -42,7 +42,8 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
         return _applied(None, update, profile, now_ms)
     if value.window_end == current.value.window_end and value.digest == current.digest:
         return SignalDecision(UpdateVerdict.DUPLICATE, current)
-    if value.window_end < current.value.window_end or _is_known_report(current, update):
+    is_same_window = value.window_end == current.value.window_end
+    if value.window_end < current.value.window_end or (is_same_window and _is_known_report(current, update)):
         signal = _signal(current, update, value, profile, now_ms)
         return SignalDecision(UpdateVerdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
     if expected not in (ANY_VERSION, current.version):
@@ -51,9 +52,8 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
 
 
 def _is_known_report(current: Signal, update: SignalUpdate) -> bool:
-    """Whether an update repeats the last report before a finding of the freshness timer: it says nothing new."""
-    value = current.value
-    return not update.of_timer and value.window_end == update.value.window_end and freshness.is_overdue_finding(value)
+    """Whether an update of the same window repeats the last report before a finding of the freshness timer."""
+    return not update.of_timer and freshness.is_overdue_finding(current.value)
 
 
 def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:

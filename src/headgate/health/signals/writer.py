@@ -27,8 +27,9 @@ from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.writes import IncidentDrafts, IncidentPlan
 from headgate.health.model import freshness
 from headgate.health.model.datasets import DatasetProfile, OnSilence
-from headgate.health.model.enums import SignalState
+from headgate.health.model.enums import FRESHNESS, SignalState
 from headgate.health.model.events import EventWrites, no_event_writes, signal_changed
+from headgate.health.model.freshness import PIPELINE_RUN
 from headgate.health.model.incidents import Incident, Link
 from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict, checked, signal_key
 from headgate.health.model.timestamps import milliseconds
@@ -311,26 +312,26 @@ class Signals(SignalLookups):
         is_change = decision.is_transition or bool(incident_writes)
         put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000, self._quiet_days), condition, quiet=not is_change)
         puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
-        if each.profile.freshness is not None and signal.signal_type in freshness.REPORT_TYPES:
-            puts += self._timer_writes(each, signal, now_ms, is_transition=decision.is_transition)
+        if each.profile.freshness is not None and (decision.is_transition or signal.signal_type == PIPELINE_RUN):
+            puts += self._timer_writes(each, signal, now_ms)
         if not decision.is_transition:
             return [*puts, *incident_writes]
         history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000, self._history_seconds))
         return [*puts, history, *self._event_writes(signal_changed(signal, self._ids), now_ms), *incident_writes]
 
-    def _timer_writes(self, each: _Pending, signal: Signal, now_ms: int, *, is_transition: bool) -> list[Put]:
-        """Return the write of the freshness timer, if this report can change when it is due.
+    def _timer_writes(self, each: _Pending, signal: Signal, now_ms: int) -> list[Put]:
+        """Return the write of the freshness timer after a run, or after a transition of FRESHNESS.
 
-        A refresh does not: the timer reads the newest report when it is due. It may have ended with a finding, which
-        a FRESHNESS report ends by a transition; a run is a report that the timer itself has to read.
+        A refresh changes nothing: the timer reads the newest report when it is due. It may have ended with a finding,
+        which a FRESHNESS report ends by a transition; a run is a report that the timer itself has to read.
         """
         promise = freshness.promise_of(each.profile.freshness, self._on_silence)
         if promise is None or each.update.of_timer:
             return []
-        if signal.signal_type == freshness.PIPELINE_RUN:
+        if signal.signal_type == PIPELINE_RUN:
             is_report = signal.state is SignalState.OK
             return [freshness_put(signal.dataset_urn, now_ms, _expected_ms(signal))] if is_report else []
-        if not is_transition:
+        if signal.signal_type != FRESHNESS:
             return []
         expected_ms = _expected_ms(signal)
         return [freshness_put(signal.dataset_urn, expected_ms + promise.warning_ms + 1, expected_ms)]
