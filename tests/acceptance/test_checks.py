@@ -77,6 +77,13 @@ def test_contract__imported__is_checked_by_the_server_and_shown(tmp_path: Path) 
         assert "schema[0].quality[1]" in imported.stdout
         again = run("dataset", "import-contract", "orders.odcs.yaml", "--server", server.url, folder=folder)
         assert "the file exists" in again.stderr
+        run("dataset", "update", "urn:dp:shop:orders", "--tier", "2", "--server", server.url, folder=folder)
+        forced = run(
+            "dataset", "import-contract", "orders.odcs.yaml", "--force", "--server", server.url, folder=folder
+        )  # fmt: skip
+        assert forced.returncode == 0, forced.stderr
+        # What the contract does not name is kept.
+        assert server.get("/datasets/urn:dp:shop:orders")["tier"] == "TIER_2"
 
         assert run("reload", "--server", server.url, folder=folder).returncode == 0
 
