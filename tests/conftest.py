@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 
 from headgate.serve import process
@@ -21,6 +22,10 @@ MEMORY: Final = Path("/dev/shm")
 # A whole run leaves less than a third of this.
 ROOM_BYTES_MIN: Final = 6 * 1024**3
 _FOLDER: Final = pytest.StashKey[Path]()
+
+# How long an example takes says nothing about the code on a machine that is busy with other tests.
+hypothesis.settings.register_profile("headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("headgate")
 
 
 @pytest.fixture(autouse=True)
