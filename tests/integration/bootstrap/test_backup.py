@@ -131,7 +131,8 @@ def test_backup__no_database__refused(tmp_path: Path) -> None:
 def test_restore__audit_entry_altered_before_the_backup__refused_unless_allowed(home: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(home / "headgate.db")) as connection:
         connection.execute(
-            "UPDATE \"observability-audit\" SET body = replace(body, 'ada', 'eve') WHERE sk = '000000000002'"
+            # With the quotes: digests in hexadecimal contain the letters, too.
+            "UPDATE \"observability-audit\" SET body = replace(body, '\"ada\"', '\"eve\"') WHERE sk = '000000000002'"
         )
         connection.commit()
     file, clock = tmp_path / "x.tar", VirtualClock()
