@@ -5,13 +5,18 @@ A home that a server opens afterwards has pages with history, which a server tha
 
 from __future__ import annotations
 
+import random
 import shutil
-from datetime import datetime, timedelta
+import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from headgate.bootstrap.project_folder import apply_folder
+from headgate.health.model.timestamps import instant
+from headgate.health.model.volume_counts import HOUR_MS, VolumeHour
+from headgate.health.signals.volumes import hour_put
 from headgate.pipelines.enums import JobEvent, RunStatus
 from headgate.settings import PipelineSettings, Settings
 from tests.integration.serve.health_rig import done
@@ -22,6 +27,8 @@ SCORED: Final = "urn:dp:shop:orders:scored"
 REPORT: Final = "urn:dp:shop:revenue:report"
 RATES: Final = "urn:dp:shop:fx:rates"
 PROFILE: Final = "urn:dp:shop:customers:profile"
+# A dataset with checks, whose last whole hour has too few rows.
+PAYMENTS: Final = "urn:dp:shop:payments:v1"
 POOLS: Final = {"warehouse": 2, "docks": 100}
 DAYS: Final = 14
 _DATASETS: Final = (
@@ -30,6 +37,7 @@ _DATASETS: Final = (
     (REPORT, "TIER_1", "finance", "Revenue"),
     (RATES, "TIER_2", "finance", "Exchange rates of the bank"),
     (PROFILE, "TIER_3", "crm", "Customer profiles"),
+    (PAYMENTS, "TIER_3", "finance", "Payments"),
 )
 # Minutes that a run takes, from one day to the next.
 _MINUTES: Final = (6, 7, 6, 9, 8, 7, 12)
@@ -40,6 +48,9 @@ _DAILY: Final = (
 )  # fmt: skip
 # So many of them are due at the first slot of the day.
 _AT_SLOT: Final = 5
+# Weeks of hourly payments that are stored as volumes, and days of them that are rows of a table.
+_WEEKS: Final = 8
+_TABLE_DAYS: Final = 5
 _SOURCE: Final = Path(__file__).parent / "shop"
 
 
@@ -58,6 +69,8 @@ def write_project(folder: Path, now: datetime, *, orders: int) -> None:
         "@FOLDER@": str(folder),
     }
     (folder / "pipelines").mkdir(parents=True)
+    shutil.copytree(_SOURCE / "checks", folder / "checks")
+    _write_payments(folder / "shop.db", now)
     for each in _SOURCE.glob("*.py"):
         shutil.copy(each, folder)
     for each in (_SOURCE / "pipelines").glob("*.yaml"):
@@ -67,9 +80,31 @@ def write_project(folder: Path, now: datetime, *, orders: int) -> None:
         (folder / "pipelines" / each.name).write_text(text)
 
 
+def _payments_of(hour: int, last_hour: int) -> int:
+    """Return the payments of an hour since the epoch: more by day than by night, and few in the last two hours."""
+    at = datetime.fromtimestamp(hour * 3600, UTC)
+    usual = 220 + 120 * (8 <= at.hour < 20) - 60 * (at.weekday() >= 5) + random.Random(hour).randint(-12, 12)
+    return usual // 4 if hour > last_hour - 2 else usual
+
+
+def _write_payments(path: Path, now: datetime) -> None:
+    last_hour = int(now.timestamp()) // 3600 - 1
+    rows = [
+        (f"{hour}-{number}", None if number % 40 == 0 else f"customer-{number}", f"{moment:%Y-%m-%d %H:%M:%S}")
+        for hour in range(last_hour - _TABLE_DAYS * 24, last_hour + 2)
+        for number in range(_payments_of(hour, last_hour))
+        for moment in [datetime.fromtimestamp(hour * 3600 + 5 * number, UTC)]
+        if moment < now
+    ]
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE payments (payment_id TEXT, customer_id TEXT, paid_at TIMESTAMP)")
+        database.executemany("INSERT INTO payments VALUES (?, ?, ?)", rows)
+    database.close()
+
+
 def write_history(home: Path, project: Path, now: datetime) -> None:
     """Write two weeks of history into a new home."""
-    past = History(home, now)
+    past = History(home, project, now)
     try:
         past.tell(project)
     finally:
@@ -80,8 +115,9 @@ def write_history(home: Path, project: Path, now: datetime) -> None:
 class History(PipelineSite):
     """The shop's server in the past."""
 
-    def __init__(self, home: Path, now: datetime) -> None:
-        super().__init__(home, settings=Settings(home=home, pipelines=PipelineSettings(pools=POOLS)))
+    def __init__(self, home: Path, project: Path, now: datetime) -> None:
+        settings = Settings(home=home, project=project, pipelines=PipelineSettings(pools=POOLS))
+        super().__init__(home, settings=settings)
         self._now = now
         self._go_to(now - timedelta(days=DAYS))
 
@@ -90,9 +126,15 @@ class History(PipelineSite):
         for urn, tier, team, name in _DATASETS:
             slos = {"freshness": {"max_delay_seconds": 86_400}, "contract_compliance": {"min_compliance_rate": 0.99}}
             config = {"dataset_urn": urn, "tier": tier, "owner_team": team, "display_name": name, "slos": slos}
+            if urn == PAYMENTS:
+                # Its checks alone judge it.
+                del config["slos"]
+                config["contract_binding"] = {"contract_id": "payments", "required_fields": ["payment_id"]}
             done(self.post("/datasets", config), 201)
         apply_folder(self.pipelines, project / "pipelines")
+        self.checks.catalog.load(project / "checks")
         self._lineage()
+        self._volumes()
         for back in range(DAYS, 0, -1):
             self._day(self._now - timedelta(days=back), back)
         self._today()
@@ -110,6 +152,8 @@ class History(PipelineSite):
                     is_bad = urn == RAW and back in (3, 5)
                     self._signal(urn, "CONTRACT_COMPLIANCE", 0.97 if is_bad else 1.0, "WARNING" if is_bad else "OK")
                     self._signal(urn, "FRESHNESS", 0.97 + 0.005 * (back % 5))
+                if back <= _TABLE_DAYS - 1:
+                    self._run_checks()
 
     def _today(self) -> None:
         self._go_to(self._now - timedelta(minutes=45))
@@ -131,6 +175,18 @@ class History(PipelineSite):
             "fail_count": round(1_240 * (1 - score)),
         }
         self.signal(state, urn, kind, score=score, metrics=metrics)
+
+    def _volumes(self) -> None:
+        last_hour = int(self._now.timestamp()) // 3600 - 1
+        counts = {hour: _payments_of(hour, last_hour) for hour in range(last_hour - _WEEKS * 168 - 24, last_hour)}
+        hours = (VolumeHour(instant(hour * HOUR_MS)[:13], ((HOUR_MS, count),)) for hour, count in counts.items())
+        assert not any(self.store.transact_many([[hour_put(PAYMENTS, each)] for each in hours]))
+
+    def _run_checks(self) -> None:
+        """Run the checks that are due. The first time they are planned, and due within two seconds."""
+        self.checks.poller.tick()
+        self.clock.advance(3)
+        self.checks.poller.tick()
 
     def _lineage(self) -> None:
         # The lineage of pipelines follows from their definitions.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from tests.acceptance.browser.history import RAW, SCORED
+from tests.acceptance.browser.history import PAYMENTS, RAW, SCORED
 from tests.acceptance.browser.world import FAILED, INVOICES, ORDER, SETTLED, SILENT, STUCK, World
 
 PAGES: Final[dict[str, Callable[[World], str]]] = {
@@ -61,6 +61,7 @@ STATES: Final[dict[str, Callable[[World], str]]] = {
     "pipeline-missed": lambda _: "/pipelines/fx-rates",
     "dataset-overdue": lambda _: f"/datasets/{quote(SILENT, safe='')}",
     "dataset-silenced": lambda _: f"/datasets/{quote(SETTLED, safe='')}",
+    "dataset-with-checks": lambda _: f"/datasets/{quote(PAYMENTS, safe='')}",
     "incident-silenced": lambda world: f"/incidents/{world.silenced_id}",
     "dataset-critical": lambda _: f"/datasets/{quote(RAW, safe='')}",
 }

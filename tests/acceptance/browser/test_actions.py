@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
+from tests.acceptance.browser.history import PAYMENTS
 from tests.acceptance.browser.pages import PAGES, STATES
 from tests.acceptance.browser.person import Person
 from tests.acceptance.browser.world import FAILED, INVOICES, World
@@ -120,6 +121,23 @@ def test_incident__taken_explained_resolved_and_reopened(actor: Actor) -> None:
     )
     actor.press("Reopen", lambda: now()["status"] == "OPEN", shows="OPEN", audit="incident.reopen")
     assert now()["primary_dataset_urn"] == urn
+
+
+def test_check__run_now__has_a_new_result(actor: Actor) -> None:
+    world = actor.world
+    actor.open(f"/datasets/{quote(PAYMENTS, safe='')}")
+    main = actor.person.page.locator("main")
+    expect(main).to_contain_text(re.compile(r"\d+ rows, expected \d+–\d+ for a \w+day"))  # noqa: RUF001
+    expect(main).to_contain_text("the expected band is shaded")
+    before = world.check("paid-once")["at"]
+
+    actor.press(
+        "Run",
+        lambda: world.check("paid-once")["at"] > before,
+        within="tr:has-text('paid-once')",
+        audit="check.run",
+        reason="",
+    )
 
 
 def test_incident__merged_into_another__is_a_part_of_it(actor: Actor) -> None:

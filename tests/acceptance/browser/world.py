@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
-from tests.acceptance.browser.history import POOLS, PROFILE, RAW, write_history, write_project
+from tests.acceptance.browser.history import PAYMENTS, POOLS, PROFILE, RAW, write_history, write_project
 from tests.acceptance.program import Server, run, until
 
 SECONDS_MAX: Final = 40.0
@@ -204,6 +204,7 @@ class World:
 
     def tell(self) -> None:
         """Have everything that pages show."""
+        self.wait("the checks of today", self._are_checks_done)
         self._trouble_with_data()
         self.execution("fulfil_order", "4711", ORDER)
         self.execution("audit_ledger", "monday", STUCK)
@@ -228,6 +229,15 @@ class World:
         self.wait("the stuck execution", lambda: self.status(STUCK) == "STUCK")
         self.wait("the failed execution", lambda: self.status(FAILED) == "FAILED")
         self.wait("the order waits", lambda: "signal" in json.dumps(self.get(f"/executions/{ORDER}")["waits_for"]))
+
+    def check(self, check_id: str) -> Any:
+        """Return a check of the payments."""
+        return self.get(f"/datasets/{quote(PAYMENTS, safe='')}/checks/{check_id}")
+
+    def _are_checks_done(self) -> bool:
+        """Whether each check of the payments ran since the server was started; the past ends hours before."""
+        checks = self.get(f"/datasets/{quote(PAYMENTS, safe='')}/checks")["checks"]
+        return all(str(each["at"]) > _text(datetime.now(UTC) - HOUR) for each in checks)
 
     def _trouble_with_data(self) -> None:
         # The run of today reports that it succeeded; what it wrote is found to be bad after that.
