@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from headgate.bootstrap.checks import OpenChecks
 from headgate.bootstrap.pipelines import OpenPipelines
 from headgate.checks.definitions import FOLDER as CHECKS
+from headgate.checks.state import CheckKey
 from headgate.errors import ConflictError, CorruptionError, SettingsError, UserError
 from headgate.health.audit.actions import Action, ActionLog
 from headgate.pipelines.authoring.archetypes import SUFFIXES, Archetype, load_archetypes
@@ -22,6 +24,7 @@ from headgate.pipelines.authoring.dataset_checks import unknown_datasets
 from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline, load_folder
 from headgate.pipelines.catalog.project import (
     REPORT_FILE,
+    FolderCheck,
     FolderDefinition,
     FolderOutcome,
     FolderProbe,
@@ -156,6 +159,7 @@ def apply_folder(
     probe_problems = pipelines.probes.catalog.load(_probes_folder(folder))
     after = pipelines.probes.catalog.all()
     checks = pipelines.checks
+    checks_before = _file_checks(checks)
     check_problems = () if checks is None else checks.catalog.load(_checks_folder(folder))
     probes = frozenset(each.probe.id for each in after)
     known = Known(
@@ -184,6 +188,7 @@ def apply_folder(
         warnings=warnings,
         gone=() if invalid else _gone(service, {each.pipeline_id for each in definitions}),
         probes=tuple(_probe_changes(before, after)),
+        checks=tuple(_check_changes(checks_before, _file_checks(checks))),
     )
     service.project.record(project.archetypes, probes, report)
     return report
@@ -199,6 +204,31 @@ def _probe_changes(before: Sequence[LoadedProbe], after: Sequence[LoadedProbe]) 
             yield FolderProbe(probe_id=name, file=now.source, outcome=ProbeOutcome.NEW)
         elif was.probe != now.probe:
             yield FolderProbe(probe_id=name, file=now.source, outcome=ProbeOutcome.CHANGED)
+
+
+def _file_checks(checks: OpenChecks | None) -> dict[CheckKey, tuple[str, str]]:
+    """Return the digest and the source of each check that a file declares."""
+    if checks is None:
+        return {}
+    return {
+        CheckKey(loaded.file.dataset, each.id): (loaded.file.digest(each), f"{loaded.source}:{loaded.line}")
+        for loaded in checks.catalog.files()
+        for each in loaded.file.checks
+    }
+
+
+def _check_changes(
+    before: Mapping[CheckKey, tuple[str, str]], after: Mapping[CheckKey, tuple[str, str]]
+) -> Iterator[FolderCheck]:
+    for key in sorted(before.keys() | after.keys()):
+        was, now = before.get(key), after.get(key)
+        outcome = ProbeOutcome.CHANGED
+        if now is None or was is None:
+            outcome = ProbeOutcome.NEW if was is None else ProbeOutcome.REMOVED
+        elif was[0] == now[0]:
+            continue
+        _digest, source = now or before[key]
+        yield FolderCheck(dataset_urn=key.dataset, check_id=key.check_id, file=source, outcome=outcome)
 
 
 def _report_problems(service: PipelineService, problems: Sequence[tuple[str, str]]) -> None:

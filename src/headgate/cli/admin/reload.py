@@ -16,7 +16,7 @@ INVALID_EXIT_CODE: Final = 2
 
 @calls_server
 def reload(api: Api, as_json: Json = False) -> None:
-    """Load pipelines, archetypes and probes of the server's project folder again. The exit code is 2 for a problem.
+    """Load pipelines, archetypes, probes and checks of the server's folder again. The exit code is 2 for a problem.
 
     A definition with a problem stays as it is in force; the others are loaded. SIGHUP to the server does the same.
     """
@@ -38,6 +38,8 @@ def _show(report: dict[str, Any]) -> None:
             typer.echo(f"{each['pipeline_id']}: {each['outcome']}, version {each['version']}{detail}")
     for each in report["probes"]:
         typer.echo(f"probe {each['probe_id']}: {each['outcome']} ({each['file']})")
+    for each in report.get("checks", ()):
+        typer.echo(f"check {each['check_id']} of {each['dataset_urn']}: {each['outcome']} ({each['file']})")
     for problem in (*report["problems"], *report.get("warnings", ())):
         typer.echo(problem, err=True)
     for each in report["gone"]:

@@ -68,6 +68,15 @@ class FolderProbe(Struct, frozen=True, kw_only=True):
     outcome: ProbeOutcome
 
 
+class FolderCheck(Struct, frozen=True, kw_only=True):
+    """A check that the last load changed. The outcomes are those of probes."""
+
+    dataset_urn: str
+    check_id: str
+    file: str
+    outcome: ProbeOutcome
+
+
 class FolderReport(Struct, frozen=True, kw_only=True):
     """The result of loading the project folder. A definition with a problem is left as it is in force."""
 
@@ -81,6 +90,8 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     gone: tuple[str, ...] = ()
     # The probes that this load changed.
     probes: tuple[FolderProbe, ...] = ()
+    # The checks that this load changed.
+    checks: tuple[FolderCheck, ...] = ()
 
     def find(self, pipeline_id: str) -> FolderDefinition | None:
         """Return what the folder holds of a pipeline, or None."""
