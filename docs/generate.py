@@ -8,7 +8,7 @@ from __future__ import annotations
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
@@ -19,11 +19,13 @@ import typer.main
 from headgate import errors
 from headgate.auth.roles import MATRIX, Permission, Role, roles_with
 from headgate.auth.rules import Rule
+from headgate.checks.metrics import SERIES as CHECK_SERIES
 from headgate.cli.main import load
 from headgate.clock import SystemClock
 from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds
 from headgate.durable.sdk.app import App
+from headgate.metric_series import Series
 from headgate.notify import messages as _messages
 from headgate.notify.configuration import CHANNEL_SPECS, NotifyConfig
 from headgate.notify.decisions import EscalationStep
@@ -155,15 +157,22 @@ def _table_section(table: Table) -> Iterator[str]:
     yield ""
 
 
-def metrics_page() -> str:
-    rows = [
-        f"| `{each.name}{'_total' if each.kind == 'counter' else ''}` | {each.kind} "
-        f"| {', '.join(f'`{label}`' for label in each.labels)} | {_cell(each.help)} |"
-        for each in SERIES
+def _series_rows(series: Sequence[Series]) -> list[str]:
+    return [
+        "| Series | Type | Labels | For |",
+        "|---|---|---|---|",
+        *(
+            f"| `{each.name}{'_total' if each.kind == 'counter' else ''}` | {each.kind} "
+            f"| {', '.join(f'`{label}`' for label in each.labels)} | {_cell(each.help)} |"
+            for each in series
+        ),
     ]
+
+
+def metrics_page() -> str:
     return "\n".join(
         [
-            "# Metrics of pipelines",
+            "# Metrics of pipelines and checks",
             "",
             NOTE,
             "The server exports them at `/metrics`, in the Prometheus format. Alarms on them are in",
@@ -171,9 +180,13 @@ def metrics_page() -> str:
             "`headgate run ls` and `headgate expect ls` name them. Gauges are read every 15",
             "seconds. Counters and histograms start at 0 with the server.",
             "",
-            "| Series | Type | Labels | For |",
-            "|---|---|---|---|",
-            *rows,
+            *_series_rows(SERIES),
+            "",
+            "## Checks",
+            "",
+            "No label names a check: `headgate check ls` lists them. Each server counts the checks that it ran.",
+            "",
+            *_series_rows(CHECK_SERIES),
             "",
         ]
     )

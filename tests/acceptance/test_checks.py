@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import httpx
 
 from tests.acceptance.program import Server, run, until
 
@@ -86,12 +87,25 @@ def test_contract__imported__is_checked_by_the_server_and_shown(tmp_path: Path) 
         assert server.get("/datasets/urn:dp:shop:orders")["tier"] == "TIER_2"
 
         assert run("reload", "--server", server.url, folder=folder).returncode == 0
+        file = folder / "checks" / "shop-orders.yaml"
+        file.write_text(file.read_text() + "- {id: one-more, unique: {columns: [order_id]}}\n")
+        reloaded = run("reload", "--server", server.url, folder=folder)
+        assert "check one-more of urn:dp:shop:orders: new (checks/shop-orders.yaml:" in reloaded.stdout, reloaded.stdout
 
         def states() -> dict[str, str]:
             return {each["id"]: each["state"] for each in server.get("/checks")["checks"]}
 
-        expected = {"schema": "OK", "primary-key": "CRITICAL", "row-count": "OK", "config.required.order_id": "OK"}
+        expected = {
+            "schema": "OK",
+            "primary-key": "CRITICAL",
+            "one-more": "CRITICAL",
+            "row-count": "OK",
+            "config.required.order_id": "OK",
+        }
         until(lambda: states() == expected, "every check has run", 120)
+        metrics = httpx.get(f"{server.url}/metrics", timeout=20.0).text
+        assert 'headgate_check_runs_total{kind="unique",state="CRITICAL"}' in metrics
+        assert "headgate_check_lag_seconds" in metrics
         listed = run("check", "ls", "urn:dp:shop:orders", "--server", server.url, folder=folder)
         assert "CRITICAL" in listed.stdout
         shown = run("check", "show", "urn:dp:shop:orders", "primary-key", "--server", server.url, folder=folder)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from prometheus_client import CollectorRegistry
 
 from headgate.checks.after_runs import SUBSCRIPTION, TYPES, AfterRuns
 from headgate.checks.catalog import CheckCatalog
 from headgate.checks.config_checks import derived_checks
 from headgate.checks.history import NoHistory, StoredHistory
+from headgate.checks.metrics import CheckMetrics
 from headgate.checks.poller import CheckPoller
+from headgate.checks.promised import PromisedChecks
 from headgate.checks.recorder import CheckRecorder
 from headgate.checks.runner import CheckRunner
 from headgate.checks.service import CheckService
@@ -48,9 +51,13 @@ def open_checks(
     clock: Clock,
     *,
     name: str,
+    registry: CollectorRegistry | None = None,
 ) -> OpenChecks:
     """Return the checks, and subscribe them to completed runs. `name` is this process in claims."""
     catalog = CheckCatalog(lambda file: derived_checks(file, health.registry.find(file.dataset)))
+    promised = PromisedChecks(
+        health.registry.export, lambda: {health.registered(each.file.dataset) for each in catalog.files()}
+    )
     states = CheckStates(health.store, clock)
     history = StoredHistory(health, pipelines)
     runner = CheckRunner(clock, probes, history, calendars.all)
@@ -63,8 +70,18 @@ def open_checks(
         recorder=recorder,
         states=states,
         history=history,
-        service=CheckService(clock, health, catalog, runner, states, history, calendars.all),
-        poller=CheckPoller(clock, catalog, runner, recorder, states, name=name, is_writer=lambda: health.is_writer),
+        service=CheckService(clock, health, catalog, runner, states, promised, history, calendars.all),
+        poller=CheckPoller(
+            clock,
+            catalog,
+            runner,
+            recorder,
+            states,
+            promised,
+            CheckMetrics(registry if registry is not None else CollectorRegistry()),
+            name=name,
+            is_writer=lambda: health.is_writer,
+        ),
     )
 
 

@@ -177,7 +177,14 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     checks = None
     if health is not None:
         checks = open_checks(
-            service.app, pipelines, health, probes.runner, calendars, clock, name=service.ids.make("chk")
+            service.app,
+            pipelines,
+            health,
+            probes.runner,
+            calendars,
+            clock,
+            name=service.ids.make("chk"),
+            registry=registry,
         )
     backfills = Backfills(store, clock, service.ids)
     heartbeats = Heartbeats(

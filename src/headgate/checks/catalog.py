@@ -20,6 +20,8 @@ class KnownCheck(Struct, frozen=True, kw_only=True):
     file: CheckFile
     check: Check
     source: str
+    # Whether it follows from a config alone, without a check file.
+    is_promised: bool = False
 
     @property
     def key(self) -> CheckKey:

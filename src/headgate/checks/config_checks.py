@@ -1,6 +1,8 @@
 """Config checks: what the config of a dataset promises, as checks. Pure functions.
 
 - `config.min-events`: the last window that was reported for VOLUME has `min_events_per_window` events.
+- `config.deviation`: the last whole hour of the stored volumes is within `max_deviation_percent` of the median of the
+  same hour of the last `baseline_window_days`.
 - `config.required.FIELD` and `config.constraint.FIELD`: the rows of the table that lack the field or violate its
   constraints, if the check file has a table.
 - `config.contract`: without a table, of the records of the last hour the share whose evidence names a required field or
@@ -10,10 +12,20 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from headgate.checks.model import Check, CheckFile, ConfigCheck, ContractCheck, EventsCheck, NullShareCheck, SqlCheck
+from headgate.checks.model import (
+    Check,
+    CheckFile,
+    ConfigCheck,
+    ContractCheck,
+    DeviationCheck,
+    EventsCheck,
+    NullShareCheck,
+    SqlCheck,
+)
 from headgate.checks.queries import COLUMN
 from headgate.health.evidence.rows import Evidence
 from headgate.health.model.datasets import Dataset
@@ -26,7 +38,16 @@ _COMPARISONS: Final = {
     "min": "<", "minimum": "<", "max": ">", "maximum": ">", "exclusiveMinimum": "<=", "exclusiveMaximum": ">=",
 }  # fmt: skip
 _LENGTHS: Final = {"minLength": "<", "maxLength": ">"}
+# How databases say that a text does not match a regular expression, by the backend of the URL.
+_NO_MATCH: Final = {
+    "postgresql": "{field} !~ {pattern}",
+    "redshift": "{field} !~ {pattern}",
+    "duckdb": "NOT regexp_matches({field}, {pattern})",
+    "mysql": "{field} NOT REGEXP {pattern}",
+    "mariadb": "{field} NOT REGEXP {pattern}",
+}
 _NAMED_MAX: Final = 5
+_DAYS_MIN: Final = 3
 
 
 def derived_checks(file: CheckFile, dataset: Dataset | None) -> tuple[Check, ...]:
@@ -42,6 +63,14 @@ def _derived(file: CheckFile, dataset: Dataset) -> Iterator[Check]:
         least = slos.volume.min_events_per_window
         yield ConfigCheck(
             id=f"{PREFIX}min-events", description="slos.volume.min_events_per_window", events=EventsCheck(min=least)
+        )
+    if slos is not None and slos.volume is not None and slos.volume.max_deviation_percent is not None:
+        yield ConfigCheck(
+            id=f"{PREFIX}deviation",
+            description="slos.volume.max_deviation_percent",
+            deviation=DeviationCheck(
+                max_percent=slos.volume.max_deviation_percent, days=slos.volume.baseline_window_days
+            ),
         )
     if contract is None:
         return
@@ -68,7 +97,7 @@ def _derived(file: CheckFile, dataset: Dataset) -> Iterator[Check]:
                 null_share=NullShareCheck(column=field),
             )
     for field, constraints in contract.field_constraints.items():
-        conditions, left_out = violations(field, constraints)
+        conditions, left_out = violations(field, constraints, _backend(file))
         if COLUMN.fullmatch(field) and conditions:
             unread = f"; not evaluated: {', '.join(left_out)}" if left_out else ""
             query = f"SELECT count(*) FROM {table} WHERE {field} IS NOT NULL AND ({' OR '.join(conditions)})"
@@ -79,8 +108,28 @@ def _derived(file: CheckFile, dataset: Dataset) -> Iterator[Check]:
             )
 
 
-def violations(field: str, constraints: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return SQL conditions of rows that violate constraints, and the keywords that have none."""
+def not_evaluated(file: CheckFile, dataset: Dataset | None) -> list[str]:
+    """Return what the config of a dataset promises of fields and no check of its table evaluates: FIELD.KEYWORD."""
+    if dataset is None or dataset.contract_binding is None or not file.from_config:
+        return []
+    if file.source is None or file.source.sql is None or file.source.sql.table is None:
+        return []
+    contract = dataset.contract_binding
+    found = [f"{field}: required" for field in contract.required_fields if not COLUMN.fullmatch(field)]
+    for field, constraints in contract.field_constraints.items():
+        left_out = violations(field, constraints, _backend(file))[1] if COLUMN.fullmatch(field) else list(constraints)
+        found += [f"{field}: {name}" for name in left_out]
+    return found
+
+
+def _backend(file: CheckFile) -> str:
+    """Return the database of a check file, as in the URL: postgresql."""
+    url = "" if file.source is None or file.source.sql is None else file.source.sql.url
+    return url.partition(":")[0].partition("+")[0]
+
+
+def violations(field: str, constraints: Mapping[str, Any], backend: str = "") -> tuple[list[str], list[str]]:
+    """Return SQL conditions of rows that violate constraints, and the keywords that have none in this database."""
     conditions, left_out = [], []
     for name, value in constraints.items():
         if name in _COMPARISONS and isinstance(value, int | float) and not isinstance(value, bool):
@@ -89,6 +138,8 @@ def violations(field: str, constraints: Mapping[str, Any]) -> tuple[list[str], l
             conditions.append(f"length({field}) {_LENGTHS[name]} {value}")
         elif name == "enum" and isinstance(value, list) and value:
             conditions.append(f"{field} NOT IN ({', '.join(map(_literal, value))})")
+        elif name == "pattern" and isinstance(value, str) and backend in _NO_MATCH and _is_plain(value):
+            conditions.append(_NO_MATCH[backend].format(field=field, pattern=_literal(value)))
         else:
             left_out.append(name)
     return conditions, left_out
@@ -100,6 +151,28 @@ def judge_events(check: EventsCheck, failed: SignalState, count: int | None, win
         return SignalState.UNKNOWN, "no window of VOLUME with a count was reported"
     text = f"{shown(count)} events in the window {window}, at least {shown(check.min)} expected"
     return (SignalState.OK if count >= check.min else failed), text
+
+
+def judge_deviation(
+    check: DeviationCheck, failed: SignalState, volumes: Mapping[int, float], hour: int
+) -> tuple[SignalState, str]:
+    """Judge the volume of an hour by the median of the same hour of the days before."""
+    value = volumes.get(hour)
+    if value is None:
+        return SignalState.UNKNOWN, "the last whole hour has no volume"
+    usual = [volumes[before] for day in range(1, check.days + 1) if (before := hour - 24 * day) in volumes]
+    if len(usual) < min(_DAYS_MIN, check.days):
+        return SignalState.UNKNOWN, (
+            f"{shown(value)} rows; {len(usual)} of the last {check.days} days have a volume for this hour, "
+            f"at least {min(_DAYS_MIN, check.days)} are needed"
+        )
+    expected = statistics.median(usual)
+    reach = expected * check.max_percent / 100
+    text = (
+        f"{shown(value)} rows, expected {shown(expected)} within {check.max_percent:g} % "
+        f"by the median of {len(usual)} days"
+    )
+    return (SignalState.OK if abs(value - expected) <= reach else failed), text
 
 
 def judge_contract(
@@ -131,6 +204,11 @@ def _fields_of(evidence: Evidence, fields: Iterable[str]) -> set[str]:
     """Return which of some fields the reasons of evidence name, as in MISSING_FIELD:customer_id."""
     named = {code.partition(":")[2] for code in evidence.validation.reason_codes}
     return named & set(fields)
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a pattern can be part of a query: backslashes and binds are read differently by databases."""
+    return not set(pattern) & set("\\:%")
 
 
 def _literal(value: object) -> str:

@@ -12,6 +12,7 @@ from headgate.health.model.enums import VOLUME
 from headgate.health.model.expected_bands import DAY_HOURS, WEEK_HOURS, WEEKS_MAX
 from headgate.health.model.signals import Signal
 from headgate.health.model.timestamps import instant
+from headgate.health.results.model import CHECK_SOURCE, ResultKind
 from headgate.health.service import HealthService
 from headgate.health.signals.baselines import Baseline
 from headgate.pipelines.enums import RunStatus
@@ -46,6 +47,9 @@ class History(Protocol):
     def evidence(self, dataset_urn: str, since_ms: int, until_ms: int) -> list[Evidence]:
         """Return the evidence of a time that others reported."""
 
+    def is_reported(self, dataset_urn: str, kind: ResultKind) -> bool:
+        """Whether another tool reports the signal that results of a kind feed: a check has no result of it yet."""
+
 
 class NoHistory:
     """No history: checks are tried without a store."""
@@ -68,6 +72,10 @@ class NoHistory:
     def evidence(self, dataset_urn: str, since_ms: int, until_ms: int) -> list[Evidence]:
         del dataset_urn, since_ms, until_ms
         return []
+
+    def is_reported(self, dataset_urn: str, kind: ResultKind) -> bool:
+        del dataset_urn, kind
+        return False
 
 
 class StoredHistory:
@@ -102,6 +110,13 @@ class StoredHistory:
             if cursor is None:
                 break
         return found
+
+    def is_reported(self, dataset_urn: str, kind: ResultKind) -> bool:
+        """Whether another tool reports the signal that results of a kind feed: a check has no result of it yet."""
+        results = self._health.results.of(dataset_urn, kind)
+        if any(each.source == CHECK_SOURCE for each in results):
+            return False
+        return bool(results) or self._health.signals.get(dataset_urn, kind.signal_type, consistent=True) is not None
 
     def durations(self, pipeline_id: str) -> dict[int, float]:
         """Return the seconds that the completed runs of a pipeline took, by the hour in which they began.

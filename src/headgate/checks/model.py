@@ -186,16 +186,29 @@ class ContractCheck(_Part, frozen=True, kw_only=True):
     warn_rate: float | None = None
 
 
+class DeviationCheck(_Part, frozen=True, kw_only=True):
+    """The last whole hour of the stored volumes against the median of the same hour of the days before."""
+
+    max_percent: float
+    days: int
+
+
 class ConfigCheck(Check, frozen=True, kw_only=True):
     """A check that follows from the config of a dataset. Files cannot declare these kinds."""
 
     events: EventsCheck | None = None
     contract: ContractCheck | None = None
+    deviation: DeviationCheck | None = None
 
     @property
     def kind(self) -> str:
         """Which of the kinds it is."""
-        return next(name for name in (*KINDS, "events", "contract") if getattr(self, name) is not None)
+        return next(name for name in (*KINDS, "events", "contract", "deviation") if getattr(self, name) is not None)
+
+    @property
+    def is_of_history(self) -> bool:
+        """Whether it judges what is stored, and reads nothing."""
+        return (self.events or self.contract or self.deviation) is not None
 
 
 class CheckFile(_Part, frozen=True, kw_only=True):
@@ -208,7 +221,7 @@ class CheckFile(_Part, frozen=True, kw_only=True):
     # Whether they also run after each completed run of a pipeline that writes the dataset.
     after_runs: bool = True
     timeout: Seconds = Seconds(10)
-    # Whether required_fields, field_constraints and min_events_per_window of the dataset's config are checks too.
+    # Whether required_fields, field_constraints and the volume SLO of the dataset's config are checks too.
     from_config: bool = True
     checks: tuple[Check, ...] = ()
 
@@ -230,6 +243,7 @@ SIGNAL_TYPES: Final = {
     "sql": DATA_QUALITY,
     "events": ANOMALY,
     "contract": CONTRACT_COMPLIANCE,
+    "deviation": ANOMALY,
 }
 # How the results of each kind are stored.
 RESULT_KINDS: Final = {
@@ -242,6 +256,7 @@ RESULT_KINDS: Final = {
     "sql": ResultKind.TEST,
     "events": ResultKind.ANOMALY,
     "contract": ResultKind.CONTRACT,
+    "deviation": ResultKind.ANOMALY,
 }
 
 

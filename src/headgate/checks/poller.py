@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -16,7 +16,10 @@ import structlog
 from msgspec.structs import replace
 
 from headgate.checks.catalog import CheckCatalog, KnownCheck
+from headgate.checks.config_checks import PREFIX
+from headgate.checks.metrics import CheckMetrics
 from headgate.checks.model import Outcome
+from headgate.checks.promised import PromisedChecks
 from headgate.checks.recorder import CheckRecorder
 from headgate.checks.runner import CheckRunner
 from headgate.checks.state import NEVER_MS, CheckKey, CheckState, CheckStates
@@ -48,6 +51,8 @@ class CheckPoller:
         runner: CheckRunner,
         recorder: CheckRecorder,
         states: CheckStates,
+        promised: PromisedChecks,
+        metrics: CheckMetrics,
         *,
         name: str,
         is_writer: Callable[[], bool] = lambda: True,
@@ -58,6 +63,8 @@ class CheckPoller:
         self._runner = runner
         self._recorder = recorder
         self._states = states
+        self._promised = promised
+        self._metrics = metrics
         self._name = name
         self._is_writer = is_writer
         self._generation = -1
@@ -71,27 +78,51 @@ class CheckPoller:
         if self._clock.monotonic() >= self._refresh_at:
             self._refresh_at = self._clock.monotonic() + _REFRESH_SECONDS
             self._catalog.refresh()
+            self._plan_promised()
+        elif self._generation != self._catalog.generation:
+            # A dataset may have got a check file, or lost it.
+            self._plan_promised()
         self._plan_changed()
-        return sum(self._start(state, submit) for state in self._states.due(limit=BATCH))
+        due = self._states.due(limit=BATCH)
+        earliest_ms = min((each.indexed_at_ms for each in due), default=epoch_ms(self._clock))
+        self._metrics.observe_lag(max(0, epoch_ms(self._clock) - earliest_ms) / 1000)
+        return sum(self._start(state, submit) for state in due)
 
     def _plan_changed(self) -> None:
         generation = self._catalog.generation
         if self._generation == generation:
             return
         known = self._catalog.all()
+        self._plan(known)
+        present = frozenset(each.key for each in known)
+        for key in sorted(self._planned - present):
+            self._recorder.forget(key)
+        self._planned, self._generation = present, generation
+
+    def _plan_promised(self) -> None:
+        changed = self._promised.refresh()
+        self._plan(changed.present)
+        for key in changed.removed:
+            self._recorder.forget(key)
+
+    def _plan(self, known: Sequence[KnownCheck]) -> None:
         states = self._states.of([each.key for each in known])
         now_ms = epoch_ms(self._clock)
         for each in known:
             state = states.get(each.key)
             if state is None or state.definition != each.digest:
                 self._states.plan(each.key, state, each.digest, _first_at_ms(each, now_ms))
-        present = frozenset(each.key for each in known)
-        for key in sorted(self._planned - present):
-            self._recorder.forget(key)
-        self._planned, self._generation = present, generation
+
+    def _find(self, key: CheckKey) -> KnownCheck | None:
+        found = self._catalog.find(key) or self._promised.find(key)
+        if found is None and key.check_id.startswith(PREFIX):
+            # Another process may have read a change of the config first.
+            self._plan_promised()
+            found = self._promised.find(key)
+        return found
 
     def _start(self, state: CheckState, submit: Submit) -> int:
-        known = self._catalog.find(state.key)
+        known = self._find(state.key)
         if known is None:
             self._states.forget(state)
             self._recorder.forget(state.key)
@@ -106,11 +137,15 @@ class CheckPoller:
         """Run a claimed check, record its outcome, and end the claim."""
         try:
             urn = self._recorder.registered(known.file.dataset)
+            if not self._runner.is_judged(known, urn):
+                self._states.finish(claimed, claimed, next_run_ms(known, epoch_ms(self._clock)))
+                return
             outcome = self._runner.run(known, urn)
             if not self._states.is_claimed(claimed):
                 _log.warning("check result dropped: its claim was taken over", check=str(known.key))
                 return
             self._recorder.record(known, urn, outcome, cause=claimed.cause)
+            self._metrics.observe(known.check.kind, outcome)
             next_at_ms = next_run_ms(known, epoch_ms(self._clock))
             if not self._states.finish(claimed, _with_outcome(claimed, outcome), next_at_ms):
                 _log.warning("check finished after its lease had ended", check=str(known.key))

@@ -15,7 +15,16 @@ from headgate.checks import config_checks, judgement
 from headgate.checks.catalog import KnownCheck
 from headgate.checks.history import History
 from headgate.checks.judgement import HOUR_MS, Ruling
-from headgate.checks.model import AnomalyCheck, AnomalyOf, Check, CheckFile, ConfigCheck, Outcome, VolumeCheck
+from headgate.checks.model import (
+    RESULT_KINDS,
+    AnomalyCheck,
+    AnomalyOf,
+    Check,
+    CheckFile,
+    ConfigCheck,
+    Outcome,
+    VolumeCheck,
+)
 from headgate.checks.queries import query_of
 from headgate.clock import Clock, epoch_ms
 from headgate.errors import HeadgateError
@@ -55,8 +64,28 @@ class CheckRunner:
             reason = f"{type(exc).__name__}: {exc}"[:500]
         return judgement.unknown(reason, now_ms, self._took_ms(began))
 
+    def is_judged(self, known: KnownCheck, dataset_urn: str) -> bool:
+        """Whether a check is judged now. One of a config alone needs data that no other tool has judged.
+
+        Raises `TransientError`.
+        """
+        check = known.check
+        if not known.is_promised or not isinstance(check, ConfigCheck):
+            return True
+        if self._history.is_reported(dataset_urn, RESULT_KINDS[check.kind]):
+            return False
+        if check.events is not None:
+            signal = self._history.last_volume(dataset_urn)
+            # A reporter that states the limit has compared with it.
+            is_compared = signal is not None and signal.value.slo_threshold == check.events.min > 0
+            return signal is not None and signal.volume is not None and not is_compared
+        start_ms, end_ms = judgement.last_hour(epoch_ms(self._clock))
+        if check.contract is not None and self._history.evidence(dataset_urn, start_ms, end_ms):
+            return True
+        return start_ms // HOUR_MS in self._history.volumes(dataset_urn)
+
     def _run(self, file: CheckFile, check: Check, urn: str, now_ms: int, began: float) -> Outcome:
-        if isinstance(check, ConfigCheck) and (check.events or check.contract) is not None:
+        if isinstance(check, ConfigCheck) and check.is_of_history:
             return self._config(check, urn, now_ms, began)
         if check.anomaly is not None:
             return self._anomaly(check, check.anomaly, urn, now_ms, began)
@@ -165,6 +194,9 @@ class CheckRunner:
             count = None if signal is None or signal.volume is None else signal.value.metrics.evidence_count
             window = "" if signal is None else f"{signal.value.window_start} to {signal.value.window_end}"
             state, reason = config_checks.judge_events(check.events, failed, count, window)
+        elif check.deviation is not None:
+            values = self._history.volumes(urn)
+            state, reason = config_checks.judge_deviation(check.deviation, failed, values, start_ms // HOUR_MS)
         else:
             assert check.contract is not None, "a check has one kind"
             evidence = self._history.evidence(urn, start_ms, end_ms)

@@ -8,8 +8,10 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.checks.catalog import CheckCatalog, KnownCheck
+from headgate.checks.config_checks import not_evaluated
 from headgate.checks.history import StoredHistory
 from headgate.checks.model import RESULT_KINDS, AnomalyOf, Outcome
+from headgate.checks.promised import PromisedChecks
 from headgate.checks.runner import CheckRunner, holiday_test
 from headgate.checks.state import CheckKey, CheckState, CheckStates
 from headgate.clock import Clock, epoch_ms
@@ -79,6 +81,7 @@ class CheckService:
         catalog: CheckCatalog,
         runner: CheckRunner,
         states: CheckStates,
+        promised: PromisedChecks,
         history: StoredHistory,
         calendars: Callable[[], Calendars],
     ) -> None:
@@ -87,6 +90,7 @@ class CheckService:
         self._catalog = catalog
         self._runner = runner
         self._states = states
+        self._promised = promised
         self._history = history
         self._calendars = calendars
 
@@ -94,6 +98,8 @@ class CheckService:
         """Return the checks of a dataset, or all, by dataset and id."""
         named = [(each, self._health.registered(each.file.dataset)) for each in self._catalog.all()]
         wanted = [(each, urn) for each, urn in named if dataset_urn in (None, urn)]
+        promised = self._promised.all() if dataset_urn is None else self._promised.of(dataset_urn)
+        wanted += [(each, each.file.dataset) for each in promised]
         states = self._states.of([each.key for each, _ in wanted])
         results = self._results({urn for _, urn in wanted})
         return [
@@ -119,11 +125,18 @@ class CheckService:
             for each in self._catalog.all()
             if dataset_urn in (each.file.dataset, self._health.registered(each.file.dataset))
         }
+        own |= {each.check.id: each for each in self._promised.of(self._health.registered(dataset_urn))}
         if check_id not in own:
             hint = nearest(check_id, own)
             meant = f"; did you mean {hint}?" if hint else "; define it in the folder checks of the project"
             raise NotFoundError(f"check {check_id[:80]!r} of {dataset_urn}: there is none{meant}")
         return own[check_id]
+
+    def not_evaluated(self, dataset_urn: str) -> list[str]:
+        """Return what the config of a dataset promises of fields and no check of its table evaluates."""
+        files = [each.file for each in self._catalog.files()]
+        own = [each for each in files if self._health.registered(each.dataset) == dataset_urn]
+        return [text for file in own for text in not_evaluated(file, self._health.registry.find(dataset_urn))]
 
     def try_check(self, dataset_urn: str, check_id: str) -> Outcome:
         """Run a check now and store nothing."""

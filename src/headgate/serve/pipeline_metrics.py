@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from prometheus_client import Metric
@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from headgate.clock import epoch_ms
+from headgate.metric_series import Series
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.run_meters import MeterReading, Tally
 from headgate.pipelines.service import PipelineService
@@ -23,15 +24,6 @@ from headgate.pipelines.service import PipelineService
 REFRESHED_EVERY_SECONDS: Final = 15.0
 # Beyond this the gauges of open runs say "at least".
 _OPEN_MAX: Final = 20_000
-
-
-class Series(NamedTuple):
-    """A series as it is documented. The name of a counter ends in `_total` when it is scraped."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    help: str
 
 
 RUNS: Final = Series("headgate_pipeline_runs", "counter", ("status",), "Runs that took a status.")

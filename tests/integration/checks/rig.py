@@ -97,6 +97,13 @@ class CheckRig:
         update = SignalUpdate(dataset_urn=self.urn, signal_type="VOLUME", value=value, expected_version=ANY_VERSION)
         assert self.health.update_signal(update).is_success
 
+    def report_signal(self, signal_type: str, state: SignalState) -> None:
+        """Report a signal of the last minute, as a tool would."""
+        now_ms = int(self.clock.seconds() * 1000)
+        value = SignalValue(state=state, score=1.0, window_start=instant(now_ms - 60_000), window_end=instant(now_ms))
+        update = SignalUpdate(dataset_urn=self.urn, signal_type=signal_type, value=value, expected_version=ANY_VERSION)
+        assert self.health.update_signal(update).is_success
+
     def report_evidence(self, hour: int, reason: str, count: int) -> None:
         """Report failures of records in an hour."""
         for number in range(count):

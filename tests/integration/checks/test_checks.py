@@ -16,6 +16,10 @@ from headgate.checks.state import CheckKey
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import Metrics
+from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.enums import Cause, RunStatus
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import RunStart
 from tests.integration.checks.rig import CheckRig, check_rig
 
 ORDERS = "urn:dp:orders:created"
@@ -265,7 +269,11 @@ def test_config__required_fields_and_constraints__are_checks_of_the_table(rig: C
         rig,
         contract_binding={
             "required_fields": ["customer_id"],
-            "field_constraints": {"order_id": {"type": "integer", "min": 2}, "customer_id": {"pattern": "^c"}},
+            "field_constraints": {
+                "order_id": {"type": "integer", "min": 2},
+                "customer_id": {"pattern": "^c", "format": "email"},
+                "created_at": {"format": "date-time"},
+            },
         },
     )
     fill(rig, *BAD)
@@ -273,7 +281,14 @@ def test_config__required_fields_and_constraints__are_checks_of_the_table(rig: C
 
     rig.advance(5)
 
-    assert rig.states() == {"config.required.customer_id": CRITICAL, "config.constraint.order_id": CRITICAL}
+    assert rig.states() == {
+        "config.required.customer_id": CRITICAL,
+        "config.constraint.order_id": CRITICAL,
+        "config.constraint.customer_id": CRITICAL,
+    }
+    assert rig.checks.service.not_evaluated(rig.urn) == [
+        "order_id: type", "customer_id: format", "created_at: format",
+    ]  # fmt: skip
 
 
 def test_config__min_events_per_window__is_compared_with_the_last_reported_window(rig: CheckRig) -> None:
@@ -318,6 +333,89 @@ def test_config__evidence_that_names_a_required_field__counts_against_the_compli
     assert rig.signal("CONTRACT_COMPLIANCE").state is CRITICAL
 
 
+def test_config__without_a_check_file__is_evaluated_on_evidence_and_volumes(rig: CheckRig) -> None:
+    register(rig)
+    rig.urn = f"{ORDERS}:v1"
+    hour = int(rig.clock.seconds()) // 3600 - 1
+    rig.report_volumes({hour - 24 * day: 1000.0 for day in range(1, 8)} | {hour: 700.0})
+    rig.report_evidence(hour, "MISSING_FIELD:customer_id", 1)
+    rig.report_window(OK, 40)
+    promises = {
+        "contract_binding": {"required_fields": ["customer_id"]},
+        "slos": {"volume": {"min_events_per_window": 100, "max_deviation_percent": 20}},
+    }
+    spec = convert(promises, DatasetSpec)
+    rig.health.registry.update(rig.urn, spec, expected_version=1, actor="somebody")
+
+    rig.advance(5)
+
+    assert rig.states() == {
+        "config.contract": CRITICAL, "config.deviation": CRITICAL, "config.min-events": CRITICAL,
+    }  # fmt: skip
+    assert rig.result("config.deviation").message == "700 rows, expected 1,000 within 20 % by the median of 7 days"
+    assert rig.signal("CONTRACT_COMPLIANCE").state is CRITICAL
+    assert rig.signal("ANOMALY").state is CRITICAL
+    assert {each.known.source for each in rig.checks.service.ls(rig.urn)} == {"config"}
+
+
+def test_config__without_a_check_file_and_without_data__is_not_judged(rig: CheckRig) -> None:
+    register(
+        rig,
+        contract_binding={"required_fields": ["customer_id"]},
+        slos={"volume": {"min_events_per_window": 100, "max_deviation_percent": 20}},
+    )
+    rig.urn = f"{ORDERS}:v1"
+
+    rig.advance(5)
+
+    assert rig.states() == {}
+    assert rig.health.signals.get(rig.urn, "ANOMALY", consistent=True) is None
+
+
+def test_config__whose_signal_a_tool_reports__is_left_to_the_tool(rig: CheckRig) -> None:
+    register(rig, slos={"volume": {"min_events_per_window": 100}})
+    rig.urn = f"{ORDERS}:v1"
+    rig.report_window(OK, 40)
+    rig.report_signal("ANOMALY", OK)
+
+    rig.advance(5)
+
+    assert rig.states() == {}
+    assert rig.signal("ANOMALY").state is OK
+
+
+def test_config__changed_and_deleted_without_a_check_file__changes_the_checks(rig: CheckRig) -> None:
+    register(rig)
+    rig.urn = f"{ORDERS}:v1"
+    rig.report_window(OK, 40)
+    rig.advance(5)
+    assert rig.checks.service.ls(rig.urn) == []
+
+    changed = convert({"slos": {"volume": {"min_events_per_window": 100}}}, DatasetSpec)
+    rig.health.registry.update(rig.urn, changed, expected_version=1, actor="somebody")
+    rig.advance(40)
+    assert rig.states() == {"config.min-events": CRITICAL}
+
+    rig.health.registry.update(rig.urn, DatasetSpec(), expected_version=2, actor="somebody")
+    rig.advance(40)
+    assert rig.states() == {}
+    assert rig.signal("ANOMALY").state is UNKNOWN
+
+
+def test_config__registered_after_another_process_read_the_feed__is_kept_by_both(rig: CheckRig) -> None:
+    other = rig.second_process()
+    other.poller.tick()
+    register(rig, slos={"volume": {"min_events_per_window": 100}})
+    rig.urn = f"{ORDERS}:v1"
+    rig.report_window(OK, 40)
+    rig.checks.poller.tick()
+    rig.clock.advance(3)
+
+    other.poller.tick()
+
+    assert rig.states() == {"config.min-events": CRITICAL}
+
+
 def test_config__that_changes__changes_the_checks(rig: CheckRig) -> None:
     register(rig)
     rig.load("dataset: urn:dp:orders:created\nevery: 60s\n")
@@ -358,3 +456,37 @@ def test_stop__during_a_check__waits_for_its_result(rig: CheckRig) -> None:
     thread.stop(60)
 
     assert rig.states() == {"slow": OK}
+
+
+def test_duration__of_a_run_that_took_too_long__is_outside_of_the_band_of_its_hour(rig: CheckRig) -> None:
+    text = "id: load\nwrites: ['urn:dp:orders:created']\n"
+    rig.pipelines.service.definitions.put(load_pipeline(text, "load.yaml"), text, "somebody")
+    rig.load("dataset: urn:dp:orders:created\nchecks:\n  - id: slow\n    anomaly: {of: duration, pipeline: load}\n")
+    rig.clock.step(-60 * 86_400)
+    for day in range(60):
+        complete_run(rig, f"day-{day}", 600 + day % 5)
+        rig.clock.step(86_400)
+    complete_run(rig, "today", 605)
+    rig.clock.step(3600)
+    usual = rig.checks.service.try_check(rig.urn, "slow")
+    rig.clock.step(86_400 - 3600)
+    complete_run(rig, "tomorrow", 3000)
+    rig.clock.step(3600)
+    rig.checks.service.request(rig.urn, "slow", "somebody")
+
+    rig.advance(2)
+
+    assert usual.state is OK, usual.reason
+    assert rig.states() == {"slow": CRITICAL}
+    assert rig.result("slow").message.startswith("3,000 seconds, expected ")
+    assert rig.signal("ANOMALY").value.failure_signature == "ANOMALY_CHECK:slow"
+
+
+def complete_run(rig: CheckRig, date: str, seconds: int) -> None:
+    """Run a pipeline, which takes some seconds, and leave the clock at its start."""
+    runs = rig.pipelines.service.stores.runs
+    made = runs.create(RunStart(slot=Slot("load", "daily", date), cause=Cause.CRON, definition_version=1))
+    run = runs.move(runs.move(made, RunStatus.TRIGGERING), RunStatus.RUNNING, job_id="job-7")
+    rig.clock.step(seconds)
+    runs.move(run, RunStatus.COMPLETED)
+    rig.clock.step(-seconds)

@@ -105,6 +105,8 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     # Hours outside of their expected band, and declared checks that have not run yet.
     flagged: list[Any]
     waiting_checks: list[str]
+    # Constraints of fields that no check evaluates.
+    not_evaluated: list[str]
     overrides: list[tuple[Any, Action]]
     expand: str
     commands: tuple[tuple[str, str], ...]
@@ -181,6 +183,7 @@ def dataset_page(api: ApiCaller, urn: str) -> DatasetPage:
         volume=volume_chart(volumes.items("points"), expected.items("hours")),
         flagged=[each for each in expected.items("hours") if each["is_flagged"]][-FLAGGED_MAX:],
         waiting_checks=[each["id"] for each in checks.items("checks") if each["state"] is None],
+        not_evaluated=checks.items("not_evaluated"),
         overrides=_overrides(api, urn),
         expand=EXPAND,
         commands=_commands(urn),

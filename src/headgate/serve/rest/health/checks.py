@@ -75,9 +75,13 @@ class CheckDetail(CheckView, frozen=True, kw_only=True):
 
 
 class CheckList(Struct, frozen=True):
-    """Checks, by dataset and id."""
+    """Checks, by dataset and id.
+
+    Of one dataset, `not_evaluated` names the constraints of its fields that no check of its table evaluates.
+    """
 
     checks: list[CheckView]
+    not_evaluated: list[str] = []
 
 
 class OutcomeView(Struct, frozen=True, kw_only=True):
@@ -146,7 +150,8 @@ class _Checks:
         return Answer(CheckList([each for each in shown if wanted is None or each.state is wanted]))
 
     def ls(self, call: Call[None, NoQuery]) -> Answer:
-        return Answer(CheckList([view_of(each) for each in self._checks.ls(call.path["dataset_urn"])]))
+        urn = call.path["dataset_urn"]
+        return Answer(CheckList([view_of(each) for each in self._checks.ls(urn)], self._checks.not_evaluated(urn)))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         status = self._checks.get(call.path["dataset_urn"], call.path["check"])
