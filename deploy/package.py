@@ -37,6 +37,7 @@ LEFT_OUT: Final = frozenset(
         "typer",
         "uvicorn",
         "uvloop",
+        "wsproto",
     }
 )
 UNPACKED_BYTES_MAX: Final = 250_000_000

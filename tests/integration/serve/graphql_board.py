@@ -29,6 +29,7 @@ from headgate.ids import IdMaker
 from headgate.serve.application import build_http
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.routes import graphql_routes
+from headgate.serve.graphql.websocket import Timings
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
@@ -105,9 +106,9 @@ class Board:
             options=HealthOptions(tier_1_needs_ticket=False),
         )
 
-    def serve(self, health: HealthService, limits: Limits | None = None) -> None:
+    def serve(self, health: HealthService, limits: Limits | None = None, timings: Timings | None = None) -> None:
         """Answer for a service from now on."""
-        state = ServerProbes(
+        self.probes = state = ServerProbes(
             version="1", store=cast("Store", self.store), sweepers=[], clock=self.clock, disk=Path("/")
         )
         state.phase = Phase.SERVING
@@ -118,7 +119,7 @@ class Board:
             metrics=Meters(version="1"),
             tracing=Tracing(),
             clock=self.clock,
-            routes=graphql_routes(health, self.pool, self.watches, limits=limits),
+            routes=graphql_routes(health, self.pool, self.watches, limits=limits, timings=timings),
         )
 
         async def known(scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
 from typing import Any, Final, TypeGuard
 
+import msgspec
 from graphql import (
     DocumentNode,
     ExecutionResult,
@@ -50,6 +51,18 @@ class GraphqlRequest(Struct, frozen=True):
     query: str
     variables: Mapping[str, Any] = {}
     operation_name: str | None = None
+
+
+class Body(Struct):
+    """Request body. Unknown members are ignored: some clients send their own."""
+
+    query: str
+    variables: dict[str, Any] | None = None
+    operation_name: str | None = msgspec.field(default=None, name="operationName")
+    extensions: dict[str, Any] | None = None
+
+    def request(self) -> GraphqlRequest:
+        return GraphqlRequest(self.query, self.variables or {}, self.operation_name or None)
 
 
 class Prepared(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""GraphQL over HTTP: queries by POST and GET, responses as JSON, subscriptions as server-sent events."""
+"""GraphQL over HTTP: queries by POST and GET as JSON, subscriptions as server-sent events or on a WebSocket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl
 import msgspec
 from graphql import ExecutionResult, create_source_event_stream
 from litestar import Request, Response
-from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.auth.principals import Principal
@@ -24,13 +23,16 @@ from headgate.errors import (
     UnauthenticatedError,
 )
 from headgate.health.service import HealthService
-from headgate.serve.graphql.engine import Engine, GraphqlRequest, Outcome, Prepared, Refusal, outcome_of, refused
+from headgate.serve.graphql.engine import Body, Engine, GraphqlRequest, Outcome, Prepared, Refusal, outcome_of, refused
 from headgate.serve.graphql.errors import fault_of, shaped
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.subscriptions import Following, StreamContext
+from headgate.serve.graphql.websocket import SUBPROTOCOL, Connection, SocketCaller, SocketResponse, Timings
 from headgate.serve.http import sse
+from headgate.serve.http.authentication import SocketCredentials
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import Problem, response
+from headgate.serve.http.websocket import WebSocket, socket_of
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 
@@ -44,19 +46,18 @@ _GRACE_SECONDS: Final = 1.0
 _ARGUMENTS_MAX: Final = 20
 
 
-class Body(Struct):
-    """Request body. Unknown members are ignored: some clients send their own."""
-
-    query: str
-    variables: dict[str, Any] | None = None
-    operation_name: str | None = msgspec.field(default=None, name="operationName")
-    extensions: dict[str, Any] | None = None
-
-
 class View:
     """Answers HTTP requests."""
 
-    def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        health: HealthService,
+        pool: WorkPool,
+        watches: WatchHub,
+        limits: Limits | None = None,
+        timings: Timings | None = None,
+    ) -> None:
+        self._timings = timings or Timings()
         self._engine = Engine(health, limits or Limits())
         self._following = Following(health, pool, watches)
         self._pool = pool
@@ -65,6 +66,8 @@ class View:
     async def answer(self, request: Request[Any, Any, Any]) -> Response[Any]:
         """Return the response. Raises `UnauthenticatedError` and `ServerBusyError` before execution."""
         principal = principal_of(request.scope)
+        if (socket := socket_of(request.scope)) is not None:
+            return self._upgraded(request, socket, principal)
         if principal is None:
             raise UnauthenticatedError("GraphQL: not authenticated; send 'Authorization: Bearer' with a key")
         media = _accepted(request.headers.get("accept", ""))
@@ -145,8 +148,39 @@ class View:
             yield _next(outcome_of(source))
             yield COMPLETE
             return
-        async with aclosing(self._messages(prepared, principal, source)) as messages:
-            async for each in messages:
+        try:
+            async with aclosing(self._outcomes(prepared, principal, source)) as outcomes:
+                async for each in outcomes:
+                    yield sse.ALIVE if each is None else _next(each)
+        except HeadgateError as exc:
+            yield _next(Outcome({"errors": [shaped(exc)]}))
+
+    # WebSockets.
+
+    def _upgraded(
+        self, request: Request[Any, Any, Any], socket: WebSocket, principal: Principal | None
+    ) -> Response[Any]:
+        """Return the response that accepts a handshake and serves the subscriptions. The first message may sign in."""
+        if SUBPROTOCOL not in socket.subprotocols:
+            offered = ", ".join(socket.subprotocols)[:60] or "none"
+            raise InvalidPayloadError(f"sec-websocket-protocol: {offered}: not supported; offer {SUBPROTOCOL}")
+        credentials: SocketCredentials | None = request.scope.get("credentials")  # type: ignore[assignment]  # ours
+        caller = SocketCaller(principal, credentials)
+        return SocketResponse(Connection(socket, caller, self.subscription, self._clock, self._timings))
+
+    async def subscription(self, asked: GraphqlRequest, principal: Principal) -> AsyncGenerator[Outcome | None, None]:
+        """Yield the outcomes of a subscription, and None while there is none. It ends when the server stops.
+
+        Raises `Refusal` for a document that is not executed, and `HeadgateError`.
+        """
+        prepared: Prepared = await self._in_time(lambda: self._engine.prepare(asked))
+        if not prepared.is_subscription:
+            raise InvalidPayloadError("a WebSocket serves subscriptions only; send queries with POST /graphql")
+        source = await self._source(prepared, principal)
+        if isinstance(source, ExecutionResult):
+            raise Refusal(source.errors or [])
+        async with aclosing(self._outcomes(prepared, principal, source)) as outcomes:
+            async for each in outcomes:
                 yield each
 
     async def _source(self, prepared: Prepared, principal: Principal) -> Any:  # noqa: ANN401 - events, or an error
@@ -159,8 +193,16 @@ class View:
             operation_name=prepared.asked.operation_name,
         )
 
-    async def _messages(self, prepared: Prepared, principal: Principal, source: Any) -> AsyncGenerator[bytes, None]:  # noqa: ANN401
-        """Yield the messages of a subscription. It ends without a complete message, so that the client reconnects."""
+    async def _outcomes(
+        self,
+        prepared: Prepared,
+        principal: Principal,
+        source: Any,  # noqa: ANN401 - as `_source` returns it
+    ) -> AsyncGenerator[Outcome | None, None]:
+        """Yield the outcomes of a subscription, and None for each interval without any. Raises `HeadgateError`.
+
+        At its end no complete message is sent, so that the client reconnects.
+        """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + STREAM_SECONDS
         waiting: asyncio.Future[Any] | None = None
@@ -169,16 +211,14 @@ class View:
                 waiting = waiting or asyncio.ensure_future(anext(source, None))
                 done, _ = await asyncio.wait({waiting}, timeout=sse.ALIVE_SECONDS)
                 if not done:
-                    yield sse.ALIVE
+                    yield None
                     continue
                 batch, waiting = waiting.result(), None
                 if batch is None:
                     return
                 until = self._clock.monotonic() + self._engine.limits.seconds_max
                 work = lambda: self._engine.execute(prepared, principal, until, batch)  # noqa: E731, B023
-                yield _next(await self._in_time(work))
-        except HeadgateError as exc:
-            yield _next(Outcome({"errors": [shaped(exc)]}))
+                yield await self._in_time(work)
         finally:
             if waiting is not None:
                 waiting.cancel()
@@ -205,7 +245,7 @@ def _from_body(content: bytes) -> GraphqlRequest:
         body = typed_decode.from_json(content, Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"body: {exc}; send an object with query, variables and operationName") from exc
-    return GraphqlRequest(body.query, body.variables or {}, body.operation_name or None)
+    return body.request()
 
 
 def _from_query(raw: bytes) -> GraphqlRequest:

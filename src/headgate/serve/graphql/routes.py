@@ -16,12 +16,18 @@ from headgate.serve.runtime.watch_hub import WatchHub
 if TYPE_CHECKING:
     from headgate.serve.graphql.http import View
     from headgate.serve.graphql.limits import Limits
+    from headgate.serve.graphql.websocket import Timings
 
 PATH: Final = "/graphql"
 
 
 def graphql_routes(
-    health: HealthService, pool: WorkPool, watches: WatchHub, *, limits: Limits | None = None
+    health: HealthService,
+    pool: WorkPool,
+    watches: WatchHub,
+    *,
+    limits: Limits | None = None,
+    timings: Timings | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of GraphQL."""
     opening = threading.Lock()
@@ -33,7 +39,7 @@ def graphql_routes(
             if opened is None:
                 from headgate.serve.graphql.http import View
 
-                opened = View(health, pool, watches, limits)
+                opened = View(health, pool, watches, limits, timings)
             return opened
 
     async def answer(request: Request[Any, Any, Any]) -> Response[Any]:

@@ -21,6 +21,7 @@ from headgate.errors import ForbiddenError, HeadgateError, TransientError, Unaut
 from headgate.serve.http.limits.caller_limits import CallerLimits
 from headgate.serve.http.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.serve.http.session_cookies import SessionCookies
+from headgate.serve.http.websocket import socket_of
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import is_loopback
 
@@ -64,10 +65,11 @@ class Authentication:
             is_local_peer = client is not None and is_loopback(client[0])
             peer = "" if client is None else f"{client[0]}:{client[1]}"
             try:
-                principal = await self._principal(headers, peer, is_local_peer=is_local_peer)
+                principal = await self.principal(headers, peer, is_local_peer=is_local_peer)
                 session = None
-                if principal is None:
-                    session = await self._session(headers, is_local_peer=is_local_peer)
+                socket = socket_of(scope)
+                if principal is None and (socket is None or socket.is_own_page):
+                    session = await self.session(headers, is_local_peer=is_local_peer)
                 if session is not None:
                     _check_csrf(session, scope["method"], scope["path"], dict(headers))
                     principal = session.principal
@@ -82,9 +84,20 @@ class Authentication:
                 # For operations that authenticate by a token in the request.
                 record = partial(self._limits.on_failed_login, peer, dict(headers))
                 scope["on_failed_login"] = record  # type: ignore[typeddict-unknown-key]  # ours
+            if socket is not None:
+                kept = SocketCredentials(
+                    self, headers, peer, is_local_peer=is_local_peer, takes_cookie=socket.is_own_page
+                )
+                scope["credentials"] = kept  # type: ignore[typeddict-unknown-key]  # ours
         await self._app(scope, receive, send)
 
-    async def _principal(self, headers: list[tuple[str, str]], peer: str, *, is_local_peer: bool) -> Principal | None:
+    async def principal(
+        self, headers: list[tuple[str, str]], peer: str, *, is_local_peer: bool, is_login: bool = True
+    ) -> Principal | None:
+        """Return the caller with these headers, or None without credentials. A failed login is counted.
+
+        Raises `UnauthenticatedError`, `RateLimitedError`, and `TransientError` if it cannot be decided now.
+        """
         has_credentials = any(name == _CREDENTIALS for name, _ in headers)
         try:
             known = self._authenticator.remembered(headers, is_loopback_peer=is_local_peer, is_tls=self._is_tls)
@@ -96,11 +109,11 @@ class Authentication:
         except UnauthenticatedError:
             if not has_credentials:
                 return None
-            if self._limits is not None:
+            if self._limits is not None and is_login:
                 self._limits.on_failed_login(peer, dict(headers))
             raise
 
-    async def _session(self, headers: list[tuple[str, str]], *, is_local_peer: bool) -> Session | None:
+    async def session(self, headers: list[tuple[str, str]], *, is_local_peer: bool) -> Session | None:
         """Return the session of the request's cookie; None if it has none or the session has ended."""
         cookie = self._cookies.read(headers)
         if cookie is None:
@@ -119,6 +132,41 @@ class Authentication:
         except UnauthenticatedError:
             # Not a failed login: open pages repeat their requests after a session has ended.
             return None
+
+
+class SocketCredentials:
+    """The credentials of a WebSocket: those of its handshake, or those that its first message has."""
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        headers: list[tuple[str, str]],
+        peer: str,
+        *,
+        is_local_peer: bool,
+        takes_cookie: bool,
+    ) -> None:
+        self._authentication = authentication
+        self._headers = headers
+        self._peer = peer
+        self._is_local_peer = is_local_peer
+        self._takes_cookie = takes_cookie
+
+    async def sign_in(self, authorization: str) -> Principal | None:
+        """Return the caller with this header in place of the handshake's. Raises as `Authentication.principal`."""
+        others = [pair for pair in self._headers if pair[0] != _CREDENTIALS]
+        self._headers = [*others, (_CREDENTIALS, authorization)]
+        return await self._authentication.principal(self._headers, self._peer, is_local_peer=self._is_local_peer)
+
+    async def check(self) -> Principal | None:
+        """Return the caller as of now: None, or `UnauthenticatedError`, if the credentials have ended."""
+        found = await self._authentication.principal(
+            self._headers, self._peer, is_local_peer=self._is_local_peer, is_login=False
+        )
+        if found is None and self._takes_cookie:
+            session = await self._authentication.session(self._headers, is_local_peer=self._is_local_peer)
+            return None if session is None else session.principal
+        return found
 
 
 def session_of(scope: Any) -> Session | None:  # noqa: ANN401 - of any kind of connection

@@ -3,7 +3,8 @@
 A web page can make a visitor's browser call loopback addresses, but it cannot choose the headers `Host`, `Origin` and
 `Sec-Fetch-Site`. The `Host` check stops DNS rebinding. A request that changes something and has one of the other two
 comes from a browser: its origin must be the server's own (scheme, host and port) or a configured one. Reads are refused
-to other sites only; the browser keeps their answers from a page of another origin. Images, scripts and links send no
+to other sites only; the browser keeps their answers from a page of another origin. A WebSocket has no such protection
+and needs an admitted origin as a change does. Images, scripts and links send no
 `Origin`; `Sec-Fetch-Site` identifies them. Programs send neither header.
 """
 
@@ -17,6 +18,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from headgate.serve.http.problem import Problem, send_problem
+from headgate.serve.http.websocket import socket_of
 from headgate.settings import is_loopback
 
 # The largest accepted payload, with its envelope.
@@ -69,7 +71,15 @@ class OriginGuard:
             await send({"type": "http.response.start", "status": 204, "headers": _PREFLIGHT})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
+            self._mark_own_page(scope)
             await self._app(scope, receive, send)
+
+    def _mark_own_page(self, scope: HTTPScope) -> None:
+        """State on a WebSocket whether a page of this server opened it. Browsers always send its origin."""
+        socket, origins = socket_of(scope), _header(scope, b"origin")
+        if socket is not None and origins:
+            [host], sites = _header(scope, b"host"), _header(scope, b"sec-fetch-site")
+            socket.is_own_page = self._is_own_page(scope, host, origins, sites)
 
     def shared(self, scope: HTTPScope, send: Send) -> Send:
         """Return a `send` that lets a page of a configured origin read the response."""
@@ -120,7 +130,8 @@ class OriginGuard:
         """Whether a browser may make this request."""
         if origins and all(_origin(each) in self._origins or self._admits(scope, each) for each in origins):
             return True
-        if scope["method"] not in READS:
+        if scope["method"] not in READS or socket_of(scope) is not None:
+            # A browser lets the page of any origin read from a WebSocket.
             return self._is_own_page(scope, host, origins, sites)
         if origins:
             return all(self._may_read(each, host) for each in origins)

@@ -18,6 +18,12 @@ from headgate.errors import SettingsError
 from headgate.serve.http.connection.head_cache import HeadCache
 from headgate.serve.http.connection.protocol import HttpProtocol, protocol_of
 from headgate.serve.http.connection.tls import Tls
+from headgate.serve.http.connection.websocket_protocol import (
+    MESSAGE_BYTES_MAX,
+    PING_SECONDS,
+    PONG_SECONDS,
+    websocket_protocol_of,
+)
 from headgate.serve.http.limits.connection_limits import ConnectionCounter
 from headgate.serve.http.limits.load_shedder import LoadShedder
 from headgate.settings import Address, LimitSettings
@@ -64,7 +70,11 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             http=protocol_of(HeadCache(), self._limits, self._counter, self.shedder),
-            ws="none",
+            ws=websocket_protocol_of(self._counter, self.shedder),
+            ws_max_size=MESSAGE_BYTES_MAX,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PONG_SECONDS,
+            ws_per_message_deflate=False,
             lifespan="on",
             log_config=None,
             log_level="warning",

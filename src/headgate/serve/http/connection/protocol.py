@@ -31,6 +31,7 @@ from headgate.serve.http.limits.connection_limits import ConnectionCounter, Refu
 from headgate.serve.http.limits.load_shedder import BEGUN, LoadShedder, Priority, priority_of
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from headgate.serve.http.problem import MEDIA_TYPE, Problem, retry_after
+from headgate.serve.http.websocket import PATHS as WEBSOCKET_PATHS
 from headgate.settings import LimitSettings
 from headgate.telemetry import correlated
 
@@ -80,6 +81,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.app = self.shedder.counted(self.app)
         # The priority of a request that is refused under overload, until all of it has arrived.
         self._shed_priority: Priority | None = None
+        # Whether the request may become a WebSocket, and whether the connection has.
+        self._may_upgrade = self._is_upgraded = False
         # Body chunks of a request that is a candidate for the fast path, and its share of the budget.
         self._buffered: list[bytes] | None = None
         self._large_bytes = 0
@@ -163,6 +166,9 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def _parse(self, data: bytes) -> None:
+        if self._is_upgraded:
+            # A client may send nothing more before its handshake is answered.
+            return
         super().data_received(data)
         if self._is_in_message and not self.transport.is_closing():
             refusal = self._check_head_part(len(data)) if self._is_in_head else self._check_body_part(len(data))
@@ -216,6 +222,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_in_message = self._is_in_head = True
+        self._may_upgrade = False
         self._head_since = self.loop.time()
         self._head_bytes = 0
         super().on_message_begin()
@@ -237,11 +244,27 @@ class HttpProtocol(HttpToolsProtocol):
         if is_fast:
             self._buffered = []
             return
+        self._may_upgrade = is_next and self._is_handshake()
         super().on_headers_complete()
         if is_next and not self.parser.should_upgrade():
             # Its task is created now and starts in a later pass.
             self.shedder.begin()
             self.scope[BEGUN] = True  # type: ignore[typeddict-unknown-key]  # ours
+
+    def _is_handshake(self) -> bool:
+        is_upgrade = self.parser.should_upgrade() and self.parser.get_method() == b"GET"
+        return is_upgrade and self.url.partition(b"?")[0] in WEBSOCKET_PATHS
+
+    def _should_upgrade(self) -> bool:
+        return self._may_upgrade and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._counted is not None:
+            # The WebSocket protocol counts the connection from now on.
+            self.counter.remove(self._counted)
+            self._counted = None
+        self._is_upgraded, self._is_in_message = True, False
+        super().handle_websocket_upgrade()
 
     def _is_accepted(self, *, is_fast: bool) -> bool:
         """Whether the request whose head is complete is accepted; if not, it is refused when all of it has arrived."""

@@ -8,6 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
 PROTOCOL_METHODS = (
@@ -22,7 +23,19 @@ PROTOCOL_METHODS = (
     "shutdown",
     "timeout_keep_alive_handler",
     "send_400_response",
+    "_should_upgrade",
+    "handle_websocket_upgrade",
 )
+WEBSOCKET_METHODS = (
+    "connection_made",
+    "connection_lost",
+    "send",
+    "handle_ping",
+    "keepalive_timeout",
+    "stop_keepalive",
+    "shutdown",
+)
+WEBSOCKET_ATTRIBUTES = ("app", "client", "close_sent", "conn", "handshake_complete", "queue", "transport", "writable")
 # Set in `__init__` or `on_message_begin` of the protocol.
 PROTOCOL_ATTRIBUTES = (
     "client",
@@ -44,6 +57,16 @@ PROTOCOL_ATTRIBUTES = (
 @pytest.mark.parametrize("name", PROTOCOL_METHODS)
 def test_protocol__method_that_we_override__exists(name: str) -> None:
     assert callable(getattr(HttpToolsProtocol, name))
+
+
+@pytest.mark.parametrize("name", WEBSOCKET_METHODS)
+def test_websocket__method_that_we_override_or_call__exists(name: str) -> None:
+    assert callable(getattr(WSProtocol, name))
+
+
+@pytest.mark.parametrize("name", WEBSOCKET_ATTRIBUTES)
+def test_websocket__attribute_that_we_read__is_set(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(WSProtocol.__init__)
 
 
 @pytest.mark.parametrize("name", PROTOCOL_ATTRIBUTES)
