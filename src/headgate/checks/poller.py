@@ -31,6 +31,8 @@ THREADS: Final = 4
 BATCH: Final = 64
 # A new or changed check runs within this time, before it takes its place in the interval.
 _FIRST_SECONDS: Final = 2.0
+# Many new ones, as of a large registry, are spread: their leases would end before their turn.
+_FIRST_SECONDS_EACH: Final = 0.05
 _PAUSE_SECONDS: Final = 1.0
 _TICK_SECONDS: Final = 1.0
 # A changed config of a dataset changes its checks within this time.
@@ -107,11 +109,15 @@ class CheckPoller:
 
     def _plan(self, known: Sequence[KnownCheck]) -> None:
         states = self._states.of([each.key for each in known])
-        now_ms = epoch_ms(self._clock)
-        for each in known:
-            state = states.get(each.key)
-            if state is None or state.definition != each.digest:
-                self._states.plan(each.key, state, each.digest, _first_at_ms(each, now_ms))
+        new = [
+            (each, state)
+            for each in known
+            if (state := states.get(each.key)) is None or state.definition != each.digest
+        ]
+        now_ms, span_seconds = epoch_ms(self._clock), max(_FIRST_SECONDS, _FIRST_SECONDS_EACH * len(new))
+        self._states.plan(
+            [(each.key, state, each.digest, _first_at_ms(each, now_ms, span_seconds)) for each, state in new]
+        )
 
     def _find(self, key: CheckKey) -> KnownCheck | None:
         found = self._catalog.find(key) or self._promised.find(key)
@@ -203,11 +209,11 @@ def next_run_ms(known: KnownCheck, now_ms: int) -> int:
     return ((now_ms - phase_ms) // every_ms + 1) * every_ms + phase_ms
 
 
-def _first_at_ms(known: KnownCheck, now_ms: int) -> int:
+def _first_at_ms(known: KnownCheck, now_ms: int, span_seconds: float) -> int:
     every = known.file.every
     if every is None:
         return NEVER_MS
-    return now_ms + _phase(known, round(min(_FIRST_SECONDS, float(every)) * 1000))
+    return now_ms + _phase(known, round(min(span_seconds, float(every)) * 1000))
 
 
 def _phase(known: KnownCheck, span_ms: int) -> int:

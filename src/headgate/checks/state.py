@@ -19,7 +19,7 @@ from headgate.health.model.enums import SignalState
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.store.catalogue.tables import CHECK_STATE, PIPELINES
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Put, Query, Range, Sort
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -31,6 +31,8 @@ GRACE_SECONDS: Final = 30.0
 # The due time of a check that runs on request only: it is not in the index.
 NEVER_MS: Final = 0
 _ATTEMPTS_MAX: Final = 20
+# Transactions with a single disk sync.
+_PLANNED_MAX: Final = 500
 _INDEX: Final = "GSI1"
 
 
@@ -102,21 +104,18 @@ class CheckStates:
         # An index answer is a hint: the claim decides.
         return [struct_of(item, CheckState) for item in page.items]
 
-    def plan(self, key: CheckKey, state: CheckState | None, definition: str, due_at_ms: int) -> None:
-        """Give a new or changed check its due time. A concurrent change wins."""
-        planned = CheckState(
-            dataset=key.dataset,
-            check_id=key.check_id,
-            version=1 if state is None else state.version + 1,
-            due_at_ms=due_at_ms,
-            definition=definition,
-        )
-        if state is not None:
-            planned = replace(state, version=state.version + 1, due_at_ms=due_at_ms, definition=definition)
-        try:
-            self._put(planned, state)
-        except ConflictError:
-            return
+    def plan(self, checks: Sequence[tuple[CheckKey, CheckState | None, str, int]]) -> None:
+        """Give new or changed checks, each with its state and its digest, their due times. A concurrent change wins."""
+        puts: list[list[Write]] = []
+        for key, state, definition, due_at_ms in checks:
+            before = CheckState(dataset=key.dataset, check_id=key.check_id, version=0, due_at_ms=NEVER_MS)
+            held = before if state is None else state
+            planned = replace(held, version=held.version + 1, due_at_ms=due_at_ms, definition=definition)
+            puts.append([self._write(planned, state)])
+        for start in range(0, len(puts), _PLANNED_MAX):
+            for error in self._store.transact_many(puts[start : start + _PLANNED_MAX]):
+                if error is not None and not isinstance(error, ConflictError):
+                    raise error
 
     def request(self, key: CheckKey, cause: str, definition: str) -> None:
         """Make a check due now. The request is durable when this returns. Raises `StoreBusyError`."""
@@ -198,8 +197,11 @@ class CheckStates:
             return
 
     def _put(self, state: CheckState, before: CheckState | None) -> None:
+        self._store.transact([self._write(state, before)])
+
+    def _write(self, state: CheckState, before: CheckState | None) -> Put:
         condition = absent() if before is None else version_is(before.version)
-        self._store.transact([Put(PIPELINES, self._item(state), condition, quiet=True)])
+        return Put(PIPELINES, self._item(state), condition, quiet=True)
 
     def _item(self, state: CheckState) -> Item:
         ttl = int(self._clock.seconds()) + RETENTION_SECONDS

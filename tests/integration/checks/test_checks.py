@@ -384,6 +384,19 @@ def test_config__whose_signal_a_tool_reports__is_left_to_the_tool(rig: CheckRig)
     assert rig.signal("ANOMALY").state is OK
 
 
+def test_config__of_many_datasets__is_planned_over_a_longer_time(rig: CheckRig) -> None:
+    promise = convert({"slos": {"volume": {"min_events_per_window": 100}}}, DatasetSpec)
+    for number in range(100):
+        rig.health.registry.create(f"urn:dp:orders:part{number}", promise, actor="somebody")
+
+    rig.checks.poller.tick()
+
+    now_ms = int(rig.clock.seconds() * 1000)
+    due = [each.state.due_at_ms - now_ms for each in rig.checks.service.ls() if each.state is not None]
+    assert len(due) == 100
+    assert 2_000 < max(due) <= 5_000
+
+
 def test_config__changed_and_deleted_without_a_check_file__changes_the_checks(rig: CheckRig) -> None:
     register(rig)
     rig.urn = f"{ORDERS}:v1"
