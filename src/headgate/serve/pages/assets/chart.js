@@ -11,6 +11,7 @@ const LEFT = 48;
 const BOTTOM = 20;
 const TOP = 8;
 const RIGHT = 8;
+const BAR_MAX = 18;
 
 class Chart extends Drawing {
   static observedAttributes = ["data-chart"];
@@ -58,11 +59,14 @@ function scales(data, series, width) {
   const to = Math.max(data.to ?? Math.max(...times), from + 1);
   const low = Math.min(0, ...values);
   const high = Math.max(...values) === low ? low + 1 : Math.max(...values);
+  // Bars stand around their time: without room at the ends, the first would cover the labels of the axis.
+  const inset = series.some((each) => each.kind === "bar") ? BAR_MAX / 2 + 1 : 0;
+  const [start, length] = [LEFT + inset, width - LEFT - RIGHT - 2 * inset];
   return {
     width, from, to, low, high,
-    x: (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT - RIGHT),
+    x: (at) => start + ((at - from) / (to - from)) * length,
     y: (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - TOP),
-    at: (x) => from + ((x - LEFT) / (width - LEFT - RIGHT)) * (to - from),
+    at: (x) => from + ((x - start) / length) * (to - from),
   };
 }
 
@@ -111,7 +115,7 @@ function band(frame, points) {
 function drawn(frame, { points, kind, tone }) {
   const tint = `series ${tone ?? "busy"}`;
   if (kind === "bar") {
-    const wide = Math.max(2, Math.min(18, (frame.width - LEFT - RIGHT) / points.length - 2));
+    const wide = Math.max(2, Math.min(BAR_MAX, (frame.width - LEFT - RIGHT) / points.length - 2));
     const zero = frame.y(Math.max(0, frame.low));
     return points.map(([at, value]) => {
       const y = frame.y(value);
