@@ -29,7 +29,7 @@ from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.subscriptions import Following, StreamContext
 from headgate.serve.graphql.websocket import SUBPROTOCOL, Connection, SocketCaller, SocketResponse, Timings
 from headgate.serve.http import sse
-from headgate.serve.http.authentication import SocketCredentials
+from headgate.serve.http.authentication import CallerCredentials
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.http.websocket import WebSocket, socket_of
@@ -164,7 +164,7 @@ class View:
         if SUBPROTOCOL not in socket.subprotocols:
             offered = ", ".join(socket.subprotocols)[:60] or "none"
             raise InvalidPayloadError(f"sec-websocket-protocol: {offered}: not supported; offer {SUBPROTOCOL}")
-        credentials: SocketCredentials | None = request.scope.get("credentials")  # type: ignore[assignment]  # ours
+        credentials: CallerCredentials | None = request.scope.get("credentials")  # type: ignore[assignment]  # ours
         caller = SocketCaller(principal, credentials)
         return SocketResponse(Connection(socket, caller, self.subscription, self._clock, self._timings))
 

@@ -27,7 +27,7 @@ from headgate.errors import HeadgateError, InvalidPayloadError, QueryLimitError,
 from headgate.serve.graphql.engine import Body, GraphqlRequest, Outcome, Refusal, refused
 from headgate.serve.graphql.errors import shaped
 from headgate.serve.http import sse
-from headgate.serve.http.authentication import SocketCredentials
+from headgate.serve.http.authentication import CallerCredentials
 from headgate.serve.http.websocket import SWITCHING_PROTOCOLS, SocketGoneError, WebSocket, accepted
 
 SUBPROTOCOL: Final = "graphql-transport-ws"
@@ -80,7 +80,7 @@ class _Close(Exception):
 class SocketCaller:
     """The caller of a connection: by its handshake, or by the payload of `connection_init`."""
 
-    def __init__(self, principal: Principal | None, credentials: SocketCredentials | None) -> None:
+    def __init__(self, principal: Principal | None, credentials: CallerCredentials | None) -> None:
         self._principal = principal
         self._credentials = credentials
 

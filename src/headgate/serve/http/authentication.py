@@ -84,10 +84,10 @@ class Authentication:
                 # For operations that authenticate by a token in the request.
                 record = partial(self._limits.on_failed_login, peer, dict(headers))
                 scope["on_failed_login"] = record  # type: ignore[typeddict-unknown-key]  # ours
-            if socket is not None:
-                kept = SocketCredentials(
-                    self, headers, peer, is_local_peer=is_local_peer, takes_cookie=socket.is_own_page
-                )
+            if socket is not None or (principal is not None and principal is not LOCAL):
+                # For streams, which outlast this check. A local program without credentials has none to lose.
+                takes_cookie = socket is None or socket.is_own_page
+                kept = CallerCredentials(self, headers, peer, is_local_peer=is_local_peer, takes_cookie=takes_cookie)
                 scope["credentials"] = kept  # type: ignore[typeddict-unknown-key]  # ours
         await self._app(scope, receive, send)
 
@@ -134,8 +134,8 @@ class Authentication:
             return None
 
 
-class SocketCredentials:
-    """The credentials of a WebSocket: those of its handshake, or those that its first message has."""
+class CallerCredentials:
+    """The credentials of a stream or a WebSocket: those of its request, or those that its first message has."""
 
     def __init__(
         self,
