@@ -16,6 +16,7 @@ from headgate.checks.model import KINDS, AnomalyCheck, AnomalyOf, Check, CheckFi
 from headgate.checks.queries import COLUMN, TABLE, query_of
 from headgate.errors import UserError
 from headgate.health.model.urns import dataset_urn
+from headgate.pipelines.definition.definition_files import definition_files, definition_text
 from headgate.pipelines.definition.model import Exclusions, Inclusions
 from headgate.pipelines.definition.problems import Problem, errors_of, one_of, shown
 from headgate.pipelines.definition.source_map import Node, Unreadable, documents
@@ -26,8 +27,6 @@ from headgate.pipelines.rules.operators import CHECKS, compile_operator
 from headgate.pipelines.schedule.calendars import check_calendar
 
 FOLDER: Final = "checks"
-SUFFIXES: Final = (".yaml", ".yml", ".json")
-FILE_BYTES_MAX: Final = 1_048_576
 ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}[a-z0-9]")
 EVERY_SECONDS_MIN: Final = 1
 EVERY_SECONDS_MAX: Final = 7 * 86_400
@@ -67,8 +66,8 @@ def load_checks(folder: Path) -> LoadedChecks:
     """Return the check files below a folder. A missing folder has none."""
     found: list[LoadedFile] = []
     problems: list[Problem] = []
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
-        loaded = load_check_file(path, (Path(FOLDER) / path.relative_to(folder)).as_posix())
+    for path, source in definition_files(folder, FOLDER):
+        loaded = load_check_file(path, source)
         found += loaded.files
         problems += loaded.problems
     return _once(found, problems)
@@ -76,14 +75,8 @@ def load_checks(folder: Path) -> LoadedChecks:
 
 def load_check_file(path: Path, source: str) -> LoadedChecks:
     """Return the checks of a file."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            fact = f"it has more than {FILE_BYTES_MAX} bytes"
-            return LoadedChecks(problems=(Problem(source=source, fact=fact, allowed="split it"),))
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        return LoadedChecks(problems=(Problem(source=source, fact=f"it cannot be read: {exc}"),))
-    return load_check_text(text, source)
+    text = definition_text(path, source)
+    return LoadedChecks(problems=(text,)) if isinstance(text, Problem) else load_check_text(text, source)
 
 
 def load_check_text(text: str, source: str) -> LoadedChecks:

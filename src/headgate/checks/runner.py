@@ -59,7 +59,7 @@ class CheckRunner:
             return self._run(known.file, known.check, dataset_urn, now_ms, began)
         except HeadgateError as exc:
             reason = exc.message
-        except Exception as exc:  # noqa: BLE001 - an error of a library must not stop the other checks
+        except Exception as exc:  # noqa: BLE001 - a bug in one kind must not stop the others; probes catch their libraries' errors
             _log.warning("check crashed", check=str(known.key), error=type(exc).__name__)
             reason = f"{type(exc).__name__}: {exc}"[:500]
         return judgement.unknown(reason, now_ms, self._took_ms(began))

@@ -335,7 +335,7 @@ class Registry:
         return self._change(urn, decide, ChangeAuthor(actor, "dataset.discover"))
 
     def describe(self, urn: str, metadata: Metadata, *, actor: str) -> Dataset | None:
-        """Take over what a tool knows of a dataset. What a person set stays; None if the dataset is not in use.
+        """Store the metadata that a tool reports. Values that a person set are kept. None if the dataset is not in use.
 
         Raises `ApprovalRequiredError` for a dataset of TIER_1, whose config only people change.
         """

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import DefinitionError, UserError
+from headgate.pipelines.definition.definition_files import definition_files, definition_text
 from headgate.pipelines.definition.model import Period
 from headgate.pipelines.definition.problems import Problem, errors_of, one_of, shown
 from headgate.pipelines.definition.source_map import Node, Unreadable, documents
@@ -27,8 +28,6 @@ from headgate.triggers import templates
 from headgate.triggers.secret_sources import SecretSources
 
 FOLDER: Final = "probes"
-SUFFIXES: Final = (".yaml", ".yml", ".json")
-FILE_BYTES_MAX: Final = 1_048_576
 ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,126}[a-z0-9]")
 EVERY_SECONDS_MIN: Final = 1
 EVERY_SECONDS_MAX: Final = 86_400
@@ -70,8 +69,8 @@ def load_probes(folder: Path) -> LoadedProbes:
     """Return the probes of all YAML and JSON files below a folder. A missing folder has none."""
     found: list[LoadedProbe] = []
     problems: list[Problem] = []
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
-        loaded = load_probe_file(path, (Path(FOLDER) / path.relative_to(folder)).as_posix())
+    for path, source in definition_files(folder, FOLDER):
+        loaded = load_probe_file(path, source)
         found += loaded.probes
         problems += loaded.problems
     return _once(found, problems)
@@ -79,14 +78,8 @@ def load_probes(folder: Path) -> LoadedProbes:
 
 def load_probe_file(path: Path, source: str) -> LoadedProbes:
     """Return the probes of a file."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            fact = f"it has more than {FILE_BYTES_MAX} bytes"
-            return LoadedProbes(problems=(Problem(source=source, fact=fact, allowed="split it"),))
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        return LoadedProbes(problems=(Problem(source=source, fact=f"it cannot be read: {exc}"),))
-    return load_probe_text(text, source)
+    text = definition_text(path, source)
+    return LoadedProbes(problems=(text,)) if isinstance(text, Problem) else load_probe_text(text, source)
 
 
 def load_probe_text(text: str, source: str) -> LoadedProbes:
