@@ -14,6 +14,7 @@ import headgate as hg
 from headgate.durable.model.history import ActivityEnded
 from headgate.durable.service import Service
 from headgate.durable.threads import WorkerThreads
+from headgate.errors import IllegalTransitionError
 from tests.acceptance import isolated_app as mine
 from tests.acceptance.program import until
 
@@ -211,3 +212,13 @@ def test_stop__with_an_activity_that_never_returns__returns_within_its_grace(tmp
         assert time.monotonic() - started < 5
     mine.release.set()
     until(lambda: threading.active_count() <= before + 1, "the end of the threads")
+
+
+def test_start__service_that_has_a_worker__is_refused_and_the_worker_goes_on(service: Service) -> None:
+    with pytest.raises(IllegalTransitionError, match="started already"):
+        service.start()
+
+    assert mine.adding.start(5).result(30) == sum(range(5))
+    service.stop()
+    service.start()
+    assert mine.adding.start(6).result(30) == sum(range(6))

@@ -24,6 +24,7 @@ from headgate.durable.threads import THREADS_MAX, WorkerThreads
 from headgate.durable.worker.standby import THREADS, StandbyWorker
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
+from headgate.errors import IllegalTransitionError
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring
@@ -153,7 +154,12 @@ class Service:
         replay_always: bool = False,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Start a worker with its threads."""
+        """Start a worker with its threads. Raises `IllegalTransitionError` if this service has one already."""
+        if self._threads is not None:
+            raise IllegalTransitionError(
+                f"app {self.app.name}: the worker of this service has been started already, by hg.connect() or "
+                "start(); stop() it first, or run another process"
+            )
         worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
         threads = WorkerThreads(
             worker,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from headgate.durable.model.duration import SECONDS_MAX
+from headgate.errors import InvalidPayloadError
 
 LIMIT_MAX: Final = 1000
 
@@ -86,3 +87,21 @@ class PageQuery(Struct, forbid_unknown_fields=True):
 
     limit: Limit = 100
     cursor: Cursor | None = None
+
+
+SignedToken = Annotated[str, Meta(min_length=1, max_length=4000)]
+
+
+class TokenBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body with the token of an activity or a task: `token`, or `taskToken` as Step Functions names it."""
+
+    token: SignedToken | None = None
+    task_token: SignedToken | None = field(default=None, name="taskToken")
+
+    def signed_token(self) -> str:
+        """Return the token. Raises `InvalidPayloadError` if there is none, or if there are two."""
+        found = {each for each in (self.token, self.task_token) if each is not None}
+        if len(found) != 1:
+            fact = "the field is missing" if not found else "it differs from taskToken, which is the same field"
+            raise InvalidPayloadError(f"token: {fact}; send the token of the activity or task as token")
+        return found.pop()

@@ -177,15 +177,15 @@ class _Tasks:
 
     def succeed(self, call: Call[TaskSuccess, NoQuery]) -> Result:
         output = msgspec.json.decode(checked(call.body.output, "output"))
-        return self._send_callback(call.body.task_token, TaskCallback(CallbackKind.SUCCESS, output=output))
+        return self._send_callback(call.body.signed_token(), TaskCallback(CallbackKind.SUCCESS, output=output))
 
     def fail(self, call: Call[TaskFailure, NoQuery]) -> Result:
         return self._send_callback(
-            call.body.task_token, TaskCallback(CallbackKind.FAILURE, error=call.body.error, cause=call.body.cause)
+            call.body.signed_token(), TaskCallback(CallbackKind.FAILURE, error=call.body.error, cause=call.body.cause)
         )
 
     def beat(self, call: Call[TaskHeartbeat, NoQuery]) -> Result:
-        return self._send_callback(call.body.task_token, TaskCallback(CallbackKind.HEARTBEAT))
+        return self._send_callback(call.body.signed_token(), TaskCallback(CallbackKind.HEARTBEAT))
 
     def _send_callback(self, token: str, callback: TaskCallback) -> Result:
         def send() -> Answer:

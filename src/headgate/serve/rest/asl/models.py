@@ -21,13 +21,12 @@ from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import missing
 from headgate.serve.http.views import shown
 from headgate.serve.rest.asl.events import error_text
-from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit, described
+from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit, TokenBody, described
 
 # An object, or text: a template with variables outside of strings is not JSON before substitution.
 Definition = Annotated[Raw, Meta(description="The definition as an object, or as text.")]
 ErrorName = Annotated[str, Meta(max_length=256)]
 Cause = Annotated[str, Meta(max_length=32_768)]
-Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 Version = Annotated[int, Meta(ge=1, le=999_999)]
 # The plain definition, or `GivenDefinition`.
 AnyDefinition = Annotated[
@@ -91,25 +90,21 @@ class StopExecution(Struct, forbid_unknown_fields=True):
     cause: Cause = ""
 
 
-class TaskSuccess(Struct, forbid_unknown_fields=True, rename="camel"):
+class TaskSuccess(TokenBody, kw_only=True):
     """The result of a task with a token."""
 
-    task_token: Token
     output: Raw
 
 
-class TaskFailure(Struct, forbid_unknown_fields=True, rename="camel"):
+class TaskFailure(TokenBody, kw_only=True):
     """The error of a task with a token. Retry and Catch match on `error`."""
 
-    task_token: Token
     error: ErrorName = ""
     cause: Cause = ""
 
 
-class TaskHeartbeat(Struct, forbid_unknown_fields=True, rename="camel"):
+class TaskHeartbeat(TokenBody):
     """A heartbeat of a task."""
-
-    task_token: Token
 
 
 class MachineQuery(Struct, forbid_unknown_fields=True):

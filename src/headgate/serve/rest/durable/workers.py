@@ -16,6 +16,7 @@ from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, missing
+from headgate.serve.rest.parameters import TokenBody
 from headgate.serve.runtime.thread_pool import WorkPool
 
 
@@ -72,13 +73,10 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
 
 _POLICY: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
-Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 
-
-class CompleteActivity(Struct, forbid_unknown_fields=True):
+class CompleteActivity(TokenBody, kw_only=True):
     """The result of an activity."""
 
-    token: Token
     result: Raw = msgspec.field(default_factory=missing)
 
 
@@ -91,17 +89,15 @@ class ReportedError(Struct, forbid_unknown_fields=True):
     retryable: bool = True
 
 
-class FailActivity(Struct, forbid_unknown_fields=True):
+class FailActivity(TokenBody, kw_only=True):
     """Failure of an attempt; the retry policy decides about another."""
 
-    token: Token
     error: ReportedError
 
 
-class BeatActivity(Struct, forbid_unknown_fields=True):
+class BeatActivity(TokenBody, kw_only=True):
     """A heartbeat with progress details."""
 
-    token: Token
     details: Raw = msgspec.field(default_factory=missing)
 
 
@@ -150,18 +146,18 @@ class _Activities:
         self._client = service.client
 
     def complete(self, call: Call[CompleteActivity, NoQuery]) -> Answer:
-        self._client.complete_activity(call.body.token, checked(call.body.result, "result"))
+        self._client.complete_activity(call.body.signed_token(), checked(call.body.result, "result"))
         return Answer(status=204)
 
     def fail(self, call: Call[FailActivity, NoQuery]) -> Answer:
-        self._client.fail_activity(call.body.token, _error_info(call.body.error))
+        self._client.fail_activity(call.body.signed_token(), _error_info(call.body.error))
         return Answer(status=204)
 
     def beat(self, call: Call[BeatActivity, NoQuery]) -> Answer:
         raw = call.body.details
         details = checked(raw, "details") if len(raw) else None
         try:
-            self._client.beat_activity(call.body.token, details)
+            self._client.beat_activity(call.body.signed_token(), details)
         except (StaleClaimError, NotFoundError):
             return Answer(Beaten(cancelled=True))
         return Answer(Beaten(cancelled=False))

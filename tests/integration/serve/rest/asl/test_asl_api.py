@@ -413,7 +413,19 @@ def test_tasks__what_is_no_token_or_too_much__is_refused(api: Machines) -> None:
     assert forged["errors"] == [{"name": "InvalidToken"}]
     problem(api.post("/tasks/success", {"taskToken": token, "output": "x" * 300_000}), 413, "payload_too_large")
     problem(api.post("/tasks/success", {"taskToken": token}), 400, "bad_payload")
-    problem(api.post("/tasks/success", {"token": token, "output": 1}), 400, "bad_payload")
+    problem(api.post("/tasks/success", {"output": 1}), 400, "bad_payload")
+    problem(api.post("/tasks/success", {"token": token, "taskToken": f"{token}x", "output": 1}), 400, "bad_payload")
+
+
+def test_tasks__token_instead_of_task_token__is_accepted(api: Machines) -> None:
+    api.keep("ask", ASK)
+    execution_id = api.begun("ask")
+
+    assert api.post("/tasks/heartbeat", {"token": api.shop.tokens[0]}).status_code == 204
+    assert api.post("/tasks/success", {"token": api.shop.tokens[0], "output": 1}).status_code == 204
+    api.env.run()
+
+    assert api.shown(execution_id)["output"] == 1
 
 
 # Drawing

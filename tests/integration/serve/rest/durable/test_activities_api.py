@@ -34,6 +34,16 @@ def test_complete__once__the_execution_has_the_result(api: Api, token: str) -> N
     problem(api.post("/activities/complete", {"token": token, "result": "twice"}), 404, "not_found")
 
 
+def test_complete__task_token_instead_of_token__is_accepted(api: Api, token: str) -> None:
+    assert api.post("/activities/heartbeat", {"taskToken": token}).json() == {"cancelled": False}
+    assert api.post("/activities/complete", {"taskToken": token, "result": "paid"}).status_code == 204
+    api.env.run()
+
+    assert api.get("/executions/b/result").json()["result"] == "paid"
+    missing = problem(api.post("/activities/complete", {"result": 1}), 400, "bad_payload")
+    assert "token: the field is missing" in missing["detail"]
+
+
 def test_fail__retryable__is_tried_again_and_the_old_token_is_stale(api: Api, token: str) -> None:
     error = {"type": "BankClosed", "message": "come back", "data": {"until": "9:00"}}
 
