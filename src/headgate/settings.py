@@ -201,6 +201,9 @@ WatchdogSeconds = Annotated[float, Meta(ge=1, le=3600, extra={"allowed": "a numb
 SilentSeconds = Annotated[float, Meta(ge=4, le=86_400, extra={"allowed": "a number from 4 to 86,400"})]
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
+Slots = Annotated[int, Meta(ge=1, le=100_000, extra={"allowed": "a whole number from 1 to 100,000"})]
+CachedExecutions = Annotated[int, Meta(ge=0, le=1_000_000, extra={"allowed": "a whole number from 0 to 1,000,000"})]
+PollSeconds = Annotated[float, Meta(ge=0.05, le=60, extra={"allowed": "a number from 0.05 to 60"})]
 Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
 RetentionDays = Annotated[int, Meta(ge=1, le=36_500, extra={"allowed": "a whole number from 1 to 36,500"})]
 RetentionHours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
@@ -278,6 +281,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads_max: Annotated[
         Threads, about("Maximum concurrent activities in threads; async activities do not count.")
     ] = 64
+    async_max: Annotated[Slots, about("Maximum concurrent async activities; further ones stay in their queue.")] = 200
+    isolated_max: Annotated[
+        Threads, about("Maximum concurrent isolated activities, each a process; each also occupies a thread.")
+    ] = 64
+    cached_max: Annotated[
+        CachedExecutions, about("Executions kept in memory; others are replayed when they have an event.")
+    ] = 2_000
+    prefetch_max: Annotated[Threads, about("Activities claimed ahead that wait for a thread.")] = 256
+    poll_seconds: Annotated[
+        PollSeconds, about("Longest time between two polls of the store; notifications make most of them earlier.")
+    ] = 1.0
     lease_seconds: Annotated[Seconds, about("Worker lease; on expiry its activities are reclaimed.")] = 10.0
     turn_seconds: Annotated[
         Seconds, about("Maximum time workflow code may run without awaiting; then the turn is interrupted.")

@@ -304,3 +304,20 @@ async def blocked_for_good(_: int) -> None:
 async def sleeping(seconds: float) -> str:
     await hg.sleep(seconds)
     return "slept"
+
+
+crowd: list[int] = []
+
+
+@app.activity(retry=once, timeout="60s")
+async def crowding(number: int) -> int:
+    crowd.append(number)
+    seen = len(crowd)
+    await asyncio.sleep(0.02)
+    crowd.remove(number)
+    return seen
+
+
+@app.workflow
+async def crowded(count: int) -> int:
+    return max(await asyncio.gather(*(crowding(number) for number in range(count))))

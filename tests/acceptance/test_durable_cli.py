@@ -64,9 +64,9 @@ class Place:
 class Worker:
     """A running `headgate worker`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [PROGRAM, "worker", "--app", "shop:app"],
+            [PROGRAM, "worker", "--app", "shop:app", *options],
             cwd=folder,
             env={"PATH": os.environ["PATH"]},
             stdout=subprocess.PIPE,
@@ -109,8 +109,13 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
     (tmp_path / "shop.py").write_text(APP)
     place = Place(tmp_path)
     with Server(tmp_path) as server:
-        with Worker(tmp_path):
+        with Worker(tmp_path, "--threads", "7", "--async", "9", "--cached", "11"):
             assert place.said("execution", "start", "pay", "--input", "5", "--id", "p") == "p\n"
+            (worker,) = [each["id"] for each in place.json("workers") if each["app"] == "shop"]
+            shown = place.json("workers", worker)["limits"]
+            assert (shown["threads_max"], shown["async_max"], shown["isolated_max"]) == (7, 9, 64)
+            until(lambda: "11, in use " in place.said("workers", worker), "a heartbeat with what is in use")
+            assert place.run("workers", "wrk_none").returncode == 4
             assert place.said("execution", "result", "p", "--wait", "20s") == "5\n"
             place.said("execution", "retry", "p")
             place.said("execution", "result", "p", "--wait", "20s")

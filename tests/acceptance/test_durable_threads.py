@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
+from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityEnded
+from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.durable.service import Service
 from headgate.durable.threads import WorkerThreads
 from headgate.errors import IllegalTransitionError
@@ -167,8 +169,8 @@ def test_status__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: 
     mine.release.clear()
     mine.gate.acquire()
     with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
-        worker = opened.worker()
-        threads = WorkerThreads(worker, opened.store, threads_max=1, turn_seconds=0.2)
+        worker = opened.worker(limits=WorkerLimits(threads_max=1))
+        threads = WorkerThreads(worker, opened.store, turn_seconds=0.2)
         threads.start()
         try:
             adding = mine.adding_behind_one_that_blocks.start(20)
@@ -222,3 +224,18 @@ def test_start__service_that_has_a_worker__is_refused_and_the_worker_goes_on(ser
     service.stop()
     service.start()
     assert mine.adding.start(6).result(30) == sum(range(6))
+
+
+def test_async__more_than_the_slots__wait_in_their_queue_while_other_activities_run(tmp_path: Path) -> None:
+    mine.crowd.clear()
+    with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
+        opened.start(limits=WorkerLimits(async_max=3))
+        crowded = mine.crowded.start(40)
+        until(lambda: len(mine.crowd) >= 1, "the first of the async activities")
+        assert mine.adding.start(20).result(30) == sum(range(20))
+        # The most that was seen by any of them.
+        assert crowded.result(60) == 3
+        (member,) = list_members(opened.store)
+        assert member.limits == WorkerLimits(async_max=3)
+        until(lambda: list_members(opened.store)[0].usage is not None, "a heartbeat")
+        opened.stop()

@@ -28,6 +28,7 @@ from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.archive import Archive, Archiver
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.records import Activity
+from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Workflow
 from headgate.durable.worker.worker import Worker
@@ -127,7 +128,7 @@ class AslProcess(Process):
             keyring,
             self.bus,
             archiver=Archiver(store, clock, archive),
-            live_max=live_max,
+            limits=WorkerLimits(cached_max=live_max),
             replay_always=replay_always,
             lease_seconds=LEASE_SECONDS,
             draw=machine.draw.random,

@@ -20,6 +20,7 @@ from headgate.durable.client.client import Client
 from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.archive import Archive, Archiver
 from headgate.durable.model.records import Activity
+from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.durable.sdk.definitions import Activity as Definition
 from headgate.durable.worker.executor import perform
 from headgate.durable.worker.worker import Worker
@@ -190,7 +191,7 @@ class Process:
             keyring,
             self.bus,
             archiver=Archiver(store, clock, archive),
-            live_max=live_max,
+            limits=WorkerLimits(cached_max=live_max),
             replay_always=replay_always,
             lease_seconds=LEASE_SECONDS,
             draw=machine.draw.random,

@@ -25,6 +25,7 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.forward_headers import HeaderFiles
 from headgate.durable.bus.forwarding import Forwarder
+from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, SettingsError, StoreFullError, StoreMovedError, TransientError
@@ -39,7 +40,7 @@ from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.file_roots import FileRoots, file_roots, usable_project
 from headgate.ids import IdMaker
-from headgate.settings import Secret, Settings, StoreSettings
+from headgate.settings import Secret, Settings, StoreSettings, WorkerSettings
 from headgate.store.blobs.folder import Blobs, FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.cache.read_through import Cache
@@ -331,7 +332,7 @@ def connect(
             worker = settings.worker
             chunks.start()
             service.start(
-                threads_max=threads_max or worker.threads_max,
+                limits=worker_limits(worker if threads_max is None else replace(worker, threads_max=threads_max)),
                 lease_seconds=worker.lease_seconds,
                 turn_seconds=worker.turn_seconds,
             )
@@ -342,6 +343,18 @@ def connect(
             if work:
                 chunks.stop()
             app.bind(None, None)
+
+
+def worker_limits(settings: WorkerSettings) -> WorkerLimits:
+    """Return the limits of a worker with these settings."""
+    return WorkerLimits(
+        threads_max=settings.threads_max,
+        async_max=settings.async_max,
+        isolated_max=settings.isolated_max,
+        cached_max=settings.cached_max,
+        prefetch_max=settings.prefetch_max,
+        poll_seconds=settings.poll_seconds,
+    )
 
 
 def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environment: str) -> list[QueueFinding]:

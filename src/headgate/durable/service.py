@@ -15,12 +15,13 @@ from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits
 from headgate.durable.replay import sandbox
 from headgate.durable.replay.turn_timeout import TURN_SECONDS
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import NotesHandler
 from headgate.durable.sdk.app import App
-from headgate.durable.threads import THREADS_MAX, WorkerThreads
+from headgate.durable.threads import WorkerThreads
 from headgate.durable.worker.standby import THREADS, StandbyWorker
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
@@ -89,6 +90,7 @@ class Service:
         host: str | None = None,
         worker_id: str = "",
         ready: ReadyList | None = None,
+        limits: WorkerLimits = DEFAULT_LIMITS,
     ) -> Worker:
         """Return a worker for the app, without threads, and publish the limits of the app's workflows.
 
@@ -101,10 +103,10 @@ class Service:
         sandbox.install()
         self.app.check_again()
         forwards = any(each.forward_to is not None for each in self.app.subscriptions.values())
-        limits = {
+        declared = {
             name: Limits(each.timeout_seconds, each.retention_seconds) for name, each in self.app.workflows.items()
         }
-        Declarations(self.store).declare(self.app.name, limits)
+        Declarations(self.store).declare(self.app.name, declared)
         return Worker(
             self.app,
             self.store,
@@ -119,6 +121,7 @@ class Service:
             host=host,
             worker_id=worker_id,
             ready=ready,
+            limits=limits,
             dead_letters_days=self._dead_letters_days,
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
@@ -148,7 +151,7 @@ class Service:
         self,
         *,
         queues: Sequence[str] = ("default",),
-        threads_max: int = THREADS_MAX,
+        limits: WorkerLimits = DEFAULT_LIMITS,
         lease_seconds: float = 10.0,
         turn_seconds: float = TURN_SECONDS,
         replay_always: bool = False,
@@ -160,11 +163,10 @@ class Service:
                 f"app {self.app.name}: the worker of this service has been started already, by hg.connect() or "
                 "start(); stop() it first, or run another process"
             )
-        worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
+        worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always, limits=limits)
         threads = WorkerThreads(
             worker,
             self.store,
-            threads_max=threads_max,
             turn_seconds=turn_seconds,
             on_fatal=on_fatal,
             observer=self.notifier,

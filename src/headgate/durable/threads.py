@@ -27,7 +27,6 @@ from headgate.outage_log import OutageLog
 from headgate.store.port import Store
 from headgate.store.topics import WORK
 
-THREADS_MAX: Final = 64
 # While activities are queued and none ends, a thread is added this often.
 GROW_SECONDS: Final = 0.005
 # The polling thread polls no more often than this, however much other processes commit.
@@ -50,14 +49,13 @@ class WorkerThreads:
         worker: Worker,
         store: Store,
         *,
-        threads_max: int = THREADS_MAX,
         turn_seconds: float = TURN_SECONDS,
         on_fatal: Callable[[BaseException], None] | None = None,
         observer: DurableObserver = NULL_OBSERVER,
     ) -> None:
         self._worker = worker
         self._store = store
-        self._threads_max = threads_max
+        self._threads_max = worker.limits.threads_max
         self._turn_seconds = turn_seconds
         self._on_fatal = on_fatal
         self._observer = observer

@@ -12,7 +12,7 @@ import structlog
 
 from headgate.bootstrap.health import OpenRegion
 from headgate.bootstrap.pipelines import COMMANDS_FOLDER, OpenPipelines
-from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve
+from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve, worker_limits
 from headgate.checks.poller import CheckThread
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailableError
@@ -123,7 +123,7 @@ class Workers:
         if self._service.app.workflows or self._service.app.activity_names():
             self._service.start(
                 queues=("default", ALERTS),
-                threads_max=worker.threads_max,
+                limits=worker_limits(worker),
                 lease_seconds=worker.lease_seconds,
                 turn_seconds=worker.turn_seconds,
                 on_fatal=lambda _error: on_fatal(),

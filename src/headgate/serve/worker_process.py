@@ -9,7 +9,7 @@ from contextlib import closing
 import structlog
 
 from headgate.bootstrap.key_check import check_keys
-from headgate.bootstrap.store import AppService, open_store
+from headgate.bootstrap.store import AppService, open_store, worker_limits
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.serve.process import Stop, freeze_heap
@@ -35,7 +35,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
         service = AppService(app, opened, clock)
         service.start(
             queues=queues,
-            threads_max=settings.worker.threads_max,
+            limits=worker_limits(settings.worker),
             lease_seconds=settings.worker.lease_seconds,
             turn_seconds=settings.worker.turn_seconds,
             on_fatal=lambda _error: stop.fail(),

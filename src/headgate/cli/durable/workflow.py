@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import typer
 
 from headgate.cli.api_client import Api
 from headgate.cli.commands import Answer, calls_server, command_group, server_command
-from headgate.cli.output import short, show_table
+from headgate.cli.output import short, show_facts, show_table
 from headgate.cli.session import Config, Home, session_of
+from headgate.errors import NotFoundError
 
 app = command_group("List workflows.")
+# The part of a worker's usage that each of its limits bounds.
+_USED: Final = {
+    "threads_max": "in_threads",
+    "async_max": "in_async",
+    "isolated_max": "in_isolated",
+    "cached_max": "cached",
+    "prefetch_max": "queued",
+}
 
 
 @server_command(app, "ls")
@@ -58,9 +68,19 @@ def patches(api: Api) -> Answer:
 
 
 @calls_server
-def workers_ls(api: Api) -> Answer:
-    """List workers, their queues and whether they are alive."""
+def workers_ls(
+    api: Api, worker: Annotated[str | None, typer.Argument(metavar="[WORKER]", help="Show this worker in full.")] = None
+) -> Answer:
+    """List workers, their queues and whether they are alive; or show one with its limits and what is in use."""
     found = api.get("/workers")["workers"]
+    if worker is not None:
+        one = next((each for each in found if each["id"] == worker), None)
+        if one is None:
+            raise NotFoundError(f"worker {worker}: there is none of this id; see 'headgate workers'")
+        yield one
+        limits, usage = one.pop("limits", None) or {}, one.pop("usage", None) or {}
+        show_facts({**one, **{name: _in_use(name, limit, usage) for name, limit in limits.items()}})
+        return
     yield found
     rows = [
         (
@@ -76,7 +96,12 @@ def workers_ls(api: Api) -> Answer:
     show_table(("WORKER", "STATUS", "APP", "HOST PID", "QUEUES", "STARTED"), rows, nothing="no workers")
 
 
-def worker(
+def _in_use(name: str, limit: float, usage: Mapping[str, int]) -> str:
+    used = usage.get(_USED.get(name, ""))
+    return f"{limit:g}" if used is None else f"{limit:g}, in use {used}"
+
+
+def worker(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
     app: Annotated[str, typer.Option(metavar="MODULE:APP", help="App whose workflows and activities to run.")],
     home: Home = None,
@@ -84,17 +109,36 @@ def worker(
     queue: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Activity queue to serve. Repeatable. [default: default]")
     ] = None,
+    threads: Annotated[int | None, typer.Option(help="Activities in threads at once. [worker.threads_max]")] = None,
+    async_slots: Annotated[
+        int | None, typer.Option("--async", help="Async activities at once. [worker.async_max]")
+    ] = None,
+    isolated: Annotated[int | None, typer.Option(help="Isolated activities at once. [worker.isolated_max]")] = None,
+    cached: Annotated[int | None, typer.Option(help="Executions kept in memory. [worker.cached_max]")] = None,
+    prefetch: Annotated[int | None, typer.Option(help="Activities claimed ahead. [worker.prefetch_max]")] = None,
+    poll_seconds: Annotated[
+        float | None, typer.Option(help="Longest time between two polls. [worker.poll_seconds]")
+    ] = None,
 ) -> None:
     """Run the workflows and activities of an app in a process of its own, on the same store as the server.
 
-    Prints one line when it is ready. SIGTERM finishes running activities and releases the rest.
+    Prints one line when it is ready. SIGTERM finishes running activities and releases the rest. Options without a value
+    here are the settings in brackets.
     """
     from headgate.bootstrap.store import load_app
     from headgate.clock import SystemClock
     from headgate.serve.worker_process import run
     from headgate.telemetry import configure_logs
 
-    settings = session_of(context).settings(config, home=home)
+    flags = {
+        "worker.threads_max": threads,
+        "worker.async_max": async_slots,
+        "worker.isolated_max": isolated,
+        "worker.cached_max": cached,
+        "worker.prefetch_max": prefetch,
+        "worker.poll_seconds": poll_seconds,
+    }
+    settings = session_of(context).settings(config, home=home, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
     exit_code = run(settings, load_app(app), clock=SystemClock(), queues=queue or ["default"], announce=typer.echo)
     if exit_code:

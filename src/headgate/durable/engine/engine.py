@@ -35,6 +35,7 @@ from headgate.durable.model.history import (
 )
 from headgate.durable.model.history_reader import read_run
 from headgate.durable.model.records import Activity, Execution, execution_of
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.open_work import open_work
 from headgate.errors import (
@@ -52,7 +53,6 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 CYCLE_MAX: Final = 128
-LIVE_MAX: Final = 2_000
 _log = structlog.get_logger(__name__)
 
 
@@ -106,7 +106,7 @@ class Engine:
         ids: IdMaker,
         *,
         host: EngineHost,
-        live_max: int = LIVE_MAX,
+        live_max: int = DEFAULT_LIMITS.cached_max,
         replay_always: bool = False,
         ready: ReadyList | None = None,
     ) -> None:
@@ -136,6 +136,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether an execution is ready for a turn."""
         return bool(self.ready)
+
+    @property
+    def live_count(self) -> int:
+        """How many executions are in memory."""
+        return len(self._live)
 
     # From one thread at a time.
 

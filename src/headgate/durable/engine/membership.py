@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,14 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.clock import Clock
+from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import WORKERS
 from headgate.store.model.conditions import Condition, all_of, equals, exists, lacks
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 
@@ -74,6 +76,9 @@ class Member(Struct, frozen=True, omit_defaults=True):
     # Set by another worker after the lease expired: the worker can claim nothing more, and its claims are reclaimed.
     is_revoked: bool = msgspec.field(default=False, name="is_given_up")
     seen_at_ms: int = 0
+    limits: WorkerLimits | None = None
+    # As of its last heartbeat.
+    usage: WorkerUsage | None = None
 
     @property
     def lease_until_ms(self) -> int:
@@ -97,13 +102,17 @@ class Fleet:
         lease_seconds: float = LEASE_SECONDS,
         host: str | None = None,
         worker_id: str = "",
+        limits: WorkerLimits | None = None,
+        usage: Callable[[], WorkerUsage] | None = None,
     ) -> None:
         """`host` names the machine: workers with the same one check each other's process id. Default: this machine.
 
-        `worker_id` is the id until `join` makes a new one.
+        `worker_id` is the id until `join` makes a new one. `limits` and `usage` are for displays.
         """
         self.worker_id = worker_id
         self.lease_seconds = lease_seconds
+        self._limits = limits
+        self._usage = usage
         self._host = this_host() if host is None else host
         self._store = store
         self._clock = clock
@@ -131,6 +140,7 @@ class Fleet:
             workflows=tuple(sorted(workflows)),
             activities=tuple(sorted(activities)),
             queues=tuple(sorted(queues)),
+            limits=self._limits,
         )
         self._lease_until = self._clock.monotonic() + self.lease_seconds
         # The index needs the attribute, which is omitted as a default.
@@ -141,8 +151,13 @@ class Fleet:
         """Extend the lease. False if it was revoked: other workers reclaim the claims of this one."""
         assert self._member is not None, "join first"
         asked_at = self._clock.monotonic()
-        renewed = msgspec.structs.replace(self._member, beats=self._member.beats + 1, seen_at_ms=self._now_ms())
-        change = {"beats": renewed.beats, "seen_at_ms": renewed.seen_at_ms}
+        usage = None if self._usage is None else self._usage()
+        renewed = msgspec.structs.replace(
+            self._member, beats=self._member.beats + 1, seen_at_ms=self._now_ms(), usage=usage
+        )
+        change: Item = {"beats": renewed.beats, "seen_at_ms": renewed.seen_at_ms}
+        if usage is not None:
+            change["usage"] = msgspec.to_builtins(usage)
         try:
             self._store.update(WORKERS, Key(self.worker_id), set=change, condition=MEMBER)
         except OutcomeUnknownError:

@@ -16,10 +16,9 @@ from headgate.clock import Clock
 from headgate.durable.engine.activity_store import Activities, AttemptResult, wait_deadline
 from headgate.durable.engine.engine import Engine
 from headgate.durable.model.records import NEVER_MS, Activity
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS
 from headgate.durable.worker.executor import RunningAttempt
 
-RUNNING_MAX: Final = 1_000
-PREFETCH_MAX: Final = 256
 # A claim that would wait longer than this for a thread is better left to other workers.
 PREFETCH_SECONDS: Final = 1.0
 
@@ -30,8 +29,9 @@ class Prefetch:
     It estimates the wait of a claim from the mean duration of activities, and from the last progress of the queue.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, prefetch_max: int = DEFAULT_LIMITS.prefetch_max) -> None:
         self._clock = clock
+        self._prefetch_max = prefetch_max
         self._mean_seconds = 0.0
         self._progress_at = clock.monotonic()
 
@@ -47,7 +47,7 @@ class Prefetch:
         """Return how many more activities to claim."""
         if queued >= threads and self._seconds_left() <= 0:
             return 0
-        room = PREFETCH_MAX - queued
+        room = self._prefetch_max - queued
         if self._mean_seconds > 0:
             within_limit = int(PREFETCH_SECONDS * threads / self._mean_seconds) + threads
             room = min(room, within_limit - queued)
@@ -85,13 +85,13 @@ class HeldClaims:
     of the interpreter, and readers copy first.
     """
 
-    def __init__(self, clock: Clock, *, threads: int = 1) -> None:
+    def __init__(self, clock: Clock, *, threads: int = 1, prefetch_max: int = DEFAULT_LIMITS.prefetch_max) -> None:
         self.queue: deque[Activity] = deque()
         self.running: dict[str, RunningAttempt] = {}
         # Results that the store has not accepted yet.
         self.unrecorded: deque[tuple[Activity, AttemptResult | None]] = deque()
         self.threads = threads
-        self.prefetch = Prefetch(clock)
+        self.prefetch = Prefetch(clock, prefetch_max)
         self._reserved = 0
         self._reserved_tokens: list[str] = []
         self._tokens_in_use: set[str] = set()
@@ -123,8 +123,7 @@ class HeldClaims:
 
     def room(self) -> int:
         """Return how many more activities this worker should claim."""
-        room = self.prefetch.room(len(self.queue) + self._reserved, self.threads)
-        return max(0, min(room, RUNNING_MAX - len(self.running)))
+        return self.prefetch.room(len(self.queue) + self._reserved, self.threads)
 
     def enqueue(self, claims: Sequence[Activity]) -> None:
         """Queue committed claims for a thread."""

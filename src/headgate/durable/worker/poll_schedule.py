@@ -7,23 +7,28 @@ from typing import Final
 
 from headgate.clock import Clock
 from headgate.durable.model.records import NEVER_MS
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS
 from headgate.durable.worker.claims import HeldClaims
+from headgate.durable.worker.slots import Slots
 
 RENEW: Final = "renew"
 SWEEP: Final = "sweep"
 ARCHIVE: Final = "archive"
 SWEEP_SECONDS: Final = 2.0
 ARCHIVE_SECONDS: Final = 60.0
-# An idle worker polls this often, which makes up for any lost notification.
-IDLE_SECONDS: Final = 1.0
 
 
 class PollSchedule:
     """The due times of one worker. Any thread may bring the next poll forward; the polling thread does the rest."""
 
-    def __init__(self, clock: Clock, claims: HeldClaims) -> None:
+    def __init__(
+        self, clock: Clock, claims: HeldClaims, slots: Slots, idle_seconds: float = DEFAULT_LIMITS.poll_seconds
+    ) -> None:
+        """An idle worker polls every `idle_seconds`, which makes up for any lost notification."""
         self._clock = clock
         self._claims = claims
+        self._slots = slots
+        self._idle_seconds = idle_seconds
         self._next_due_ms = 0
         self._is_stale = True
         self._idle_until = 0.0
@@ -56,7 +61,7 @@ class PollSchedule:
     def begin_poll(self) -> None:
         """Forget the due times found by the previous poll."""
         self._next_due_ms = NEVER_MS
-        self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+        self._idle_until = self._clock.monotonic() + self._idle_seconds
 
     def end_poll(self, next_due_ms: int) -> None:
         """Set the due time that a poll found. An earlier one that was reported meanwhile stays."""
@@ -83,6 +88,8 @@ class PollSchedule:
         """Return the seconds until the next poll is due."""
         if self._is_claim_rejected and self._claims.room() > 0:
             return 0.0
+        if self._slots.is_lacking and self._slots.is_freed():
+            return 0.0
         work_seconds = (self.next_due_ms - self._now_ms()) / 1000
         due_at = min(self._due_at[RENEW], self._due_at[SWEEP], self._idle_until)
         maintenance_seconds = due_at - self._clock.monotonic()
@@ -98,7 +105,12 @@ class PollSchedule:
     def is_stale(self) -> bool:
         """Whether work may be due before the time that `plan_wait` returned."""
         # Attempts that run and claims that wait have deadlines, and make room when they end.
-        return self._is_stale or self._is_claim_rejected or bool(self._claims.running or self._claims.queue)
+        return (
+            self._is_stale
+            or self._is_claim_rejected
+            or self._slots.is_lacking
+            or bool(self._claims.running or self._claims.queue)
+        )
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

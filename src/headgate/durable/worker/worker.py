@@ -32,6 +32,7 @@ from headgate.durable.model.failures import Cancelled, class_name
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.durable.sdk.app import App
@@ -42,6 +43,7 @@ from headgate.durable.worker.executor import RunningAttempt, failed, perform
 from headgate.durable.worker.poll_schedule import ARCHIVE, ARCHIVE_SECONDS, RENEW, SWEEP, SWEEP_SECONDS, PollSchedule
 from headgate.durable.worker.poller import PAGE, WorkPoller
 from headgate.durable.worker.result_recorder import ResultRecorder
+from headgate.durable.worker.slots import SlotKind, Slots
 from headgate.durable.worker.subprocess_executor import perform_isolated
 from headgate.errors import NotFoundError, StaleClaimError
 from headgate.ids import IdMaker
@@ -52,6 +54,8 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
+_PAUSE_MS: Final = 100
+_SLOT_PAUSE_MS: Final = 1_000
 _CANCELLATIONS: Final = frozenset(class_name(each) for each in (Cancelled, asyncio.CancelledError))
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +76,7 @@ class Worker:
         queues: Sequence[str] = ("default",),
         activities_only: bool = False,
         threads: int = 1,
-        live_max: int = 2_000,
+        limits: WorkerLimits = DEFAULT_LIMITS,
         replay_always: bool = False,
         lease_seconds: float = 10.0,
         host: str | None = None,
@@ -88,11 +92,22 @@ class Worker:
         # It declares no subscription and owns no execution.
         self._activities_only = activities_only
         self.bus = bus
-        self.fleet = Fleet(store, clock, ids, lease_seconds=lease_seconds, host=host, worker_id=worker_id)
-        self.claims = HeldClaims(clock, threads=threads)
+        self.fleet = Fleet(
+            store,
+            clock,
+            ids,
+            lease_seconds=lease_seconds,
+            host=host,
+            worker_id=worker_id,
+            limits=limits,
+            usage=self.usage,
+        )
+        self.limits = limits
+        self.claims = HeldClaims(clock, threads=threads, prefetch_max=limits.prefetch_max)
         self.queue = self.claims.queue
         self.running = self.claims.running
-        self.schedule = PollSchedule(clock, self.claims)
+        self.slots = Slots(limits, self.queue, self.running, self._slot_kind)
+        self.schedule = PollSchedule(clock, self.claims, self.slots, limits.poll_seconds)
         self.activities = Activities(
             store,
             clock,
@@ -108,7 +123,7 @@ class Worker:
             clock,
             ids,
             host=self,
-            live_max=live_max,
+            live_max=limits.cached_max,
             replay_always=replay_always,
             ready=ready,
         )
@@ -189,6 +204,8 @@ class Worker:
         if not self.claims.room():
             self.schedule.on_claim_rejected()
             return None
+        if not self.slots.take(activity):
+            return None
         return self.claims.reserve(self.activities.claimed(activity))
 
     def membership(self) -> Check:
@@ -237,6 +254,7 @@ class Worker:
     def turn(self) -> int:
         """Run one cycle of the engine, and return how many activities it added to the queue."""
         self.claims.begin_turn()
+        self.slots.begin()
         try:
             claims = self.engine.cycle()
             self.claims.enqueue(claims)
@@ -315,12 +333,15 @@ class Worker:
         self.schedule.set_claim_rejected(is_rejected=room <= 0)
         if room <= 0:
             return NEVER_MS
-        claimed = self.activities.claim(self.queues, self.can_perform, room)
+        self.slots.begin_poll()
+        claimed = self.activities.claim(self.queues, self._accepts, room)
         self.claims.enqueue(claimed)
         if claimed:
             return 0
-        # An activity that is available and was not claimed waits for a slot of its limit, or for another worker.
-        return max(self.activities.next_available_ms(self.queues), self.activities.now_ms() + 100)
+        # An activity that is available and was not claimed waits for a slot of its limit, or for another worker. A slot
+        # of this worker that is freed makes a poll due by itself.
+        pause_ms = _SLOT_PAUSE_MS if self.slots.is_lacking else _PAUSE_MS
+        return max(self.activities.next_available_ms(self.queues), self.activities.now_ms() + pause_ms)
 
     def _fire_schedules(self) -> int:
         """Start the executions of due schedules, and return when the next schedule is due."""
@@ -387,6 +408,29 @@ class Worker:
     def can_perform(self, activity: Activity) -> bool:
         """Whether the app of this worker has the activity, or the handler of the delivery."""
         return self.app.has_activity(activity.name, is_delivery=activity.subscription is not None)
+
+    def _accepts(self, activity: Activity) -> bool:
+        return self.can_perform(activity) and self.slots.take(activity)
+
+    def _slot_kind(self, activity: Activity) -> SlotKind:
+        declared = self.app.activities if activity.subscription is None else self.app.handlers
+        definition = self.stand_ins.get(activity.name) or declared.get(activity.name)
+        if definition is None:
+            return SlotKind.THREAD
+        if definition.is_async:
+            return SlotKind.ASYNC
+        return SlotKind.ISOLATED if definition.isolate else SlotKind.THREAD
+
+    def usage(self) -> WorkerUsage:
+        """Return what is in use now."""
+        in_use = self.slots.in_use()
+        return WorkerUsage(
+            in_threads=in_use[SlotKind.THREAD],
+            in_async=in_use[SlotKind.ASYNC],
+            in_isolated=in_use[SlotKind.ISOLATED],
+            cached=self.engine.live_count,
+            queued=len(self.queue),
+        )
 
     def definition(self, activity: Activity) -> Definition[..., Any]:
         """Return the definition of an activity, or of the delivery of an event. Raises `NotFoundError`."""

@@ -9,6 +9,8 @@ import pytest
 
 from headgate.asl.graph.labels import StateMark
 from headgate.durable.bus.subscriptions import Subscription
+from headgate.durable.engine.membership import Fleet
+from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.serve.pages.work.machine_graph import machine_graph
 from headgate.serve.pages.work.machines import progress_of
 from headgate.serve.pages.work.workers import Queue, queues_of
@@ -169,6 +171,21 @@ def test_workers__none__say_how_to_start_one(site: Site) -> None:
 
     assert "headgate worker --app" in page
     assert "headgate pool ls" in page
+
+
+def test_workers__one_with_limits__shows_what_it_has_in_use(site: Site) -> None:
+    usage = WorkerUsage(in_async=3, cached=1_200)
+    fleet = Fleet(
+        site.opened.store, site.clock, site.service.ids, limits=WorkerLimits(async_max=9), usage=lambda: usage
+    )
+    fleet.join("shop", ["order"], ["charge"], ["default"])
+    fleet.renew()
+
+    page = text_of(site.page("/ui/workers"))
+
+    assert "3 of 9 async" in page
+    assert "1,200 of 2,000 in memory" in page
+    fleet.leave()
 
 
 def test_events__of_a_type__are_listed_with_their_content(site: Site) -> None:

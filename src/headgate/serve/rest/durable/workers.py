@@ -12,6 +12,7 @@ from headgate.auth.roles import Permission
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, NOTHING, ErrorInfo
 from headgate.durable.model.records import instant
+from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
@@ -20,8 +21,8 @@ from headgate.serve.rest.parameters import TokenBody
 from headgate.serve.runtime.thread_pool import WorkPool
 
 
-class WorkerView(Struct, frozen=True):
-    """A worker process."""
+class WorkerView(Struct, frozen=True, omit_defaults=True):
+    """A worker process, with its limits and what it had in use at its last heartbeat."""
 
     id: str
     alive: bool
@@ -33,6 +34,8 @@ class WorkerView(Struct, frozen=True):
     activities: tuple[str, ...]
     started_at: str
     lease_until: str
+    limits: WorkerLimits | None = None
+    usage: WorkerUsage | None = None
 
 
 class WorkerPage(Struct, frozen=True):
@@ -61,6 +64,8 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
                         activities=member.activities,
                         started_at=instant(member.started_at_ms),
                         lease_until=instant(member.lease_until_ms),
+                        limits=member.limits,
+                        usage=member.usage,
                     )
                     for member in members
                 ]
