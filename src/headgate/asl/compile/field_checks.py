@@ -15,7 +15,7 @@ from headgate.asl.expressions.payload_templates import TemplateError, compile_te
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import unresolved
 from headgate.asl.tasks.actions import INVOKE, known_actions, normalized_call
-from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, target_of
+from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, WaitMode, target_of
 
 Check: TypeAlias = Callable[[SourceLocation, Json], None]
 
@@ -360,7 +360,7 @@ def _check_action(location: SourceLocation, target: TaskTarget) -> None:
         return
     known = known_actions()
     service, action, _ = normalized_call(target.name, target.action)
-    if action not in known.get(service, ()):
+    if action not in known.get(service, ()) or target.wait is WaitMode.JOB:
         near = {service: known[service]} if service in known else known
         names = [f"{name}:{each}" for name, actions in near.items() for each in actions]
         fact = f"no Task can call {target.name}:{target.action} here"

@@ -16,7 +16,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _FUNCTION_ARN: Final = re.compile(r"arn:aws[a-z-]*:lambda:[^:]*:[^:]*:function:([A-Za-z0-9_.-]+)(?::[A-Za-z0-9_$.-]+)?")
 _ACTIVITY_ARN: Final = re.compile(r"arn:aws[a-z-]*:states:[^:]*:[^:]*:activity:([A-Za-z0-9_.-]+)")
 _SERVICE_ARN: Final = re.compile(
-    r"arn:aws[a-z-]*:states:::((?:aws-sdk:)?[a-z0-9]+):([A-Za-z0-9]+)(\.[A-Za-z]+(?::2)?)?"
+    r"arn:aws[a-z-]*:states:::((?:aws-sdk:)?[a-z0-9-]+):([A-Za-z0-9]+)(\.[A-Za-z]+(?::2)?)?"
 )
 _OURS: Final = re.compile(r"(fanout|machine):([A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}?)(\.sync(?::2)?|\.waitForTaskToken)?")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,127})")
@@ -108,7 +108,7 @@ def target_of(resource: str) -> TaskTarget:
 def _service(resource: str, service: str, action: str, wait: WaitMode) -> TaskTarget:
     if service == "states" and action == "startExecution":
         return TaskTarget(Callee.MACHINE, "states", action, wait)
-    if wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
+    if wait is WaitMode.JOB_AS_JSON:
         raise ValueError(f"resource {resource!r}: only states:startExecution, machine: and fanout: take {wait.value}")
     return TaskTarget(Callee.SERVICE, service, action, wait)
 
