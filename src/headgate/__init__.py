@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from headgate.durable.sdk.app import App
     from headgate.durable.sdk.definitions import Limit
     from headgate.durable.sdk.emitting import emit
+    from headgate.durable.sdk.execution_log import log
     from headgate.durable.sdk.workflow import (
         continue_as_new,
         deprecate_patch,
         info,
-        log,
         now,
         on_query,
         on_signal,
@@ -65,6 +65,7 @@ _NAMES_BY_MODULE = {
     "durable.client.client": ("Client",),
     "durable.sdk.definitions": ("Limit",),
     "durable.sdk.emitting": ("emit",),
+    "durable.sdk.execution_log": ("log",),
     "durable.bus.events": ("Event",),
     "durable.model.failures": (
         "ActivityFailure",
@@ -87,7 +88,6 @@ _NAMES_BY_MODULE = {
         "continue_as_new",
         "deprecate_patch",
         "info",
-        "log",
         "now",
         "on_query",
         "on_signal",

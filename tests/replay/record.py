@@ -214,6 +214,11 @@ def failure(env: Environment) -> Recorded:
     return {"failure": "failure"}
 
 
+def redialled(env: Environment) -> Recorded:
+    env.result(env.start(mine.redialled, "0800", id="redialled"))
+    return {"redialled": "redialled"}
+
+
 SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     parcels,
     calls,
@@ -233,6 +238,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     lodger,
     overtime,
     failure,
+    redialled,
 )
 
 

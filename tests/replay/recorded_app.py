@@ -451,3 +451,18 @@ async def retired(name: str) -> str:
     """Marks a patch that has no old branch any more."""
     hg.deprecate_patch("weigh-it")
     return await find(name)
+
+
+@app.activity(retry=hg.Retry(attempts=3, first=1.0, jitter=0))
+def dial(number: str) -> str:
+    """Connects in the third attempt."""
+    hg.log(f"dialled {number}")
+    if hg.activity().attempt < 3:
+        raise ConnectionError(f"{number} is engaged")
+    return number
+
+
+@app.workflow
+async def redialled(number: str) -> str:
+    """Has an activity that fails before it succeeds."""
+    return await dial(number)

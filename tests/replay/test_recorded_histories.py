@@ -14,7 +14,16 @@ import pytest
 
 import headgate as hg
 from headgate.durable.model.failures import ErrorInfo
-from headgate.durable.model.history import ActivityOptions, Command, Event, Note, TerminateRequested, Turn, dump_command
+from headgate.durable.model.history import (
+    ActivityOptions,
+    Command,
+    Event,
+    FailedAttempt,
+    Note,
+    TerminateRequested,
+    Turn,
+    dump_command,
+)
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter
@@ -29,7 +38,7 @@ PATHS = sorted(HISTORIES.glob("*.json"))
 MACHINES = sorted(HISTORIES.with_name("machines").glob("*.json"))
 APP = "tests.replay.recorded_app:app"
 KINDS: tuple[Any, ...] = (*get_args(Event), *get_args(Command))
-PARTS: tuple[Any, ...] = (Turn, Note, ErrorInfo, ActivityOptions, Retry)
+PARTS: tuple[Any, ...] = (Turn, Note, ErrorInfo, ActivityOptions, Retry, FailedAttempt)
 
 each_recording = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 

@@ -14,6 +14,7 @@ from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE, Id, download,
 from headgate.cli.options import Tags
 from headgate.cli.output import compact, short, show_cut, show_facts, show_table
 from headgate.cli.session import Json, echo_json
+from headgate.cli.tracebacks import error_text, show_traceback
 from headgate.errors import InvalidPayloadError, TransientError, UserError
 
 app = command_group("Manage executions of workflows.")
@@ -142,27 +143,40 @@ def _note(each: dict[str, Any]) -> str:
 def show(
     api: Api,
     id: Id,
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=0, max=100, help="How many failed attempts at activities to show.")
+    ] = 5,
 ) -> Answer:
-    """Show an execution and what it is waiting for."""
+    """Show an execution, what it is waiting for, and the tracebacks of its errors."""
     found = api.get(at("executions", id))
-    yield found
+    failures = api.get(at("executions", id, "failures"), limit=attempts)["failures"] if attempts else []
+    yield {**found, "failed_attempts": failures}
     waits = found.pop("waits_for", [])
-    for name in ("error", "failure"):
-        if name in found:
-            found[name] = f"{found[name]['type']}: {found[name]['message']}"
+    errors = [(name, found[name]) for name in ("error", "failure") if name in found]
+    for name, _ in errors:
+        found[name] = error_text(found[name])
     for name in ("input", "memo", "result"):
         if name in found:
             found[name] = compact(found[name])
     show_facts(found)
     for wait in waits:
         typer.echo(f"waiting for {_wait_text(wait)}")
+    for name, error in errors:
+        show_traceback("error of the workflow" if name == "error" else "error of its last turn", error)
+    for each in failures:
+        last = ", the last" if each["final"] else ""
+        worker = f" on {each['worker']}" if each.get("worker") else ""
+        show_traceback(
+            f"{each['activity']}, attempt {each['attempt']}{last}, {short(each['at'])}{worker}", each["error"]
+        )
 
 
 def _wait_text(wait: dict[str, Any]) -> str:
     """Describe what an execution is waiting for."""
     match wait["kind"]:
         case "activity":
-            attempt = f", attempt {wait['attempt']}" if wait["attempt"] else ""
+            most = f" of {wait['attempts_max']}" if wait.get("attempts_max") else ""
+            attempt = f", attempt {wait['attempt']}{most}" if wait["attempt"] else ""
             text = f"activity {wait['name']}: {wait['state']}{attempt}"
             text += f", next attempt {short(wait['next_try_at'])}" if wait.get("next_try_at") else ""
             text += f" by {wait['worker']}" if wait.get("worker") else ""

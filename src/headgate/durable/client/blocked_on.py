@@ -39,6 +39,8 @@ class WaitsForActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind"
     activity_id: str
     state: str
     attempt: int
+    # How many attempts its retry policy allows; 0 is no limit.
+    attempts_max: int = 0
     queue: str = ""
     scheduled_at: str = ""
     started_at: str = ""
@@ -199,7 +201,8 @@ class _StoredError(Struct):
 
 
 def _activity(activity: Activity, alive: Sequence[Member]) -> WaitsForActivity:
-    queue = options_of(activity).queue
+    options = options_of(activity)
+    queue = options.queue
     is_queued = activity.queue_pk is not None
     serving = [member for member in alive if queue in member.queues and activity.name in member.activities]
     state = "queued" if is_queued else "external" if activity.is_external else "running"
@@ -208,6 +211,7 @@ def _activity(activity: Activity, alive: Sequence[Member]) -> WaitsForActivity:
         activity_id=activity.activity_id,
         state=state,
         attempt=activity.attempt,
+        attempts_max=options.retry.attempts,
         queue=queue,
         scheduled_at=instant(activity.scheduled_at_ms),
         started_at=instant(activity.started_at_ms) if activity.started_at_ms and not is_queued else "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from headgate.clock import Clock
+from headgate.durable.client.failed_attempts import TURNS_MAX, AttemptFailure, attempt_failures
 from headgate.durable.client.handle import Handle, update_failure
 from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
@@ -45,9 +46,10 @@ from headgate.durable.model.names import (
     is_built_in,
 )
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
-from headgate.durable.model.records import ANSWER, Execution, execution_of, message
+from headgate.durable.model.records import ANSWER, Execution, activity_id, activity_of, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
+from headgate.durable.replay.open_work import open_work
 from headgate.durable.replay.query_replay import QUERY_SECONDS, answer
 from headgate.errors import (
     AlreadyStartedError,
@@ -59,13 +61,15 @@ from headgate.errors import (
     UnknownWorkflowError,
 )
 from headgate.ids import IdMaker
-from headgate.store.catalogue.tables import INBOXES
+from headgate.store.catalogue.tables import ACTIVITIES, INBOXES
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Put, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 _TERMINATE_SECONDS: Final = 30.0
+# An execution may have thousands of open activities.
+_OPEN_MAX: Final = 200
 _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)
 
 
@@ -369,6 +373,17 @@ class Client:
         place = LogPlace.parse(cursor)
         last_turn = self.get(execution_id).turn
         return read_page(self.history(execution_id, after=place.turn - 1), place, last_turn, limit)
+
+    def failures(self, execution_id: str, *, limit: int = 20) -> Sequence[AttemptFailure]:
+        """Return the last failed attempts at activities, newest first, with their tracebacks."""
+        row = self.get(execution_id)
+        turns = [*self.history(execution_id, after=max(0, row.turn - TURNS_MAX))]
+        pending = (
+            () if row.status.is_closed else list(open_work(turn for turn in turns if turn.run == row.run).activities)
+        )
+        ids = [activity_id(execution_id, row.run, seq) for seq in islice(pending, _OPEN_MAX)]
+        items = self._store.get_many(ACTIVITIES, [Key(each) for each in ids], consistent=True) if ids else []
+        return attempt_failures(turns, [activity_of(item) for item in items if item is not None], limit)
 
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
         """Return the answer of a query handler, as of the last turn.

@@ -22,7 +22,7 @@ from headgate.durable.bus.dead_letters import RETENTION_DAYS, dead_letter
 from headgate.durable.engine.concurrency_limits import ConcurrencyLimits
 from headgate.durable.engine.turn_commit import Source, queue_partition
 from headgate.durable.model.failures import ErrorInfo
-from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, Note
+from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, FailedAttempt, Note
 from headgate.durable.model.records import NEVER_MS, WATCH, Activity, activity_of, message
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError
 from headgate.ids import IdMaker
@@ -34,7 +34,11 @@ from headgate.store.port import Store
 _options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
 _encoder: Final = msgspec.json.Encoder()
 _notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
+_attempts_decoder: Final = msgspec.json.Decoder(tuple[FailedAttempt, ...])
 NOTES_KEPT_MAX: Final = 400
+# Failed attempts that are kept besides the last one.
+ATTEMPTS_KEPT_MAX: Final = 4
+_ATTEMPT_CHARACTERS_MAX: Final = 1_000
 # The error of an attempt that its worker did not let finish.
 WORKER_STOPPED: Final = "WorkerStopped"
 _PAGE: Final = 200
@@ -66,6 +70,11 @@ class AttemptResult(Struct, frozen=True):
 def options_of(activity: Activity) -> ActivityOptions:
     """Return the options that an activity was started with."""
     return _options(activity.options)
+
+
+def failed_attempts_of(activity: Activity) -> tuple[FailedAttempt, ...]:
+    """Return the last failed attempts of an activity, the oldest first."""
+    return () if activity.failed_attempts is None else _attempts_decoder.decode(activity.failed_attempts)
 
 
 @lru_cache(maxsize=1024)
@@ -240,6 +249,7 @@ class Activities:
             started_at_ms=activity.started_at_ms,
             ended_at_ms=self.now_ms(),
             notes=notes,
+            earlier=failed_attempts_of(activity),
         )
         return Source(event, activity.ended(), activity.run)
 
@@ -284,9 +294,24 @@ class Activities:
         waiting = replace(
             self._queued(activity, again_at_ms),
             last_error=_encoder.encode(error).decode(),
+            failed_attempts=self._with_failed(activity, error),
             notes=_encoder.encode(notes[-NOTES_KEPT_MAX:]).decode() if notes else None,
         )
         self._put(waiting, activity.token, *self.slot_freed(activity))
+
+    def _with_failed(self, activity: Activity, error: ErrorInfo) -> str:
+        """Return the failed attempts of an activity as JSON, with the one that has just ended."""
+        ended = FailedAttempt(
+            attempt=activity.attempt,
+            type=error.type,
+            message=error.message[:_ATTEMPT_CHARACTERS_MAX],
+            trace=error.trace,
+            worker=activity.worker,
+            started_at_ms=activity.started_at_ms,
+            ended_at_ms=self.now_ms(),
+        )
+        kept = (*failed_attempts_of(activity), ended)[-ATTEMPTS_KEPT_MAX:]
+        return _encoder.encode(kept).decode()
 
     def _queued(self, activity: Activity, available_at_ms: int) -> Activity:
         options = options_of(activity)
@@ -408,7 +433,8 @@ class Activities:
         retry = options_of(row).retry
         if row.attempt <= retry.deaths or retry.again(row.attempt, error):
             # Without a delay: backoff is for failures of the activity itself.
-            return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
+            queued = replace(self._queued(row, now_ms), failed_attempts=self._with_failed(row, error))
+            return [queued.put(row.token), *self.slot_freed(row)]
         if row.subscription is not None:
             return [row.ended(), *self._dead_letter(row, error), *self.slot_freed(row)]
         event = ActivityEnded(
@@ -418,6 +444,7 @@ class Activities:
             worker=row.worker,
             started_at_ms=row.started_at_ms,
             ended_at_ms=now_ms,
+            earlier=failed_attempts_of(row),
         )
         notice = message(row.execution_id, event, now_ms, self._ids.ulid(), run=row.run)
         return [row.ended(), notice.put(), *self.slot_freed(row)]

@@ -27,7 +27,7 @@ from headgate.durable.model import payload
 from headgate.errors import WorkflowViolationError
 
 MESSAGE_BYTES_MAX: Final = 8_192
-TRACE_BYTES_MAX: Final = 4_096
+TRACE_BYTES_MAX: Final = 8_192
 DATA_BYTES_MAX: Final = 65_536
 # A cause has a smaller limit, so that the whole chain stays well below the size of an item.
 CAUSE_DATA_BYTES_MAX: Final = 4_096

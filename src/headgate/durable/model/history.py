@@ -72,6 +72,18 @@ class Note(Struct, frozen=True, omit_defaults=True):
     source: str = "workflow"
 
 
+class FailedAttempt(Struct, frozen=True, omit_defaults=True):
+    """An attempt at an activity that failed and was followed by another."""
+
+    attempt: int
+    type: str
+    message: str = ""
+    trace: str = ""
+    worker: str = ""
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+
+
 _NOTE_CHARACTERS_MAX: Final = 2_000
 
 
@@ -121,6 +133,8 @@ class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     started_at_ms: int = 0
     ended_at_ms: int = 0
     notes: tuple[Note, ...] = ()
+    # The last attempts before this one.
+    earlier: tuple[FailedAttempt, ...] = ()
 
 
 class TimerFired(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="timer_fired"):

@@ -130,6 +130,8 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     heartbeat_at_ms: int = 0
     details: str | None = None
     last_error: str | None = None
+    # The last failed attempts, as JSON.
+    failed_attempts: str | None = None
     notes: str | None = None
     limit_slot: str | None = None
     # The delivery of an event is an activity without an execution.

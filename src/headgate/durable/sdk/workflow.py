@@ -172,8 +172,3 @@ def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401
     """End this run and start a new one with this input, under the same id. Buffered signals are carried over."""
     interpreter = current("hg.continue_as_new()")
     raise ContinueRequest(interpreter.signature.pack(args, kwargs, what="input of the next run"))
-
-
-def log(text: str, *, level: str = "INFO") -> None:
-    """Write a line to the execution's log; replay writes none."""
-    current("hg.log()").note(level.upper(), text)

@@ -17,7 +17,7 @@ from headgate.serve.pages import labels
 from headgate.serve.pages.api_calls import segment
 from headgate.serve.pages.pipelines.period_grid import PeriodStrip, period_strip
 from headgate.serve.pages.prose import brief, prose
-from headgate.serve.pages.tracebacks import own_frames
+from headgate.tracebacks import own_frames
 
 
 def environment(asset: Callable[[str], str]) -> Environment:
@@ -46,6 +46,7 @@ def environment(asset: Callable[[str], str]) -> Environment:
         "prose": _prose,
         "brief": brief,
         "own_frames": own_frames,
+        "causes": _causes,
         "headline": labels.headline,
         "state_label": labels.state_label,
         "sla_text": labels.sla_text,
@@ -81,3 +82,14 @@ def _clock_time(context: Context, at: str, zone: str = labels.UTC) -> str:
 def _with_token(filters: Mapping[str, Any], token: str) -> str:
     """Return the query string of the next page."""
     return urlencode({**{name: value for name, value in filters.items() if value}, "page_token": token}, doseq=True)
+
+
+def _causes(error: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the causes of an error that have a traceback, the nearest first."""
+    causes = []
+    cause = error["cause"]
+    while cause is not None:
+        if cause["trace"]:
+            causes.append(cause)
+        cause = cause["cause"]
+    return causes

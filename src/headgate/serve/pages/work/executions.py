@@ -19,6 +19,7 @@ from headgate.serve.pages.work.execution_timeline import Timeline, timeline
 LISTED: Final = 50
 TURNS_MAX: Final = 1000
 CHILDREN_MAX: Final = 50
+FAILURES_MAX: Final = 10
 FILTERS: Final = ("workflow", "status", "tag", "cursor")
 CHOICES: Final = frozenset({"tag"})
 _CLOSED: Final = frozenset(each.value for each in Status if each.is_closed)
@@ -43,6 +44,7 @@ class ExecutionPage(Struct, frozen=True, kw_only=True):
     turns: list[Any]
     has_more_turns: bool
     children: Section
+    failures: Section
     log: Section
     commands: tuple[tuple[str, str], ...]
 
@@ -70,7 +72,8 @@ def sentence(execution: Mapping[str, Any]) -> str:
 def _wait(wait: Mapping[str, Any]) -> str:
     match wait["kind"]:
         case "activity":
-            attempt = f", attempt {wait['attempt']}" if wait["attempt"] else ""
+            most = f" of {wait['attempts_max']}" if wait["attempts_max"] else ""
+            attempt = f", attempt {wait['attempt']}{most}" if wait["attempt"] else ""
             state = f"{attempt}, {wait['state']}" if wait["state"] else ""
             return f"activity {wait['name']}{state}"
         case "signal":
@@ -112,6 +115,7 @@ def execution_page(api: ApiCaller, execution_id: str) -> ExecutionPage:
         turns=history["turns"],
         has_more_turns=history["next_after"] is not None,
         children=api.section("GET /executions", query={"parent": execution_id, "limit": CHILDREN_MAX}),
+        failures=api.section("GET /executions/{id}/failures", path=path, query={"limit": FAILURES_MAX}),
         log=api.section("GET /executions/{id}/logs", path=path, query={"limit": 200}),
         commands=(
             ("Its history", command("execution", "history", execution_id)),

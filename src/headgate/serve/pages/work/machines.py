@@ -22,6 +22,7 @@ from headgate.serve.rest.asl.state_visits import Visits
 ADDRESS: Final = "/ui/machines"
 LISTED: Final = 100
 EXECUTIONS_MAX: Final = 50
+FAILURES_MAX: Final = 10
 # Events read for the progress of an execution, in pages, and events listed.
 _EVENTS_PAGE: Final = 1000
 _PAGES_MAX: Final = 10
@@ -59,6 +60,9 @@ class MachineExecutionPage(Struct, frozen=True, kw_only=True):
     events: list[StateEvent]
     hidden: int
     fanouts: Mapping[str, str]
+    # Of its durable execution: what it waits for, and failed attempts at Tasks.
+    waits: list[Any]
+    failures: Section
     history_cli: str
 
 
@@ -199,6 +203,8 @@ def _execution(api: ApiCaller, request: PageRequest) -> Page:
     execution = api.call("GET /machine-executions/{id}", path={"id": execution_id})
     progress = progress_of(_events(api, execution_id))
     name = execution["machine"]
+    durable = {"id": execution_id}
+    waiting = api.section("GET /executions/{id}", path=durable)
     version = {"version": execution["version"]} if execution["version"] else {}
     machine = api.section("GET /machines/{name}", path={"name": name}, query=version)
     known = None if machine.value is None else machine.value["definition"]
@@ -213,6 +219,8 @@ def _execution(api: ApiCaller, request: PageRequest) -> Page:
             events=progress.events[:EVENTS_SHOWN],
             hidden=max(0, len(progress.events) - EVENTS_SHOWN),
             fanouts=progress.fanouts,
+            waits=waiting.items("waits_for"),
+            failures=api.section("GET /executions/{id}/failures", path=durable, query={"limit": FAILURES_MAX}),
             history_cli=command("asl", "history", execution_id),
         ),
         actions=execution_actions(api, execution),

@@ -29,6 +29,8 @@ from headgate.serve.rest.durable.models import (
     Accepted,
     ExecutionPage,
     ExecutionView,
+    FailurePage,
+    FailuresQuery,
     HistoryPage,
     HistoryQuery,
     ListQuery,
@@ -41,6 +43,7 @@ from headgate.serve.rest.durable.models import (
     StartExecution,
     TurnView,
     Why,
+    failure_view,
     path_of,
     summary,
     turn_view,
@@ -147,6 +150,14 @@ class Executions:
                 "GET", f"{one}/history", "Show the history", self.history, {200: HistoryPage}, query=HistoryQuery
             ),
             Operation("GET", f"{one}/logs", "Show the log", self.logs, {200: Log}, query=LogQuery),
+            Operation(
+                "GET",
+                f"{one}/failures",
+                "List failed attempts at activities with their tracebacks",
+                self.failures,
+                {200: FailurePage},
+                query=FailuresQuery,
+            ),
             Operation("POST", f"{one}/signals", "Send a signal", self.signal, accepted, body=SendSignal),
             Operation("POST", f"{one}/cancel", "Request cancellation", self.cancel, accepted, body=Why),
             Operation(
@@ -271,6 +282,11 @@ class Executions:
         page = self._client.log_page(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
         lines = [LogLine(instant(note.at_ms), note.level, note.source, note.text) for note in page.notes]
         return Answer(Log(lines, page.cursor))
+
+    def failures(self, call: Call[None, FailuresQuery]) -> Answer:
+        execution_id = call.path["id"]
+        found = self._client.failures(execution_id, limit=call.query.limit)
+        return Answer(FailurePage([failure_view(execution_id, each) for each in found]))
 
     def _started_with(self, row: Execution) -> Raw | None:
         try:

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from headgate.durable.client.blocked_on import Wait, error_line
+from headgate.durable.client.failed_attempts import AttemptFailure
 from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
-from headgate.durable.model.records import Execution, instant
+from headgate.durable.model.records import Execution, activity_id, instant
 from headgate.durable.model.starts import Reuse
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import ErrorView, error_view, missing, optional_raw
@@ -110,6 +111,12 @@ class LogQuery(Struct, forbid_unknown_fields=True):
 
     limit: Limit = 200
     cursor: Cursor | None = None
+
+
+class FailuresQuery(Struct, forbid_unknown_fields=True):
+    """Up to `limit` failed attempts."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
 class ResultQuery(Struct, forbid_unknown_fields=True):
@@ -241,6 +248,25 @@ class Log(Struct, frozen=True):
     cursor: str | None = None
 
 
+class FailureView(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A failed attempt at an activity. `final`: there was no further one."""
+
+    activity: str
+    activity_id: str
+    attempt: int
+    final: bool
+    at: str
+    started_at: str = ""
+    worker: str = ""
+    error: ErrorView
+
+
+class FailurePage(Struct, frozen=True):
+    """The last failed attempts at activities, newest first. Of each activity the last five attempts are kept."""
+
+    failures: list[FailureView]
+
+
 class AnswerView(Struct, frozen=True):
     """The answer of user code."""
 
@@ -278,6 +304,21 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
         timeout_at="" if row.timeout_at_ms is None else instant(row.timeout_at_ms),
         archived=row.archive is not None and row.archived_through == row.turn,
         waits_for=waits,
+    )
+
+
+def failure_view(execution_id: str, failure: AttemptFailure) -> FailureView:
+    error = error_view(failure.error)
+    assert error is not None
+    return FailureView(
+        activity=failure.activity,
+        activity_id=activity_id(execution_id, failure.run, failure.seq),
+        attempt=failure.attempt,
+        final=failure.is_final,
+        at=instant(failure.ended_at_ms),
+        started_at=instant(failure.started_at_ms) if failure.started_at_ms else "",
+        worker=failure.worker,
+        error=error,
     )
 
 

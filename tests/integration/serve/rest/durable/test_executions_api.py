@@ -291,12 +291,27 @@ def test_show__unchanged__is_304_for_its_etag(api: Api) -> None:
     assert api.get("/executions/o", headers={"If-None-Match": tag}).headers["etag"] != tag
 
 
+def test_failures__activity_failed_twice__tracebacks_of_both_attempts_newest_first(api: Api) -> None:
+    api.started("pay", -1, id="p")
+    api.env.advance("11s")
+
+    last, first = api.get("/executions/p/failures").json()["failures"]
+
+    assert (last["activity"], last["attempt"], first["attempt"], last["final"]) == ("charge", 2, 1, False)
+    assert last["error"]["message"] == "cannot charge -1"
+    assert "in charge\n" in last["error"]["trace"]
+    assert first["at"] < last["at"]
+    assert api.get("/executions/p/failures?limit=1").json()["failures"] == [last]
+    assert api.get("/executions/none/failures").status_code == 404
+
+
 def test_show__activity_failed__reports_attempt_error_and_next_try(api: Api) -> None:
     api.started("pay", -1, id="p")
 
     (wait,) = api.get("/executions/p").json()["waits_for"]
 
     assert (wait["kind"], wait["name"], wait["state"], wait["attempt"]) == ("activity", "charge", "queued", 1)
+    assert wait["attempts_max"] == 3
     assert wait["last_error"] == "ValueError: cannot charge -1"
     assert wait["next_try_at"] == "2025-06-15T15:06:50.000Z"
     assert "no_worker" not in wait

@@ -136,6 +136,7 @@ SETTINGS: Final = {"GET /api/v1/settings"}
 READ_WORK: Final = {
     "GET /api/v1/workflows", "GET /api/v1/workflows/patches",
     f"GET {_X}", f"GET {_X}/{{id}}", f"GET {_X}/{{id}}/history", f"GET {_X}/{{id}}/logs",
+    f"GET {_X}/{{id}}/failures",
     f"GET {_X}/{{id}}/result", f"GET {_X}/{{id}}/updates/{{update_id}}", f"GET {_X}/{{id}}/watch",
     "GET /api/v1/events", "GET /api/v1/events/tail", "GET /api/v1/subscriptions",
     "GET /api/v1/subscriptions/{name}/replays", "GET /api/v1/dead-letters",
