@@ -9,6 +9,7 @@ from headgate.durable.client.client import Client
 from headgate.durable.client.handle import failure_of
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Seconds
+from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import Status
 from headgate.durable.model.names import BUILT_IN, is_built_in
 from headgate.errors import (
@@ -33,6 +34,15 @@ from headgate.triggers.contract import (
 )
 
 _ERROR_CHARS_MAX: Final = 360
+# Errors of the code itself: another attempt with the same code fails in the same way.
+_BUGS: Final = frozenset(
+    each.__name__
+    for each in (
+        AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError,
+        SyntaxError, TypeError, ZeroDivisionError,
+    )
+)  # fmt: skip
+_PASSED_ON: Final = frozenset({"ActivityFailure", "ChildFailure"})
 _RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is fixed and it is redriven"}
 
 
@@ -96,7 +106,8 @@ class WorkflowKind:
         if row.status is Status.SUCCEEDED:
             return PollResult(JobState.SUCCEEDED)
         failure = failure_of(row)
-        category = FailureCategory.TRANSIENT if failure.info.retryable else FailureCategory.PERMANENT
+        is_permanent = not failure.info.retryable or _is_bug(failure.info)
+        category = FailureCategory.PERMANENT if is_permanent else FailureCategory.TRANSIENT
         if row.status is Status.TIMED_OUT:
             category = FailureCategory.TIMEOUT
         # The command follows the error, which may be long, and must not be cut off.
@@ -111,3 +122,10 @@ class WorkflowKind:
         except (ExecutionClosedError, NotFoundError):
             # It has ended already.
             return
+
+
+def _is_bug(info: ErrorInfo) -> bool:
+    """Whether an error is one of the code; an activity's or a child's error is that of its code."""
+    while info.type in _PASSED_ON and info.cause is not None:
+        info = info.cause
+    return not _BUGS.isdisjoint(name.removeprefix("builtins.") for name in info.class_names())

@@ -35,10 +35,19 @@ def refuse(numbers: list[int]) -> None:
 app = hg.App("loads")
 
 
+@app.activity(retry=hg.Retry(attempts=1))
+def parse(text: str) -> int:
+    return text.to_int()  # type: ignore[attr-defined, no-any-return]
+
+
 @app.workflow
 async def load(what: dict[str, Any]) -> str:
     if what.get("fail") == "code":
         raise NonRetryable("the code is wrong")
+    if what.get("fail") == "workflow bug":
+        what.date  # type: ignore[attr-defined]  # noqa: B018 - the bug
+    if what.get("fail") == "activity bug":
+        await parse("2026")
     if what.get("fail") == "passing":
         raise RuntimeError("no luck")
     await hg.sleep("1h")
@@ -69,7 +78,13 @@ def test_workflow__started_twice__is_one_execution_under_our_id(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("fail", "category"), [("code", FailureCategory.PERMANENT), ("passing", FailureCategory.TRANSIENT)]
+    ("fail", "category"),
+    [
+        ("code", FailureCategory.PERMANENT),
+        ("workflow bug", FailureCategory.PERMANENT),
+        ("activity bug", FailureCategory.PERMANENT),
+        ("passing", FailureCategory.TRANSIENT),
+    ],
 )
 def test_workflow__that_fails__has_a_category(
     tmp_path: Path, env: Environment, fail: str, category: FailureCategory
