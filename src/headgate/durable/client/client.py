@@ -43,6 +43,7 @@ from headgate.durable.model.names import (
     check_new_execution_id,
     check_not_built_in,
     check_tags,
+    check_update_id,
     is_built_in,
 )
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
@@ -408,11 +409,19 @@ class Client:
             raise update_failure(answer, name, execution_id)
         return answer.result
 
-    def ask_update(self, execution_id: str, name: str, input: Raw = NULL) -> str:
-        """Send an update and return its id. Raises `NotFoundError`, `ExecutionClosedError`."""
+    def ask_update(self, execution_id: str, name: str, input: Raw = NULL, *, update_id: str | None = None) -> str:
+        """Send an update and return its id.
+
+        `update_id` is an idempotency key: the same update sent again is handled once, and has the same answer. Raises
+        `NotFoundError`, `ExecutionClosedError`, `InvalidIdError`.
+        """
         check_size(input, f"input of update {name}")
-        update_id = self._ids.ulid()
-        self._sender.send(execution_id, UpdateRequested(update_id, name, input), is_internal=False)
+        if update_id is None:
+            update_id = self._ids.ulid()
+            self._sender.send(execution_id, UpdateRequested(update_id, name, input), is_internal=False)
+        else:
+            check_update_id(update_id)
+            self._sender.send(execution_id, UpdateRequested(update_id, name, input), is_internal=False, is_once=True)
         return update_id
 
     def update_answer(self, execution_id: str, update_id: str) -> AnswerUpdate | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Raw
 
 from headgate.clock import Clock
 from headgate.durable.model import payload
-from headgate.durable.model.history import Event, Signal
+from headgate.durable.model.history import Event, Signal, UpdateRequested
 from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name, is_built_in
 from headgate.durable.model.observer import DurableObserver
 from headgate.durable.model.records import OPEN, SEEN, Execution, execution_of, message
@@ -25,6 +27,10 @@ from headgate.store.model.requests import Check, Put, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
+# Signals and updates have idempotency keys of their own.
+_SIGNAL: Final = "#"
+_UPDATE: Final = "u#"
+
 
 class MessageSender:
     """Sends messages to the executions of one store."""
@@ -42,8 +48,10 @@ class MessageSender:
             raise _unknown(execution_id)
         return execution_of(item)
 
-    def send(self, execution_id: str, event: Event, *, is_internal: bool = True) -> None:
+    def send(self, execution_id: str, event: Event, *, is_internal: bool = True, is_once: bool = False) -> None:
         """Put an event into an execution's inbox. A signal with an id that was sent before changes nothing.
+
+        With `is_once`, neither does an update with such an id.
 
         Raises `NotFoundError`, and `ExecutionClosedError` if the execution has ended and was not sent this signal. A
         message that is not internal raises `InvalidPayloadError` if the workflow is built in.
@@ -60,9 +68,9 @@ class MessageSender:
         stored = message(execution_id, event, now_ms, self._ids.ulid(), first_run=first_run)
         is_open = all_of(OPEN, equals("first_run", first_run))
         writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), stored.put()]
-        signal_id = event.id if isinstance(event, Signal) else ""
-        if signal_id:
-            writes.append(Put(INBOXES, received_row(execution_id, first_run, signal_id), absent()))
+        key = _key_of(event, is_once=is_once)
+        if key:
+            writes.append(Put(INBOXES, _received_row(execution_id, first_run, key), absent()))
         try:
             self._store.transact(writes)
         except OutcomeUnknownError:
@@ -75,9 +83,9 @@ class MessageSender:
             row = execution_of(exc.failures[0])
             if not row.status.is_closed:
                 # Started again under the same id between the read and the write.
-                self.send(execution_id, event, is_internal=is_internal)
+                self.send(execution_id, event, is_internal=is_internal, is_once=is_once)
                 return
-            if signal_id and self.was_sent(row, signal_id):
+            if key and self._was_received(row, key):
                 return  # It was sent before the end; this is a retry of the call.
             raise ExecutionClosedError(
                 f"execution {execution_id}: it has ended ({row.status.value}) and takes no more messages; start a new "
@@ -87,7 +95,10 @@ class MessageSender:
 
     def was_sent(self, row: Execution, signal_id: str) -> bool:
         """Whether this life of an execution was sent the signal of this id."""
-        item = received_row(row.execution_id, row.first_run, signal_id)
+        return self._was_received(row, f"{_SIGNAL}{signal_id}")
+
+    def _was_received(self, row: Execution, key: str) -> bool:
+        item = _received_row(row.execution_id, row.first_run, key)
         return self._store.get(INBOXES, INBOXES.key_of(item), consistent=True) is not None
 
 
@@ -99,7 +110,18 @@ def signal_of(name: str, value: Raw, signal_id: str | None) -> Signal:
 
 def received_row(execution_id: str, first_run: int, signal_id: str) -> dict[str, str]:
     """Return the row that records that this life of an execution was sent the signal of this id."""
-    return {"execution_id": execution_id, "message_id": f"{SEEN}{first_run}#{signal_id}"}
+    return _received_row(execution_id, first_run, f"{_SIGNAL}{signal_id}")
+
+
+def _received_row(execution_id: str, first_run: int, key: str) -> dict[str, str]:
+    return {"execution_id": execution_id, "message_id": f"{SEEN}{first_run}{key}"}
+
+
+def _key_of(event: Event, *, is_once: bool) -> str:
+    """Return the idempotency key of an event, with the prefix of its kind; empty if it has none."""
+    if isinstance(event, Signal) and event.id:
+        return f"{_SIGNAL}{event.id}"
+    return f"{_UPDATE}{event.id}" if isinstance(event, UpdateRequested) and is_once else ""
 
 
 def check_size(value: Raw, what: str) -> None:

@@ -14,6 +14,7 @@ _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/=+-]{0,199}")
 _DERIVED: Final = "~"
 _TAG_VALUE_MAX: Final = 256
 _TAGS_MAX: Final = 50
+_UPDATE_ID: Final = re.compile(r"[A-Za-z0-9._:@=+-]{1,100}")
 _SIGNAL_NAME_MAX: Final = 200
 # The name prefix of workflows and activities that are part of the product.
 BUILT_IN: Final = "headgate."
@@ -82,6 +83,13 @@ def check_signal_id(signal_id: str) -> str:
     if not isinstance(signal_id, str) or not 1 <= len(signal_id) <= _SIGNAL_NAME_MAX:
         raise InvalidIdError(f"signal id {_quoted(signal_id, 40)}: use 1 to {_SIGNAL_NAME_MAX} characters")
     return signal_id
+
+
+def check_update_id(update_id: str) -> str:
+    """Return the idempotency key of an update. Raises `InvalidIdError` if it is not valid."""
+    if not isinstance(update_id, str) or not _UPDATE_ID.fullmatch(update_id):
+        raise InvalidIdError(f"update id {_quoted(update_id, 40)}: use 1 to 100 letters, digits and . _ : @ = + -")
+    return update_id
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:

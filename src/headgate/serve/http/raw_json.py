@@ -47,6 +47,9 @@ class ErrorView(Struct, frozen=True, omit_defaults=True):
     cause: ErrorView | None = None
     trace: str = ""
     retryable: bool = True
+    # Where its class is defined.
+    module: str = ""
+    qualname: str = ""
 
 
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
@@ -62,7 +65,7 @@ def error_view(error: ErrorInfo | str | None) -> ErrorView | None:
     view: ErrorView | None = None
     for each in reversed(links):
         data = each.data if len(each.data) else None
-        view = ErrorView(each.type, each.message, data, view, each.trace, each.retryable)
+        view = ErrorView(each.type, each.message, data, view, each.trace, each.retryable, each.module, each.qualname)
     return view
 
 

@@ -53,11 +53,11 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
     """
     watches = WatchHub(service.store, stopping=stopping)
     return [
-        *execution_routes(service, pool, watches=watches, auditing=auditing),
+        *execution_routes(service, pool, watches=watches, auditing=auditing, idempotency_seconds=idempotency_seconds),
         *event_routes(service, pool, watches=watches, auditing=auditing),
         *subscription_routes(service, pool, auditing=auditing),
         *dead_letter_routes(service, pool, auditing=auditing),
-        *activity_routes(service, pool, auditing=auditing),
+        *activity_routes(service, pool, auditing=auditing, idempotency_seconds=idempotency_seconds),
         *schedule_routes(service, pool, auditing=auditing),
         *worker_routes(service, pool),
         *machine_routes(service, pool, auditing=auditing),

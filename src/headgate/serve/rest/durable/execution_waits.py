@@ -24,7 +24,7 @@ from headgate.durable.service import Service
 from headgate.errors import ExecutionClosedError, HeadgateError, UnknownWorkflowError, UserError
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.problem import Problem, response, retry_after
-from headgate.serve.http.raw_json import checked, error_view
+from headgate.serve.http.raw_json import checked, error_view, idempotency_key
 from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
 from headgate.serve.rest.durable.models import (
     AnswerView,
@@ -132,7 +132,8 @@ class _Waits:
         body, execution_id = call.body, call.path["id"]
         deadline_at = _now() + _wait_seconds(body.wait)
         input = checked(body.input, f"input of update {body.name}")
-        update_id = await self._pool.run(lambda: self._client.ask_update(execution_id, body.name, input))
+        key = body.id if body.id is not None else idempotency_key(call.headers)
+        update_id = await self._pool.run(lambda: self._client.ask_update(execution_id, body.name, input, update_id=key))
         while True:
             answer = await self._pool.run(partial(self._update_answer, execution_id, update_id))
             if answer is not None:

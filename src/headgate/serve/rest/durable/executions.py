@@ -21,6 +21,7 @@ from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
+from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key
 from headgate.serve.rest.durable.execution_bulk import bulk_operations
@@ -98,9 +99,14 @@ class PatchPage(Struct, frozen=True):
 
 
 def execution_routes(
-    service: Service, pool: WorkPool, *, watches: WatchHub | None = None, auditing: Auditing | None = None
+    service: Service,
+    pool: WorkPool,
+    *,
+    watches: WatchHub | None = None,
+    auditing: Auditing | None = None,
+    idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of workflows and executions."""
+    """Return the routes of workflows and executions. Responses by Idempotency-Key are kept `idempotency_seconds`."""
     watches = watches if watches is not None else WatchHub(service.store)
     executions = Executions(service)
     operations = [
@@ -108,7 +114,10 @@ def execution_routes(
         *bulk_operations(service),
         *wait_operations(service, pool, watches),
     ]
-    return operation_routes(operations, pool, _POLICY, auditing=auditing, path_types={"id": ExecutionId})
+    idempotency = IdempotencyStore(service.store, service.clock, kept_seconds=idempotency_seconds)
+    return operation_routes(
+        operations, pool, _POLICY, auditing=auditing, idempotency=idempotency, path_types={"id": ExecutionId}
+    )
 
 
 class Executions:
@@ -159,12 +168,20 @@ class Executions:
                 query=FailuresQuery,
             ),
             Operation("POST", f"{one}/signals", "Send a signal", self.signal, accepted, body=SendSignal),
-            Operation("POST", f"{one}/cancel", "Request cancellation", self.cancel, accepted, body=Why),
             Operation(
-                "POST", f"{one}/terminate", "Terminate without running its code", self.terminate, accepted, body=Why
+                "POST", f"{one}/cancel", "Request cancellation", self.cancel, accepted, body=Why, repeatable=True
             ),
-            Operation("POST", f"{one}/redrive", "Redrive a stuck execution", self.redrive, accepted),
-            Operation("POST", f"{one}/retry", "Retry from the start", self.retry, {201: StartedView}),
+            Operation(
+                "POST",
+                f"{one}/terminate",
+                "Terminate without running its code",
+                self.terminate,
+                accepted,
+                body=Why,
+                repeatable=True,
+            ),
+            Operation("POST", f"{one}/redrive", "Redrive a stuck execution", self.redrive, accepted, repeatable=True),
+            Operation("POST", f"{one}/retry", "Retry from the start", self.retry, {201: StartedView}, repeatable=True),
         ]
 
     def start(self, call: Call[StartExecution, NoQuery]) -> Answer:

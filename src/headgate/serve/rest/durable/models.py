@@ -26,6 +26,7 @@ from headgate.serve.rest.parameters import (
     NonEmpty,
     Reason,
     Tag,
+    described,
 )
 
 # Requests.
@@ -73,11 +74,12 @@ class Ask(Struct, forbid_unknown_fields=True):
 
 
 class AskUpdate(Struct, forbid_unknown_fields=True):
-    """An update, and how long to wait for its answer."""
+    """An update, and how long to wait for its answer. It is deduplicated by id or Idempotency-Key."""
 
     name: Name
     input: Raw = msgspec.field(default_factory=missing)
     wait: Duration = "30s"
+    id: Annotated[str, described(r"[A-Za-z0-9._:@=+-]{1,100}")] | None = None
 
 
 class Why(Struct, forbid_unknown_fields=True):

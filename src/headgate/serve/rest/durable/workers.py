@@ -15,6 +15,7 @@ from headgate.durable.model.records import instant
 from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
+from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, missing
 from headgate.serve.rest.parameters import TokenBody
@@ -113,9 +114,13 @@ class Beaten(Struct, frozen=True):
 
 
 def activity_routes(
-    service: Service, pool: WorkPool, *, auditing: Auditing | None = None
+    service: Service,
+    pool: WorkPool,
+    *,
+    auditing: Auditing | None = None,
+    idempotency_seconds: int = RETENTION_SECONDS,
 ) -> list[ControllerRouterHandler]:
-    """Return the routes of activities."""
+    """Return the routes of activities. Responses by Idempotency-Key are kept `idempotency_seconds`."""
     activities = _Activities(service)
     operations = [
         Operation(
@@ -125,6 +130,7 @@ def activity_routes(
             activities.complete,
             {204: None},
             body=CompleteActivity,
+            repeatable=True,
         ),
         Operation(
             "POST",
@@ -133,6 +139,7 @@ def activity_routes(
             activities.fail,
             {204: None},
             body=FailActivity,
+            repeatable=True,
         ),
         Operation(
             "POST",
@@ -143,7 +150,8 @@ def activity_routes(
             body=BeatActivity,
         ),
     ]
-    return operation_routes(operations, pool, _POLICY, auditing=auditing)
+    idempotency = IdempotencyStore(service.store, service.clock, kept_seconds=idempotency_seconds)
+    return operation_routes(operations, pool, _POLICY, auditing=auditing, idempotency=idempotency)
 
 
 class _Activities:

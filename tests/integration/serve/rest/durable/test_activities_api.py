@@ -34,6 +34,15 @@ def test_complete__once__the_execution_has_the_result(api: Api, token: str) -> N
     problem(api.post("/activities/complete", {"token": token, "result": "twice"}), 404, "not_found")
 
 
+def test_complete__repeated_with_its_idempotency_key__has_the_first_answer(api: Api, token: str) -> None:
+    done = [
+        api.post("/activities/complete", {"token": token, "result": 1}, headers={"idempotency-key": "d"})
+        for _ in range(2)
+    ]
+
+    assert [each.status_code for each in done] == [204, 204]
+
+
 def test_complete__task_token_instead_of_token__is_accepted(api: Api, token: str) -> None:
     assert api.post("/activities/heartbeat", {"taskToken": token}).json() == {"cancelled": False}
     assert api.post("/activities/complete", {"taskToken": token, "result": "paid"}).status_code == 204

@@ -457,6 +457,19 @@ def test_cancel_and_terminate__end_it(api: Api) -> None:
     problem(api.post("/executions/a/cancel"), 409, "execution_closed")
 
 
+def test_cancel__repeated_with_its_idempotency_key__is_sent_once(api: Api) -> None:
+    api.started("nap", 3600.0, id="a")
+    key = {"idempotency-key": "c-1"}
+
+    first, second = [api.post("/executions/a/cancel", {"reason": "enough"}, headers=key) for _ in range(2)]
+    api.env.run()
+
+    assert (first.status_code, second.status_code, second.headers["idempotency-replayed"]) == (202, 202, "true")
+    assert api.post("/executions/a/cancel", {"reason": "enough"}, headers=key).status_code == 202
+    events = [event for turn in api.get("/executions/a/history").json()["turns"] for event in turn["events"]]
+    assert sum(event["kind"] == "cancel_requested" for event in events) == 1
+
+
 def test_retry__ended__runs_again_with_the_same_input(api: Api) -> None:
     api.started("nap", 60.0, id="n")
     problem(api.post("/executions/n/retry"), 409, "conflict")
@@ -511,6 +524,27 @@ def test_update__not_answered_in_time__is_202_and_its_answer_can_be_fetched(api:
     assert api.get(where).status_code == 202
     api.env.run()
     assert api.get(where).json() == {"id": asked.json()["id"], "result": 3}
+
+
+def test_update__sent_again_under_its_id__is_handled_once(api: Api) -> None:
+    api.started("order", "book", id="o")
+    body = {"name": "limit", "input": 3, "wait": 0, "id": "u-1"}
+
+    asked = [api.post("/executions/o/updates", body) for _ in range(2)]
+    api.env.run()
+
+    assert [each.json()["id"] for each in asked] == ["u-1", "u-1"]
+    assert api.post("/executions/o/updates", body).json() == {"id": "u-1", "result": 3}
+    updates = [
+        event
+        for turn in api.get("/executions/o/history").json()["turns"]
+        for event in turn["events"]
+        if event["kind"] == "update_requested"
+    ]
+    assert len(updates) == 1
+    # A signal of the same id is another message.
+    assert api.post("/executions/o/signals", {"name": "x", "id": "u-1"}).status_code == 202
+    problem(api.post("/executions/o/updates", {**body, "id": "not an id"}), 400, "bad_id")
 
 
 def test_update__execution_ends_without_an_answer__is_409(api: Api) -> None:
