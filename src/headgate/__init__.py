@@ -5,8 +5,6 @@ The public SDK: `import headgate as hg`. Names are loaded on first use, which ke
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from headgate import testing as testing
     from headgate.bootstrap.store import connect
     from headgate.durable.bus.events import Event
@@ -26,11 +24,12 @@ if TYPE_CHECKING:
         UpdateFailure,
     )
     from headgate.durable.model.history import ParentClose, Status
+    from headgate.durable.model.message_types import Query, Signal, Update
     from headgate.durable.model.retry import Retry
     from headgate.durable.model.starts import Reuse
     from headgate.durable.sdk.activity_context import activity, complete_later, heartbeat
     from headgate.durable.sdk.app import App
-    from headgate.durable.sdk.definitions import Limit
+    from headgate.durable.sdk.definitions import Activity, Child, Limit, Workflow
     from headgate.durable.sdk.emitting import emit
     from headgate.durable.sdk.execution_log import log
     from headgate.durable.sdk.workflow import (
@@ -59,11 +58,13 @@ if TYPE_CHECKING:
     from headgate.fanout.remote.chunk_handler import chunk_handler
     from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
 
+    __version__: str
+
 _NAMES_BY_MODULE = {
     "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),
     "durable.sdk.app": ("App",),
     "durable.client.client": ("Client",),
-    "durable.sdk.definitions": ("Limit",),
+    "durable.sdk.definitions": ("Activity", "Child", "Limit", "Workflow"),
     "durable.sdk.emitting": ("emit",),
     "durable.sdk.execution_log": ("log",),
     "durable.bus.events": ("Event",),
@@ -81,6 +82,7 @@ _NAMES_BY_MODULE = {
     "durable.model.history": ("ParentClose", "Status"),
     "durable.http.router": ("Cors",),
     "durable.http.messages": ("HttpError", "Request", "Response"),
+    "durable.model.message_types": ("Query", "Signal", "Update"),
     "durable.model.retry": ("Retry",),
     "durable.model.starts": ("Reuse",),
     "durable.bus.subscriptions": ("Filter",),
@@ -115,10 +117,12 @@ _MODULES = {name: f"headgate.{home}" for home, names in _NAMES_BY_MODULE.items()
 
 __all__ = (
     "ActiveChunk",
+    "Activity",
     "ActivityFailure",
     "ActivityTimeout",
     "App",
     "Cancelled",
+    "Child",
     "ChildFailure",
     "ChunkWorker",
     "Client",
@@ -136,13 +140,17 @@ __all__ = (
     "NotAdmittedError",
     "ParentClose",
     "Policy",
+    "Query",
     "Request",
     "Response",
     "Retry",
     "Reuse",
+    "Signal",
     "Status",
+    "Update",
     "UpdateFailure",
     "Work",
+    "Workflow",
     "__version__",
     "activity",
     "chunk_handler",
@@ -177,18 +185,20 @@ def __dir__() -> "list[str]":
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> "Any":  # noqa: ANN401 - the type of the named object
-    from importlib import import_module
+if not TYPE_CHECKING:
+    # Hidden from type checkers and editors: they see the imports above, and refuse every other name.
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-    if name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
-        globals()[name] = value
-        return value
-    if name == "testing":
-        return import_module("headgate.testing")
-    # Lazy too: reading package metadata takes longer than importing this package.
-    if name == "__version__":
-        from importlib.metadata import version
+        if name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+            globals()[name] = value
+            return value
+        if name == "testing":
+            return import_module("headgate.testing")
+        # Lazy too: reading package metadata takes longer than importing this package.
+        if name == "__version__":
+            from importlib.metadata import version
 
-        return version("headgate")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return version("headgate")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import Raw
@@ -32,6 +32,7 @@ from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.sdk.activity_context import activity as current_activity
 from headgate.durable.sdk.activity_context import complete_later
 from headgate.durable.sdk.app import App
+from headgate.durable.sdk.call_shapes import StartOptions, Takes0, Takes1, Takes2, Takes3, Takes4, Takes5
 from headgate.durable.sdk.definitions import Activity, Workflow
 from headgate.durable.sdk.workflow import side_effect
 from headgate.durable.service import install_notes
@@ -41,6 +42,14 @@ from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.notify.deliverer import QUEUE as ALERTS
 from headgate.settings import Settings, TaskSettings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 STEPS_MAX: Final = 100_000
 
@@ -269,9 +278,36 @@ class Environment:
         """The current virtual time."""
         return self.clock.now()
 
-    def start(self, workflow: Workflow[..., Any], *args: Any, **options: Any) -> Handle:  # noqa: ANN401
+    @overload
+    def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    @overload
+    def start(self, workflow: Takes0[R], /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self, workflow: Takes1[A, R], a: A, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self, workflow: Takes2[A, B, R], a: A, b: B, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self, workflow: Takes3[A, B, C, R], a: A, b: B, c: C, /, **options: Unpack[StartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self, workflow: Takes4[A, B, C, D, R], a: A, b: B, c: C, d: D, /, **options: Unpack[StartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self, workflow: Takes5[A, B, C, D, E, R], a: A, b: B, c: C, d: D, e: E, /, **options: Unpack[StartOptions]
+    ) -> Handle[R]: ...
+
+    def start(self, workflow: Any, *args: Any, **options: Any) -> Handle[Any]:
         """Start an execution and run until idle."""
-        handle = workflow.start(*args, **options)
+        handle: Handle[Any] = workflow.start(*args, **options)
         self.run()
         return handle
 
@@ -317,7 +353,7 @@ class Environment:
             self._move_to(due)
         self._move_to(until)
 
-    def result(self, handle: Handle, *, within: Duration = "3650d") -> Any:  # noqa: ANN401
+    def result(self, handle: Handle[R], *, within: Duration = "3650d") -> R:
         """Return the result of an execution, advancing time as needed. Raises as `Handle.result` does."""
         until = self.clock.seconds() + seconds(within, name="within")
         self.run()
@@ -420,6 +456,6 @@ def _raiser(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def _stuck(handle: Handle) -> Execution:
+def _stuck(handle: Handle[Any]) -> Execution:
     row = handle.describe()
     return msgspec.structs.replace(row, error=row.failure)

@@ -118,7 +118,7 @@ class Client:
         tells_end: bool = False,
         also: Sequence[Write] = (),
         is_internal: bool = False,
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Start an execution, or find the existing one, and return once the start is durable.
 
         `also` is written in the transaction that starts it, and not if it exists already.
@@ -239,7 +239,7 @@ class Client:
         timeout_seconds: float | None = None,
         signal_id: str | None = None,
         reuse: Reuse | str = Reuse.CLOSED,
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Send a signal, and start the execution first if none of this id is open.
 
         `signal_id` is an idempotency key: the same signal sent again is received once and starts nothing again, while
@@ -257,9 +257,9 @@ class Client:
             first_signal=signal_of(name, value, self._ids.ulid() if signal_id is None else signal_id),
         )
 
-    def handle(self, execution_id: str) -> Handle:
-        """Return the handle of an execution, which need not exist."""
-        return Handle(self, check_execution_id(execution_id, derived=True))
+    def handle(self, execution_id: str, *, returns: Any = Any) -> Handle[Any]:  # noqa: ANN401 - a type of any kind
+        """Return the handle of an execution, which need not exist. Its result is decoded as `returns`."""
+        return Handle(self, check_execution_id(execution_id, derived=True), returns=returns)
 
     # Messages.
 
@@ -298,7 +298,7 @@ class Client:
         self._store.transact([freed.replacing(row.version), woken.put()])
         self._observer.on_message_stored(execution_id)
 
-    def retry(self, execution_id: str) -> Handle:
+    def retry(self, execution_id: str) -> Handle[Any]:
         """Run an ended execution again from the start, with its first input, under the same id.
 
         Raises `NotFoundError`, and `ConflictError` if it has not ended.

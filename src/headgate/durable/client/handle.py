@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 import msgspec
 from msgspec import Raw
@@ -10,6 +10,7 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ErrorInfo, ExecutionFailure, UpdateFailure, with_cause
 from headgate.durable.model.history import AnswerUpdate, Status
+from headgate.durable.model.message_types import A, Query, R_co, Signal, T, Update, name_of, pack
 from headgate.durable.model.records import Execution
 from headgate.durable.replay.query_replay import QUERY_SECONDS
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
-class Handle:
-    """One execution, as a caller outside of it reads and controls it."""
+class Handle(Generic[R_co]):
+    """One execution, as a caller outside of it reads and controls it. `R_co` is what its workflow returns."""
 
     def __init__(self, client: Client, execution_id: str, *, was_started: bool = False, returns: Any = Any) -> None:  # noqa: ANN401
         self.id = execution_id
@@ -36,7 +37,7 @@ class Handle:
         """Return the execution's row."""
         return self._client.get(self.id)
 
-    def result(self, timeout_seconds: float | None = None) -> Any:  # noqa: ANN401 - what the workflow returned
+    def result(self, timeout_seconds: float | None = None) -> R_co:
         """Wait for the end and return the result.
 
         Raises `ExecutionFailure` if the execution did not succeed, and `TimeoutError` if it has not ended in time.
@@ -44,26 +45,81 @@ class Handle:
         row = self._client.wait(self.id, timeout_seconds)
         if row.status is not Status.SUCCEEDED:
             raise failure_of(row)
-        return payload.decode(Raw((row.result or "null").encode()), self._returns, what=f"result of {self.id}")
+        raw = Raw((row.result or "null").encode())
+        result: R_co = payload.decode(raw, self._returns, what=f"result of {self.id}")
+        return result
 
-    def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: ANN401
-        """Send a signal. `id` is an idempotency key: a signal of the same id is received once."""
-        self._client.signal(self.id, name, payload.encode(value, what=f"payload of signal {name}"), signal_id=id)
+    @overload
+    def signal(self, name: Signal[None], /, *, id: str | None = None) -> None: ...
 
-    def query(self, name: str, input: Any = None, returns: Any = Any, *, timeout_seconds: float = QUERY_SECONDS) -> Any:  # noqa: ANN401
-        """Return the answer of a query handler. Raises `QueryTimeoutError` if it takes too long."""
-        raw = payload.encode(input, what=f"input of query {name}")
-        answer = self._client.query(self.id, name, raw, timeout_seconds=timeout_seconds)
-        return payload.decode(answer, returns, what=f"answer of query {name}")
+    @overload
+    def signal(self, name: Signal[T], value: T, /, *, id: str | None = None) -> None: ...
 
-    def update(self, name: str, input: Any = None, *, timeout_seconds: float = 30.0, returns: Any = Any) -> Any:  # noqa: ANN401
-        """Send an update, and return the answer of its handler.
+    @overload
+    def signal(self, name: str, value: object = None, *, id: str | None = None) -> None: ...
+
+    def signal(self, name: str | Signal[Any], value: Any = None, *, id: str | None = None) -> None:
+        """Send a signal, given by its name or its declaration.
+
+        `id` is an idempotency key: a signal of the same id is received once.
+        """
+        raw = pack(name, value, what=f"payload of signal {name_of(name)}")
+        self._client.signal(self.id, name_of(name), raw, signal_id=id)
+
+    @overload
+    def query(self, name: Query[None, T], /, *, timeout_seconds: float = ...) -> T: ...
+
+    @overload
+    def query(self, name: Query[A, T], input: A, /, *, timeout_seconds: float = ...) -> T: ...
+
+    @overload
+    def query(self, name: str, input: object = ..., *, returns: type[T], timeout_seconds: float = ...) -> T: ...
+
+    @overload
+    def query(self, name: str, input: object = ..., returns: object = ..., *, timeout_seconds: float = ...) -> Any: ...  # noqa: ANN401 - the type is not known
+
+    def query(
+        self,
+        name: str | Query[Any, Any],
+        input: Any = None,
+        returns: Any = Any,
+        *,
+        timeout_seconds: float = QUERY_SECONDS,
+    ) -> Any:
+        """Return the answer of a query handler, decoded by its declaration or as `returns`.
+
+        Raises `QueryTimeoutError` if it takes too long.
+        """
+        label = name_of(name)
+        raw = pack(name, input, what=f"input of query {label}")
+        answer = self._client.query(self.id, label, raw, timeout_seconds=timeout_seconds)
+        returns = returns if isinstance(name, str) else name.returns
+        return payload.decode(answer, returns, what=f"answer of query {label}")
+
+    @overload
+    def update(self, name: Update[None, T], /, *, timeout_seconds: float = ...) -> T: ...
+
+    @overload
+    def update(self, name: Update[A, T], input: A, /, *, timeout_seconds: float = ...) -> T: ...
+
+    @overload
+    def update(self, name: str, input: object = ..., *, timeout_seconds: float = ..., returns: type[T]) -> T: ...
+
+    @overload
+    def update(self, name: str, input: object = ..., *, timeout_seconds: float = ..., returns: object = ...) -> Any: ...  # noqa: ANN401 - the type is not known
+
+    def update(
+        self, name: str | Update[Any, Any], input: Any = None, *, timeout_seconds: float = 30.0, returns: Any = Any
+    ) -> Any:
+        """Send an update, and return the answer of its handler, decoded by its declaration or as `returns`.
 
         Raises `UpdateFailure` if it is rejected or fails, and `TimeoutError` if it is not answered in time.
         """
-        raw = payload.encode(input, what=f"input of update {name}")
-        answer = self._client.update(self.id, name, raw, timeout_seconds=timeout_seconds)
-        return payload.decode(answer, returns, what=f"answer of update {name}")
+        label = name_of(name)
+        raw = pack(name, input, what=f"input of update {label}")
+        answer = self._client.update(self.id, label, raw, timeout_seconds=timeout_seconds)
+        returns = returns if isinstance(name, str) else name.returns
+        return payload.decode(answer, returns, what=f"answer of update {label}")
 
     def cancel(self, reason: str = "") -> None:
         """Request cancellation; the workflow may clean up, or ignore it."""

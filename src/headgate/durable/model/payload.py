@@ -142,6 +142,12 @@ class Signature:
         hints = _hints(function)
         return cls([_parameter(each, hints.get(each.name, Any)) for each in parameters], hints.get("return", Any))
 
+    @classmethod
+    def of_one(cls, annotation: object) -> Signature:
+        """Return the signature of a function of one argument, which is passed by position."""
+        only = Parameter("value", annotation, _decoder(annotation), required=True, by_position=True, by_name=False)
+        return cls([only], Any)
+
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(self._parameters.values())

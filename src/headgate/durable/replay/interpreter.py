@@ -62,8 +62,10 @@ from headgate.durable.replay.outcomes import outcome_of
 from headgate.durable.replay.replay_check import compare
 from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
 
+T = TypeVar("T")
 
-class PendingFuture(DurableFuture[Any]):
+
+class PendingFuture(DurableFuture[T]):
     """The future of an activity, a child or a sent signal. Cancelling it issues a command."""
 
     __slots__ = ("_interpreter", "decode", "seq", "what")
@@ -82,8 +84,7 @@ class PendingFuture(DurableFuture[Any]):
         return True
 
 
-F = TypeVar("F", bound=PendingFuture)
-T = TypeVar("T")
+F = TypeVar("F", bound=PendingFuture[Any])
 
 
 class Interpreter:
@@ -107,7 +108,7 @@ class Interpreter:
         self._main: DurableTask[Any] | None = None
         self._seq = 0
         self._commands: list[Command] = []
-        self._pending: dict[int, PendingFuture] = {}
+        self._pending: dict[int, PendingFuture[Any]] = {}
         self._children: dict[int, StartChild] = {}
         self._timers: dict[int, DurableTimer] = {}
         self._recorded: dict[int, Command] = {}
@@ -209,7 +210,7 @@ class Interpreter:
 
     def start_activity(
         self, name: str, input: Raw, options: ActivityOptions, decode: Callable[[Raw], Any]
-    ) -> PendingFuture:
+    ) -> PendingFuture[Any]:
         seq = self.next_seq()
         self._commands.append(StartActivity(seq, name, input, options))
         return self._expect(seq, name, decode)
@@ -225,7 +226,7 @@ class Interpreter:
         """Whether the history has a started child as the next command: then its input needs no check."""
         return isinstance(self._recorded.get(self._seq + 1), StartChild)
 
-    def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture:
+    def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture[Any]:
         seq = self.next_seq()
         self._commands.append(SendSignal(seq, execution_id, name, value))
         return self._expect(seq, name, None)
@@ -423,7 +424,7 @@ class Interpreter:
             # A sent signal is often not awaited; then a missing target needs no warning.
             future.exception()
 
-    def _resolve(self, future: PendingFuture, result: Raw) -> None:
+    def _resolve(self, future: PendingFuture[Any], result: Raw) -> None:
         assert future.decode is not None
         try:
             value = future.decode(result)
@@ -454,8 +455,8 @@ class Interpreter:
         self.mailbox.refuse_updates()
         self._commands.append(outcome)
 
-    def _expect(self, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> PendingFuture:
-        future = PendingFuture(self, seq, what, decode)
+    def _expect(self, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> PendingFuture[Any]:
+        future: PendingFuture[Any] = PendingFuture(self, seq, what, decode)
         self._pending[seq] = future
         return future
 

@@ -25,9 +25,14 @@ AWAITED_CHARACTERS_MAX: Final = 200
 class Handler:
     """A function of the workflow that handles the signals of one name, until it is disposed of."""
 
-    def __init__(self, function: Callable[..., Any], dispose: Callable[[Handler], None]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        dispose: Callable[[Handler], None],
+        signature: payload.Signature | None = None,
+    ) -> None:
         self.function = function
-        self.signature = payload.Signature.of(function)
+        self.signature = signature or payload.Signature.of(function)
         self._dispose = dispose
 
     def dispose(self) -> None:
@@ -47,9 +52,14 @@ def _pending(futures: Iterable[asyncio.Future[Signal]]) -> list[asyncio.Future[S
 class UpdateHandler:
     """The function that answers an update, and the validator that may reject it."""
 
-    def __init__(self, function: Callable[..., Any], validator: Callable[..., Any] | None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        validator: Callable[..., Any] | None,
+        signature: payload.Signature | None = None,
+    ) -> None:
         self.function = function
-        self.signature = payload.Signature.of(function)
+        self.signature = signature or payload.Signature.of(function)
         self.validator = validator
 
 
@@ -99,10 +109,10 @@ class Mailbox:
             names += [name for name, handlers in self._handlers.items() if handlers and name not in names]
         return tuple(name[:AWAITED_CHARACTERS_MAX] for name in names[:AWAITED_MAX])
 
-    def handle(self, name: str, function: Callable[..., Any]) -> Handler:
+    def handle(self, name: str, function: Callable[..., Any], signature: payload.Signature | None = None) -> Handler:
         """Call `function` with every signal of this name, buffered ones first."""
         handlers = self._handlers.setdefault(name, [])
-        handler = Handler(function, handlers.remove)
+        handler = Handler(function, handlers.remove, signature)
         handlers.append(handler)
         for signal in self._buffered.pop(name, ()):
             self._handle(handler, signal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 from msgspec import Raw, Struct
 
@@ -14,6 +14,8 @@ from headgate.durable.model.failures import Cancelled
 from headgate.durable.model.history import Note, note_text
 from headgate.durable.replay.interpreter import running
 from headgate.errors import WorkflowViolationError
+
+T = TypeVar("T")
 
 NOTES_MAX: Final = 200
 
@@ -52,7 +54,13 @@ class ActivityContext(Struct, eq=False):
         """The signed token that completes this attempt from outside, valid for it alone."""
         return self.sign()
 
-    def heartbeat_details(self, returns: Any = Any) -> Any:  # noqa: ANN401 - a type of any kind
+    @overload
+    def heartbeat_details(self, returns: type[T]) -> T | None: ...
+
+    @overload
+    def heartbeat_details(self, returns: object = ...) -> Any: ...  # noqa: ANN401 - the type is not known
+
+    def heartbeat_details(self, returns: object = Any) -> Any:
         """Return the details of the last heartbeat of an earlier attempt, or None."""
         return None if self.details is None else payload.decode(self.details, returns, what="heartbeat details")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import Raw
@@ -13,10 +13,22 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
+from headgate.durable.model.message_types import Signal, name_of, pack
 from headgate.durable.model.names import check_execution_id, check_name, check_signal_name, check_tags, child_id
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.interpreter import Interpreter, PendingFuture, current, running
-from headgate.errors import DefinitionError, WorkflowViolationError
+from headgate.durable.replay.outcomes import ContinueRequest
+from headgate.durable.sdk.call_shapes import (
+    SignalWithStartOptions,
+    StartOptions,
+    Takes0,
+    Takes1,
+    Takes2,
+    Takes3,
+    Takes4,
+    Takes5,
+)
+from headgate.errors import DefinitionError, InvalidIdError, WorkflowViolationError
 
 if TYPE_CHECKING:
     from headgate.durable.client.handle import Handle
@@ -24,6 +36,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 
 @dataclass(frozen=True)
@@ -131,27 +149,40 @@ class Activity(Generic[P, R]):
         return f"<activity {self.name}>"
 
 
-class Child(PendingFuture):
+class Child(PendingFuture[R]):
     """A child execution: await it for its result."""
 
     __slots__ = ("id",)
 
     id: str
 
-    def signal(self, name: str, value: Any = None) -> Awaitable[None]:  # noqa: ANN401
+    @overload
+    def signal(self, name: Signal[None], /) -> Awaitable[None]: ...
+
+    @overload
+    def signal(self, name: Signal[T], value: T, /) -> Awaitable[None]: ...
+
+    @overload
+    def signal(self, name: str, value: object = None) -> Awaitable[None]: ...
+
+    def signal(self, name: str | Signal[Any], value: Any = None) -> Awaitable[None]:
         """Send the child a signal."""
-        raw = payload.encode(value, what=f"payload of signal {name}")
-        return self._interpreter.send_signal(self.id, check_signal_name(name), raw)
+        label = name_of(name)
+        raw = pack(name, value, what=f"payload of signal {label}")
+        return self._interpreter.send_signal(self.id, check_signal_name(label), raw)
 
 
 @dataclass(frozen=True)
-class ChildOptions:
-    """The options of a child."""
+class ExecutionOptions:
+    """The options of executions that are started through a workflow: as a child, or from outside."""
 
     id: str | None = None
     parent_close: ParentClose = ParentClose.TERMINATE
     timeout_seconds: float | None = None
     tags: Mapping[str, str] | None = None
+    reuse: Reuse | str | None = None
+    memo: Any = None
+    delay_seconds: float | None = None
 
 
 class Workflow(Generic[P, R]):
@@ -172,11 +203,11 @@ class Workflow(Generic[P, R]):
         self.timeout_seconds = timeout_seconds
         self.retention_seconds = retention_seconds
         self._client = client
-        self._child = ChildOptions()
+        self._options = ExecutionOptions()
         if not inspect.iscoroutinefunction(function):
             raise DefinitionError(f"workflow {name}: write it as 'async def'; what blocks belongs into an activity")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Child:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
         interpreter = current(f"calling workflow {self.name} starts a child and")
         what = f"input of workflow {self.name}"
         raw = self.signature.pack(args, kwargs, what=what)
@@ -192,16 +223,25 @@ class Workflow(Generic[P, R]):
         parent_close: ParentClose | str = ParentClose.TERMINATE,
         timeout: Duration | None = None,
         tags: Mapping[str, str] | None = None,
+        reuse: Reuse | str | None = None,
+        memo: Any = None,  # noqa: ANN401 - any JSON
+        delay: Duration | None = None,
     ) -> Workflow[P, R]:
-        """Return the same workflow with options for the children that are made through it."""
+        """Return the same workflow with options for the executions that are started through it.
+
+        `parent_close` is for children; `reuse`, `memo` and `delay` are for executions started from outside.
+        """
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
-        copy._child = replace(
-            self._child,
+        copy._options = replace(
+            self._options,
             id=id if id is None else check_execution_id(id),
             parent_close=self._parent_close(parent_close),
             timeout_seconds=optional_seconds(timeout, name="timeout"),
             tags=check_tags(tags or {}),
+            reuse=reuse,
+            memo=memo,
+            delay_seconds=optional_seconds(delay, name="delay"),
         )
         return copy
 
@@ -212,68 +252,176 @@ class Workflow(Generic[P, R]):
             allowed = [each.value for each in ParentClose]
             raise DefinitionError(f"workflow {self.name}: parent_close {value!r}: use one of {allowed}") from None
 
+    @overload
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    @overload
+    def start(self: Takes0[R], /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self: Takes1[A, R], a: A, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self: Takes2[A, B, R], a: A, b: B, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self: Takes3[A, B, C, R], a: A, b: B, c: C, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    def start(self: Takes4[A, B, C, D, R], a: A, b: B, c: C, d: D, /, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
     def start(
+        self: Takes5[A, B, C, D, E, R], a: A, b: B, c: C, d: D, e: E, /, **options: Unpack[StartOptions]
+    ) -> Handle[R]: ...
+
+    def start(  # type: ignore[misc]  # mypy cannot match a parameter specification with options beside it
         self,
-        *args: Any,  # noqa: ANN401 - arguments of the workflow, checked when they are packed
+        *args: Any,
         id: str | None = None,
-        reuse: Reuse | str = "never",
+        reuse: Reuse | str | None = None,
         tags: Mapping[str, str] | None = None,
-        memo: Any = None,  # noqa: ANN401
+        memo: Any = None,
         timeout: Duration | None = None,
         delay: Duration | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Handle:
+        **kwargs: Any,
+    ) -> Handle[Any]:
         """Start an execution, and return once the start is durable.
 
         The same input under the id of a live execution starts nothing again; another input raises
-        `AlreadyStartedError`. Parameters of the workflow with the name of an option are passed by position.
+        `AlreadyStartedError`. Parameters of the workflow with the name of an option are passed by position. Type
+        checkers accept options beside positional arguments; beside named ones, use `options(...).start(...)`.
         """
         raw = self._input("start", args, kwargs)
-        handle: Handle = self._client().start(
+        declared = self._options
+        handle: Handle[Any] = self._client().start(
             self.name,
             raw,
-            execution_id=id,
-            reuse=reuse,
-            tags=tags,
-            memo=NULL if memo is None else payload.encode(memo, what="memo"),
-            timeout_seconds=optional_seconds(timeout, name="timeout"),
-            delay_seconds=optional_seconds(delay, name="delay"),
+            execution_id=declared.id if id is None else id,
+            reuse=reuse or declared.reuse or "never",
+            tags=declared.tags if tags is None else tags,
+            memo=self._memo(memo),
+            timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
+            delay_seconds=_first(optional_seconds(delay, name="delay"), declared.delay_seconds),
         )
         return handle
 
+    @overload
+    def signal_with_start(self, signal: Signal[T], value: T, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    @overload
     def signal_with_start(
-        self,
-        name: str,
-        value: Any = None,  # noqa: ANN401 - any JSON
+        self: Takes0[R], signal: Signal[T], value: T, /, **options: Unpack[SignalWithStartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(
+        self: Takes1[A, R], signal: Signal[T], value: T, a: A, /, **options: Unpack[SignalWithStartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(
+        self: Takes2[A, B, R], signal: Signal[T], value: T, a: A, b: B, /, **options: Unpack[SignalWithStartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(
+        self: Takes3[A, B, C, R],
+        signal: Signal[T],
+        value: T,
+        a: A,
+        b: B,
+        c: C,
         /,
-        *args: Any,  # noqa: ANN401 - arguments of the workflow, checked when they are packed
-        id: str,
+        **options: Unpack[SignalWithStartOptions],
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(
+        self: Takes4[A, B, C, D, R],
+        signal: Signal[T],
+        value: T,
+        a: A,
+        b: B,
+        c: C,
+        d: D,
+        /,
+        **options: Unpack[SignalWithStartOptions],
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(
+        self: Takes5[A, B, C, D, E, R],
+        signal: Signal[T],
+        value: T,
+        a: A,
+        b: B,
+        c: C,
+        d: D,
+        e: E,
+        /,
+        **options: Unpack[SignalWithStartOptions],
+    ) -> Handle[R]: ...
+
+    @overload
+    def signal_with_start(self, signal: str, value: object = None, /, *args: Any, **kwargs: Any) -> Handle[R]: ...  # noqa: ANN401
+
+    def signal_with_start(  # type: ignore[misc]
+        self,
+        signal: str | Signal[Any],
+        value: Any = None,
+        /,
+        *args: Any,
+        id: str | None = None,
         signal_id: str | None = None,
-        reuse: Reuse | str = "closed",
+        reuse: Reuse | str | None = None,
         tags: Mapping[str, str] | None = None,
-        memo: Any = None,  # noqa: ANN401
+        memo: Any = None,
         timeout: Duration | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Handle:
+        **kwargs: Any,
+    ) -> Handle[Any]:
         """Send a signal to the execution of this id, and start it first with the other arguments if none is open.
 
         `signal_id` is an idempotency key: the same signal is received once, and starts nothing again. Raises
         `ExecutionClosedError` if the execution has ended and `reuse` does not allow to replace it.
         """
         raw = self._input("signal_with_start", args, kwargs)
-        handle: Handle = self._client().signal_with_start(
+        declared = self._options
+        execution_id = declared.id if id is None else id
+        if execution_id is None:
+            raise InvalidIdError(f"{self.name}.signal_with_start(): give the id of the execution, as id=")
+        label = name_of(signal)
+        handle: Handle[Any] = self._client().signal_with_start(
             self.name,
             raw,
-            name,
-            payload.encode(value, what=f"payload of signal {name}"),
-            execution_id=id,
-            tags=tags,
-            memo=NULL if memo is None else payload.encode(memo, what="memo"),
-            timeout_seconds=optional_seconds(timeout, name="timeout"),
+            label,
+            pack(signal, value, what=f"payload of signal {label}"),
+            execution_id=execution_id,
+            tags=declared.tags if tags is None else tags,
+            memo=self._memo(memo),
+            timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
             signal_id=signal_id,
-            reuse=reuse,
+            reuse=reuse or declared.reuse or "closed",
         )
         return handle
+
+    def continue_as_new(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+        """End this run and start a new one with this input, as `hg.continue_as_new`, with the arguments checked.
+
+        Raises `WorkflowViolationError` inside of another workflow.
+        """
+        interpreter = current(f"{self.name}.continue_as_new()")
+        assert interpreter.started is not None, "workflow code runs after it was started"
+        if interpreter.started.workflow != self.name:
+            raise WorkflowViolationError(
+                f"{self.name}.continue_as_new() inside of {interpreter.started.workflow}: a run continues as its own "
+                "workflow; start another one as a child"
+            )
+        raise ContinueRequest(self.signature.pack(args, kwargs, what="input of the next run"))
+
+    def _memo(self, memo: object) -> Raw:
+        memo = self._options.memo if memo is None else memo
+        return NULL if memo is None else payload.encode(memo, what="memo")
 
     def _input(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         """Return the input of an execution that is started from outside. Raises `InvalidPayloadError`."""
@@ -288,15 +436,15 @@ class Workflow(Generic[P, R]):
         self.signature.unpack(raw, what=what)
         return raw
 
-    def handle(self, id: str) -> Handle:
+    def handle(self, id: str) -> Handle[R]:
         """Return the handle of an execution that exists already."""
-        handle: Handle = self._client().handle(id)
+        handle: Handle[R] = self._client().handle(id, returns=self.signature.result)
         return handle
 
-    def _start_child(self, interpreter: Interpreter, raw: Raw) -> Child:
+    def _start_child(self, interpreter: Interpreter, raw: Raw) -> Child[R]:
         assert interpreter.started is not None, "workflow code runs after it was started"
         seq = interpreter.next_seq()
-        options = self._child
+        options = self._options
         timeout_seconds = options.timeout_seconds if options.timeout_seconds is not None else self.timeout_seconds
         command = StartChild(
             seq,
@@ -307,7 +455,7 @@ class Workflow(Generic[P, R]):
             timeout_seconds,
             dict(options.tags or {}),
         )
-        future = interpreter.start_child(command, self._decode, Child)
+        future: Child[R] = interpreter.start_child(command, self._decode, Child)
         future.id = command.child_id
         return future
 
@@ -316,3 +464,7 @@ class Workflow(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _first(value: float | None, otherwise: float | None) -> float | None:
+    return otherwise if value is None else value

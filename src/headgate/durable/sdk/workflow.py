@@ -11,12 +11,13 @@ import random as random_module
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import SetTags
+from headgate.durable.model.message_types import A, Query, R, Signal, Update, name_of, pack, signature_of
 from headgate.durable.model.names import check_execution_id, check_signal_name, check_tags
 from headgate.durable.replay.interpreter import current
 from headgate.durable.replay.mailbox import Handler, UpdateHandler
@@ -106,37 +107,105 @@ async def sleep_until(moment: datetime) -> None:
     await asyncio.sleep(max(0.0, moment.timestamp() - current("hg.sleep_until()").at_ms / 1000))
 
 
-async def wait_signal(name: str, *, timeout: Duration | None = None, type: Any = Any) -> Any:  # noqa: ANN401
-    """Return the payload of the next signal of this name, which may be a buffered one. Raises `TimeoutError`."""
+@overload
+async def wait_signal(name: Signal[T], *, timeout: Duration | None = None) -> T: ...
+
+
+@overload
+async def wait_signal(name: str, *, timeout: Duration | None = None, type: type[T]) -> T: ...
+
+
+@overload
+async def wait_signal(name: str, *, timeout: Duration | None = None, type: object = ...) -> Any: ...  # noqa: ANN401
+
+
+async def wait_signal(name: str | Signal[Any], *, timeout: Duration | None = None, type: Any = Any) -> Any:
+    """Return the payload of the next signal of this name, which may be a buffered one. Raises `TimeoutError`.
+
+    The payload is decoded by the declaration of the signal, or as `type`.
+    """
     interpreter = current("hg.wait_signal()")
-    waiting = interpreter.mailbox.wait(name)
+    label = name_of(name)
+    waiting = interpreter.mailbox.wait(label)
     if timeout is not None:
         async with asyncio.timeout(seconds(timeout, name="timeout")):
             signal = await waiting
     else:
         signal = await waiting
-    return payload.decode(signal.payload, type, what=f"payload of signal {name}")
+    return payload.decode(
+        signal.payload, type if isinstance(name, str) else name.input, what=f"payload of signal {label}"
+    )
 
 
-def on_signal(name: str, handler: Callable[..., Any]) -> Handler:
+@overload
+def on_signal(name: Signal[None], handler: Callable[[], object]) -> Handler: ...
+
+
+@overload
+def on_signal(name: Signal[T], handler: Callable[[T], object]) -> Handler: ...
+
+
+@overload
+def on_signal(name: str, handler: Callable[..., Any]) -> Handler: ...
+
+
+def on_signal(name: str | Signal[Any], handler: Callable[..., Any]) -> Handler:
     """Call `handler` with every signal of this name, buffered ones first, until `.dispose()`."""
-    return current("hg.on_signal()").mailbox.handle(name, handler)
+    return current("hg.on_signal()").mailbox.handle(name_of(name), handler, signature_of(name))
 
 
-def on_query(name: str, function: Callable[..., Any]) -> None:
+@overload
+def on_query(name: Query[None, R], function: Callable[[], R]) -> None: ...
+
+
+@overload
+def on_query(name: Query[A, R], function: Callable[[A], R]) -> None: ...
+
+
+@overload
+def on_query(name: str, function: Callable[..., Any]) -> None: ...
+
+
+def on_query(name: str | Query[Any, Any], function: Callable[..., Any]) -> None:
     """Answer queries of this name with the result of `function`, which must not wait or change anything."""
     interpreter = current("hg.on_query()")
+    label = name_of(name)
     if inspect.iscoroutinefunction(function):
-        raise DefinitionError(f"query {name}: a query cannot wait; write its function without async, or use on_update")
-    interpreter.mailbox.queries[name] = Handler(function, lambda _: None)
+        raise DefinitionError(f"query {label}: a query cannot wait; write its function without async, or use on_update")
+    interpreter.mailbox.queries[label] = Handler(function, lambda _: None, signature_of(name))
 
 
-def on_update(name: str, function: Callable[..., Any], *, validator: Callable[..., Any] | None = None) -> None:
+@overload
+def on_update(
+    name: Update[None, R],
+    function: Callable[[], R] | Callable[[], Awaitable[R]],
+    *,
+    validator: Callable[[], object] | None = None,
+) -> None: ...
+
+
+@overload
+def on_update(
+    name: Update[A, R],
+    function: Callable[[A], R] | Callable[[A], Awaitable[R]],
+    *,
+    validator: Callable[[A], object] | None = None,
+) -> None: ...
+
+
+@overload
+def on_update(name: str, function: Callable[..., Any], *, validator: Callable[..., Any] | None = None) -> None: ...
+
+
+def on_update(
+    name: str | Update[Any, Any], function: Callable[..., Any], *, validator: Callable[..., Any] | None = None
+) -> None:
     """Answer updates of this name with the result of `function`, which may be `async` and wait.
 
     `validator` is called first with the same arguments, and rejects the update by raising.
     """
-    current("hg.on_update()").mailbox.updates[name] = UpdateHandler(function, validator)
+    updates = current("hg.on_update()").mailbox.updates
+    updates[name_of(name)] = UpdateHandler(function, validator, signature_of(name))
 
 
 async def wait_condition(predicate: Callable[[], bool], *, timeout: Duration | None = None) -> bool:
@@ -155,11 +224,24 @@ async def wait_condition(predicate: Callable[[], bool], *, timeout: Duration | N
         return False
 
 
-def signal(execution_id: str, name: str, value: Any = None) -> Awaitable[None]:  # noqa: ANN401
+@overload
+def signal(execution_id: str, name: Signal[None], /) -> Awaitable[None]: ...
+
+
+@overload
+def signal(execution_id: str, name: Signal[T], value: T, /) -> Awaitable[None]: ...
+
+
+@overload
+def signal(execution_id: str, name: str, value: object = None) -> Awaitable[None]: ...
+
+
+def signal(execution_id: str, name: str | Signal[Any], value: Any = None) -> Awaitable[None]:
     """Send a signal to another execution, once. Awaiting it raises `NotFoundError` if there is no open one."""
-    raw = payload.encode(value, what=f"payload of signal {name}")
+    label = name_of(name)
+    raw = pack(name, value, what=f"payload of signal {label}")
     check_execution_id(execution_id, derived=True)
-    return current("hg.signal()").send_signal(execution_id, check_signal_name(name), raw)
+    return current("hg.signal()").send_signal(execution_id, check_signal_name(label), raw)
 
 
 def set_tags(tags: Mapping[str, str]) -> None:
