@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,7 +25,10 @@ def test_python_examples__run_from_top_to_bottom(page: Path, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     source = "\n".join(blocks(page, "python"))
 
-    exec(compile(source, str(page), "exec"), {"__name__": "example"})
+    # A module like any other: dataclasses look theirs up by name.
+    module = ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
+    exec(compile(source, str(page), "exec", dont_inherit=True), module.__dict__)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.stem)
