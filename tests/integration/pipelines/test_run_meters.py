@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from headgate.checks import metrics as check_metrics
+from headgate.metric_series import Series
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
@@ -23,7 +25,7 @@ from tests.pipeline_rig import DATE, Rig, pipeline, slot_of, waiting_pipeline
 _SERIES = re.compile(
     r"(headgate_[a-z_]+?)(?:_total|_bucket|_count|_sum)?(?:\{([^}]*)\}|\b)(?=[\[\s)>=]|$)",
 )
-RULES = Path(__file__).parents[3] / "deploy/prometheus/pipeline-rules.yml"
+RULES = Path(__file__).parents[3] / "deploy/prometheus"
 
 
 @pytest.fixture
@@ -119,9 +121,12 @@ def test_meters__verdicts_and_warnings__are_counted_with_the_margin(rig: Rig) ->
     assert value(registry, "headgate_pipeline_events_total", event="RUN_STUCK") == 1
 
 
-def test_rules__every_series_and_label_they_name__is_exported() -> None:
-    document: dict[str, Any] = yaml.safe_load(RULES.read_text())
-    labels = {each.name: {*each.labels, "le"} for each in SERIES}
+@pytest.mark.parametrize(
+    ("file", "series"), [("pipeline-rules.yml", SERIES), ("check-rules.yml", check_metrics.SERIES)]
+)
+def test_rules__every_series_and_label_they_name__is_exported(file: str, series: Sequence[Series]) -> None:
+    document: dict[str, Any] = yaml.safe_load((RULES / file).read_text())
+    labels = {each.name: {*each.labels, "le"} for each in series}
     for rule in document["groups"][0]["rules"]:
         assert rule["annotations"]["summary"]
         assert rule["labels"]["notify"] in ("ops-alerts", "ops-critical")

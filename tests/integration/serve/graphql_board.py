@@ -20,7 +20,17 @@ from headgate.durable.bus.bus import Bus
 from headgate.durable.model.records import instant
 from headgate.health.evidence.rows import Evidence, Result, Validation
 from headgate.health.lineage.specs import LineageSpec
-from headgate.health.model.datasets import ContractBinding, DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
+from headgate.health.model.datasets import (
+    ContractBinding,
+    DatasetGate,
+    DatasetSpec,
+    FreshnessSlo,
+    OnSilence,
+    OnUpstream,
+    SchemaBinding,
+    Slos,
+    Source,
+)
 from headgate.health.model.enums import Confidence, EntityType, SignalState, Tier
 from headgate.health.model.incidents import Changes, Incident, Notification
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
@@ -145,7 +155,8 @@ class Board:
             source=Source(type="KAFKA", topic="orders"),
             schema_binding=SchemaBinding(registry="glue", schema_name="orders"),
             contract_binding=ContractBinding(required_fields=("id",), field_constraints={"id": {"minLength": 1}}),
-            slos=Slos(freshness=FreshnessSlo(max_delay_seconds=900)),
+            slos=Slos(freshness=FreshnessSlo(max_delay_seconds=900, on_silence=OnSilence.WARN)),
+            gate=DatasetGate(upstream=OnUpstream.HOLD),
             tags={"domain": "sales"},
         )
         self.health.registry.create(urn, spec, actor="ann")

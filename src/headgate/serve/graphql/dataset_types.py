@@ -5,7 +5,15 @@ from __future__ import annotations
 import strawberry
 from strawberry.scalars import JSON
 
-from headgate.health.model.datasets import ContractBinding, SchemaBinding, Slos, Source
+from headgate.health.model.datasets import (
+    ContractBinding,
+    DatasetGate,
+    OnSilence,
+    OnUpstream,
+    SchemaBinding,
+    Slos,
+    Source,
+)
 from headgate.health.model.enums import Tier
 from headgate.serve.graphql.enums import Moment
 from headgate.serve.http.views import shown
@@ -61,6 +69,7 @@ class SlosType:
     max_delay_seconds: float | None
     warning_delay_seconds: float | None
     freshness_window: str | None
+    on_silence: OnSilence | None
     min_events_per_window: float | None
     max_deviation_percent: float | None
     baseline_window_days: int | None
@@ -74,6 +83,18 @@ class SlosType:
         freshness = slos.freshness
         window = None if freshness is None else freshness.evaluation_window
         return shown(cls, freshness, slos.volume, slos.contract_compliance, freshness_window=window)
+
+
+@strawberry.type(name="DatasetGate")
+class DatasetGateType:
+    """How the gate judges a dataset. A field that is null is as the server is set."""
+
+    upstream: OnUpstream | None
+    upstream_hops: int | None
+
+    @classmethod
+    def of(cls, gate: DatasetGate | None) -> DatasetGateType | None:
+        return None if gate is None else shown(cls, gate)
 
 
 @strawberry.type(name="Tag")

@@ -15,7 +15,7 @@ from headgate.health.evidence import rows as evidence_rows
 from headgate.health.gate import decisions as gate_decisions
 from headgate.health.incident_context import Happening
 from headgate.health.model import enums
-from headgate.health.model.datasets import DatasetStatus
+from headgate.health.model.datasets import DatasetStatus, OnSilence, OnUpstream
 from headgate.health.model.timestamps import moment
 
 # The enums of health, which strawberry recognizes by an attribute that is set here.
@@ -29,6 +29,8 @@ _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {
     "Confidence": enums.Confidence,
     "Impact": enums.Impact,
     "DatasetStatus": DatasetStatus,
+    "OnSilence": OnSilence,
+    "OnUpstream": OnUpstream,
     "EvidenceResult": evidence_rows.Result,
     "Happening": Happening,
     "GateVerb": gate_decisions.Verb,

@@ -30,6 +30,7 @@ from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal, Snapshot
 from headgate.serve.graphql.dataset_types import (
     ContractBindingType,
+    DatasetGateType,
     DatasetSourceType,
     DatasetVersionType,
     SchemaBindingType,
@@ -299,6 +300,7 @@ class DatasetType:
     schema_binding: SchemaBindingType | None
     contract_binding: ContractBindingType | None
     slos: SlosType | None
+    gate: DatasetGateType | None
     tags: list[TagType]
     config_version: int
     created_at: Moment | None
@@ -317,6 +319,7 @@ class DatasetType:
             schema_binding=SchemaBindingType.of(dataset.schema_binding),
             contract_binding=ContractBindingType.of(dataset.contract_binding),
             slos=SlosType.of(dataset.slos),
+            gate=DatasetGateType.of(dataset.gate),
             tags=[TagType(key=key, value=value) for key, value in sorted(dataset.tags.items())],
             config_version=whole(dataset.config_version),
             created_at=maybe_moment(dataset.created_at),

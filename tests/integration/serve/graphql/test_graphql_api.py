@@ -249,7 +249,8 @@ def test_dataset__by_either_name__with_all_that_belongs_to_it(board: Board) -> N
     board.signal()
     query = f"""query($urn: String!) {{ dataset(urn: $urn) {{
       urn displayName tier ownerTeam status schemaBinding {{ registry schemaName }} source {{ type topic }}
-      contractBinding {{ requiredFields fieldConstraints }} slos {{ maxDelaySeconds minComplianceRate }}
+      contractBinding {{ requiredFields fieldConstraints }} slos {{ maxDelaySeconds minComplianceRate onSilence }}
+      gate {{ upstream upstreamHops }}
       tags {{ key value }} configVersion signals {{ state }} openIncidents {{ title }}
       writers {{ {ENTRY} }} readers {{ entityId }} versions {{ configVersion updatedBy }} }} }}"""
 
@@ -258,7 +259,8 @@ def test_dataset__by_either_name__with_all_that_belongs_to_it(board: Board) -> N
     assert board.data(query, urn="urn:dp:orders:created")["dataset"] == found
     assert found["schemaBinding"] == {"registry": "glue", "schemaName": "orders"}
     assert found["contractBinding"] == {"requiredFields": ["id"], "fieldConstraints": {"id": {"minLength": 1}}}
-    assert found["slos"] == {"maxDelaySeconds": 900.0, "minComplianceRate": None}
+    assert found["slos"] == {"maxDelaySeconds": 900.0, "minComplianceRate": None, "onSilence": "WARN"}
+    assert found["gate"] == {"upstream": "HOLD", "upstreamHops": None}
     assert found["tags"] == [{"key": "domain", "value": "sales"}]
     assert found["signals"] == [{"state": "CRITICAL"}]
     assert len(found["openIncidents"]) == 1
