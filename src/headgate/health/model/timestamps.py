@@ -34,9 +34,13 @@ def moment(given: str | datetime, *, field: str) -> str:
 
     A timestamp without an offset is rejected as ambiguous.
     """
-    if type(given) is str and _THOUSANDTHS.fullmatch(given, _SECOND_CHARS) and _is_second(given[:_SECOND_CHARS]):
-        return given
-    return _moment(given, field)
+    return given if type(given) is str and _is_canonical(given) else _moment(given, field)
+
+
+# Cached, because the windows of one batch mostly end together.
+@lru_cache(maxsize=4096)
+def _is_canonical(text: str) -> bool:
+    return _THOUSANDTHS.fullmatch(text, _SECOND_CHARS) is not None and _is_second(text[:_SECOND_CHARS])
 
 
 @lru_cache(maxsize=4096)

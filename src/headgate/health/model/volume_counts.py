@@ -120,7 +120,7 @@ def hour_of(stored: Mapping[str, Any]) -> VolumeHour:
 
 def stored_hour(hour: VolumeHour) -> dict[str, Any]:
     """Return an hour as a map for a row."""
-    return {"hour": hour.hour, "counts": [[ended_ms, count] for ended_ms, count in hour.counts]}
+    return {"hour": hour.hour, "counts": [*map(list, hour.counts)]}
 
 
 def _joined(before: VolumeHour | None, after: VolumeHour) -> VolumeHour:

@@ -83,8 +83,10 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
         row["detected_at"] = signal.detected_at
     if signal.volume is not None:
         row["volume_hour"] = stored_hour(signal.volume)
-    row.update(_failure_attributes(value))
-    return row if _is_plain(signal) else {**row}
+    is_plain = _is_plain(signal)
+    if not is_plain or value.failure_signature is not None or value.breach_start is not None:
+        row.update(_failure_attributes(value))
+    return row if is_plain else {**row}
 
 
 def _number(value: float) -> float:

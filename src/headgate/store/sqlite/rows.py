@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -93,7 +93,7 @@ class TableRows:
         if '"$' in body:
             return None
         try:
-            return msgspec.structs.asdict(self._partial.decode(body))
+            return self._partial.decode(body)
         except msgspec.DecodeError:
             return None
 
@@ -235,9 +235,9 @@ class TableRows:
 
 
 @cache
-def _partial_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+def _partial_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Item]:
     """Return a decoder of these attributes only, shared by all stores of the process."""
-    shape = msgspec.defstruct("Placing", [(name, Any, None) for name in attributes])
+    shape = TypedDict("Placing", dict.fromkeys(attributes, Any), total=False)  # type: ignore[misc]  # known at run time
     return typed_decode.json_decoder(shape)
 
 
