@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from headgate.durable.model.history import ParentClose, Status
     from headgate.durable.model.message_types import Query, Signal, Update
+    from headgate.durable.model.payload_types import register_type
     from headgate.durable.model.retry import Retry
     from headgate.durable.model.starts import Reuse
     from headgate.durable.sdk.activity_context import activity, complete_later, heartbeat
@@ -83,6 +84,7 @@ _NAMES_BY_MODULE = {
     "durable.http.router": ("Cors",),
     "durable.http.messages": ("HttpError", "Request", "Response"),
     "durable.model.message_types": ("Query", "Signal", "Update"),
+    "durable.model.payload_types": ("register_type",),
     "durable.model.retry": ("Retry",),
     "durable.model.starts": ("Reuse",),
     "durable.bus.subscriptions": ("Filter",),
@@ -169,6 +171,7 @@ __all__ = (
     "on_update",
     "patched",
     "random",
+    "register_type",
     "set_tags",
     "side_effect",
     "signal",

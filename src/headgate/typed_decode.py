@@ -65,13 +65,13 @@ def from_msgpack(content: bytes, kind: object) -> object:
 
 
 @overload
-def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
+def json_decoder(kind: type[T], *, dec_hook: Hook | None = ...) -> msgspec.json.Decoder[T]: ...
 @overload
-def json_decoder(kind: object) -> msgspec.json.Decoder[Any]: ...
-def json_decoder(kind: object) -> msgspec.json.Decoder[Any]:
+def json_decoder(kind: object, *, dec_hook: Hook | None = ...) -> msgspec.json.Decoder[Any]: ...
+def json_decoder(kind: object, *, dec_hook: Hook | None = None) -> msgspec.json.Decoder[Any]:
     """Return a reusable JSON decoder for a type that is only known at run time."""
     with _preparing:
-        return msgspec.json.Decoder(kind)
+        return msgspec.json.Decoder(kind, dec_hook=dec_hook)
 
 
 @overload

@@ -21,6 +21,7 @@ import msgspec
 import msgspec.inspect
 
 from headgate import typed_decode
+from headgate.durable.model import payload_types
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError
 
 BYTES_MAX: Final = 6_000_000
@@ -65,7 +66,7 @@ def encode(value: object, *, what: str) -> msgspec.Raw:
 
 
 def decode(raw: msgspec.Raw, annotation: object, *, what: str) -> Any:  # noqa: ANN401 - the annotation decides
-    """Return the value by its annotation; as plain JSON types if msgspec does not support the annotation.
+    """Return the value by its annotation; as plain JSON types if the annotation is not supported.
 
     Raises `InvalidPayloadError`, which names the path, for a value that the annotation does not allow.
     """
@@ -277,7 +278,11 @@ def _hints(function: Callable[..., object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Return the built-in value of a subclass of text or of a number, which msgspec does not support."""
+    """Return the data of a value that msgspec does not support: of a registered class, a model, text, or a number."""
+    plain = payload_types.to_plain(value)
+    if plain is not payload_types.NO_CONVERSION:
+        # Checked here, where its members are known: the encoder would turn NaN into null.
+        return msgspec.Raw(_checked(plain, _encode(plain)))
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -300,15 +305,17 @@ def _decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
 
 
 def _new_decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
-    """Return a decoder for the annotation, or for plain JSON types if msgspec does not support a part of it.
+    """Return a decoder for the annotation, or for plain JSON types if a part of it is not supported.
 
     The annotation is inspected up front: a failed decode would depend on whether the value has that part.
     """
     try:
         if _is_readable(msgspec.inspect.type_info(annotation), set()):
-            return typed_decode.json_decoder(annotation).decode
+            return typed_decode.json_decoder(annotation, dec_hook=payload_types.from_plain).decode
     except _HINT_ERRORS:
-        pass
+        with_models = payload_types.adapter_decoder(annotation)
+        if with_models is not None:
+            return with_models
     return typed_decode.json_decoder(Any).decode
 
 
@@ -321,7 +328,7 @@ def _is_readable(info: object, seen: set[int]) -> bool:
         return True
     seen.add(id(info))
     if isinstance(info, msgspec.inspect.CustomType):
-        return info.cls is object
+        return info.cls is object or payload_types.can_decode(info.cls)
     if isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
         return all(_is_readable(getattr(info, name), seen) for name in info.__struct_fields__)
     return not isinstance(info, tuple) or all(_is_readable(member, seen) for member in info)
@@ -443,8 +450,13 @@ def _leaf_complaint(node: object) -> str | None:
         _encode(node)
     except UnicodeEncodeError:
         return f"text with half a surrogate pair: {str(node)[:40]!r}"
-    except _WRITE_ERRORS:
-        return f"{_type_name(node)} has no JSON form; pass plain data, a dataclass or a msgspec Struct"
+    except _WRITE_ERRORS as exc:
+        if payload_types.has_conversion(type(node)):
+            return f"{_type_name(node)}: {exc}"
+        return (
+            f"{_type_name(node)} has no JSON form; pass plain data, a dataclass, a msgspec Struct or a pydantic model, "
+            "or register the type with hg.register_type"
+        )
     return None
 
 
