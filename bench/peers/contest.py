@@ -50,8 +50,14 @@ PEERS = (
         "dbos",
         Shape(serial_steps=200, executions=100, steps=10, starts=100),
         ("dbos==3.3.0",),
-        serial=Goal(3, aim=5),
-        at_once=Goal(10),
+        serial=Goal(4, aim=5),
+        at_once=Goal(12),
+    ),
+    Peer(
+        "DBOS with WAL preset",
+        "dbos_wal",
+        Shape(serial_steps=400, executions=100, steps=10, starts=100),
+        ("dbos==3.3.0",),
     ),
     Peer(
         "Restate",
@@ -59,8 +65,8 @@ PEERS = (
         Shape(serial_steps=400, executions=100, steps=20, starts=100),
         ("restate-sdk==1.2.0", "hypercorn==0.18.0", "httpx==0.28.1"),
         ("@restatedev/restate-server@1.7.12",),
-        serial=Goal(1.5),
-        at_once=Goal(2, aim=3),
+        serial=Goal(2.5, aim=3),
+        at_once=Goal(3, aim=4),
     ),
     Peer(
         "Temporal",
