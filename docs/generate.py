@@ -35,6 +35,13 @@ from headgate.pipelines.authoring.json_schema import SchemaKind, json_schema
 from headgate.pipelines.definition import problems as _problems
 from headgate.pipelines.definition.model import TriggerSpec
 from headgate.serve.components import open_components
+from headgate.serve.execution_metrics import (
+    COUNTED_MAX,
+    COUNTED_MAX_DYNAMODB,
+    PROCESS_SERIES,
+    REFRESHED_EVERY_SECONDS,
+    STORE_SERIES,
+)
 from headgate.serve.graphql.schema import RULES
 from headgate.serve.http.audited_operations import Unaudited
 from headgate.serve.http.operations import Operation, OperationHandler
@@ -172,7 +179,7 @@ def _series_rows(series: Sequence[Series]) -> list[str]:
 def metrics_page() -> str:
     return "\n".join(
         [
-            "# Metrics of pipelines and checks",
+            "# Metrics",
             "",
             NOTE,
             "The server exports them at `/metrics`, in the Prometheus format. Alarms on them are in",
@@ -187,6 +194,22 @@ def metrics_page() -> str:
             "No label names a check: `headgate check ls` lists them. Each server counts the checks that it ran.",
             "",
             *_series_rows(CHECK_SERIES),
+            "",
+            "## Executions, turns and activities",
+            "",
+            "The server exports them for the workflows that it runs itself, and each `headgate worker` with",
+            "`--metrics` at its own address: sum over both. Labels name workflows and activities of apps, 200 of each",
+            "at most; further ones are counted as `other`. No label is the id of an execution.",
+            "",
+            *_series_rows(PROCESS_SERIES),
+            "",
+            "## Pending work",
+            "",
+            "The server alone exports it, for all workers of the store. Counts come from indexes, every",
+            f"{REFRESHED_EVERY_SECONDS:.0f} seconds, up to {COUNTED_MAX:,} entries ({COUNTED_MAX_DYNAMODB:,} on",
+            "DynamoDB, which bills each).",
+            "",
+            *_series_rows(STORE_SERIES),
             "",
         ]
     )

@@ -116,6 +116,9 @@ def _comma_separated(text: str) -> list[str]:
 
 # `allowed` describes the allowed values; `parse` converts a text into a type that msgspec does not know;
 # `unpack` converts the text of an environment variable into the value that the TOML file would hold.
+OptionalAddress = Annotated[
+    Address | None, Meta(extra={"allowed": "HOST:PORT, such as 127.0.0.1:9400", "parse": Address.parse})
+]
 ListenAddress = Annotated[
     Address, Meta(extra={"allowed": "HOST:PORT, such as 127.0.0.1:8400 or [::1]:8400", "parse": Address.parse})
 ]
@@ -296,6 +299,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     turn_seconds: Annotated[
         Seconds, about("Maximum time workflow code may run without awaiting; then the turn is interrupted.")
     ] = 2.0
+    metrics: Annotated[
+        OptionalAddress,
+        about("Address where `headgate worker` serves its metrics. The server has its own at /metrics."),
+    ] = None
+    metrics_token_file: Annotated[
+        OptionalFile, about("File with the bearer token of the scraper; required where metrics are not on loopback.")
+    ] = None
 
 
 class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -887,6 +897,8 @@ def _check_together(settings: Settings) -> None:
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
+    if settings.worker.metrics is not None:
+        _check_metrics(settings, settings.worker.metrics)
     if settings.client_address_header is not None and not settings.behind_proxy:
         raise SettingsError("client_address_header: any client could set the header; it needs behind_proxy")
     if (settings.pipelines.state_machine_arn is None) != (settings.pipelines.scheduler_role_arn is None):
@@ -912,6 +924,15 @@ def _check_region(region: RegionSettings) -> None:
     if (region.authority_home is None) == (region.authority_aws_region is None):
         raise SettingsError(
             "region.authority_home, region.authority_aws_region: set exactly one, the store of the writer lease"
+        )
+
+
+def _check_metrics(settings: Settings, address: Address) -> None:
+    _check_exposure(settings, "worker.metrics", address)
+    if not is_loopback(address.host) and settings.worker.metrics_token_file is None:
+        raise SettingsError(
+            f"worker.metrics = {address}: other machines could read it; set worker.metrics_token_file, and give the "
+            "token to the scraper"
         )
 
 

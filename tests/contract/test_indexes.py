@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.errors import InvalidItemError
 from headgate.store.catalogue.tables import CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT
@@ -296,3 +297,43 @@ def test_index__of_the_lagging_backend__does_not_show_what_was_just_written(
     assert store.get(CONTROL, Key("a", "s"), consistent=True) == _due("a", 1)
     assert store.query(DUE).items == []
     _await(store, eventually, DUE, [_due("a", 1)])
+
+
+# Counts
+
+
+def _execution(number: int, workflow: str, status: str = "RUNNING", **more: Any) -> Item:
+    started = f"2040-01-01T00:00:{number:02d}Z"
+    return {"execution_id": f"e{number}", "workflow": workflow, "status": status, "started_at": started, **more}
+
+
+def test_count__of_a_partition__counts_by_a_key_attribute(store: Store, eventually: Eventually) -> None:
+    rows = [_execution(number, "pay" if number < 4 else "ship") for number in range(6)]
+    store.batch_write([Put(EXECUTIONS, row) for row in [*rows, _execution(6, "pay", "STUCK")]])
+    running = Query(table=EXECUTIONS, index="status-index", partition="RUNNING", limit=1)
+
+    counted = eventually(lambda: store.count(running, "workflow", most=100), lambda found: sum(found.values()) == 6)
+
+    assert counted == {"pay": 4, "ship": 2}
+    assert store.count(running, most=100) == {"": 6}
+    assert store.count(running, most=4) == {"": 4}
+    assert sum(store.count(running, "workflow", most=5).values()) == 5
+    assert store.count(replace(running, sort=Sort(Range.AT_MOST, "2040-01-01T00:00:02Z")), most=100) == {"": 3}
+    assert store.count(replace(running, partition="FAILED"), "workflow", most=100) == {}
+
+
+def test_count__of_expired_items__leaves_them_out(store: Store, eventually: Eventually) -> None:
+    store.put(EXECUTIONS, _execution(1, "pay", ttl=1))
+    store.put(EXECUTIONS, _execution(2, "pay"))
+    running = Query(table=EXECUTIONS, index="status-index", partition="RUNNING", limit=1)
+
+    eventually(lambda: store.count(running, "workflow", most=100), lambda found: found == {"pay": 1})
+
+
+def test_count__by_an_attribute_that_is_no_key__is_refused(store: Store) -> None:
+    running = Query(table=EXECUTIONS, index="status-index", partition="RUNNING")
+
+    with pytest.raises(InvalidItemError, match="no key attribute"):
+        store.count(running, "memo", most=100)
+    with pytest.raises(InvalidItemError, match="from 1"):
+        store.count(running, most=0)

@@ -25,6 +25,7 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.forward_headers import HeaderFiles
 from headgate.durable.bus.forwarding import Forwarder
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
@@ -186,7 +187,7 @@ class AppService(Service):
     Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
     """
 
-    def __init__(self, app: App, opened: OpenedStore, clock: Clock) -> None:
+    def __init__(self, app: App, opened: OpenedStore, clock: Clock, *, meters: ExecutionMeters | None = None) -> None:
         days, store = opened.settings.archive.days, opened.settings.store
         super().__init__(
             app,
@@ -198,6 +199,7 @@ class AppService(Service):
             events_days=opened.settings.retention.events_days,
             dead_letters_days=opened.settings.retention.dead_letters_days,
             open_forwarder=lambda: open_forwarder(opened.settings, clock),
+            meters=meters,
         )
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
         mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)

@@ -15,6 +15,7 @@ from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits
 from headgate.durable.replay import sandbox
 from headgate.durable.replay.turn_timeout import TURN_SECONDS
@@ -35,7 +36,7 @@ from headgate.store.port import Store
 class Service:
     """Durable execution for one process. It starts no thread until `start`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the components of a process
         self,
         app: App,
         store: Store,
@@ -47,10 +48,12 @@ class Service:
         events_days: int = RETENTION_DAYS,
         dead_letters_days: int = DEAD_LETTERS_DAYS,
         open_forwarder: Callable[[], Forwarder] | None = None,
+        meters: ExecutionMeters | None = None,
     ) -> None:
         """Wire the components. Events are kept for `events_days`, dead letters for `dead_letters_days`.
 
-        `open_forwarder` opens the sender of forwarded events, if the app forwards any.
+        `open_forwarder` opens the sender of forwarded events, if the app forwards any. `meters` count what the worker
+        does.
         """
         self.app = app
         self.ids = IdMaker(clock)
@@ -74,6 +77,7 @@ class Service:
         self._keyring = keyring
         self._open_forwarder = open_forwarder
         self._dead_letters_days = dead_letters_days
+        self.meters = meters
         self._threads: WorkerThreads | None = None
         app.bind(self.client, self.bus)
 
@@ -125,6 +129,7 @@ class Service:
             dead_letters_days=self._dead_letters_days,
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
+            meters=self.meters,
         )
 
     def standby_worker(self, *, queues: Sequence[str], lease_seconds: float = 10.0) -> StandbyWorker:

@@ -115,6 +115,8 @@ class WorkerThreads:
             queued=len(worker.queue),
             running=len(worker.running),
             hung=worker.claims.hung_count(),
+            limits=worker.limits,
+            usage=worker.usage(),
             overdue=overdue(),
         )
 

@@ -35,6 +35,7 @@ from headgate.bootstrap.store import (
     open_store,
 )
 from headgate.clock import Clock
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
 from headgate.errors import StoreUnavailableError
 from headgate.fanout.service import FanoutService
@@ -104,7 +105,7 @@ def open_components(
         # Some backends open without a request; an unreachable store must fail the start.
         opened.store.check_health()
         check_keys(opened)
-        service = AppService(app, opened, clock)
+        service = AppService(app, opened, clock, meters=ExecutionMeters())
         region = open_region(opened, clock, service, meters)
         if region is not None:
             stack.enter_context(closing(region))

@@ -20,6 +20,14 @@ from headgate.durable.sdk.app import App
 from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
+from headgate.serve.execution_metrics import (
+    COUNTED_MAX,
+    COUNTED_MAX_DYNAMODB,
+    StoreCollector,
+    WorkerCollector,
+    read_store_gauges,
+)
+from headgate.serve.execution_metrics import REFRESHED_EVERY_SECONDS as GAUGES_EVERY_SECONDS
 from headgate.serve.graphql.routes import graphql_routes
 from headgate.serve.hangup import on_hangup
 from headgate.serve.http.audited_operations import OperationAudit
@@ -210,6 +218,17 @@ class Server:
         self._sweepers.append(
             Sweeper("pipeline gauges", lambda _limit: runs.refresh(), interval_seconds=REFRESHED_EVERY_SECONDS)
         )
+        pending = StoreCollector(
+            partial(
+                read_store_gauges,
+                components.store.store,
+                clock,
+                counted_max=COUNTED_MAX if settings.store.backend == "sqlite" else COUNTED_MAX_DYNAMODB,
+            )
+        )
+        self._sweepers.append(
+            Sweeper("execution gauges", lambda _limit: pending.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
+        )
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -237,6 +256,10 @@ class Server:
         )
         components.metrics.registry.register(sizes)
         components.metrics.registry.register(runs)
+        components.metrics.registry.register(pending)
+        if components.service.meters is not None:
+            reading, status = components.service.meters.reading, components.service.worker_status
+            components.metrics.registry.register(WorkerCollector(reading, status))
         watches = WatchHub(components.service.store, stopping=self._is_stopping)
         self._rpcs = self._build_dispatcher(watches, clock, tracing)
         self._app = self._build_app(watches, clock, tracing, version)

@@ -1,25 +1,41 @@
-"""Worker process: runs workflows and activities of an app, without ports, with the same drain as the server."""
+"""Worker process: runs workflows and activities of an app, with the same drain as the server.
+
+Its only port is that of its metrics, if one is configured.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 import structlog
 
 from headgate.bootstrap.key_check import check_keys
-from headgate.bootstrap.store import AppService, open_store, worker_limits
+from headgate.bootstrap.store import AppService, OpenedStore, open_store, worker_limits
 from headgate.clock import Clock
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
 from headgate.serve.process import Stop, freeze_heap
-from headgate.settings import Settings
+from headgate.settings import Address, Settings
+
+if TYPE_CHECKING:
+    from headgate.serve.worker_metrics import MetricsEndpoint
 
 _GRACE_SHARE = 0.7
 _log = structlog.get_logger(__name__)
 
 
-def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], announce: Callable[[str], None]) -> int:
+def run(
+    settings: Settings,
+    app: App,
+    *,
+    version: str,
+    clock: Clock,
+    queues: Sequence[str],
+    announce: Callable[[str], None],
+) -> int:
     """Work until a signal requests the stop, and return the exit code once all work is finished or released.
 
     The exit code is not 0 if the worker has stopped because of an error.
@@ -29,10 +45,16 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
     stopping = threading.Event()
     stop.on_request(stopping.set)
     opened = open_store(settings, clock)
-    with closing(opened.store):
+    meters = ExecutionMeters()
+    with ExitStack() as stack:
+        stack.enter_context(closing(opened.store))
         opened.store.check_health()
         check_keys(opened)
-        service = AppService(app, opened, clock)
+        service = AppService(app, opened, clock, meters=meters)
+        endpoint = None
+        if settings.worker.metrics is not None:
+            endpoint = _open_endpoint(settings, settings.worker.metrics, service, opened, version)
+            stack.callback(endpoint.stop)
         service.start(
             queues=queues,
             limits=worker_limits(settings.worker),
@@ -42,7 +64,10 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
         )
         freeze_heap()
         try:
-            announce(f"headgate worker ready  app={app.name}  home={settings.home}")
+            if endpoint is not None:
+                endpoint.start()
+            metrics = "" if endpoint is None else f"  metrics={endpoint.address}"
+            announce(f"headgate worker ready  app={app.name}  home={settings.home}{metrics}")
             # With a timeout: on some platforms an unbounded wait blocks the signal handler.
             while not stopping.wait(1.0):
                 continue
@@ -50,3 +75,18 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
             service.stop(settings.drain_seconds * _GRACE_SHARE)
     _log.info("stopped", action="worker.stop", exit_code=stop.exit_code)
     return stop.exit_code
+
+
+def _open_endpoint(
+    settings: Settings, address: Address, service: AppService, opened: OpenedStore, version: str
+) -> MetricsEndpoint:
+    # Imported only with an address: a worker without metrics needs no HTTP server.
+    from headgate.serve.execution_metrics import WorkerCollector
+    from headgate.serve.worker_metrics import MetricsEndpoint
+    from headgate.telemetry import Metrics
+
+    assert service.meters is not None
+    metrics = Metrics(version=version)
+    metrics.watch_store(opened.store.stats.snapshot)
+    metrics.registry.register(WorkerCollector(service.meters.reading, service.worker_status))
+    return MetricsEndpoint(settings, address, metrics)

@@ -41,6 +41,13 @@ class Store(Protocol):
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
         """Run several queries in one call; the pages are in the order of the queries."""
 
+    def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
+        """Count unexpired items of one partition by the text of a key attribute `by`; without it, under "".
+
+        Of more than `most` items, `most` are counted. `limit` and `cursor` of the query do not apply. An estimate for
+        displays and metrics: an index may lag.
+        """
+
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
         """Store the whole item, replacing an existing one."""
 

@@ -119,12 +119,17 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     poll_seconds: Annotated[
         float | None, typer.Option(help="Longest time between two polls. [worker.poll_seconds]")
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics on this address. [worker.metrics]"),
+    ] = None,
 ) -> None:
     """Run the workflows and activities of an app in a process of its own, on the same store as the server.
 
     Prints one line when it is ready. SIGTERM finishes running activities and releases the rest. Options without a value
     here are the settings in brackets.
     """
+    from headgate import __version__
     from headgate.bootstrap.store import load_app
     from headgate.clock import SystemClock
     from headgate.serve.worker_process import run
@@ -137,9 +142,17 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         "worker.cached_max": cached,
         "worker.prefetch_max": prefetch,
         "worker.poll_seconds": poll_seconds,
+        "worker.metrics": metrics,
     }
     settings = session_of(context).settings(config, home=home, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
-    exit_code = run(settings, load_app(app), clock=SystemClock(), queues=queue or ["default"], announce=typer.echo)
+    exit_code = run(
+        settings,
+        load_app(app),
+        version=__version__,
+        clock=SystemClock(),
+        queues=queue or ["default"],
+        announce=typer.echo,
+    )
     if exit_code:
         raise typer.Exit(exit_code)

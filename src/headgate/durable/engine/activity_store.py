@@ -262,16 +262,20 @@ class Activities:
         notice = message(activity.execution_id, source.event, self.now_ms(), self._ids.ulid(), run=activity.run)
         self._transact(activity, [source.removal, notice.put(), *self.slot_freed(activity)])
 
-    def end_delivery(self, activity: Activity, outcome: AttemptResult) -> None:
-        """Record an attempt at the delivery of an event: delivered, queued for another attempt, or a dead letter."""
+    def end_delivery(self, activity: Activity, outcome: AttemptResult) -> bool:
+        """Record an attempt at the delivery of an event: delivered, queued for another attempt, or a dead letter.
+
+        Returns whether there is another attempt.
+        """
         if outcome.error is None:
             self._transact(activity, [activity.ended()])
-            return
+            return False
         again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
         if again_at_ms is not None:
             self._retry(activity, outcome.error, (), again_at_ms)
-            return
+            return True
         self._transact(activity, [activity.ended(), *self._dead_letter(activity, outcome.error)])
+        return False
 
     def _dead_letter(self, activity: Activity, error: ErrorInfo) -> list[Write]:
         return dead_letter(activity, error, self.now_ms(), retention_days=self._dead_letters_days)

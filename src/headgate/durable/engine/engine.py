@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Final, Protocol
 
 import structlog
@@ -30,10 +31,12 @@ from headgate.durable.model.history import (
     Started,
     Status,
     TerminateRequested,
+    TimerFired,
     Turn,
     Woken,
 )
 from headgate.durable.model.history_reader import read_run
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.records import Activity, Execution, execution_of
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS
 from headgate.durable.replay.interpreter import Interpreter
@@ -109,6 +112,7 @@ class Engine:
         live_max: int = DEFAULT_LIMITS.cached_max,
         replay_always: bool = False,
         ready: ReadyList | None = None,
+        meters: ExecutionMeters | None = None,
     ) -> None:
         self._workflows = workflows
         self._store = store
@@ -117,6 +121,7 @@ class Engine:
         self._host = host
         self._live_max = live_max
         self._replay_always = replay_always
+        self._meters = meters
         self.ready = ReadyList(clock) if ready is None else ready
         self._inboxes = Inboxes(store, ids)
         self._live: OrderedDict[str, LiveExecution] = OrderedDict()
@@ -167,6 +172,7 @@ class Engine:
             if turn is not None:
                 turns.append((execution_id, work, turn))
                 transactions.append(turn.writes)
+        began = perf_counter()
         try:
             outcomes = self._commit(transactions)
         except Exception:
@@ -175,6 +181,8 @@ class Engine:
             self.ready.put_back([(execution_id, work) for execution_id, work, _ in turns])
             self._evict_batch(batch)
             raise
+        if self._meters is not None and turns:
+            self._meters.on_commit(perf_counter() - began)
         claims: list[Activity] = []
         for (execution_id, work, turn), refusal in zip(turns, outcomes, strict=True):
             if refusal is None:
@@ -259,6 +267,27 @@ class Engine:
         self.ready.put_back([(execution_id, work)])
 
     def _try_advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
+        meters = self._meters
+        if meters is None:
+            return self._advance_or_fail(row, sources)
+        live = self._live.get(row.execution_id)
+        was_cached = live is not None and live.row.version == row.version
+        began = perf_counter()
+        turn = self._advance_or_fail(row, sources)
+        meters.on_turn(row.workflow, perf_counter() - began, was_cached=was_cached)
+        for source in sources:
+            if source.at_ms:
+                self._observe_lag(meters, row, source)
+        return turn
+
+    def _observe_lag(self, meters: ExecutionMeters, row: Execution, source: Source) -> None:
+        lag_seconds = (self._now_ms() - source.at_ms) / 1000
+        if isinstance(source.event, TimerFired):
+            meters.on_timer(lag_seconds)
+        elif isinstance(source.event, Started) and source.event.run == row.first_run:
+            meters.on_started(row.workflow, lag_seconds)
+
+    def _advance_or_fail(self, row: Execution, sources: list[Source]) -> TurnTransaction:
         try:
             return self._advance(row, sources)
         except Exception as exc:
@@ -301,12 +330,16 @@ class Engine:
             self._evict(execution_id)
         workflow = self._workflows[row.workflow]
         interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+        replayed = 0
         try:
             for turn in read_run(self._store, row):
                 interpreter.replay(turn)
+                replayed += 1
         except BaseException:
             interpreter.evict()
             raise
+        if self._meters is not None and replayed:
+            self._meters.on_replayed(row.workflow, replayed)
         live = LiveExecution(row, interpreter)
         self._live[execution_id] = live
         return live
@@ -326,6 +359,8 @@ class Engine:
 
     def _fail_turn(self, row: Execution, sources: Sequence[Source], error: Exception) -> TurnTransaction:
         self._evict(row.execution_id)
+        if self._meters is not None:
+            self._meters.on_turn_failed(row.workflow)
         now_ms = self._now_ms()
         _log.warning("turn failed", execution_id=row.execution_id, turn=row.turn + 1, error=str(error))
         turn = failed_turn(row, describe(error), now_ms, self._context(now_ms))
@@ -382,10 +417,17 @@ class Engine:
         if live is not None and (live.interpreter.closed is not None or self._replay_always):
             self._evict(row.execution_id)
         if row.status.is_closed:
-            self._host.on_execution_closed(row)
+            self._on_closed(row)
+
+    def _on_closed(self, row: Execution) -> None:
+        if self._meters is not None:
+            self._meters.on_closed(row.workflow, row.status.value)
+        self._host.on_execution_closed(row)
 
     def _on_refused(self, execution_id: str, work: Work, turn: TurnTransaction, refusal: HeadgateError) -> None:
         self._evict(execution_id)
+        if self._meters is not None:
+            self._meters.on_turn_conflict()
         self._host.on_claims_discarded(turn.claims)
         if not isinstance(refusal, ConflictError):
             raise refusal
@@ -430,6 +472,8 @@ class Engine:
     def _evict(self, execution_id: str) -> None:
         live = self._live.pop(execution_id, None)
         if live is not None and live.interpreter.closed is None:
+            if self._meters is not None:
+                self._meters.on_evicted()
             live.interpreter.evict()
 
 

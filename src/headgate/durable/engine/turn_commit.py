@@ -76,13 +76,15 @@ _options_encoder: Final = msgspec.json.Encoder()
 class Source(Struct, frozen=True):
     """An event, and the write that removes it from the table where it waited.
 
-    `run` and `first_run` limit it to one run, and to one life of the execution id; 0 is the current one.
+    `run` and `first_run` limit it to one run, and to one life of the execution id; 0 is the current one. `at_ms` is
+    when a timer was due or a message was stored; 0 if unknown.
     """
 
     event: Event
     removal: Delete | None
     run: int = 0
     first_run: int = 0
+    at_ms: int = 0
 
 
 class TurnTransaction(Struct):

@@ -25,6 +25,8 @@ class RunningAttempt(msgspec.Struct):
     deadline_ms: int
     timeout: Timeout | None
     is_abandoned: bool = False
+    # When it began, by `perf_counter`; 0 if it is not measured.
+    began: float = 0.0
     # Stops the attempt where that is possible: an async activity can be cancelled, a thread cannot.
     cancel: Callable[[], object] | None = None
 

@@ -102,4 +102,4 @@ class WorkPoller:
 def timer_source(timer: Timer) -> Source:
     """Return the event of a due timer, with the write that removes the timer."""
     event = TimerFired(timer.seq) if timer.event is None else load_event(timer.event)
-    return Source(event, timer.fired(), timer.run)
+    return Source(event, timer.fired(), timer.run, at_ms=timer.due_at_ms)

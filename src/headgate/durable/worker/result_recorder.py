@@ -7,6 +7,7 @@ import structlog
 from headgate.durable.engine.activity_store import Activities, AttemptResult
 from headgate.durable.engine.engine import Engine
 from headgate.durable.engine.membership import Fleet
+from headgate.durable.model.meters import EXTERNAL, FAILED, RETRIED, SUCCEEDED, TIMED_OUT, ExecutionMeters
 from headgate.durable.model.records import Activity
 from headgate.durable.worker.claims import HeldClaims
 from headgate.durable.worker.poll_schedule import PollSchedule
@@ -20,13 +21,21 @@ class ResultRecorder:
     """Records results for one worker. Safe to use from many threads."""
 
     def __init__(
-        self, activities: Activities, fleet: Fleet, engine: Engine, claims: HeldClaims, schedule: PollSchedule
+        self,
+        activities: Activities,
+        fleet: Fleet,
+        engine: Engine,
+        claims: HeldClaims,
+        schedule: PollSchedule,
+        *,
+        meters: ExecutionMeters | None = None,
     ) -> None:
         self._activities = activities
         self._fleet = fleet
         self._engine = engine
         self._unrecorded = claims.unrecorded
         self._schedule = schedule
+        self._meters = meters
         self._outage = OutageLog(_log, "store unavailable; result buffered", pause_seconds=0.0)
 
     def record_or_buffer(self, activity: Activity, result: AttemptResult | None) -> None:
@@ -39,6 +48,8 @@ class ResultRecorder:
             self._outage.succeeded()
         except StaleClaimError as exc:
             _log.info("claim lost; result dropped", activity_id=activity.activity_id, fact=str(exc))
+            if self._meters is not None:
+                self._meters.on_claim_lost()
         except (TransientError, OutcomeUnknownError) as exc:
             # Recording it twice is safe: the second write is refused.
             self._outage.failed(exc, activity_id=activity.activity_id)
@@ -51,15 +62,20 @@ class ResultRecorder:
 
     def record(self, activity: Activity, result: AttemptResult | None) -> None:
         """Store a result. Raises `StaleClaimError` if the claim is lost, and what the store raises."""
+        outcome = SUCCEEDED
         if result is None:
             self._activities.hand_over(activity)
             self._schedule.poll_soon()
+            outcome = EXTERNAL
         elif activity.subscription is not None:
-            self._activities.end_delivery(activity, result)
+            is_retried = self._activities.end_delivery(activity, result)
             if result.error is not None:
                 self._schedule.poll_soon()
+                outcome = RETRIED if is_retried else FAILED
         else:
             source = self._activities.end_attempt(activity, result)
+            if result.error is not None:
+                outcome = RETRIED if source is None else FAILED if result.timeout is None else TIMED_OUT
             if source is None:
                 self._schedule.poll_soon()
             elif activity.limit_slot is None and self._fleet.owns(activity.execution_id):
@@ -68,3 +84,5 @@ class ResultRecorder:
             else:
                 self._activities.send_end(activity, source)
                 self._schedule.poll_soon()
+        if self._meters is not None:
+            self._meters.on_attempt(activity.name, outcome)

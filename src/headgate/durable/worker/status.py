@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
 from headgate.durable.replay.turn_timeout import Overdue
 
 
@@ -20,6 +21,8 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     queued: int
     running: int
     hung: int
+    limits: WorkerLimits = DEFAULT_LIMITS
+    usage: WorkerUsage = WorkerUsage()
     overdue: Sequence[Overdue]
 
     def faults(self) -> list[str]:

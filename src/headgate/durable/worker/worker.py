@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
 from headgate.durable.model.failures import Cancelled, class_name
 from headgate.durable.model.history import ActivityOptions, EmitEvent
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
@@ -86,6 +88,7 @@ class Worker:
         dead_letters_days: int = DEAD_LETTERS_DAYS,
         draw: Callable[[], float] = random.random,
         observer: DurableObserver = NULL_OBSERVER,
+        meters: ExecutionMeters | None = None,
     ) -> None:
         self.app = app
         self.queues = tuple(queues)
@@ -126,11 +129,15 @@ class Worker:
             live_max=limits.cached_max,
             replay_always=replay_always,
             ready=ready,
+            meters=meters,
         )
         # Test doubles that are called instead of an activity, by its name.
         self.stand_ins: dict[str, Definition[..., Any]] = {}
         self.cancellations = CancellationReaper(self.activities, self.claims)
-        self._recorder = ResultRecorder(self.activities, self.fleet, self.engine, self.claims, self.schedule)
+        self._meters = meters
+        self._recorder = ResultRecorder(
+            self.activities, self.fleet, self.engine, self.claims, self.schedule, meters=meters
+        )
         self.deadlines = DeadlineReaper(self.activities, self.claims, self._recorder)
         self._lost_claims = LostClaimFinder(self.activities, self.claims, self.engine)
         self._poller = WorkPoller(store, clock, self.fleet, self.engine)
@@ -313,6 +320,8 @@ class Worker:
         """Renew the lease, or join again if it is lost; then reclaim the activities of dead workers."""
         if not self.fleet.renew():
             _log.warning("lease lost; joining again", worker_id=self.worker_id)
+            if self._meters is not None:
+                self._meters.on_lease_lost()
             self.abandon_all()
             self.join()
         self.fleet.refresh()
@@ -372,6 +381,10 @@ class Worker:
             is_worker_stopping=self._is_stopping,
         )
         running = RunningAttempt(activity, context, at_ms, kind)
+        if self._meters is not None:
+            running.began = perf_counter()
+            if activity.attempt == 1:
+                self._meters.on_begun(activity.name, (activity.started_at_ms - activity.scheduled_at_ms) / 1000)
         self.running[activity.activity_id] = running
         return running
 
@@ -460,6 +473,8 @@ class Worker:
             running = self.running.get(activity.activity_id)
             if running is not None and running.activity.token == activity.token:
                 del self.running[activity.activity_id]
+                if self._meters is not None:
+                    self._meters.on_ran(activity.name, perf_counter() - running.began)
                 if running.is_abandoned:
                     return
                 activity = running.activity

@@ -39,6 +39,9 @@ class FencedStore(StoreWrapper):
     def query(self, query: Query) -> Page:
         return self.store.query(query)
 
+    def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
+        return self.store.count(query, by, most=most)
+
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
         return self.store.query_many(queries)
 

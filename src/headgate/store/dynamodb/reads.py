@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +66,28 @@ class ItemReads:
             if not last or len(items) >= count:
                 return items[:count]
             request |= {"ExclusiveStartKey": last, "Limit": max(count - len(items), NEXT_PAGE_ITEMS_MIN)}
+
+    def count(self, query: Query, by: str | None, most: int) -> dict[str, int]:
+        """Count up to `most` items by the text of an attribute."""
+        about = f"table {self._names.physical(query.table)}"
+        request = self._query_request(query, None, most)
+        read = (by, query.table.ttl_attribute, query.table.partition.name)
+        names = list(dict.fromkeys(name for name in read if name is not None))
+        request["ProjectionExpression"] = ", ".join(f"#count{place}" for place in range(len(names)))
+        request["ExpressionAttributeNames"] = {
+            **request.get("ExpressionAttributeNames", {}),
+            **{f"#count{place}": name for place, name in enumerate(names)},
+        }
+        counts: Counter[str] = Counter()
+        while True:
+            answer = self._calls.read(self._client.query, request, about)
+            now = self._clock.seconds()
+            items = (live(query.table, attributes, now) for attributes in answer["Items"])
+            counts.update("" if by is None else str(item.get(by) or "") for item in items if item is not None)
+            last = answer.get("LastEvaluatedKey")
+            if not last or counts.total() >= most:
+                return dict(counts)
+            request |= {"ExclusiveStartKey": last, "Limit": most - counts.total()}
 
     def _get_chunk(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
         physical = self._names.physical(table)

@@ -33,6 +33,7 @@ from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put,
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.validation import (
     check_batch,
+    check_count,
     check_key,
     check_query,
     check_stream,
@@ -185,6 +186,12 @@ class DynamoStore:
         items = self._reads.query(query, position, query.limit + 1)
         page = [self._spill.restore(item) for item in items[: query.limit]]
         return Page(page, self._cursors.after(query, page[-1]) if len(items) > query.limit else None)
+
+    def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
+        self._refuse_if_closed()
+        check_count(query, by, most)
+        self.stats.queries += 1
+        return self._reads.count(query, by, most)
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
         self._refuse_if_closed()

@@ -174,6 +174,17 @@ def check_stream(table: Table, limit: int = 1) -> None:
         raise InvalidItemError(f"stream of {table.name}: limit {limit} is outside 1 to {CHANGES_LIMIT_MAX}")
 
 
+def check_count(query: Query, by: str | None, most: int) -> None:
+    """Refuse a count that the table or index cannot answer."""
+    check_query(query)
+    table = query.table
+    if most < 1:
+        raise InvalidItemError(f"table {table.name}: a count of at most {most} items; use a number from 1")
+    keys = {*table.key_names, *(each.name for index in table.indexes for each in index.attributes())}
+    if by is not None and by not in keys:
+        raise InvalidItemError(f"table {table.name}: {by!r} is no key attribute; count by one of {sorted(keys)}")
+
+
 def check_query(query: Query) -> None:
     """Refuse a query that the table or index cannot answer."""
     table = query.table

@@ -226,6 +226,9 @@ class GuardedStore(StoreWrapper):
     def query(self, query: Query) -> Page:
         return self._guard("query", [query.table]).call(1, lambda: self.store.query(query))
 
+    def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
+        return self._guard("count", [query.table]).call(1, lambda: self.store.count(query, by, most=most))
+
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
         guard = self._guard("query_many", (query.table for query in queries))
         return guard.call(len(queries), lambda: self.store.query_many(queries))

@@ -201,6 +201,15 @@ class TableRows:
             statement = self._statements[key] = self._page_statement(*key)
         return statement, parameters
 
+    def count(self, query: Query, by: str | None, most: int, now: float) -> tuple[str, list[Any]]:
+        """Return the statement and parameters that count up to `most` rows by the value of an attribute."""
+        page, parameters = self.query(query, None, now)
+        parameters[-1] = most
+        value = "''" if by is None else self._columns[by]
+        # The attribute is a column, so that no body is read.
+        counted = page.replace("SELECT body FROM", f"SELECT {value} AS value FROM", 1)
+        return f"SELECT value, COUNT(*) FROM ({counted}) GROUP BY value", parameters
+
     def _page_statement(self, index: str | None, shape: str | None, resumed: bool, descending: bool) -> str:  # noqa: FBT001
         partition, sort = self._path(index)
         where = [f"{partition} = ?"]

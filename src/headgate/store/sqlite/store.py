@@ -22,6 +22,7 @@ from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put,
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.validation import (
     check_batch,
+    check_count,
     check_distinct,
     check_key,
     check_length,
@@ -169,6 +170,15 @@ class SqliteStore:
         ]
         more = len(results) > query.limit
         return Page(items, self._cursors.after(query, items[-1]) if more else None)
+
+    def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
+        check_count(query, by, most)
+        self.stats.queries += 1
+        statement, parameters = self._rows[query.table.name].count(query, by, most, self._clock.seconds())
+        if query.index is not None and self._index_reader is not None:
+            self._refuse_if_closed()
+            return {str(value or ""): count for value, count in self._index_reader.read(statement, parameters)}
+        return {str(value or ""): count for value, count in self._read(statement, parameters)}
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
         return [self.query(query) for query in queries]

@@ -1,0 +1,226 @@
+"""Execution meters: counts and times of the turns and activities of one process, for metrics.
+
+They are taken on the step path, so an observation is one lock and a few additions. Names of workflows and activities
+come from apps; beyond `NAMES_MAX` different ones, further names are counted together.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+NAMES_MAX: Final = 200
+OTHER: Final = "other"
+# In seconds: from less than a step to a day.
+BOUNDS_SECONDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+    7200.0, 86_400.0,
+)  # fmt: skip
+
+# How an attempt ended.
+SUCCEEDED: Final = "succeeded"
+RETRIED: Final = "retried"
+FAILED: Final = "failed"
+TIMED_OUT: Final = "timed_out"
+EXTERNAL: Final = "external"
+
+
+class SecondsReading(Struct, frozen=True):
+    """A histogram at one moment: the count of each bucket (not cumulative), and the sum."""
+
+    counts: tuple[int, ...]
+    sum_seconds: float
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return cumulative buckets, as Prometheus expects them."""
+        total, found = 0, []
+        for bound, count in zip((*map(str, BOUNDS_SECONDS), "+Inf"), self.counts, strict=True):
+            total += count
+            found.append((bound, float(total)))
+        return found
+
+
+class _Seconds:
+    """A histogram that is filled under the lock of its meters."""
+
+    __slots__ = ("counts", "sum_seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_SECONDS) + 1)
+        self.sum_seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
+        self.sum_seconds += seconds
+
+    def reading(self) -> SecondsReading:
+        return SecondsReading(tuple(self.counts), self.sum_seconds)
+
+
+class _Named(dict[str, _Seconds]):
+    """Histograms by name, of a bounded number."""
+
+    def __missing__(self, name: str) -> _Seconds:
+        if len(self) >= NAMES_MAX and name != OTHER:
+            return self[OTHER]
+        made = self[name] = _Seconds()
+        return made
+
+    def readings(self) -> dict[str, SecondsReading]:
+        return {name: each.reading() for name, each in self.items()}
+
+
+class MeterReading(Struct, frozen=True, kw_only=True):
+    """All meters at one moment, by workflow or activity."""
+
+    turns: Mapping[str, SecondsReading]
+    commits: SecondsReading
+    starts: Mapping[str, SecondsReading]
+    timer_lag: SecondsReading
+    closed: Mapping[tuple[str, str], int]
+    turns_failed: Mapping[str, int]
+    turn_conflicts: int
+    replays: Mapping[str, int]
+    replayed_turns: int
+    cache_hits: int
+    cache_evictions: int
+    activity_waits: Mapping[str, SecondsReading]
+    activity_runs: Mapping[str, SecondsReading]
+    attempts: Mapping[tuple[str, str], int]
+    claims_lost: int
+    leases_lost: int
+
+
+class ExecutionMeters:
+    """Meters of one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns = _Named()
+        self._commits = _Seconds()
+        self._starts = _Named()
+        self._timer_lag = _Seconds()
+        self._closed: Counter[tuple[str, str]] = Counter()
+        self._turns_failed: Counter[str] = Counter()
+        self._turn_conflicts = 0
+        self._replays: Counter[str] = Counter()
+        self._replayed_turns = 0
+        self._cache_hits = 0
+        self._cache_evictions = 0
+        self._waits = _Named()
+        self._runs = _Named()
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._claims_lost = 0
+        self._leases_lost = 0
+
+    # Turns.
+
+    def on_turn(self, workflow: str, seconds: float, *, was_cached: bool) -> None:
+        """Count a turn that was computed in `seconds`, its replay included."""
+        with self._lock:
+            self._turns[workflow].add(seconds)
+            self._cache_hits += was_cached
+
+    def on_commit(self, seconds: float) -> None:
+        """Count a commit of one or more turns."""
+        with self._lock:
+            self._commits.add(seconds)
+
+    def on_started(self, workflow: str, latency_seconds: float) -> None:
+        """Count an execution whose code begins, so long after it was due."""
+        with self._lock:
+            self._starts[workflow].add(max(0.0, latency_seconds))
+
+    def on_timer(self, lag_seconds: float) -> None:
+        """Count a timer that fired, so long after it was due."""
+        with self._lock:
+            self._timer_lag.add(max(0.0, lag_seconds))
+
+    def on_closed(self, workflow: str, status: str) -> None:
+        """Count an execution that ended."""
+        with self._lock:
+            self._closed[_bounded(self._closed, workflow, status), status] += 1
+
+    def on_turn_failed(self, workflow: str) -> None:
+        """Count a turn that could not be computed."""
+        with self._lock:
+            name = workflow if workflow in self._turns_failed or len(self._turns_failed) < NAMES_MAX else OTHER
+            self._turns_failed[name] += 1
+
+    def on_turn_conflict(self) -> None:
+        """Count a turn that another worker has overtaken."""
+        with self._lock:
+            self._turn_conflicts += 1
+
+    def on_replayed(self, workflow: str, turns: int) -> None:
+        """Count an execution that was not in memory, and the turns that were replayed for it."""
+        with self._lock:
+            name = workflow if workflow in self._replays or len(self._replays) < NAMES_MAX else OTHER
+            self._replays[name] += 1
+            self._replayed_turns += turns
+
+    def on_evicted(self) -> None:
+        """Count an open execution that left memory."""
+        with self._lock:
+            self._cache_evictions += 1
+
+    # Activities.
+
+    def on_begun(self, activity: str, wait_seconds: float) -> None:
+        """Count a first attempt that begins, so long after it was scheduled."""
+        with self._lock:
+            self._waits[activity].add(max(0.0, wait_seconds))
+
+    def on_ran(self, activity: str, seconds: float) -> None:
+        """Count an attempt that returned or raised after `seconds`."""
+        with self._lock:
+            self._runs[activity].add(seconds)
+
+    def on_attempt(self, activity: str, outcome: str) -> None:
+        """Count an attempt whose end is stored."""
+        with self._lock:
+            self._attempts[_bounded(self._attempts, activity, outcome), outcome] += 1
+
+    def on_claim_lost(self) -> None:
+        """Count an attempt whose result was refused, because another worker holds the claim."""
+        with self._lock:
+            self._claims_lost += 1
+
+    def on_lease_lost(self) -> None:
+        """Count a lease of this worker that expired."""
+        with self._lock:
+            self._leases_lost += 1
+
+    def reading(self) -> MeterReading:
+        """Return a copy of all meters."""
+        with self._lock:
+            return MeterReading(
+                turns=self._turns.readings(),
+                commits=self._commits.reading(),
+                starts=self._starts.readings(),
+                timer_lag=self._timer_lag.reading(),
+                closed=dict(self._closed),
+                turns_failed=dict(self._turns_failed),
+                turn_conflicts=self._turn_conflicts,
+                replays=dict(self._replays),
+                replayed_turns=self._replayed_turns,
+                cache_hits=self._cache_hits,
+                cache_evictions=self._cache_evictions,
+                activity_waits=self._waits.readings(),
+                activity_runs=self._runs.readings(),
+                attempts=dict(self._attempts),
+                claims_lost=self._claims_lost,
+                leases_lost=self._leases_lost,
+            )
+
+
+def _bounded(counts: Mapping[tuple[str, str], int], name: str, value: str) -> str:
+    """Return the name to count under: `OTHER` for a new one if there are too many. `value` has few values."""
+    if (name, value) in counts:
+        return name
+    return name if len({each for each, _ in counts} | {name}) <= NAMES_MAX else OTHER
