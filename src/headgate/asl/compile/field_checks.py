@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from headgate.asl.compile.problems import ProblemCode, SourceLocation, listed, nearest
+from headgate.asl.compile.task_resources import check_action, check_resource
 from headgate.asl.expressions.choice_rules import CONNECTIVES, OPERATORS, compile_rule
 from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.intrinsics import compile_intrinsic
@@ -13,9 +14,7 @@ from headgate.asl.expressions.jsonata import compile_expression, compile_jsonata
 from headgate.asl.expressions.jsonpath import compile_path, compile_reference
 from headgate.asl.expressions.payload_templates import TemplateError, compile_template
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.substitution import unresolved
-from headgate.asl.tasks.actions import INVOKE, known_actions, normalized_call
-from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, WaitMode, target_of
+from headgate.asl.model.substitution import replace_unresolved, unresolved
 
 Check: TypeAlias = Callable[[SourceLocation, Json], None]
 
@@ -218,6 +217,7 @@ def _all_compile(
     location: SourceLocation, value: Json, compiler: Callable[[Json], object], code: ProblemCode, allowed: str
 ) -> None:
     """Report each fragment that does not compile, or the whole value if every fragment compiles alone."""
+    value = _without_placeholders(value)
     try:
         compiler(value)
     except ValueError as error:
@@ -226,6 +226,24 @@ def _all_compile(
             _compiles(place, fragment, compiler, code, allowed)
         if len(location.problems) == before:
             _report_error(location, error, code, allowed)
+
+
+def _without_placeholders(value: Json) -> Json:
+    """Return a value with a word in place of each placeholder, which the validator reports once.
+
+    A placeholder that is all of a path may stand for anything: such a member is left out.
+    """
+    if isinstance(value, str):
+        return replace_unresolved(value, "placeholder")
+    if isinstance(value, list):
+        return [_without_placeholders(entry) for entry in value]
+    if isinstance(value, dict):
+        return {
+            key: _without_placeholders(member)
+            for key, member in value.items()
+            if not (key.endswith(".$") and isinstance(member, str) and not replace_unresolved(member, "").strip())
+        }
+    return value
 
 
 def _fragments(location: SourceLocation, value: Json) -> Iterator[tuple[SourceLocation, Json]]:
@@ -347,36 +365,17 @@ def resource(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, str):
         wrong_type(location, value, "a string")
         return
-    try:
-        target = target_of(value)
-    except ValueError as error:
-        location.report(ProblemCode.BAD_RESOURCE, str(error), f"write {RESOURCES}")
-    else:
-        _check_action(location, target)
-
-
-def _check_action(location: SourceLocation, target: TaskTarget) -> None:
-    if target.callee is not Callee.SERVICE or (target.name, target.action) == INVOKE:
-        return
-    known = known_actions()
-    service, action, _ = normalized_call(target.name, target.action)
-    if action not in known.get(service, ()) or target.wait is WaitMode.JOB:
-        near = {service: known[service]} if service in known else known
-        names = [f"{name}:{each}" for name, actions in near.items() for each in actions]
-        fact = f"no Task can call {target.name}:{target.action} here"
-        allowed = f"write arn:aws:states::: with {listed(names)}, or call a function that does it"
-        location.report(ProblemCode.BAD_RESOURCE, fact, allowed)
+    check_resource(location, value)
 
 
 def action_of(*names: str) -> Check:
     """Return a check for the ARN of one of these actions."""
-    arns = [f"arn:aws:states:::{name}" for name in names]
 
     def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, str):
-            wrong_type(location, value, listed(arns))
-        elif not value.startswith("arn:aws") or not value.endswith(tuple(f":states:::{name}" for name in names)):
-            location.report(ProblemCode.BAD_RESOURCE, f"{value!r} cannot be called here", f"write {listed(arns)}")
+            wrong_type(location, value, listed([f"arn:aws:states:::{name}" for name in names]))
+        else:
+            check_action(location, value, names)
 
     return check
 

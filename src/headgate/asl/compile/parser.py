@@ -20,17 +20,7 @@ def load(text: str) -> Json:
     Raises `DefinitionError`, with line and column, for invalid JSON, for a duplicate name in an object (JSON parsers
     silently keep the last), and for text over the size limit of Step Functions.
     """
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise DefinitionError(
-            "the definition contains a lone surrogate, which UTF-8 cannot encode; fix its encoding"
-        ) from error
-    if size > DEFINITION_BYTES_MAX:
-        raise DefinitionError(
-            f"the definition has {size} bytes: a definition has {DEFINITION_BYTES_MAX} at most; "
-            "move parts of it to machines of their own"
-        )
+    check_size(text)
     try:
         document = json.loads(text, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
@@ -44,6 +34,21 @@ def load(text: str) -> Json:
         raise DefinitionError("the definition is nested deeper than can be read; make it flatter") from error
     _reject_duplicates(text)
     return document
+
+
+def check_size(text: str) -> None:
+    """Raise `DefinitionError` for text over the size limit of Step Functions, or that UTF-8 cannot encode."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise DefinitionError(
+            "the definition contains a lone surrogate, which UTF-8 cannot encode; fix its encoding"
+        ) from error
+    if size > DEFINITION_BYTES_MAX:
+        raise DefinitionError(
+            f"the definition has {size} bytes: a definition has {DEFINITION_BYTES_MAX} at most; "
+            "move parts of it to machines of their own"
+        )
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Problems of a definition: code, location in the JSON, fact and allowed form."""
+"""Problems of a definition: code, location in the JSON, fact, allowed form and severity."""
 
 from __future__ import annotations
 
@@ -46,18 +46,38 @@ class ProblemCode(enum.StrEnum):
     BAD_VARIABLE = "BAD_VARIABLE"
     BAD_LABEL = "BAD_LABEL"
     BAD_RESOURCE = "BAD_RESOURCE"
+    ONLY_ON_AWS = "ONLY_ON_AWS"
     MISPLACED_CATCH_ALL = "MISPLACED_CATCH_ALL"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     UNRESOLVED_SUBSTITUTION = "UNRESOLVED_SUBSTITUTION"
 
 
+class Severity(enum.StrEnum):
+    """What a finding means for the definition."""
+
+    # It is refused.
+    ERROR = "ERROR"
+    # It is accepted, and probably does not do what was meant.
+    WARNING = "WARNING"
+    # It is accepted by AWS, and cannot be run here as it is.
+    NOTE = "NOTE"
+
+
+class Target(enum.StrEnum):
+    """Where a definition is to run, which decides what is accepted."""
+
+    LOCAL = "local"
+    AWS = "aws"
+
+
 class Problem(Struct, frozen=True):
-    """One problem of a definition."""
+    """One finding about a definition: a problem, unless its severity is lower."""
 
     path: str
     code: ProblemCode
     fact: str
     allowed: str
+    severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
         return f"{self.path}: {self.code}: {self.fact}; {self.allowed}"
@@ -68,13 +88,24 @@ class SourceLocation(Struct, frozen=True):
 
     path: str
     problems: list[Problem]
+    target: Target = Target.LOCAL
 
     def at(self, *steps: str | int) -> SourceLocation:
         """Return an inner location: members by name, entries by index."""
-        return SourceLocation(json_path(self.path, steps), self.problems)
+        return SourceLocation(json_path(self.path, steps), self.problems, self.target)
 
     def report(self, code: ProblemCode, fact: str, allowed: str) -> None:
+        """Report what is accepted nowhere."""
         self.problems.append(Problem(self.path, code, fact, allowed))
+
+    def warn(self, code: ProblemCode, fact: str, allowed: str) -> None:
+        """Report what is accepted, and probably a mistake."""
+        self.problems.append(Problem(self.path, code, fact, allowed, Severity.WARNING))
+
+    def report_only_aws(self, code: ProblemCode, fact: str, allowed: str) -> None:
+        """Report what AWS alone can run: an error here, and a note in a definition for AWS."""
+        severity = Severity.NOTE if self.target is Target.AWS else Severity.ERROR
+        self.problems.append(Problem(self.path, code, fact, allowed, severity))
 
 
 def json_path(start: str, steps: Iterable[str | int]) -> str:

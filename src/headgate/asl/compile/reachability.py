@@ -129,7 +129,7 @@ def _check_idle_loops(location: SourceLocation, machine: Mapping[str, Json]) -> 
         if is_loop and not may_be_counted(states[name] for name in group):
             names = [name for name in states if name in group]
             allowed = "put a Wait or a Task into the loop"
-            location.at("States", names[0]).report(
+            location.at("States", names[0]).warn(
                 ProblemCode.IDLE_LOOP,
                 f"{listed(names, 'and')} form a loop without a Wait or a Task",
                 allowed,

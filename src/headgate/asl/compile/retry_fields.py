@@ -24,6 +24,7 @@ from headgate.asl.compile.field_checks import (
 from headgate.asl.compile.problems import ProblemCode, SourceLocation, nearest
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import Jitter, Language
+from headgate.asl.model.transitions import all_machines, states_of
 
 # AWS: "greater than 0 and less than 31622400", which is a leap year.
 _DELAY_SECONDS_MAX: Final = 31_622_399
@@ -47,8 +48,9 @@ _CATCHERS: Final[Mapping[Language, Mapping[str, Check]]] = {
 }
 _INTERVAL_SECONDS: Final = 1
 
+_PREFIX: Final = "States."
 _NAMES: Final = frozenset(
-    value for value in vars(errors).values() if isinstance(value, str) and value.startswith("States.")
+    value for value in vars(errors).values() if isinstance(value, str) and value.startswith(_PREFIX)
 )
 
 
@@ -67,6 +69,33 @@ def check_catch(location: SourceLocation, value: Json, language: Language) -> No
         fields(place, catcher, _CATCHERS[language], ("ErrorEquals", "Next"))
         if isinstance(catcher, dict):
             _check_errors(place, catcher, is_last=is_last)
+
+
+def check_error_names(location: SourceLocation, definition: Json) -> None:
+    """Warn of error names that resemble a reserved one, at any depth.
+
+    AWS reserves the prefix `States.` and accepts any name with it. A name that no Fail of the machine has is probably
+    mistyped, and never matches.
+    """
+    machines = list(all_machines(definition))
+    raised = {state.get("Error") for each in machines for state in states_of(each.machine).values()}
+    for nested in machines:
+        for name, state in states_of(nested.machine).items():
+            for field in ("Retry", "Catch"):
+                entries = state.get(field)
+                for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+                    names = entry.get("ErrorEquals") if isinstance(entry, dict) else None
+                    for place, error in enumerate(names if isinstance(names, list) else ()):
+                        if isinstance(error, str) and error.startswith(_PREFIX) and error not in _NAMES | raised:
+                            steps = (*nested.steps, "States", name, field, index, "ErrorEquals", place)
+                            _warn_of_name(location.at(*steps), error)
+
+
+def _warn_of_name(location: SourceLocation, name: str) -> None:
+    # The prefix is the same in all of them and says nothing.
+    meant = nearest(name.removeprefix(_PREFIX), [known.removeprefix(_PREFIX) for known in _NAMES])
+    if meant is not None:
+        location.warn(ProblemCode.UNKNOWN_ERROR, f"no state fails with {name}", f"did you mean {_PREFIX}{meant}?")
 
 
 def _entries(location: SourceLocation, value: Json) -> list[tuple[SourceLocation, Json, bool]]:
@@ -90,19 +119,9 @@ def _check_errors(location: SourceLocation, entry: Mapping[str, Json], *, is_las
     for index, name in enumerate(names):
         if not isinstance(name, str):
             wrong_type(place.at(index), name, "the name of an error")
-        else:
-            _check_name(place.at(index), name)
     if errors.ALL in names and (len(names) > 1 or not is_last):
         fact = f"{errors.ALL} is listed with other names" if len(names) > 1 else f"entries follow {errors.ALL}"
         place.report(ProblemCode.MISPLACED_CATCH_ALL, fact, f"write {errors.ALL} alone, and in the last entry")
-
-
-def _check_name(location: SourceLocation, name: str) -> None:
-    # AWS reserves this prefix. A name that resembles a reserved one is a typing error and would never match.
-    if name.startswith("States.") and name not in _NAMES:
-        meant = nearest(name, _NAMES)
-        if meant is not None:
-            location.report(ProblemCode.UNKNOWN_ERROR, f"no state fails with {name}", f"did you mean {meant}?")
 
 
 def _check_delays(location: SourceLocation, retrier: Mapping[str, Json]) -> None:

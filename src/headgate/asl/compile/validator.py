@@ -13,9 +13,9 @@ from headgate.asl.compile import field_checks as checks
 from headgate.asl.compile.field_checks import Check
 from headgate.asl.compile.map_fields import check_map
 from headgate.asl.compile.parser import DEFINITION_BYTES_MAX, load
-from headgate.asl.compile.problems import Problem, ProblemCode, SourceLocation, listed
+from headgate.asl.compile.problems import Problem, ProblemCode, Severity, SourceLocation, Target, listed
 from headgate.asl.compile.reachability import check_flow
-from headgate.asl.compile.retry_fields import check_catch, check_retry
+from headgate.asl.compile.retry_fields import check_catch, check_error_names, check_retry
 from headgate.asl.compile.state_fields import (
     EXCLUSIVE_FIELDS,
     REQUIRED_FIELDS,
@@ -24,13 +24,14 @@ from headgate.asl.compile.state_fields import (
     kinds_with,
     languages_with,
 )
+from headgate.asl.expressions.jsonpath import bare_words
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import ExecutionType, Language, MapMode, StateType
 from headgate.asl.model.substitution import unresolved
 from headgate.asl.model.transitions import all_machines, is_distributed, processor_of, states_of
-from headgate.asl.tasks.resources import Callee, WaitMode, target_of
+from headgate.asl.tasks.resources import WaitMode
 
-__all__ = ["Problem", "ProblemCode", "load", "problems"]
+__all__ = ["Problem", "ProblemCode", "findings", "load", "problems"]
 
 _OR_STANDARD: Final = 'or set "ExecutionType": "STANDARD"'
 
@@ -56,12 +57,18 @@ _RULE: Final[Mapping[str, Check]] = {
 }
 # Fields of an entry of Choices that are not part of its condition.
 BESIDE_CONDITION: Final = ("Next", "Assign", "Comment")
+_ACTIVITY: Final = ":activity:"
 _CALLEE_FIELDS: Final = ("FunctionName", "StateMachineArn")
 
 
-def problems(definition: Json) -> list[Problem]:
-    """Return the problems of a definition; none if it can be compiled and run."""
-    location = SourceLocation("$", [])
+def problems(definition: Json, target: Target = Target.LOCAL) -> list[Problem]:
+    """Return the problems of a definition; none if the target accepts it."""
+    return [each for each in findings(definition, target) if each.severity is Severity.ERROR]
+
+
+def findings(definition: Json, target: Target = Target.LOCAL) -> list[Problem]:
+    """Return the problems of a definition, its warnings, and the notes on what only AWS can run."""
+    location = SourceLocation("$", [], target)
     if not isinstance(definition, dict):
         checks.wrong_type(location, definition, "an object with StartAt and States")
     elif _depth(definition) > _DEPTH_MAX:
@@ -71,8 +78,9 @@ def problems(definition: Json) -> list[Problem]:
         _check_machine(location, definition, _OUTERMOST, language_of(definition, Language.JSONPATH))
         check_flow(location, definition)
         _check_express(location, definition)
+        check_error_names(location, definition)
         _check_variables(location, definition)
-        _check_substitutions(location, definition)
+        _check_texts(location, definition)
     return location.problems
 
 
@@ -266,15 +274,21 @@ def _assignments(machine: Mapping[str, Json]) -> Iterator[tuple[tuple[str | int,
                 yield (*steps, "Assign", key), key.removesuffix(".$")
 
 
-def _check_substitutions(location: SourceLocation, definition: Json) -> None:
-    """Report every `${name}` that is not a callee: it would be used literally."""
+def _check_texts(location: SourceLocation, definition: Json) -> None:
+    """Report every `${name}` that is not a callee, and warn of words without quotes in filters.
+
+    A placeholder would be used literally here; for AWS a deployment replaces it.
+    """
     pending: list[tuple[tuple[str | int, ...], Json]] = [((), definition)]
     while pending:
         steps, value = pending.pop()
         if isinstance(value, str):
+            for word in bare_words(value) if value.startswith("$") and "[?" in value else ():
+                allowed = f"write '{word}' with quotes"
+                location.at(*steps).warn(ProblemCode.BAD_PATH, f"{word} in the filter is read as text", allowed)
             for name in unresolved(value):
                 allowed = "give the variable when loading; only a callee may stay a placeholder"
-                location.at(*steps).report(
+                location.at(*steps).report_only_aws(
                     ProblemCode.UNRESOLVED_SUBSTITUTION, f"${{{name}}} was not replaced", allowed
                 )
         elif isinstance(value, dict):
@@ -315,13 +329,11 @@ def _check_express_state(location: SourceLocation, state: dict[str, Json]) -> No
 
 
 def _check_express_resource(location: SourceLocation, resource: str) -> None:
-    try:
-        target = target_of(resource)
-    except ValueError:
-        return  # Reported by the check of Resource.
-    if target.wait is not WaitMode.ANSWER:
-        fact = f"an EXPRESS iteration cannot wait ({target.wait.value})"
-        location.report(ProblemCode.NOT_IN_EXPRESS, fact, f"call it without {target.wait.value}, {_OR_STANDARD}")
-    elif target.callee is Callee.ACTIVITY:
+    # By the end of the text: a definition for AWS may name services that are unknown here.
+    wait = next((wait for wait in WaitMode if wait.value and resource.endswith(wait.value)), WaitMode.ANSWER)
+    if wait is not WaitMode.ANSWER:
+        fact = f"an EXPRESS iteration cannot wait ({wait.value})"
+        location.report(ProblemCode.NOT_IN_EXPRESS, fact, f"call it without {wait.value}, {_OR_STANDARD}")
+    elif _ACTIVITY in resource:
         fact = "an EXPRESS iteration cannot wait for a worker of an activity"
         location.report(ProblemCode.NOT_IN_EXPRESS, fact, f"call a function, {_OR_STANDARD}")

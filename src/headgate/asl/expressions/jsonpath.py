@@ -38,6 +38,12 @@ _DOT_BEFORE_BRACKET: Final = re.compile(
 )
 
 
+# A word without quotes after a comparison in a filter, as in [?(@.kind==Receipt)]. Strings are matched first.
+_BARE_WORD: Final = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?P<sign>[=!<>]=|[<>])\s*(?!(?:true|false|null)\b)(?P<word>[A-Za-z_][\w-]*)"""
+)
+
+
 class Root(enum.StrEnum):
     """The document that a path starts from."""
 
@@ -144,9 +150,15 @@ def compile_reference(text: Json) -> Reference:
     return Reference(path.text, path.steps)
 
 
+def bare_words(text: str) -> list[str]:
+    """Return the words without quotes that filters of a path compare with."""
+    return [found["word"] for found in _BARE_WORD.finditer(text) if found["word"]]
+
+
 @lru_cache(maxsize=_CACHED_MAX)
 def _compiled(text: str, subject: str) -> Path:
-    match = _ROOT.fullmatch(text)
+    # Step Functions ignores white space after a path.
+    match = _ROOT.fullmatch(text.rstrip())
     if match is None or (match["context"] and match["variable"]):
         raise ValueError(f"{text!r} is not a path. Allowed: {ALLOWED}")
     query = _query(text, match["rest"])
@@ -163,7 +175,15 @@ def _query(text: str, rest: str) -> JSONPath:
         # In strict mode the result is never a compound path, which the signature also allows.
         return cast("JSONPath", _ENVIRONMENT.compile(plain))
     except (JSONPathError, RecursionError) as exc:
+        # Published definitions compare with words without quotes; they are texts.
+        quoted = _BARE_WORD.sub(_quoted, plain)
+        if quoted != plain:
+            return _query(text, quoted.removeprefix("$"))
         raise ValueError(f"{text!r} is not a path: {exc.args[0]}. Allowed: {ALLOWED}") from exc
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return f"{found['sign']}'{found['word']}'" if found["word"] else found[0]
 
 
 def _root(match: re.Match[str]) -> tuple[Root, Callable[[Scope], Json]]:

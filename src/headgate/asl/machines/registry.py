@@ -14,7 +14,6 @@ from headgate import typed_decode
 from headgate.asl.compile.problems import Problem
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.names import check_not_built_in
-from headgate.asl.model.substitution import substitute
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
@@ -64,8 +63,7 @@ def check_machine_name(name: str) -> str:
 
 def checked_definition(text: str, variables: dict[str, str] | None = None, *, what: str = "definition") -> str:
     """Return a definition as compact JSON with variables filled in. Raises `DefinitionError` listing all problems."""
-    filled, _ = substitute(text, variables or {})
-    definition, problems = _validated(filled)
+    definition, problems = _validated(text, frozenset((variables or {}).items()))
     if problems:
         raise DefinitionError(f"{what}: {problem_summary(problems)}")
     return definition
@@ -73,11 +71,12 @@ def checked_definition(text: str, variables: dict[str, str] | None = None, *, wh
 
 # Cached because most definitions are stored again unchanged, and validating a large one is slow.
 @functools.lru_cache(maxsize=16)
-def _validated(filled: str) -> tuple[str, list[Problem]]:
+def _validated(text: str, variables: frozenset[tuple[str, str]]) -> tuple[str, list[Problem]]:
     # Imported on use: most processes never store or run a machine.
-    from headgate.asl.compile.validator import load, problems
+    from headgate.asl.compile.validator import problems
+    from headgate.asl.documents.definition_text import read_definition
 
-    definition = load(filled)
+    definition = read_definition(text, dict(variables))
     return msgspec.json.encode(definition).decode(), problems(definition)
 
 

@@ -20,6 +20,10 @@ _SERVICE_ARN: Final = re.compile(
 )
 _OURS: Final = re.compile(r"(fanout|machine):([A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}?)(\.sync(?::2)?|\.waitForTaskToken)?")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,127})")
+_PLACEHOLDER: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.:-]*)\}")
+_PARTITION: Final = re.compile(r"^arn:\$\{[^}]*\}:")
+# A region and an account before an integration, which mean nothing.
+_INTEGRATION_OWNER: Final = re.compile(r":states:[^:]+:[^:]+:(?!activity:)")
 RESOURCES: Final = (
     "the name of a registered function, ${name}, the ARN of a Lambda function or of an activity, "
     "arn:aws:states:::service:action, machine:NAME or fanout:NAME"
@@ -83,6 +87,7 @@ class TaskCall(Struct, frozen=True):
 @functools.lru_cache(maxsize=4096)
 def target_of(resource: str) -> TaskTarget:
     """Parse a Resource. Raises `ValueError` with the allowed forms."""
+    resource = _normalized(resource)
     stem = resource.removesuffix(WaitMode.TOKEN)
     wait = WaitMode.ANSWER if stem == resource else WaitMode.TOKEN
     if WaitMode.TOKEN in stem:
@@ -103,6 +108,16 @@ def target_of(resource: str) -> TaskTarget:
     if found is not None:
         return TaskTarget(Callee.FUNCTION, found[1], wait=wait)
     raise ValueError(f"resource {resource!r}: use {RESOURCES}")
+
+
+def _normalized(resource: str) -> str:
+    """Return an ARN with what a deployment fills in, such as the partition and the region, replaced by constants."""
+    if not resource.startswith("arn:"):
+        return resource
+    arn = _PARTITION.sub("arn:aws:", resource)
+    # The name of a function may be a placeholder too: it is the name of the function here.
+    arn = _PLACEHOLDER.sub(lambda found: found[1].replace(":", "-"), arn)
+    return _INTEGRATION_OWNER.sub(":states:::", arn)
 
 
 def _service(resource: str, service: str, action: str, wait: WaitMode) -> TaskTarget:

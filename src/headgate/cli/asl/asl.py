@@ -8,10 +8,11 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.asl import task
-from headgate.cli.asl.files import File, Variables, read_valid, read_variables, validate
+from headgate.cli.asl.files import File, Variables, read_valid, read_variables
 from headgate.cli.asl.follow import read_events
 from headgate.cli.asl.graph import graph
 from headgate.cli.asl.run import run
+from headgate.cli.asl.validate import validate
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.output import compact, short, show_facts, show_table
 

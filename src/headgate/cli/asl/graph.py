@@ -66,7 +66,7 @@ def graph(
 
 
 def _definition(api: Api, machine: str, version: int | None, variables: dict[str, str]) -> dict[str, Any]:
-    from headgate.serve.rest.asl.checks import read_definition
+    from headgate.asl.documents.definition_text import read_definition
 
     if not is_file(machine):
         found: dict[str, Any] = api.get(at("machines", machine), version=version)["definition"]

@@ -114,6 +114,93 @@ def test_validate__variables_and_budget__are_heeded(tmp_path: Path) -> None:
     assert (strict.exit_code, "BUDGET_EXCEEDED" in strict.stderr, slower.exit_code) == (2, True, 0)
 
 
+def test_validate__variable_that_the_definition_does_not_have__is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, json.dumps(GOOD).replace('"n": 1', '"n": "${order.table}"'))
+
+    given = run("asl", "validate", file, "--var", "order.table=x", home=tmp_path)
+    wrong = run("asl", "validate", file, "--var", "table=x", home=tmp_path)
+
+    assert (given.exit_code, given.stderr) == (0, "")
+    assert wrong.exit_code == 2
+    assert "variable 'table': there is no ${table} in the definition; it has ${order.table}" in wrong.stderr
+    for command in (("asl", "run", file), ("asl", "put", "m", file)):
+        assert run(*command, "--var", "table=x", home=tmp_path).exit_code == 2
+
+
+def test_validate__definition_for_aws__notes_what_only_aws_can_run(tmp_path: Path) -> None:
+    state = {"Type": "Task", "Resource": "arn:aws:states:::glue:startJobRun.sync", "End": True}
+    file = written(tmp_path, {"StartAt": "A", "States": {"A": state}})
+
+    here = run("asl", "validate", file, home=tmp_path)
+    on_aws = run("asl", "validate", file, "--target", "aws", home=tmp_path)
+
+    assert (here.exit_code, "BAD_RESOURCE" in here.stderr) == (2, True)
+    assert on_aws.exit_code == 0
+    assert f"{file}: note: $.States.A.Resource: ONLY_ON_AWS: " in on_aws.stderr
+    assert on_aws.stdout == f"{file}: valid; 1 state, 8 events per pass\n"
+
+
+def test_validate__warnings__are_problems_with_strict(tmp_path: Path) -> None:
+    idle = {"Type": "Choice", "Choices": [{"Variable": "$.x", "IsNull": True, "Next": "B"}], "Default": "A"}
+    file = written(tmp_path, {"StartAt": "A", "States": {"A": idle, "B": {"Type": "Succeed"}}})
+
+    warned = run("asl", "validate", file, home=tmp_path)
+    strict = run("asl", "validate", file, "--strict", home=tmp_path)
+
+    assert (warned.exit_code, f"{file}: warning: $.States.A: IDLE_LOOP" in warned.stderr) == (0, True)
+    assert (strict.exit_code, f"{file}: $.States.A: IDLE_LOOP" in strict.stderr) == (2, True)
+
+
+def test_validate__yaml__is_read_as_the_same_machine(tmp_path: Path) -> None:
+    text = "StartAt: A\nStates:\n  A: {Type: Pass, Result: {n: 1}, Next: B}\n  B: {Type: Succeed}\n"
+    file = written(tmp_path, text, "m.asl.yaml")
+
+    assert run("asl", "validate", file, home=tmp_path).stdout == f"{file}: valid; 2 states, 6 events per pass\n"
+    assert json.loads(run("asl", "run", file, home=tmp_path).stdout) == {"n": 1}
+
+
+def test_validate__folder__one_line_each_then_counts_and_reasons(tmp_path: Path) -> None:
+    folder = tmp_path / "machines"
+    folder.mkdir()
+    glue = {"Type": "Task", "Resource": "arn:aws:states:::glue:startJobRun", "End": True}
+    written(folder, GOOD, "good.asl.json")
+    written(folder, BAD, "bad.asl.json")
+    written(folder, {"StartAt": "A", "States": {"A": glue}}, "glue.json")
+
+    ended = run("asl", "validate", "--all", str(folder), "--target", "aws", home=tmp_path)
+    as_json = json.loads(run("asl", "validate", "--all", str(folder), "--json", home=tmp_path).stdout)
+
+    assert ended.exit_code == 2
+    lines = [line.rstrip() for line in ended.stdout.splitlines()]
+    assert lines[:5] == [
+        "bad.asl.json: invalid; errors: UNKNOWN_STATE, UNREACHABLE_STATE",
+        "glue.json: valid; notes: ONLY_ON_AWS",
+        "good.asl.json: valid",
+        "",
+        "3 machines: 1 valid, 1 with notes, 0 with warnings, 1 invalid",
+    ]
+    assert [line.split() for line in lines[6:]] == [
+        ["SEVERITY", "REASON", "MACHINES", "FINDINGS"],
+        ["error", "UNKNOWN_STATE", "1", "1"],
+        ["error", "UNREACHABLE_STATE", "1", "1"],
+        ["note", "ONLY_ON_AWS", "1", "1"],
+    ]
+    assert as_json["counts"] == {"machines": 3, "valid": 1, "with_notes": 0, "with_warnings": 0, "invalid": 2}
+    assert [each["result"] for each in as_json["machines"]] == ["invalid", "invalid", "valid"]
+
+
+def test_validate__folder_or_file__exactly_one_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path, GOOD)
+    (tmp_path / "empty").mkdir()
+
+    wrong = [(), (file, "--all", str(tmp_path)), ("--all", f"{tmp_path}/no"), ("--all", f"{tmp_path}/empty")]
+    for arguments in wrong:
+        assert isinstance(run("asl", "validate", *arguments, home=tmp_path).exception, UserError)
+    assert run("asl", "validate", "--all", str(tmp_path), home=tmp_path).exit_code == 0
+    unused = run("asl", "validate", "--all", str(tmp_path), "--var", "a=b", home=tmp_path)
+    assert isinstance(unused.exception, HeadgateError)
+
+
 def test_graph__of_a_file__is_text_or_what_the_ending_says(tmp_path: Path) -> None:
     file, picture = written(tmp_path, GOOD), tmp_path / "m.svg"
 

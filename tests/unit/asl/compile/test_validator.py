@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.compile.validator import ProblemCode, load, problems
+from headgate.asl.compile.problems import Severity, Target
+from headgate.asl.compile.validator import ProblemCode, findings, load, problems
 from headgate.errors import DefinitionError
 
 Json = Any
@@ -65,6 +66,10 @@ def _wait(**fields: Json) -> Json:
 
 def _found(definition: Json) -> list[tuple[str, str]]:
     return [(problem.path, problem.code.value) for problem in problems(definition)]
+
+
+def _warned(definition: Json) -> list[tuple[str, str]]:
+    return [(each.path, each.code.value) for each in findings(definition) if each.severity is Severity.WARNING]
 
 
 _A = "$.States.A"
@@ -273,12 +278,6 @@ _PRESENT = {"Variable": "$.x", "IsPresent": True}
             f"{_A}.Retry[0].ErrorEquals",
             "MISPLACED_CATCH_ALL",
             id="all-not-alone",
-        ),
-        pytest.param(
-            _retry(ErrorEquals=["States.TaskFaild"]),
-            f"{_A}.Retry[0].ErrorEquals[0]",
-            "UNKNOWN_ERROR",
-            id="mistyped-error",
         ),
         pytest.param(
             _catch({"ErrorEquals": ["States.ALL"], "Next": "B"}, _TO_B),
@@ -574,7 +573,8 @@ _BY_NUMBER = {"Variable": "$.n", "NumericGreaterThan": 9}
     ],
 )
 def test_problems__loop__idle_unless_something_waits_works_or_counts(definition: Json, is_idle: bool) -> None:
-    assert _found(definition) == ([("$.States.S0", "IDLE_LOOP")] if is_idle else [])
+    assert _found(definition) == []
+    assert _warned(definition) == ([("$.States.S0", "IDLE_LOOP")] if is_idle else [])
 
 
 def test_problems__larger_than_step_functions_takes__found() -> None:
@@ -645,3 +645,82 @@ def test_load__same_names_in_unlike_objects_and_marks_in_strings__read() -> None
 def test_load__what_json_does_not_have__is_refused(text: str, fact: str) -> None:
     with pytest.raises(DefinitionError, match=fact):
         load(text)
+
+
+# Targets.
+
+_GLUE = "arn:aws:states:::glue:startJobRun.sync"
+
+
+def _by_severity(definition: Json, target: Target) -> list[tuple[str, str]]:
+    return [(each.severity.value, each.code.value) for each in findings(definition, target)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "here", "on_aws"),
+    [
+        pytest.param("arn:aws:lambda:eu-west-1:1:function:work", [], [], id="function"),
+        pytest.param("arn:aws:states:eu-west-1:1:activity:work", [], [], id="activity"),
+        pytest.param("arn:aws:states:::lambda:invoke.waitForTaskToken", [], [], id="invoke"),
+        pytest.param("arn:aws:states:::states:startExecution.sync:2", [], [], id="machine-on-aws"),
+        pytest.param("${WorkArn}", [], [], id="placeholder"),
+        pytest.param("arn:${AWS::Partition}:states:::sns:publish", [], [], id="partition-placeholder"),
+        pytest.param("arn:aws:lambda:${AWS::Region}:${Account}:function:${Work}", [], [], id="parts-are-placeholders"),
+        pytest.param(_GLUE, ["ERROR"], ["NOTE"], id="job"),
+        pytest.param("arn:aws:states:::aws-sdk:s3:copyObject", ["ERROR"], ["NOTE"], id="sdk"),
+        pytest.param("arn:aws:states:::emr-containers:startJobRun.sync", ["ERROR"], ["NOTE"], id="hyphen"),
+        pytest.param("arn:aws:states:eu-west-1:12:aws-sdk:s3:copyObject", ["ERROR"], ["NOTE"], id="region-and-account"),
+        pytest.param("work", [], ["ERROR"], id="name"),
+        pytest.param("machine:other.sync", [], ["ERROR"], id="machine"),
+        pytest.param("fanout:work", [], ["ERROR"], id="fan-out"),
+        pytest.param("arn:aws:s3:::bucket", ["ERROR"], ["ERROR"], id="other-arn"),
+    ],
+)
+def test_findings__resource__is_judged_by_the_target(resource: str, here: list[str], on_aws: list[str]) -> None:
+    definition = _one(_task(Resource=resource))
+
+    assert [severity for severity, _ in _by_severity(definition, Target.LOCAL)] == here
+    assert [severity for severity, _ in _by_severity(definition, Target.AWS)] == on_aws
+
+
+def test_findings__placeholder_that_a_deployment_fills_in__is_a_note_for_aws() -> None:
+    template = {"TableName": "${Table}", "uri.$": "States.Format('s3://${Bucket}/{}', $.key)", "id.$": "$.${Key}"}
+    definition = _one(_task(Resource="arn:aws:states:::lambda:invoke", Parameters=template))
+
+    assert _by_severity(definition, Target.AWS) == [("NOTE", "UNRESOLVED_SUBSTITUTION")] * 3
+    assert _by_severity(definition, Target.LOCAL) == [("ERROR", "UNRESOLVED_SUBSTITUTION")] * 3
+
+
+@pytest.mark.parametrize(
+    ("definition", "warned"),
+    [
+        pytest.param(
+            _retry(ErrorEquals=["States.TaskFaild"]),
+            [(f"{_A}.Retry[0].ErrorEquals[0]", "UNKNOWN_ERROR")],
+            id="resembles-a-reserved-error",
+        ),
+        pytest.param(_retry(ErrorEquals=["States.Quorum"]), [], id="resembles-none"),
+        pytest.param(
+            _machine(
+                {
+                    "A": _task(Catch=[{"ErrorEquals": ["States.TaskFailed2"], "Next": "B"}]),
+                    "B": {"Type": "Fail", "Error": "States.TaskFailed2"},
+                }
+            ),
+            [],
+            id="a-fail-has-it",
+        ),
+        pytest.param(
+            _one(_task(InputPath="$.labels[?(@.Name==Receipt)]")),
+            [(f"{_A}.InputPath", "BAD_PATH")],
+            id="word-without-quotes",
+        ),
+        pytest.param(_one(_task(InputPath="$.labels[?(@.Name=='Receipt' && @.ok==true)]")), [], id="quoted"),
+        pytest.param(_one(_task(Parameters={"name.$": "$$.Execution.Name "})), [], id="white-space-after-a-path"),
+    ],
+)
+def test_findings__what_aws_accepts_and_is_probably_mistaken__is_a_warning(
+    definition: Json, warned: list[tuple[str, str]]
+) -> None:
+    assert _found(definition) == []
+    assert _warned(definition) == warned

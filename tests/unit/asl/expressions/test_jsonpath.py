@@ -57,6 +57,8 @@ def scope(data: Any = DOCUMENT) -> Scope:
         ("$.none", None),
         ("$$.Execution.Id", "e-1"),
         ("$$['Map'].Item.Index", 0),
+        # Step Functions ignores white space after a path.
+        ("$order.lines[1] ", 20),
         ("$$", {"Execution": {"Id": "e-1"}, "Map": {"Item": {"Index": 0}}}),
         ("$order.lines[1]", 20),
         ("$order", {"lines": [10, 20]}),
@@ -83,6 +85,10 @@ def test_path__definite__gives_the_value(text: str, value: Any) -> None:
         ("$.a.list[?(@.v == $.a.b-c)]", [{"v": 1}]),
         ("$.a.list[?(@['v'] == 1 || @.v == 5)].v", [1, 5]),
         ("$.a.list[?(@.v > 9)]", []),
+        # A word without quotes is text; in quotes or compared with a path nothing changes.
+        ("$[?(@ == abc)]", ["abc"]),
+        ("$[?(@ == abc || @ == 'x==y')]", ["abc"]),
+        ("$.a.list[?(@.v == one)]", []),
         ("$..absent", []),
         ("$.text[*]", []),
         ("$$..Index", [0]),
@@ -165,7 +171,6 @@ def test_path__document_too_deep_to_descend__fails_with_states_runtime() -> None
         "a",
         "a.b",
         " $.a",
-        "$.a ",
         "$.",
         "$..",
         "$.a.",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from headgate.asl.compile.event_budget import EVENTS_MAX, EventBudget, LoopCost, event_budget
-from headgate.asl.compile.parser import load
-from headgate.asl.compile.problems import Problem
+from headgate.asl.compile.problems import Problem, Severity, Target
+from headgate.asl.documents.definition_text import read_definition
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.substitution import substitute
 from headgate.asl.model.transitions import all_machines, states_of
 from headgate.errors import DefinitionError
 
@@ -41,50 +40,76 @@ class Costs(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Validation result. `warnings` concern Step Functions limits, which do not apply here."""
+    """Validation result.
+
+    `warnings` are probable mistakes, and limits of Step Functions that do not apply here. `notes` are what only AWS can
+    run, in a definition for AWS.
+    """
 
     valid: bool
     problems: list[Finding]
     warnings: list[Finding]
+    notes: list[Finding] = []
     states: int = 0
     costs: Costs | None = None
 
 
-def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: bool = False) -> Checked:
-    """Validate a definition; with `strict_budget` warnings are problems."""
+class Strictness(Struct, frozen=True):
+    """The warnings that are problems."""
+
+    # Each of them.
+    all: bool = False
+    # Loops that can exceed the event history of Step Functions.
+    budget: bool = False
+
+
+LENIENT: Final = Strictness()
+
+
+def check_definition(
+    text: str,
+    variables: Mapping[str, str],
+    *,
+    target: Target = Target.LOCAL,
+    strictness: Strictness = LENIENT,
+) -> Checked:
+    """Validate a definition for a target."""
     try:
         definition = read_definition(text, variables)
     except DefinitionError as exc:
-        return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
+        return unreadable(exc)
+    return check_document(definition, target=target, strictness=strictness)
+
+
+def unreadable(error: DefinitionError) -> Checked:
+    """Return the result for a text that cannot be parsed."""
+    return Checked(valid=False, problems=[Finding("$", UNREADABLE, error.message, "")], warnings=[])
+
+
+def check_document(definition: Json, *, target: Target = Target.LOCAL, strictness: Strictness = LENIENT) -> Checked:
+    """Validate a parsed definition for a target."""
     # Imported late: the query languages are slow to load and rarely needed.
-    from headgate.asl.compile.validator import problems
+    from headgate.asl.compile.validator import findings
 
-    found = [_finding(each) for each in problems(definition)]
-    if found:
-        return Checked(valid=False, problems=found, warnings=[])
-    cost = event_budget(definition)
-    over = [_finding(each) for each in cost.problems]
+    found: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
+    for each in findings(definition, target):
+        found[each.severity].append(_finding(each))
+    errors, warnings = found[Severity.ERROR], found[Severity.WARNING]
+    if strictness.all:
+        errors, warnings = [*errors, *warnings], []
+    cost = None
+    # The costs of an invalid definition cannot be computed.
+    if not found[Severity.ERROR]:
+        cost = event_budget(definition)
+        (errors if strictness.all or strictness.budget else warnings).extend(map(_finding, cost.problems))
     return Checked(
-        valid=not (strict_budget and over),
-        problems=over if strict_budget else [],
-        warnings=[] if strict_budget else over,
-        states=sum(len(states_of(nested.machine)) for nested in all_machines(definition)),
-        costs=_costs(cost),
+        valid=not errors,
+        problems=errors,
+        warnings=warnings,
+        notes=found[Severity.NOTE],
+        states=0 if cost is None else sum(len(states_of(each.machine)) for each in all_machines(definition)),
+        costs=None if cost is None else _costs(cost),
     )
-
-
-def read_definition(text: str, variables: Mapping[str, str]) -> Json:
-    """Parse a definition with its variables substituted. Raises `DefinitionError`."""
-    filled, _ = substitute(text, variables)
-    try:
-        definition = load(filled)
-        # It is stored as JSON: lone surrogates and non-finite numbers are refused here.
-        msgspec.json.encode(definition)
-    except DefinitionError:
-        raise
-    except (ValueError, OverflowError, RecursionError) as exc:
-        raise DefinitionError(f"the definition cannot be stored as JSON: {exc}; correct it there") from exc
-    return definition
 
 
 def _finding(problem: Problem) -> Finding:

@@ -28,7 +28,7 @@ from headgate.serve.http.operations import (
 )
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem, response
-from headgate.serve.rest.asl.checks import UNREADABLE, Checked, Finding, check_definition
+from headgate.serve.rest.asl.checks import Checked, Strictness, check_definition, unreadable
 from headgate.serve.rest.asl.events import event_view
 from headgate.serve.rest.asl.executions import machine_execution_operations
 from headgate.serve.rest.asl.models import (
@@ -154,8 +154,9 @@ def _validated(body: GivenDefinition) -> Checked:
     try:
         text = body.text
     except DefinitionError as exc:
-        return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
-    return check_definition(text, body.variables, strict_budget=body.strict_budget)
+        return unreadable(exc)
+    strictness = Strictness(all=body.strict, budget=body.strict_budget)
+    return check_definition(text, body.variables, target=body.target, strictness=strictness)
 
 
 def _accepted(accept: str) -> Form:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headgate import typed_decode
+from headgate.asl.compile.problems import Target
 from headgate.asl.graph.render import Form
 from headgate.asl.machines.executions import MACHINE_TAG, ExecutionDescription, ExecutionStatus, execution_id_of
 from headgate.asl.machines.registry import StoredMachine
@@ -24,7 +25,7 @@ from headgate.serve.rest.asl.events import error_text
 from headgate.serve.rest.parameters import Cursor, ExecutionId, Limit, TokenBody, described
 
 # An object, or text: a template with variables outside of strings is not JSON before substitution.
-Definition = Annotated[Raw, Meta(description="The definition as an object, or as text.")]
+Definition = Annotated[Raw, Meta(description="The definition as an object, or as text in JSON or YAML.")]
 ErrorName = Annotated[str, Meta(max_length=256)]
 Cause = Annotated[str, Meta(max_length=32_768)]
 Version = Annotated[int, Meta(ge=1, le=999_999)]
@@ -49,6 +50,10 @@ class GivenDefinition(Struct, forbid_unknown_fields=True):
     expected_version: Annotated[int, Meta(ge=0)] | None = None
     # For validation: whether exceeding Step Functions' history limit is a problem.
     strict_budget: bool = False
+    # For validation: whether every warning is a problem.
+    strict: bool = False
+    # For validation: where it is to run. For AWS, what only AWS can run is a note.
+    target: Target = Target.LOCAL
 
     @classmethod
     def read(cls, content: bytes) -> GivenDefinition:

@@ -1,0 +1,175 @@
+"""`headgate asl validate`: validates one definition, or every definition of a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from headgate.asl.compile.problems import Severity, Target
+from headgate.cli.asl.files import INVALID_EXIT_CODE, Variables, read_text, read_variables, show_checked
+from headgate.cli.output import counted, show_table
+from headgate.cli.session import Json, echo_json
+from headgate.errors import UserError
+
+if TYPE_CHECKING:
+    from headgate.serve.rest.asl.checks import Checked, Finding, Strictness
+
+
+def validate(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Definition in JSON or YAML; - for standard input.", show_default=False),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--all",
+            metavar="DIR",
+            help="Validate each definition below a folder, including those in CloudFormation and SAM templates.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        Target, typer.Option(help="Where it is to run. For aws, what only AWS can run is a note, not a problem.")
+    ] = Target.LOCAL,
+    var: Variables = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Reject definitions that have warnings.")] = False,
+    strict_budget: Annotated[
+        bool,
+        typer.Option(
+            "--strict-budget", help="Reject loops that can exceed the 25,000 history events of Step Functions."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Validate a definition and list every problem with its location. The exit code is 2 for problems.
+
+    No server is needed. Warnings are probable mistakes, and loops that can exceed the history limit of Step Functions.
+    With --all each definition has one line; the counts by result and by reason follow.
+    """
+    from headgate.serve.rest.asl.checks import Strictness, check_definition
+
+    if (file is None) == (folder is None):
+        raise UserError("validate: name one FILE, or a folder with --all DIR")
+    strictness, variables = Strictness(all=strict, budget=strict_budget), read_variables(var)
+    if folder is not None:
+        is_valid = _validate_folder(folder, variables, target, strictness, as_json=as_json)
+    else:
+        assert file is not None, "one of them is given"
+        found = check_definition(read_text(file), variables, target=target, strictness=strictness)
+        is_valid = found.valid
+        if as_json:
+            echo_json({"file": file, **_plain(found)})
+        else:
+            show_checked(file, found)
+    if not is_valid:
+        raise typer.Exit(INVALID_EXIT_CODE)
+
+
+class _Checks(Struct, frozen=True):
+    """The results of a folder, by the name of the definition."""
+
+    results: dict[str, Checked]
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of definitions by result."""
+        by_result = Counter(_result(each) for each in self.results.values())
+        return {"machines": len(self.results), **{name: by_result[name] for name in _RESULTS}}
+
+    def reasons(self) -> list[dict[str, Any]]:
+        """Return the number of findings, and of definitions that have them, by severity and code."""
+        findings: Counter[tuple[Severity, str]] = Counter()
+        machines: Counter[tuple[Severity, str]] = Counter()
+        for found in self.results.values():
+            keys = [(severity, each.code) for severity, entries in _by_severity(found) for each in entries]
+            findings.update(keys)
+            machines.update(set(keys))
+        order = list(Severity)
+        keys = sorted(findings, key=lambda key: (order.index(key[0]), -machines[key], key[1]))
+        return [
+            {"severity": key[0].value, "code": key[1], "machines": machines[key], "findings": findings[key]}
+            for key in keys
+        ]
+
+
+_RESULTS = ("valid", "with_notes", "with_warnings", "invalid")
+
+
+def _result(found: Checked) -> str:
+    if not found.valid:
+        return "invalid"
+    if found.warnings:
+        return "with_warnings"
+    return "with_notes" if found.notes else "valid"
+
+
+def _by_severity(found: Checked) -> list[tuple[Severity, list[Finding]]]:
+    return [(Severity.ERROR, found.problems), (Severity.WARNING, found.warnings), (Severity.NOTE, found.notes)]
+
+
+def _validate_folder(
+    folder: Path, variables: dict[str, str], target: Target, strictness: Strictness, *, as_json: bool
+) -> bool:
+    """Validate each definition of a folder and print the results; return whether all are valid."""
+    from headgate.asl.documents.definition_text import unknown_variable
+    from headgate.asl.documents.folder import find_definitions
+    from headgate.serve.rest.asl.checks import check_document, unreadable
+
+    if not folder.is_dir():
+        raise UserError(f"--all {folder}: there is no such folder")
+    found = find_definitions(folder, variables)
+    if not found.definitions:
+        raise UserError(
+            f"--all {folder}: no definition found; files in JSON or YAML with StartAt and States, and templates with "
+            "a StateMachine, are read"
+        )
+    if unused := sorted(variables.keys() - found.used):
+        raise unknown_variable(unused[0], found.variables)
+    checks = _Checks(
+        {
+            each.name: unreadable(each.error)
+            if each.error is not None
+            else check_document(each.definition, target=target, strictness=strictness)
+            for each in found.definitions
+        }
+    )
+    if as_json:
+        machines = [{"file": name, "result": _result(each), **_plain(each)} for name, each in checks.results.items()]
+        echo_json({"counts": checks.counts(), "reasons": checks.reasons(), "machines": machines})
+    else:
+        _show_folder(checks)
+    return all(each.valid for each in checks.results.values())
+
+
+def _show_folder(checks: _Checks) -> None:
+    for name, found in checks.results.items():
+        typer.echo(f"{name}: {_line(found)}")
+    counts = checks.counts()
+    total = counts.pop("machines")
+    parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+    typer.echo(f"\n{counted(total, 'machine')}: {parts}")
+    rows = [(each["severity"].lower(), each["code"], each["machines"], each["findings"]) for each in checks.reasons()]
+    if rows:
+        typer.echo()
+        show_table(("SEVERITY", "REASON", "MACHINES", "FINDINGS"), rows, nothing="", key=1)
+
+
+def _line(found: Checked) -> str:
+    parts = ["valid" if found.valid else "invalid"]
+    for severity, entries in _by_severity(found):
+        codes = Counter(each.code for each in entries)
+        if codes:
+            listed = ", ".join(f"{code} {count}" if count > 1 else code for code, count in sorted(codes.items()))
+            parts.append(f"{severity.lower()}s: {listed}")
+    return "; ".join(parts)
+
+
+def _plain(found: Checked) -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
