@@ -19,15 +19,16 @@ _ON_AWS: Final = (
     "the ARN of a Lambda function or of an activity, or arn:aws:states:::service:action, with .sync or "
     ".waitForTaskToken where the service has it"
 )
-# After the partition comes the service; a region and an account are allowed and mean nothing.
-_INTEGRATION: Final = re.compile(
-    r"arn:[a-z-]+:states:[^:]*:[^:]*:(?P<service>(?:aws-sdk:)?[a-z0-9-]+):(?P<action>[A-Za-z0-9]+)"
-    r"(?P<wait>\.sync(?::2)?|\.waitForTaskToken)?"
-)
-_LAMBDA: Final = re.compile(r"arn:[a-z-]+:lambda:[^:]*:[^:]*:function:\S+")
-_ACTIVITY: Final = re.compile(r"arn:[a-z-]+:states:[^:]*:[^:]*:activity:\S+")
 # Stands for a part of an ARN that a deployment fills in.
 _ANY: Final = "any"
+_PARTITION: Final = rf"(?:aws[a-z-]*|{_ANY})"
+# After the partition comes the service; a region and an account are allowed and mean nothing.
+_INTEGRATION: Final = re.compile(
+    rf"arn:{_PARTITION}:states:[^:]*:[^:]*:(?P<service>(?:aws-sdk:)?[a-z0-9-]+):(?P<action>[A-Za-z0-9]+)"
+    r"(?P<wait>\.sync(?::2)?|\.waitForTaskToken)?"
+)
+_LAMBDA: Final = re.compile(rf"arn:{_PARTITION}:lambda:[^:]*:[^:]*:function:\S+")
+_ACTIVITY: Final = re.compile(rf"arn:{_PARTITION}:states:[^:]*:[^:]*:activity:\S+")
 
 
 def check_resource(location: SourceLocation, value: str) -> None:
@@ -61,12 +62,8 @@ def _check_for_aws(location: SourceLocation, value: str) -> None:
         allowed = f"leave it out{f', or write {waits}' if waits else ''}"
         location.report(ProblemCode.BAD_RESOURCE, f"{integration.name} has no {wait.value}", allowed)
         return
-    try:
-        fact = _not_here(target_of(value))
-    except ValueError:
-        fact = f"no Task can call {value!r} here"
-    if fact is not None:
-        location.report_only_aws(ProblemCode.ONLY_ON_AWS, fact, "AWS can run it")
+    if (reason := _not_here(target_of(value))) is not None:
+        location.report_only_aws(ProblemCode.ONLY_ON_AWS, reason, "AWS can run it")
 
 
 def _not_here(target: TaskTarget) -> str | None:

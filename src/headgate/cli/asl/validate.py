@@ -151,10 +151,9 @@ def _show_folder(checks: _Checks) -> None:
     counts = checks.counts()
     total = counts.pop("machines")
     parts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-    typer.echo(f"\n{counted(total, 'machine')}: {parts}")
+    typer.echo(f"{counted(total, 'machine')}: {parts}")
     rows = [(each["severity"].lower(), each["code"], each["machines"], each["findings"]) for each in checks.reasons()]
     if rows:
-        typer.echo()
         show_table(("SEVERITY", "REASON", "MACHINES", "FINDINGS"), rows, nothing="", key=1)
 
 

@@ -172,14 +172,13 @@ def test_validate__folder__one_line_each_then_counts_and_reasons(tmp_path: Path)
 
     assert ended.exit_code == 2
     lines = [line.rstrip() for line in ended.stdout.splitlines()]
-    assert lines[:5] == [
+    assert lines[:4] == [
         "bad.asl.json: invalid; errors: UNKNOWN_STATE, UNREACHABLE_STATE",
         "glue.json: valid; notes: ONLY_ON_AWS",
         "good.asl.json: valid",
-        "",
         "3 machines: 1 valid, 1 with notes, 0 with warnings, 1 invalid",
     ]
-    assert [line.split() for line in lines[6:]] == [
+    assert [line.split() for line in lines[4:]] == [
         ["SEVERITY", "REASON", "MACHINES", "FINDINGS"],
         ["error", "UNKNOWN_STATE", "1", "1"],
         ["error", "UNREACHABLE_STATE", "1", "1"],
