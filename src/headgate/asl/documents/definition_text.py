@@ -29,21 +29,28 @@ def read_definition(text: str, variables: Mapping[str, str]) -> Json:
 
 def unknown_variable(name: str, known: Iterable[str]) -> DefinitionError:
     """Return the error for a variable that is nowhere in the text."""
-    names = sorted(known)
-    shown = ", ".join(f"${{{each}}}" for each in names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
-    remedy = f"it has {shown}" if names else "it has no variables; leave it out"
+    listed = _listed(known)
+    remedy = f"it has {listed}" if listed else "it has no variables; leave it out"
     return DefinitionError(f"variable {name!r}: there is no ${{{name}}} in the definition; {remedy}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(f"${{{name}}}" for name in ordered[:_SHOWN_MAX]) + (", …" if len(ordered) > _SHOWN_MAX else "")
 
 
 def read_filled(text: str, substitution: Substitution) -> Json:
     """Parse a definition and fill in its variables. Raises `DefinitionError`."""
     filled = substitution.fill(text.removeprefix("\ufeff"))
     try:
-        document = _load_json(filled, substitution) if is_json(filled) else _load_yaml(filled, substitution)
+        document = load(filled) if is_json(filled) else _load_yaml(filled, substitution)
         # It is stored as JSON: lone surrogates and non-finite numbers are refused here.
         msgspec.json.encode(document)
-    except DefinitionError:
-        raise
+    except DefinitionError as error:
+        if not substitution.missing:
+            raise
+        # A placeholder outside of a string is neither JSON nor, within braces, YAML.
+        raise DefinitionError(f"{error.message}; no value is given for {_listed(substitution.missing)}") from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise DefinitionError(f"the definition cannot be stored as JSON: {error}; correct it there") from error
     return document
@@ -52,17 +59,6 @@ def read_filled(text: str, substitution: Substitution) -> Json:
 def is_json(text: str) -> bool:
     """Whether a text is JSON rather than YAML: it begins with a brace."""
     return text.lstrip()[:1] == "{"
-
-
-def _load_json(text: str, substitution: Substitution) -> Json:
-    try:
-        return load(text)
-    except DefinitionError as error:
-        if not substitution.missing:
-            raise
-        # Outside of a string a placeholder is not JSON.
-        names = ", ".join(f"${{{name}}}" for name in sorted(substitution.missing)[:_SHOWN_MAX])
-        raise DefinitionError(f"{error.message}; no value is given for {names}") from error
 
 
 def _load_yaml(text: str, substitution: Substitution) -> Json:
