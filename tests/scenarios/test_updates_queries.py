@@ -265,3 +265,20 @@ def test_update__no_one_answers_in_time__raises_and_does_not_hang(open_env: Open
         handle.update("add_later", 500, timeout_seconds=1)
     env.advance("1h")
     assert handle.query("items") == ["later"]
+
+
+def test_query__before_the_first_turn__waits_for_it() -> None:
+    app = hg.App("early")
+
+    @app.workflow
+    async def early(value: int) -> None:
+        hg.on_query("value", lambda: value)
+        await hg.wait_signal("go")
+
+    with hg.testing.Environment(app) as env:
+        assert early.start(5, id="now").query("value") == 5
+        later = early.start(6, id="later", delay="1h")
+        with pytest.raises(NotFoundError, match="no query 'value'"):
+            later.query("value")
+        env.advance("2h")
+        assert later.query("value") == 6

@@ -20,6 +20,7 @@ from headgate.durable.client.outbox import MessageSender, check_size, received_r
 from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
 from headgate.durable.engine.activity_store import Activities, AttemptResult
+from headgate.durable.engine.inbox import delayed_start
 from headgate.durable.model.activity_tokens import read_token
 from headgate.durable.model.archive import Archive
 from headgate.durable.model.declarations import WorkflowDefinition
@@ -69,6 +70,7 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 _TERMINATE_SECONDS: Final = 30.0
+_FIRST_TURN_SECONDS: Final = 2.0
 # An execution may have thousands of open activities.
 _OPEN_MAX: Final = 200
 _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)
@@ -387,7 +389,7 @@ class Client:
         return attempt_failures(turns, [activity_of(item) for item in items if item is not None], limit)
 
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
-        """Return the answer of a query handler, as of the last turn.
+        """Return the answer of a query handler, as of the last turn. Waits for the first turn of a new execution.
 
         Raises `NotFoundError`, `UnknownWorkflowError`, `QueryTimeoutError`, and what the handler raises.
         """
@@ -395,9 +397,21 @@ class Client:
         definition = self._workflows.get(row.workflow)
         if definition is None:
             raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
+        row = self._begun(row)
         interpreter = Interpreter(definition.function, definition.signature, execution_id)
         turns = self.history(execution_id, after=row.first_turn - 1)
         return answer(interpreter, turns, name, input, timeout_seconds)
+
+    def _begun(self, row: Execution) -> Execution:
+        """Return the execution after its first turn, which sets up its handlers; or as it is if that does not come."""
+        if _has_begun(row) or delayed_start(self._store, row):
+            return row
+
+        def begun() -> Execution | None:
+            found = self.get(row.execution_id)
+            return found if _has_begun(found) else None
+
+        return self._waiters.wait(begun, _FIRST_TURN_SECONDS) or row
 
     def update(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = 30.0) -> Raw:
         """Send an update and return its answer. Raises `UpdateFailure` with the handler's error, `TimeoutError`."""
@@ -470,6 +484,10 @@ class Client:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _has_begun(row: Execution) -> bool:
+    return row.turn >= row.first_turn or row.status is not Status.RUNNING
 
 
 def _taken_by_built_in(existing: Execution) -> AlreadyStartedError:
