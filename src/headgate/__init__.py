@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from headgate.bootstrap.store import connect
     from headgate.durable.bus.events import Event
     from headgate.durable.bus.subscriptions import Filter
-    from headgate.durable.client.client import Client
     from headgate.durable.client.handle import Handle
     from headgate.durable.http.messages import HttpError, Request, Response
     from headgate.durable.http.router import Cors
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from headgate.durable.model.payload_types import register_type
     from headgate.durable.model.retry import Retry
     from headgate.durable.model.starts import Reuse
+    from headgate.durable.remote.async_client import AsyncClient, AsyncRemoteHandle
+    from headgate.durable.remote.sync_client import Client, RemoteHandle
     from headgate.durable.sdk.activity_context import activity, complete_later, heartbeat
     from headgate.durable.sdk.app import App
     from headgate.durable.sdk.definitions import Activity, Child, Limit, Workflow
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),
     "durable.sdk.app": ("App",),
-    "durable.client.client": ("Client",),
+    "durable.remote.async_client": ("AsyncClient", "AsyncRemoteHandle"),
+    "durable.remote.sync_client": ("Client", "RemoteHandle"),
     "durable.sdk.definitions": ("Activity", "Child", "Limit", "Workflow"),
     "durable.sdk.emitting": ("emit",),
     "durable.sdk.execution_log": ("log",),
@@ -123,6 +125,8 @@ __all__ = (
     "ActivityFailure",
     "ActivityTimeout",
     "App",
+    "AsyncClient",
+    "AsyncRemoteHandle",
     "Cancelled",
     "Child",
     "ChildFailure",
@@ -143,6 +147,7 @@ __all__ = (
     "ParentClose",
     "Policy",
     "Query",
+    "RemoteHandle",
     "Request",
     "Response",
     "Retry",

@@ -232,6 +232,18 @@ def test_workflow_page__every_command_from_outside__does_what_the_page_shows(tmp
 
 
 @pytest.mark.timeout(240)
+def test_client_page__every_file_and_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "call-from-a-program.md"):
+            if isinstance(step, File):
+                (tmp_path / step.name).write_text(step.text)
+            else:
+                shell.run(step)
+
+
+@pytest.mark.timeout(240)
 def test_dataset_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
     with ExitStack() as exits:
         shell = Shell(tmp_path, free_ports())

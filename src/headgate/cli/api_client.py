@@ -13,17 +13,8 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from headgate.cli.session import CA_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE, Config, Home, session_of
-from headgate.errors import (
-    ConflictError,
-    FatalError,
-    HeadgateError,
-    InvalidPayloadError,
-    NotFoundError,
-    PayloadTooLargeError,
-    SettingsError,
-    TransientError,
-    UserError,
-)
+from headgate.errors import HeadgateError, InvalidPayloadError, PayloadTooLargeError, SettingsError, UserError
+from headgate.problem_errors import error_of
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -65,13 +56,6 @@ ENTRIES_PAGE: Final = 1000
 _ITEMS_PAGE: Final = 100
 # Payloads up to this size are within every limit, so the modules with the limits are not imported.
 _SMALL_BYTES: Final = 500_000
-_FAMILIES: Final[Mapping[int, type[HeadgateError]]] = {
-    404: NotFoundError,
-    409: ConflictError,
-    412: ConflictError,
-    429: TransientError,
-    503: TransientError,
-}
 # A wildcard address cannot be connected to; the loopback address reaches the same server.
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
@@ -312,20 +296,4 @@ def _problem(reply: Reply) -> HeadgateError:
         code, detail = str(problem["code"]), str(problem["detail"])
     except (msgspec.DecodeError, KeyError):
         return UserError(f"{reply.url}: unexpected response with status {reply.status}; check --server")
-    return _error(reply.status, code, detail)
-
-
-def _error(status: int, code: str, detail: str) -> HeadgateError:
-    """Return the error of a problem; its class decides the exit code, and its code is that of the problem."""
-    known = {kind.code: kind for kind in _subclasses(HeadgateError) if "code" in vars(kind)}
-    family = known.get(code) or _FAMILIES.get(status) or (FatalError if status >= 500 else UserError)
-    raised: type[HeadgateError] = family
-    if family.code != code:
-        raised = type(family.__name__, (family,), {"code": code})
-    return raised(detail)
-
-
-def _subclasses(kind: type[HeadgateError]) -> Iterator[type[HeadgateError]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+    return error_of(reply.status, code, detail)

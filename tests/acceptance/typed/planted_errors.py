@@ -136,3 +136,28 @@ def outside(env: hg.testing.Environment) -> None:
     wrong: hg.Signal[int] = hg.Signal("wrong", str)  # error
     app.activity(timeout="1m", retries=3)  # error
     hg.no_such_name  # error
+
+
+def over_http(client: hg.Client) -> None:
+    order = Order("o-1", 500)
+    client.start(fulfil, "o-1")  # error
+    client.start(fulfil)  # error
+    client.start(fulfil, order, id="o-1")  # error
+    client.start("fulfil", order)  # error
+    client.signal_with_start(fulfil, approved, "yes", order)  # error
+    handle = client.start(fulfil, order)
+    result: str = handle.result()  # error
+    client.handle("o-1", fulfil).result().cents  # error
+    handle.signal(approved, "yes")  # error
+    answer: str = handle.query(total)  # error
+    handle.update(limit, "five")  # error
+
+
+async def over_http_async(client: hg.AsyncClient) -> None:
+    order = Order("o-1", 500)
+    await client.start(fulfil, "o-1")  # error
+    client.start(fulfil, order).result()  # error
+    handle = await client.start(fulfil, order)
+    result: str = await handle.result()  # error
+    await handle.signal(approved, "yes")  # error
+    answer: int = handle.query(total)  # error

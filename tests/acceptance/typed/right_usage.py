@@ -123,3 +123,26 @@ def outside(env: hg.testing.Environment) -> None:
     assert_type(env.start(fulfil, order, 2, id="o-3"), hg.Handle[Receipt])
     assert_type(env.result(handle), Receipt)
     print(bare.id)
+
+
+def over_http(client: hg.Client) -> None:
+    order = Order("o-1", 500)
+    handle = client.start(fulfil.options(id="o-1", reuse="closed"), order, tries=2)
+    assert_type(handle, hg.RemoteHandle[Receipt])
+    assert_type(handle.result(5), Receipt)
+    assert_type(client.handle("o-1", fulfil).result(), Receipt)
+    assert_type(client.signal_with_start(fulfil, approved, Receipt("o", 1), order).result(), Receipt)
+    handle.signal(approved, Receipt("o", 1), id="once")
+    handle.signal(go)
+    assert_type(handle.query(find, "a"), list[str])
+    assert_type(handle.query("total", returns=int), int)
+    assert_type(handle.update(limit, 5), bool)
+    client.start_by_name("fulfil", {"order": {"id": "o", "cents": 1}}, id="o-2").cancel()
+
+
+async def over_http_async(client: hg.AsyncClient) -> None:
+    handle = await client.start(fulfil, Order("o-1", 500))
+    assert_type(handle, hg.AsyncRemoteHandle[Receipt])
+    assert_type(await handle.result(), Receipt)
+    assert_type(await handle.query(total), int)
+    assert_type([each.id async for each in client.executions()], list[str])

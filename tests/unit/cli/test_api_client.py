@@ -8,7 +8,7 @@ import pytest
 
 from headgate.cli import api_client as api
 from headgate.cli.session import Session
-from headgate.errors import ConflictError, FatalError, HeadgateError, SettingsError, TransientError, UserError
+from headgate.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -36,27 +36,6 @@ def test_served__damaged_file__says_which(tmp_path: Path, content: str) -> None:
 
     with pytest.raises(SettingsError, match=r"server\.json: no valid server address"):
         api._served_url(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "family", "exit_code"),
-    [
-        (409, "already_started", ConflictError, 3),
-        (412, "conflict", ConflictError, 3),
-        (422, "update_rejected", UserError, 2),
-        (413, "content_too_large", UserError, 2),
-        (503, "draining", TransientError, 75),
-        (500, "internal", FatalError, 70),
-        (500, "nondeterministic", FatalError, 70),
-    ],
-)
-def test_error__problem__keeps_its_code_and_has_the_exit_code_of_its_family(
-    status: int, code: str, family: type[HeadgateError], exit_code: int
-) -> None:
-    error = api._error(status, code, "what went wrong")
-
-    assert isinstance(error, family)
-    assert (error.code, error.exit_code, error.message) == (code, exit_code, "what went wrong")
 
 
 @pytest.mark.parametrize(

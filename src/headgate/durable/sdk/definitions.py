@@ -436,6 +436,15 @@ class Workflow(Generic[P, R]):
         self.signature.unpack(raw, what=what)
         return raw
 
+    @property
+    def start_options(self) -> ExecutionOptions:
+        """The options of executions that are started through this workflow."""
+        return self._options
+
+    def input_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Raw:
+        """Return the input of an execution with these arguments. Raises `InvalidPayloadError`."""
+        return self._input("start", args, dict(kwargs))
+
     def handle(self, id: str) -> Handle[R]:
         """Return the handle of an execution that exists already."""
         handle: Handle[R] = self._client().handle(id, returns=self.signature.result)

@@ -1,0 +1,1 @@
+"""Remote client: starts, reads and messages executions of a server over HTTP."""
