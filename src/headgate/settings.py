@@ -707,6 +707,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "as by allowed_hosts. By default that of the listen address."
         ),
     ] = None
+    build: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")] | None,
+        Meta(extra={"allowed": "up to 64 letters, digits and . _ + -, beginning with a letter or digit"}),
+        about("Build id of the app's code, such as a release or commit. By default the digest of its source files."),
+    ] = None
     drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
     notify: Annotated[
         NotifyTable, about("Alert channels and routes, unless HOME/notify.toml has them; see the reference of alerts.")

@@ -200,6 +200,7 @@ class AppService(Service):
             dead_letters_days=opened.settings.retention.dead_letters_days,
             open_forwarder=lambda: open_forwarder(opened.settings, clock),
             meters=meters,
+            build=opened.settings.build or "",
         )
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
         mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)

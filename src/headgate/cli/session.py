@@ -20,6 +20,15 @@ Config = Annotated[
         "--config", metavar="FILE", help="Settings file. [default: headgate.toml, if it exists]", show_default=False
     ),
 ]
+Build = Annotated[
+    str | None,
+    typer.Option(
+        "--build",
+        metavar="ID",
+        help="Build id of the app's code. [default: digest of its source files]",
+        show_default=False,
+    ),
+]
 # Variables of the client, which are not settings of a server process.
 SERVER_VARIABLE: Final = "HEADGATE_SERVER"
 KEY_VARIABLE: Final = "HEADGATE_API_KEY"

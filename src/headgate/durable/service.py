@@ -22,6 +22,7 @@ from headgate.durable.replay.turn_timeout import TURN_SECONDS
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import NotesHandler
 from headgate.durable.sdk.app import App
+from headgate.durable.sdk.build_digest import build_of
 from headgate.durable.threads import WorkerThreads
 from headgate.durable.worker.standby import THREADS, StandbyWorker
 from headgate.durable.worker.status import WorkerStatus
@@ -49,13 +50,15 @@ class Service:
         dead_letters_days: int = DEAD_LETTERS_DAYS,
         open_forwarder: Callable[[], Forwarder] | None = None,
         meters: ExecutionMeters | None = None,
+        build: str = "",
     ) -> None:
         """Wire the components. Events are kept for `events_days`, dead letters for `dead_letters_days`.
 
         `open_forwarder` opens the sender of forwarded events, if the app forwards any. `meters` count what the worker
-        does.
+        does. `build` names the code of the app; without one, its source does.
         """
         self.app = app
+        self._build = build
         self.ids = IdMaker(clock)
         waiters = ResultWaiters(store, clock)
         self.notifier = LocalNotifier(waiters)
@@ -80,6 +83,11 @@ class Service:
         self.meters = meters
         self._threads: WorkerThreads | None = None
         app.bind(self.client, self.bus)
+
+    @property
+    def build(self) -> str:
+        """The build of this app: as given, or the digest of its source."""
+        return self._build or build_of(self.app)
 
     def _limits_of(self, workflow: str) -> tuple[float | None, float | None]:
         declared = self.app.workflows.get(workflow)
@@ -124,6 +132,7 @@ class Service:
             lease_seconds=lease_seconds,
             host=host,
             worker_id=worker_id,
+            build=self.build,
             ready=ready,
             limits=limits,
             dead_letters_days=self._dead_letters_days,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.session import Config, Home, session_of
+from headgate.cli.session import Build, Config, Home, session_of
 
 
 def up(  # noqa: PLR0913 - each is an option
@@ -21,6 +21,7 @@ def up(  # noqa: PLR0913 - each is an option
     app: Annotated[
         str | None, typer.Option(metavar="MODULE:APP", help="App to serve, with its workflows and activities.")
     ] = None,
+    build: Build = None,
     pipelines: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Folder with pipeline definitions to load.", show_default=False)
     ] = None,
@@ -51,7 +52,13 @@ def up(  # noqa: PLR0913 - each is an option
     from headgate.serve import server
     from headgate.telemetry import Tracing, configure_logs
 
-    flags = {"tls.cert": tls_cert, "tls.key": tls_key, "pipelines.folder": pipelines, "pipelines.watch": watch}
+    flags = {
+        "build": build,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
+        "pipelines.folder": pipelines,
+        "pipelines.watch": watch,
+    }
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)

@@ -10,7 +10,7 @@ import typer
 from headgate.cli.api_client import Api
 from headgate.cli.commands import Answer, calls_server, command_group, server_command
 from headgate.cli.output import short, show_facts, show_table
-from headgate.cli.session import Config, Home, session_of
+from headgate.cli.session import Build, Config, Home, session_of
 from headgate.errors import NotFoundError
 
 app = command_group("List workflows.")
@@ -87,13 +87,14 @@ def workers_ls(
             each["id"],
             "alive" if each["alive"] else "dead",
             each["app"],
+            each["build"],
             f"{each['host']} {each['pid']}",
             each["queues"],
             short(each["started_at"]),
         )
         for each in found
     ]
-    show_table(("WORKER", "STATUS", "APP", "HOST PID", "QUEUES", "STARTED"), rows, nothing="no workers")
+    show_table(("WORKER", "STATUS", "APP", "BUILD", "HOST PID", "QUEUES", "STARTED"), rows, nothing="no workers")
 
 
 def _in_use(name: str, limit: float, usage: Mapping[str, int]) -> str:
@@ -123,6 +124,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics on this address. [worker.metrics]"),
     ] = None,
+    build: Build = None,
 ) -> None:
     """Run the workflows and activities of an app in a process of its own, on the same store as the server.
 
@@ -136,6 +138,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     from headgate.telemetry import configure_logs
 
     flags = {
+        "build": build,
         "worker.threads_max": threads,
         "worker.async_max": async_slots,
         "worker.isolated_max": isolated,

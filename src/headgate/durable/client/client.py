@@ -21,6 +21,7 @@ from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
 from headgate.durable.engine.activity_store import Activities, AttemptResult
 from headgate.durable.engine.inbox import delayed_start
+from headgate.durable.engine.stuck import released
 from headgate.durable.model.activity_tokens import read_token
 from headgate.durable.model.archive import Archive
 from headgate.durable.model.declarations import WorkflowDefinition
@@ -36,7 +37,6 @@ from headgate.durable.model.history import (
     TerminateRequested,
     Turn,
     UpdateRequested,
-    Woken,
 )
 from headgate.durable.model.history_reader import read_turns
 from headgate.durable.model.names import (
@@ -295,9 +295,9 @@ class Client:
         row = self.get(execution_id)
         if row.status is not Status.STUCK:
             raise ConflictError(f"execution {execution_id}: it is {row.status.value}, not stuck; nothing was changed")
-        freed = replace(row, version=row.version + 1, status=Status.RUNNING, failures=0, retry_at_ms=None)
-        woken = message(execution_id, Woken("redriven"), self._now_ms(), self._ids.ulid())
-        self._store.transact([freed.replacing(row.version), woken.put()])
+        # Every build is tried again: an operator may have fixed what the code depends on.
+        again = replace(row, failures=0, failed_builds=(), unfit_builds=())
+        self._store.transact(released(again, self._now_ms(), self._ids.ulid(), "redriven"))
         self._observer.on_message_stored(execution_id)
 
     def retry(self, execution_id: str) -> Handle[Any]:

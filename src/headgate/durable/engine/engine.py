@@ -14,12 +14,13 @@ from typing import Final, Protocol
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.durable.engine.dispatcher import Dispatcher, Step
 from headgate.durable.engine.inbox import Inboxes, delayed_start, holds, in_order, is_message, sort_sources
 from headgate.durable.engine.ready_queue import ReadyList, Work
-from headgate.durable.engine.stuck import failed_turn
+from headgate.durable.engine.stuck import failed_turn, with_failed_build
 from headgate.durable.engine.turn_commit import SOURCES_MAX, Source, TurnContext, TurnTransaction, turn_transaction
 from headgate.durable.model.declarations import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
@@ -65,6 +66,16 @@ class EngineHost(Protocol):
     @property
     def worker_id(self) -> str:
         """The id of this worker."""
+
+    @property
+    def build(self) -> str:
+        """The id of the code of this worker."""
+
+    def may_advance(self, row: Execution) -> bool:
+        """Whether this worker may take the next turn of an execution."""
+
+    def has_untried_build(self, row: Execution) -> bool:
+        """Whether a live worker has code that has not failed at the next turn of an execution."""
 
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed by this worker, if it is to run it."""
@@ -119,6 +130,7 @@ class Engine:
         self._clock = clock
         self._ids = ids
         self._host = host
+        self._build = host.build
         self._live_max = live_max
         self._replay_always = replay_always
         self._meters = meters
@@ -136,6 +148,15 @@ class Engine:
     def read_inbox(self, execution_id: str) -> None:
         """Have the execution's inbox read in the next cycle."""
         self.ready.read_inbox(execution_id)
+
+    def serves(self, workflow: str) -> bool:
+        """Whether the app has a workflow."""
+        return workflow in self._workflows
+
+    def row_in_memory(self, execution_id: str) -> Execution | None:
+        """Return the row of an execution as of its last turn here; None if it is not in memory."""
+        live = self._live.get(execution_id)
+        return None if live is None else live.row
 
     @property
     def has_work(self) -> bool:
@@ -307,6 +328,8 @@ class Engine:
         notes, live.interpreter.notes = live.interpreter.notes, []
         awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
         context = self._context(live.interpreter.at_ms)
+        if row.build != self._build:
+            row = replace(row, build=self._build)
         return turn_transaction(row, sources[:consumed], issued, notes, context, awaits)
 
     def _terminate(
@@ -349,9 +372,15 @@ class Engine:
         return None if item is None else execution_of(item)
 
     def _may_try(self, row: Execution, sources: Sequence[Source]) -> bool:
-        if row.status is Status.RUNNING and row.retry_at_ms is None:
+        # The last turn was taken by the same build: no other rule for it can have changed but its failures.
+        is_routine = row.build == self._build and not row.failures
+        if row.status is Status.RUNNING and row.retry_at_ms is None and is_routine:
             return True
         if holds(sources, TerminateRequested):
+            return True
+        if not self._host.may_advance(row):
+            return False
+        if row.status is Status.RUNNING and row.retry_at_ms is None:
             return True
         if row.status is Status.STUCK:
             return False
@@ -363,7 +392,10 @@ class Engine:
             self._meters.on_turn_failed(row.workflow)
         now_ms = self._now_ms()
         _log.warning("turn failed", execution_id=row.execution_id, turn=row.turn + 1, error=str(error))
-        turn = failed_turn(row, describe(error), now_ms, self._context(now_ms))
+        row = with_failed_build(row, self._build, is_unfit=isinstance(error, DeterminismError))
+        turn = failed_turn(
+            row, describe(error), now_ms, self._context(now_ms), has_untried_build=self._host.has_untried_build(row)
+        )
         for source in sources:
             if isinstance(source.event, Woken):
                 # The wake-up is used up, unless the failed turn has just set its timer again.

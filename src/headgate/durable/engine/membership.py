@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.clock import Clock
+from headgate.durable.engine.build_routing import candidates, is_mixed, untried
+from headgate.durable.model.records import Execution
 from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
@@ -73,6 +75,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     workflows: tuple[str, ...] = ()
     activities: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    # The id of its code; empty for workers of earlier versions of Headgate.
+    build: str = ""
     # Set by another worker after the lease expired: the worker can claim nothing more, and its claims are reclaimed.
     is_revoked: bool = msgspec.field(default=False, name="is_given_up")
     seen_at_ms: int = 0
@@ -102,14 +106,19 @@ class Fleet:
         lease_seconds: float = LEASE_SECONDS,
         host: str | None = None,
         worker_id: str = "",
+        build: str = "",
         limits: WorkerLimits | None = None,
         usage: Callable[[], WorkerUsage] | None = None,
     ) -> None:
         """`host` names the machine: workers with the same one check each other's process id. Default: this machine.
 
-        `worker_id` is the id until `join` makes a new one. `limits` and `usage` are for displays.
+        `worker_id` is the id until `join` makes a new one. `build` names the code of this worker. `limits` and `usage`
+        are for displays.
         """
         self.worker_id = worker_id
+        self.build = build
+        # Whether other live workers serve other workflows, or the same with other code.
+        self.is_mixed = False
         self.lease_seconds = lease_seconds
         self._limits = limits
         self._usage = usage
@@ -141,6 +150,7 @@ class Fleet:
             activities=tuple(sorted(activities)),
             queues=tuple(sorted(queues)),
             limits=self._limits,
+            build=self.build,
         )
         self._lease_until = self._clock.monotonic() + self.lease_seconds
         # The index needs the attribute, which is omitted as a default.
@@ -186,6 +196,7 @@ class Fleet:
                 break
         self._others = [member for member in found if member.worker_id != self.worker_id]
         self._watch()
+        self.is_mixed = is_mixed([member for member in self.members() if member.workflows and self.is_alive(member)])
 
     def _watch(self) -> None:
         now = self._clock.monotonic()
@@ -257,13 +268,43 @@ class Fleet:
         """Return the workers whose lease has expired or was revoked."""
         return [member for member in self._others if not self.is_alive(member)]
 
-    def owns(self, execution_id: str, workflow: str | None = None) -> bool:
-        """Whether this worker, of all live workers, is to advance an execution."""
+    def owns(self, execution_id: str, row: Execution | None = None) -> bool:
+        """Whether this worker, of all live workers, is to advance an execution. With its row, its build counts too."""
         if not self._others:
             return True
-        able = [m for m in self._others if self.is_alive(m) and (workflow is None or workflow in m.workflows)]
+        able = [member.worker_id for member in self._able(row)]
+        if row is not None and self.worker_id not in able:
+            return False
         mine = _weight(self.worker_id, execution_id)
-        return all(_weight(member.worker_id, execution_id) < mine for member in able)
+        return all(_weight(each, execution_id) < mine for each in able if each != self.worker_id)
+
+    def may_advance(self, row: Execution) -> bool:
+        """Whether this worker, which has the workflow, may take the next turn of an execution.
+
+        A worker that has not joined always may.
+        """
+        own = self._member
+        if own is None:
+            return True
+        if row.workflow not in own.workflows:
+            # Declared after it joined.
+            own = msgspec.structs.replace(own, workflows=(*own.workflows, row.workflow))
+        able = candidates([own, *[member for member in self._others if self.is_alive(member)]], row)
+        return any(member is own for member in able)
+
+    def has_untried_build(self, row: Execution) -> bool:
+        """Whether a live worker has code that has not failed at the next turn of an execution. Reads the fleet."""
+        if self._member is None:
+            return False
+        self.refresh()
+        return bool(untried(self._alive(), row))
+
+    def _able(self, row: Execution | None) -> list[Member]:
+        alive = [member for member in self._alive() if member.workflows]
+        return alive if row is None else candidates(alive, row)
+
+    def _alive(self) -> list[Member]:
+        return [member for member in self.members() if self.is_alive(member)]
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

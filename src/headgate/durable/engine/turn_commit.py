@@ -134,7 +134,14 @@ def turn_transaction(
     )
     transaction = TurnTransaction(
         execution=replace(
-            row, version=row.version + 1, turn=turn.turn, awaits=awaits, failures=0, failure=None, retry_at_ms=None
+            row,
+            version=row.version + 1,
+            turn=turn.turn,
+            awaits=awaits,
+            failures=0,
+            failure=None,
+            retry_at_ms=None,
+            failed_builds=(),
         ),
         writes=[],
         sources=list(sources),
@@ -306,8 +313,8 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
     )
     transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
     transaction.message_to = row.execution_id
-    # The new run has an empty history, and marks its patches again.
-    return replace(row, run=row.run + 1, first_turn=row.turn + 1, patches={})
+    # The new run has an empty history, which fits every build, and marks its patches again.
+    return replace(row, run=row.run + 1, first_turn=row.turn + 1, patches={}, unfit_builds=())
 
 
 def _start_timeout(transaction: TurnTransaction, started: Started) -> None:

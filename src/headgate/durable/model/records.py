@@ -84,6 +84,11 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     failure: str | None = None
     retry_at_ms: int | None = None
+    # The build of the worker that took the last turn.
+    build: str = ""
+    # The builds whose code failed at the next turn, and those whose code does not fit the history of this run.
+    failed_builds: tuple[str, ...] = ()
+    unfit_builds: tuple[str, ...] = ()
     # The archive of the turns up to `archived_through`.
     archive: str | None = None
     archived_through: int = 0
@@ -93,7 +98,7 @@ class Execution(Struct, frozen=True, omit_defaults=True):
         """Return the write that stores this row."""
         item = item_of(self)
         # The store normalizes whole floats and tuples itself, so that such a row is not vouched for.
-        if self.retention_seconds is None and not self.awaits:
+        if self.retention_seconds is None and not (self.awaits or self.failed_builds or self.unfit_builds):
             item = _own_row(self, item)
         return Put(EXECUTIONS, item, condition)
 

@@ -64,11 +64,12 @@ class WakeSweep:
         return [*turns.values(), *tasks, *self.workers.checks()]
 
     def run_maintenance(self, is_over: Callable[[], bool]) -> None:
-        """Time out unclaimed activities, fire schedules, complete deliveries and archive histories."""
+        """Time out unclaimed activities, fire schedules, complete deliveries, release stuck executions, archive."""
         self._worker.deadlines.end_unclaimed(limit=_OVERDUE_MAX)
         store_results(self._worker, self._inboxes, self._clock.sleep, is_over)
         self._schedules.fire_due(self._worker.activities.now_ms(), _PAGE)
         self._bus.sweep()
+        self._worker.release_stuck()
         if not is_over():
             self._archiver.archive_due()
 

@@ -5,6 +5,7 @@ Every read is of a sparse index, which has an entry for each piece of pending wo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headgate.clock import Clock
@@ -12,9 +13,19 @@ from headgate.durable.engine.engine import Engine
 from headgate.durable.engine.membership import Fleet
 from headgate.durable.engine.turn_commit import Source
 from headgate.durable.model.history import TimerFired, load_event
-from headgate.durable.model.records import INBOX, NEVER_MS, TIMERS_DUE, UNDISPATCHED, Timer, timer_of
+from headgate.durable.model.records import (
+    INBOX,
+    NEVER_MS,
+    TIMERS_DUE,
+    UNDISPATCHED,
+    Execution,
+    Timer,
+    execution_of,
+    timer_of,
+)
 from headgate.store.catalogue.tables import EXECUTIONS, INBOXES, TIMERS
 from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
@@ -43,10 +54,8 @@ class WorkPoller:
             page = self._store.query(
                 Query(table=INBOXES, index="ready-index", partition=INBOX, limit=PAGE, cursor=cursor)
             )
-            for item in page.items:
-                execution_id = item["execution_id"]
-                if self._is_ours(item, item["at_ms"]) and not self._engine.ready.is_shelved(execution_id):
-                    self._engine.read_inbox(execution_id)
+            for item in self._ours(page.items, "at_ms"):
+                self._engine.read_inbox(item["execution_id"])
             cursor = page.cursor
             if cursor is None:
                 break
@@ -61,12 +70,16 @@ class WorkPoller:
             page = self._store.query(
                 Query(table=TIMERS, index="due-index", partition=TIMERS_DUE, limit=PAGE, cursor=cursor)
             )
-            for item in page.items:
-                timer = timer_of(item)
-                if timer.due_at_ms > now_ms:
-                    # Timers of other workers stay at the head of the index for up to the grace period.
-                    return min(timer.due_at_ms, now_ms + GRACE_MS) if is_any_left else timer.due_at_ms
-                is_any_left = is_any_left or not self._fire(timer, item, now)
+            due = [item for item in page.items if item["due_at_ms"] <= now_ms]
+            waiting = [item for item in due if item["timer_id"] not in self._fired_at]
+            ours = self._ours(waiting, "due_at_ms")
+            for item in ours:
+                self._fire(timer_of(item), now)
+            is_any_left = is_any_left or len(ours) < len(waiting)
+            if len(due) < len(page.items):
+                next_ms: int = page.items[len(due)]["due_at_ms"]
+                # Timers of other workers stay at the head of the index for up to the grace period.
+                return min(next_ms, now_ms + GRACE_MS) if is_any_left else next_ms
             cursor = page.cursor
             if cursor is None:
                 break
@@ -81,19 +94,30 @@ class WorkPoller:
         for item in page.items:
             self._engine.read_inbox(item["execution_id"])
 
-    def _fire(self, timer: Timer, item: Item, now: float) -> bool:
-        """Add the event of a due timer to its execution. False if another worker fires it."""
-        if timer.timer_id in self._fired_at:
-            return True
-        if not self._is_ours(item, timer.due_at_ms) or self._engine.ready.is_shelved(timer.execution_id):
-            return False
+    def _fire(self, timer: Timer, now: float) -> None:
+        """Add the event of a due timer to its execution."""
         self._fired_at[timer.timer_id] = now
         self._engine.add_event(timer.execution_id, timer_source(timer))
-        return True
 
-    def _is_ours(self, item: Item, since_ms: int) -> bool:
-        execution_id: str = item["execution_id"]
-        return self._fleet.owns(execution_id) or self._now_ms() - since_ms > GRACE_MS
+    def _ours(self, items: Sequence[Item], since: str) -> list[Item]:
+        """Return the pending work of executions that this worker is to advance now. `since` names its time."""
+        ready = self._engine.ready
+        items = [item for item in items if not ready.is_shelved(item["execution_id"])]
+        rows = self._rows(items) if self._fleet.is_mixed else {}
+        return [item for item in items if self._is_ours(item["execution_id"], rows, item[since])]
+
+    def _is_ours(self, execution_id: str, rows: Mapping[str, Execution], since_ms: int) -> bool:
+        row = rows.get(execution_id)
+        if self._fleet.owns(execution_id, row):
+            return True
+        is_late = self._now_ms() - since_ms > GRACE_MS
+        return is_late and (row is None or self._fleet.may_advance(row))
+
+    def _rows(self, items: Sequence[Item]) -> dict[str, Execution]:
+        """Return the executions of pending work: some workers may not advance some of them."""
+        ids = sorted({item["execution_id"] for item in items})
+        found = self._store.get_many(EXECUTIONS, [Key(each) for each in ids]) if ids else []
+        return {item["execution_id"]: execution_of(item) for item in found if item is not None}
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

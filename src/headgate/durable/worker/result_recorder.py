@@ -78,7 +78,7 @@ class ResultRecorder:
                 outcome = RETRIED if source is None else FAILED if result.timeout is None else TIMED_OUT
             if source is None:
                 self._schedule.poll_soon()
-            elif activity.limit_slot is None and self._fleet.owns(activity.execution_id):
+            elif activity.limit_slot is None and self._owns(activity.execution_id):
                 # The turn that consumes the event removes the activity's row in its own transaction.
                 self._engine.add_event(activity.execution_id, source)
             else:
@@ -86,3 +86,8 @@ class ResultRecorder:
                 self._schedule.poll_soon()
         if self._meters is not None:
             self._meters.on_attempt(activity.name, outcome)
+
+    def _owns(self, execution_id: str) -> bool:
+        # The row is needed only if some workers may not advance it. Without one, the engine checks that.
+        row = self._engine.row_in_memory(execution_id) if self._fleet.is_mixed else None
+        return self._fleet.owns(execution_id, row)

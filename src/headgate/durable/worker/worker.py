@@ -42,10 +42,18 @@ from headgate.durable.sdk.definitions import Activity as Definition
 from headgate.durable.worker.claims import HeldClaims, LostClaimFinder
 from headgate.durable.worker.deadlines import CancellationReaper, DeadlineReaper
 from headgate.durable.worker.executor import RunningAttempt, failed, perform
-from headgate.durable.worker.poll_schedule import ARCHIVE, ARCHIVE_SECONDS, RENEW, SWEEP, SWEEP_SECONDS, PollSchedule
+from headgate.durable.worker.poll_schedule import (
+    ARCHIVE,
+    ARCHIVE_SECONDS,
+    RENEW,
+    SWEEP,
+    SWEEP_SECONDS,
+    PollSchedule,
+)
 from headgate.durable.worker.poller import PAGE, WorkPoller
 from headgate.durable.worker.result_recorder import ResultRecorder
 from headgate.durable.worker.slots import SlotKind, Slots
+from headgate.durable.worker.stuck_sweep import StuckSweep
 from headgate.durable.worker.subprocess_executor import perform_isolated
 from headgate.errors import NotFoundError, StaleClaimError
 from headgate.ids import IdMaker
@@ -83,6 +91,7 @@ class Worker:
         lease_seconds: float = 10.0,
         host: str | None = None,
         worker_id: str = "",
+        build: str = "",
         ready: ReadyList | None = None,
         forwarder: Forwarder | None = None,
         dead_letters_days: int = DEAD_LETTERS_DAYS,
@@ -102,6 +111,7 @@ class Worker:
             lease_seconds=lease_seconds,
             host=host,
             worker_id=worker_id,
+            build=build,
             limits=limits,
             usage=self.usage,
         )
@@ -141,6 +151,7 @@ class Worker:
         self.deadlines = DeadlineReaper(self.activities, self.claims, self._recorder)
         self._lost_claims = LostClaimFinder(self.activities, self.claims, self.engine)
         self._poller = WorkPoller(store, clock, self.fleet, self.engine)
+        self._stuck = StuckSweep(store, clock, ids, self.fleet, self.engine)
         self._schedules = Schedules(store, clock, ids)
         self._archiver = archiver
         self._forwarder = forwarder
@@ -165,6 +176,7 @@ class Worker:
             return
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
         self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues)
+        self._stuck.restart()
 
     def announce_stop(self) -> None:
         """Let running activities know that this worker is about to stop."""
@@ -202,6 +214,18 @@ class Worker:
         self.engine.drop()
 
     # The host of the engine.
+
+    @property
+    def build(self) -> str:
+        return self.fleet.build
+
+    def may_advance(self, row: Execution) -> bool:
+        """Whether this worker may take the next turn of an execution."""
+        return self.fleet.may_advance(row)
+
+    def has_untried_build(self, row: Execution) -> bool:
+        """Whether a live worker has code that has not failed at the next turn of an execution."""
+        return self.fleet.has_untried_build(row)
 
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed by this worker; None if it is not its own to run, or there is no room."""
@@ -294,6 +318,7 @@ class Worker:
             self.bus.sweep()
             self.adopt_lost_claims()
             self.cancellations.find()
+        self.release_stuck()
         if self._archiver is not None and self.schedule.take(ARCHIVE, ARCHIVE_SECONDS):
             self._archiver.archive_due()
         self.schedule.end_poll(min(due_ms))
@@ -311,6 +336,10 @@ class Worker:
         if self.schedule.take(SWEEP, SWEEP_SECONDS):
             self.bus.sweep()
             self.adopt_lost_claims()
+
+    def release_stuck(self) -> None:
+        """Release stuck executions that the build of this worker has not tried yet, if a sweep is due."""
+        self._stuck.release_due()
 
     def adopt_lost_claims(self) -> None:
         """Queue claims of this worker that the process does not hold: the answer to a claim was lost."""

@@ -28,6 +28,8 @@ class WorkerView(Struct, frozen=True, omit_defaults=True):
     id: str
     alive: bool
     app: str
+    # The id of its code; empty for a worker of an earlier version of Headgate.
+    build: str
     host: str
     pid: int
     queues: tuple[str, ...]
@@ -58,6 +60,7 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
                         id=member.worker_id,
                         alive=member.seems_alive(now_ms),
                         app=member.app,
+                        build=member.build,
                         host=member.host,
                         pid=member.pid,
                         queues=member.queues,
