@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from headgate.asl.compile.problems import ProblemCode, SourceLocation, listed, nearest
-from headgate.asl.compile.task_resources import check_action, check_resource
+from headgate.asl.compile.task_resources import check_action
 from headgate.asl.expressions.choice_rules import CONNECTIVES, OPERATORS, compile_rule
 from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.intrinsics import compile_intrinsic
@@ -358,14 +358,6 @@ def unknown_field(location: SourceLocation, key: str, known: Collection[str]) ->
     meant = nearest(key, known)
     allowed = f"did you mean {meant}?" if meant else f"write one of {listed(sorted({*known, 'Comment'}))}"
     location.report(ProblemCode.UNKNOWN_FIELD, f"there is no field {key!r} here", allowed)
-
-
-def resource(location: SourceLocation, value: Json) -> None:
-    """Check the Resource of a Task."""
-    if not isinstance(value, str):
-        wrong_type(location, value, "a string")
-        return
-    check_resource(location, value)
 
 
 def action_of(*names: str) -> Check:

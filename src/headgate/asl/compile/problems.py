@@ -10,6 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.asl.tasks.local_tasks import LocalTasks
+
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -89,10 +91,12 @@ class SourceLocation(Struct, frozen=True):
     path: str
     problems: list[Problem]
     target: Target = Target.LOCAL
+    # What Tasks can use here; None: not known, and nothing is refused for it.
+    tasks: LocalTasks | None = None
 
     def at(self, *steps: str | int) -> SourceLocation:
         """Return an inner location: members by name, entries by index."""
-        return SourceLocation(json_path(self.path, steps), self.problems, self.target)
+        return SourceLocation(json_path(self.path, steps), self.problems, self.target, self.tasks)
 
     def report(self, code: ProblemCode, fact: str, allowed: str) -> None:
         """Report what is accepted nowhere."""

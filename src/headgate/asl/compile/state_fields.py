@@ -20,7 +20,6 @@ from headgate.asl.compile.field_checks import (
     path,
     path_or_intrinsic,
     reference,
-    resource,
     single_path,
     template,
     text,
@@ -62,7 +61,7 @@ _PERCENTAGE: Final = number(0, 100)
 
 _JSONPATH: Final[Mapping[StateType, Mapping[str, Check]]] = {
     StateType.TASK: {
-        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Resource": resource,
+        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Resource": text,
         "Credentials": an_object, "TimeoutSeconds": _SECONDS, "TimeoutSecondsPath": single_path,
         "HeartbeatSeconds": _SECONDS, "HeartbeatSecondsPath": single_path,
     },
@@ -87,7 +86,7 @@ _JSONPATH: Final[Mapping[StateType, Mapping[str, Check]]] = {
 }  # fmt: skip
 _JSONATA: Final[Mapping[StateType, Mapping[str, Check]]] = {
     StateType.TASK: {
-        **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Resource": resource,
+        **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Resource": text,
         "Credentials": an_object, "TimeoutSeconds": or_expression(_SECONDS),
         "HeartbeatSeconds": or_expression(_SECONDS),
     },

@@ -6,12 +6,14 @@ Here a Task calls functions, activities, machines, fan-outs and some services; o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from headgate.asl.compile.problems import ProblemCode, SourceLocation, Target, listed
+from headgate.asl.expressions.jsonata import is_expression
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.substitution import replace_unresolved
-from headgate.asl.tasks.actions import INVOKE, known_actions, normalized_call
+from headgate.asl.model.substitution import replace_unresolved, unresolved
+from headgate.asl.tasks.actions import known_actions, normalized_call
 from headgate.asl.tasks.integrations import find_integration
 from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, WaitMode, target_of
 
@@ -31,57 +33,80 @@ _LAMBDA: Final = re.compile(rf"arn:{_PARTITION}:lambda:[^:]*:[^:]*:function:\S+"
 _ACTIVITY: Final = re.compile(rf"arn:{_PARTITION}:states:[^:]*:[^:]*:activity:\S+")
 
 
-def check_resource(location: SourceLocation, value: str) -> None:
-    """Report a Resource that the target cannot call."""
+def check_resource(location: SourceLocation, resource: str, parameters: Json) -> None:
+    """Report a Resource that the target cannot call with these Parameters or Arguments."""
+    constants, is_complete = constant_parameters(parameters)
     if location.target is Target.AWS:
-        _check_for_aws(location, value)
+        if _is_for_aws(location, resource) and location.tasks is not None:
+            reason = location.tasks.refusal(resource, constants, is_complete=is_complete)
+            if reason is not None:
+                _report(location.report_only_aws, ProblemCode.ONLY_ON_AWS, reason)
         return
     try:
-        target = target_of(value)
+        if location.tasks is None:
+            _check_callable(location, target_of(resource))
+        elif (reason := location.tasks.refusal(resource, constants, is_complete=is_complete)) is not None:
+            _report(location.report, ProblemCode.BAD_RESOURCE, reason)
     except ValueError as error:
         location.report(ProblemCode.BAD_RESOURCE, str(error), f"write {RESOURCES}")
-    else:
-        if (fact := _not_here(target)) is not None:
-            location.report(ProblemCode.BAD_RESOURCE, fact, _alternatives(target))
 
 
-def _check_for_aws(location: SourceLocation, value: str) -> None:
-    plain = replace_unresolved(value, _ANY)
+def constant_parameters(parameters: Json) -> tuple[dict[str, Json], bool]:
+    """Return the parameters that a definition states as they are, and whether there are no others."""
+    if not isinstance(parameters, dict):
+        return {}, False
+    constants = {name: value for name, value in parameters.items() if _is_constant({name: value})}
+    return constants, len(constants) == len(parameters)
+
+
+def _is_constant(value: Json) -> bool:
+    """Whether a value has no expression and no placeholder in it."""
+    if isinstance(value, dict):
+        return all(not name.endswith(".$") and _is_constant(member) for name, member in value.items())
+    if isinstance(value, list):
+        return all(map(_is_constant, value))
+    return not isinstance(value, str) or not (is_expression(value) or unresolved(value))
+
+
+def _report(report: Callable[[ProblemCode, str, str], None], code: ProblemCode, reason: str) -> None:
+    fact, _, remedy = reason.partition("; ")
+    report(code, fact, remedy)
+
+
+def _is_for_aws(location: SourceLocation, resource: str) -> bool:
+    """Whether Step Functions can call a resource; report why not."""
+    plain = replace_unresolved(resource, _ANY)
     if plain == _ANY or _LAMBDA.fullmatch(plain) or _ACTIVITY.fullmatch(plain):
-        return
-    if (found := _INTEGRATION.fullmatch(plain)) is None:
-        location.report(ProblemCode.BAD_RESOURCE, f"Step Functions cannot call {value!r}", f"write {_ON_AWS}")
-        return
-    integration, wait = find_integration(found["service"], found["action"]), WaitMode(found["wait"] or "")
+        return True
+    found = _INTEGRATION.fullmatch(plain)
+    if found is None:
+        location.report(ProblemCode.BAD_RESOURCE, f"Step Functions cannot call {resource!r}", f"write {_ON_AWS}")
+        return False
+    return _check_integration(location, found["service"], found["action"], WaitMode(found["wait"] or ""))
+
+
+def _check_integration(location: SourceLocation, service: str, action: str, wait: WaitMode) -> bool:
+    """Whether AWS has an integration that waits like this; report why not."""
+    integration = find_integration(service, action)
     if integration is None:
-        fact = f"Step Functions has no integration {found['service']}:{found['action']}"
-        location.report(ProblemCode.BAD_RESOURCE, fact, f"write {_ON_AWS}; an action of the SDK has aws-sdk: before it")
-        return
+        fact = f"Step Functions has no integration {service}:{action}"
+        allowed = f"write {_ON_AWS}; an action of the SDK has aws-sdk: before it"
+        location.report(ProblemCode.BAD_RESOURCE, fact, allowed)
+        return False
     if wait not in integration.waits:
         waits = listed(sorted(each.value for each in integration.waits if each.value))
         allowed = f"leave it out{f', or write {waits}' if waits else ''}"
         location.report(ProblemCode.BAD_RESOURCE, f"{integration.name} has no {wait.value}", allowed)
-        return
-    if (reason := _not_here(target_of(value))) is not None:
-        location.report_only_aws(ProblemCode.ONLY_ON_AWS, reason, "AWS can run it")
+        return False
+    return True
 
 
-def _not_here(target: TaskTarget) -> str | None:
-    """Return why a Task cannot call a target here; None if it can."""
-    if target.callee is not Callee.SERVICE or (target.name, target.action) == INVOKE:
-        return None
+def _check_callable(location: SourceLocation, target: TaskTarget) -> None:
+    """Report a service action that neither Headgate nor AWS has."""
     service, action, _ = normalized_call(target.name, target.action)
-    if action in known_actions().get(service, ()) and target.wait is not WaitMode.JOB:
-        return None
-    return f"no Task can call {target.name}:{target.action} here"
-
-
-def _alternatives(target: TaskTarget) -> str:
-    known = known_actions()
-    service, _, _ = normalized_call(target.name, target.action)
-    near = {service: known[service]} if service in known else known
-    names = [f"{name}:{each}" for name, actions in near.items() for each in actions]
-    return f"write arn:aws:states::: with {listed(names)}, or call a function that does it"
+    is_implemented = action in known_actions().get(service, ()) and target.wait is not WaitMode.JOB
+    if target.callee is Callee.SERVICE and not is_implemented:
+        _check_integration(location, target.name, target.action, target.wait)
 
 
 def check_action(location: SourceLocation, value: Json, names: tuple[str, ...]) -> None:

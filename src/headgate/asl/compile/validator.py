@@ -24,11 +24,13 @@ from headgate.asl.compile.state_fields import (
     kinds_with,
     languages_with,
 )
+from headgate.asl.compile.task_resources import check_resource
 from headgate.asl.expressions.jsonpath import bare_words
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import ExecutionType, Language, MapMode, StateType
 from headgate.asl.model.substitution import unresolved
 from headgate.asl.model.transitions import all_machines, is_distributed, processor_of, states_of
+from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.asl.tasks.resources import WaitMode
 
 __all__ = ["Problem", "ProblemCode", "findings", "load", "problems"]
@@ -61,14 +63,20 @@ _ACTIVITY: Final = ":activity:"
 _CALLEE_FIELDS: Final = ("FunctionName", "StateMachineArn")
 
 
-def problems(definition: Json, target: Target = Target.LOCAL) -> list[Problem]:
-    """Return the problems of a definition; none if the target accepts it."""
-    return [each for each in findings(definition, target) if each.severity is Severity.ERROR]
+def problems(definition: Json) -> list[Problem]:
+    """Return the problems of a definition; none if it can be stored.
+
+    Whether its Tasks can run here is decided when it starts: it depends on the resource map and the settings.
+    """
+    return [each for each in findings(definition) if each.severity is Severity.ERROR]
 
 
-def findings(definition: Json, target: Target = Target.LOCAL) -> list[Problem]:
-    """Return the problems of a definition, its warnings, and the notes on what only AWS can run."""
-    location = SourceLocation("$", [], target)
+def findings(definition: Json, target: Target = Target.LOCAL, tasks: LocalTasks | None = None) -> list[Problem]:
+    """Return the problems of a definition, its warnings, and the notes on what only AWS can run.
+
+    `tasks` is what Tasks can use here; without it every integration of Step Functions is accepted.
+    """
+    location = SourceLocation("$", [], target, tasks)
     if not isinstance(definition, dict):
         checks.wrong_type(location, definition, "an object with StartAt and States")
     elif _depth(definition) > _DEPTH_MAX:
@@ -137,6 +145,8 @@ def _check_state(location: SourceLocation, state: Json, machine_language: Langua
         return
     kind, language = StateType(state["Type"]), language_of(state, machine_language)
     _check_fields(location, state, kind, language)
+    if kind is StateType.TASK and isinstance(state.get("Resource"), str):
+        check_resource(location.at("Resource"), state["Resource"], state.get(_call_field(language)))
     for pair in EXCLUSIVE_FIELDS.get(kind, ()):
         checks.exclusive(location, state, *pair)
     _check_transition(location, state, kind, language)
@@ -158,9 +168,7 @@ def _check_fields(location: SourceLocation, state: Mapping[str, Json], kind: Sta
     known = STATE_FIELDS[language][kind]
     for key, value in state.items():
         if key in known:
-            # A Resource may be a placeholder for a function.
-            check = checks.apply if key != "Resource" else _plain
-            check(location.at(key), value, known[key])
+            checks.apply(location.at(key), value, known[key])
         elif key != "Comment":
             _report_field(location.at(key), key, kind, language)
     for key in REQUIRED_FIELDS.get(kind, ()):
@@ -168,8 +176,8 @@ def _check_fields(location: SourceLocation, state: Mapping[str, Json], kind: Sta
             location.report(ProblemCode.MISSING_FIELD, f"{key} is missing", f"a {kind} has {key}: write it")
 
 
-def _plain(location: SourceLocation, value: Json, check: Check) -> None:
-    check(location, value)
+def _call_field(language: Language) -> str:
+    return "Arguments" if language is Language.JSONATA else "Parameters"
 
 
 def _report_field(location: SourceLocation, key: str, kind: StateType, language: Language) -> None:

@@ -16,6 +16,7 @@ from headgate.cli.session import Json, echo_json
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
+    from headgate.asl.tasks.local_tasks import LocalTasks
     from headgate.serve.rest.asl.checks import Checked, Finding, Strictness
 
 
@@ -51,16 +52,18 @@ def validate(
     No server is needed. Warnings are probable mistakes, and loops that can exceed the history limit of Step Functions.
     With --all each definition has one line; the counts by result and by reason follow.
     """
+    from headgate.asl.tasks.local_tasks import LocalTasks
     from headgate.serve.rest.asl.checks import Strictness, check_definition
 
     if (file is None) == (folder is None):
         raise UserError("validate: name one FILE, or a folder with --all DIR")
     strictness, variables = Strictness(all=strict, budget=strict_budget), read_variables(var)
+    tasks = LocalTasks()
     if folder is not None:
-        is_valid = _validate_folder(folder, variables, target, strictness, as_json=as_json)
+        is_valid = _validate_folder(folder, variables, target, strictness, tasks, as_json=as_json)
     else:
         assert file is not None, "one of them is given"
-        found = check_definition(read_text(file), variables, target=target, strictness=strictness)
+        found = check_definition(read_text(file), variables, target=target, strictness=strictness, tasks=tasks)
         is_valid = found.valid
         if as_json:
             echo_json({"file": file, **_plain(found)})
@@ -112,7 +115,13 @@ def _by_severity(found: Checked) -> list[tuple[Severity, list[Finding]]]:
 
 
 def _validate_folder(
-    folder: Path, variables: dict[str, str], target: Target, strictness: Strictness, *, as_json: bool
+    folder: Path,
+    variables: dict[str, str],
+    target: Target,
+    strictness: Strictness,
+    tasks: LocalTasks,
+    *,
+    as_json: bool,
 ) -> bool:
     """Validate each definition of a folder and print the results; return whether all are valid."""
     from headgate.asl.documents.definition_text import unknown_variable
@@ -133,7 +142,7 @@ def _validate_folder(
         {
             each.name: unreadable(each.error)
             if each.error is not None
-            else check_document(each.definition, target=target, strictness=strictness)
+            else check_document(each.definition, target=target, strictness=strictness, tasks=tasks)
             for each in found.definitions
         }
     )

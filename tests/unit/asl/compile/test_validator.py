@@ -11,6 +11,8 @@ import pytest
 
 from headgate.asl.compile.problems import Severity, Target
 from headgate.asl.compile.validator import ProblemCode, findings, load, problems
+from headgate.asl.tasks.local_tasks import LocalTasks
+from headgate.asl.tasks.resource_map import MappedResource, ResourceMap
 from headgate.errors import DefinitionError
 
 Json = Any
@@ -65,7 +67,8 @@ def _wait(**fields: Json) -> Json:
 
 
 def _found(definition: Json) -> list[tuple[str, str]]:
-    return [(problem.path, problem.code.value) for problem in problems(definition)]
+    found = findings(definition, tasks=LocalTasks())
+    return [(each.path, each.code.value) for each in found if each.severity is Severity.ERROR]
 
 
 def _warned(definition: Json) -> list[tuple[str, str]]:
@@ -653,7 +656,7 @@ _GLUE = "arn:aws:states:::glue:startJobRun.sync"
 
 
 def _by_severity(definition: Json, target: Target) -> list[tuple[str, str]]:
-    return [(each.severity.value, each.code.value) for each in findings(definition, target)]
+    return [(each.severity.value, each.code.value) for each in findings(definition, target, LocalTasks())]
 
 
 @pytest.mark.parametrize(
@@ -681,6 +684,35 @@ def test_findings__resource__is_judged_by_the_target(resource: str, here: list[s
 
     assert [severity for severity, _ in _by_severity(definition, Target.LOCAL)] == here
     assert [severity for severity, _ in _by_severity(definition, Target.AWS)] == on_aws
+
+
+@pytest.mark.parametrize(
+    ("resource", "is_accepted"),
+    [
+        pytest.param(_GLUE, True, id="integration"),
+        pytest.param("arn:aws:states:::dynamodb:query", True, id="implemented-here-alone"),
+        pytest.param("arn:aws:states:::glue:startCrawler", False, id="no-integration"),
+        pytest.param("arn:aws:states:::http:invoke.sync", False, id="no-such-wait"),
+    ],
+)
+def test_problems__task_that_a_resource_map_may_replace__can_be_stored(resource: str, is_accepted: bool) -> None:
+    found = [each.code.value for each in problems(_one(_task(Resource=resource)))]
+
+    assert found == ([] if is_accepted else ["BAD_RESOURCE"])
+
+
+def test_findings__resource_map__replaces_what_it_names() -> None:
+    entry = MappedResource("glue:startJobRun", {"JobName": "orders"}, answer={"JobRunState": "SUCCEEDED"})
+    tasks = LocalTasks(ResourceMap((entry,)))
+
+    def found(parameters: Json) -> list[str]:
+        definition = _one(_task(Resource=_GLUE, Parameters=parameters))
+        return [each.code.value for each in findings(definition, tasks=tasks)]
+
+    assert found({"JobName": "orders"}) == []
+    # Which job it is depends on the input.
+    assert found({"JobName.$": "$.job"}) == []
+    assert found({"JobName": "returns"}) == ["BAD_RESOURCE"]
 
 
 def test_findings__placeholder_that_a_deployment_fills_in__is_a_note_for_aws() -> None:

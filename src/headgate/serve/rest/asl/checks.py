@@ -12,6 +12,7 @@ from headgate.asl.compile.problems import Problem, Severity, Target
 from headgate.asl.documents.definition_text import read_definition
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.transitions import all_machines, states_of
+from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.errors import DefinitionError
 
 UNREADABLE = "UNREADABLE"
@@ -72,13 +73,14 @@ def check_definition(
     *,
     target: Target = Target.LOCAL,
     strictness: Strictness = LENIENT,
+    tasks: LocalTasks | None = None,
 ) -> Checked:
-    """Validate a definition for a target."""
+    """Validate a definition for a target, of which `tasks` can run; None: whether it can is not checked."""
     try:
         definition = read_definition(text, variables)
     except DefinitionError as exc:
         return unreadable(exc)
-    return check_document(definition, target=target, strictness=strictness)
+    return check_document(definition, target=target, strictness=strictness, tasks=tasks)
 
 
 def unreadable(error: DefinitionError) -> Checked:
@@ -86,13 +88,19 @@ def unreadable(error: DefinitionError) -> Checked:
     return Checked(valid=False, problems=[Finding("$", UNREADABLE, error.message, "")], warnings=[])
 
 
-def check_document(definition: Json, *, target: Target = Target.LOCAL, strictness: Strictness = LENIENT) -> Checked:
-    """Validate a parsed definition for a target."""
+def check_document(
+    definition: Json,
+    *,
+    target: Target = Target.LOCAL,
+    strictness: Strictness = LENIENT,
+    tasks: LocalTasks | None = None,
+) -> Checked:
+    """Validate a parsed definition as `check_definition` does."""
     # Imported late: the query languages are slow to load and rarely needed.
     from headgate.asl.compile.validator import findings
 
     found: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
-    for each in findings(definition, target):
+    for each in findings(definition, target, tasks):
         found[each.severity].append(_finding(each))
     errors, warnings = found[Severity.ERROR], found[Severity.WARNING]
     if strictness.all:

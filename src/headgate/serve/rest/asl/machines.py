@@ -10,6 +10,7 @@ from litestar.types import ControllerRouterHandler
 from headgate.asl.graph.render import Form, draw
 from headgate.asl.machines.executions import MachineExecutions
 from headgate.asl.machines.registry import MachineRegistry, StoredMachine, parse
+from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.bootstrap.store import AppService
@@ -135,7 +136,7 @@ class _Machines:
         return Answer(machine_view(stored), 201 if is_new else 200, headers)
 
     def validate(self, call: Call[None, NoQuery]) -> Answer:
-        return Answer(_validated(GivenDefinition.read(call.content)))
+        return Answer(_validated(GivenDefinition.read(call.content), LocalTasks()))
 
     def graph(self, call: Call[None, GraphQuery]) -> Response[Any]:
         query = call.query
@@ -150,13 +151,13 @@ class _Machines:
         return Response(drawn.encode(), status_code=200, media_type=_MEDIA[form], headers=headers)
 
 
-def _validated(body: GivenDefinition) -> Checked:
+def _validated(body: GivenDefinition, tasks: LocalTasks | None = None) -> Checked:
     try:
         text = body.text
     except DefinitionError as exc:
         return unreadable(exc)
     strictness = Strictness(all=body.strict, budget=body.strict_budget)
-    return check_definition(text, body.variables, target=body.target, strictness=strictness)
+    return check_definition(text, body.variables, target=body.target, strictness=strictness, tasks=tasks)
 
 
 def _accepted(accept: str) -> Form:
