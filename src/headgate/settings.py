@@ -181,6 +181,15 @@ TaskTables = Annotated[
         }
     ),
 ]
+TaskRules = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[a-z0-9-]{2,60}:[A-Za-z0-9*]{1,100}(:\S{1,1000})?\Z")], ...],
+    Meta(
+        extra={
+            "allowed": "a list of service:action or service:action:resource; in the environment, a,b",
+            "unpack": _comma_separated,
+        }
+    ),
+]
 Folders = Annotated[
     tuple[Annotated[str, Meta(min_length=1)], ...],
     Meta(extra={"allowed": "a list of folders; in the environment, a,b", "unpack": _comma_separated}),
@@ -415,6 +424,25 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
             "stored by Headgate under the name of the table; no Task reaches a table of Headgate itself."
         ),
     ] = ()
+    resources: Annotated[
+        OptionalFile,
+        about(
+            "Resource map in the project folder: what runs in the place of the resources that Tasks name. Read when "
+            "the process starts."
+        ),
+    ] = None
+    aws: Annotated[
+        TaskRules,
+        about(
+            "AWS calls that Tasks may make, each as service:action or service:action:resource, with * in action and "
+            "resource. By default none; tables, buckets and queues of Headgate itself are never reached."
+        ),
+    ] = ()
+    aws_role: Annotated[str | None, about("Role that is assumed for these calls.")] = None
+    aws_region: Annotated[str | None, about("AWS region of these calls; by default store.aws_region.")] = None
+    aws_endpoint_url: Annotated[
+        str | None, _URL, about("Endpoint of these calls instead of AWS's own; by default store.aws_endpoint_url.")
+    ] = None
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):

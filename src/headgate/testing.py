@@ -22,7 +22,8 @@ import msgspec
 from msgspec import Raw
 
 from headgate.bootstrap.store import AppService, OpenedStore, database_path, open_store
-from headgate.clock import VirtualClock
+from headgate.bootstrap.task_backends import open_task_backends
+from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
@@ -242,7 +243,7 @@ class Environment:
         database_path(settings).write_bytes(_empty_database())
         opened = self._opened = open_store(settings, self.clock)
         exits.callback(opened.store.close)
-        self._service = AppService(self.app, opened, self.clock)
+        self._service = AppService(self.app, opened, self.clock, open_task_backends(settings, SystemClock()))
         exits.callback(lambda: self.app.bind(None, None))
         self._chunks = InlineWorker(self._service.fanouts)
         sandbox.install()

@@ -12,6 +12,9 @@ from headgate.asl.map.distributed import Distributor
 from headgate.asl.runtime.durable_host import WORKFLOW, HostDependencies, machine_workflow
 from headgate.asl.runtime.replay import HistoryReplayer
 from headgate.asl.runtime.task_tokens import sign_token
+from headgate.asl.tasks.local_tasks import LocalTasks
+from headgate.asl.tasks.task_backends import TaskBackends
+from headgate.asl.tasks.task_routes import TaskRoutes
 from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
@@ -34,19 +37,23 @@ class AslService:
         fanouts: FanoutService,
         blobs: Blobs,
         tables: UserTables | None = None,
+        backends: TaskBackends | None = None,
     ) -> None:
-        """`tables` are those that DynamoDB Tasks may use; by default none."""
+        """`tables` are those that DynamoDB Tasks may use, `backends` what they may call outside; by default none."""
+        backends = backends or TaskBackends()
+        routes = TaskRoutes(backends.resources, backends.access)
         app = service.app
         self.app = app
         self._store = store
         self._clock = service.clock
         self.machines = MachineRegistry(store, service.clock)
-        distributor = Distributor(fanouts, blobs)
+        distributor = Distributor(fanouts, blobs, routes.find)
         dependencies = HostDependencies(
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=distributor.run,
             definition_of=self.machines.definition,
+            find_route=routes.find,
             read_inline=self._read_inline,
         )
         self.executions = MachineExecutions(
@@ -57,6 +64,8 @@ class AslService:
             service.clock,
             service.ids,
             known_functions=self._known_functions,
+            local_tasks=LocalTasks(backends.resources, backends.access, tables or UserTables(store)),
+            routes=routes,
         )
         app.workflows[WORKFLOW] = Workflow(
             machine_workflow(dependencies),
@@ -66,7 +75,7 @@ class AslService:
             client=app.client,
         )
         distributor.register(app, self.executions)
-        task_activities.register(app, self.executions, service.bus, store, fanouts, tables=tables)
+        task_activities.register(app, self.executions, service.bus, store, fanouts, tables=tables, backends=backends)
 
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
         activity = self.app.activities.get(name)

@@ -18,6 +18,7 @@ from headgate.bootstrap.store import (
     load_app,
     open_store,
 )
+from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock, SystemClock
 from headgate.durable.serverless.activity_handler import InvokedActivities
 from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
@@ -127,7 +128,8 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     opened = open_store(settings, clock)
     if functions.keys_secret_arn:
         check_function_keys(opened)
-    service = AppService(app, opened, clock)
+    own = [urls.turns, urls.later, *urls.activities.values()]
+    service = AppService(app, opened, clock, open_task_backends(settings, clock, environ, own=own))
     schedules = OneShotSchedules(
         clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
     )

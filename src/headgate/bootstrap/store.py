@@ -11,7 +11,7 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from headgate.asl.service import AslService
+from headgate.asl.tasks.task_backends import TaskBackends
 from headgate.asl.tasks.user_tables import UserTables
+from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock, SystemClock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.bus.events import Event
@@ -187,7 +189,16 @@ class AppService(Service):
     Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
     """
 
-    def __init__(self, app: App, opened: OpenedStore, clock: Clock, *, meters: ExecutionMeters | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        opened: OpenedStore,
+        clock: Clock,
+        backends: TaskBackends | None = None,
+        *,
+        meters: ExecutionMeters | None = None,
+    ) -> None:
+        """`backends` are what Tasks of state machines may call outside of Headgate; by default nothing."""
         days, store = opened.settings.archive.days, opened.settings.store
         super().__init__(
             app,
@@ -206,7 +217,7 @@ class AppService(Service):
         mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)
         names = TableNames(store.table_prefix, store.table_names)
         tables = UserTables(opened.store, opened.settings.tasks.tables, names)
-        self.asl = AslService(self, opened.store, opened.keyring, self.fanouts, opened.blobs, tables)
+        self.asl = AslService(self, opened.store, opened.keyring, self.fanouts, opened.blobs, tables, backends)
 
 
 def open_fanouts(
@@ -318,18 +329,24 @@ def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
 
 @contextmanager
 def connect(
-    app: App, *, home: Path | str = ".headgate", work: bool = True, threads_max: int | None = None
+    app: App,
+    *,
+    home: Path | str = ".headgate",
+    work: bool = True,
+    threads_max: int | None = None,
+    settings: Settings | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[AppService]:
-    """Run an app inside this process, on the store in `home`.
+    """Run an app inside this process, on the store in `home`, or with `settings` on the home that they name.
 
     With `work`, this process runs workers until the block ends. Without it, executions can be started and queried,
     and another process has to run them.
     """
     clock = SystemClock()
-    settings = Settings.load({}, None, {"home": str(home)})
+    settings = settings or Settings.load({}, None, {"home": str(home)})
     opened = open_store(settings, clock)
     with closing(opened.store):
-        service = AppService(app, opened, clock)
+        service = AppService(app, opened, clock, open_task_backends(settings, clock, environ))
         chunks = Background(service.fanouts, processes=settings.fanout.processes if work else 0)
         if work:
             worker = settings.worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,20 @@ IfVersion = Annotated[
     int | None, typer.Option("--if-version", metavar="N", min=0, help="Fail unless this is the current version.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change without changing it.")]
+Resources = Annotated[
+    str | None,
+    typer.Option(
+        "--resources",
+        metavar="FILE",
+        help="Resource map of state machines, in the project folder. [tasks.resources]",
+        show_default=False,
+        # In the settings a relative path means the project folder; on the command line, the current one.
+        callback=lambda file: None if file is None else str(Path(file).absolute()),
+    ),
+]
+TestCase = Annotated[
+    str, typer.Option("--test-case", metavar="NAME", help="Answer with the mocks of this test case of the map.")
+]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 
 # Which rows a list over all pipelines has.

@@ -34,6 +34,7 @@ from headgate.bootstrap.store import (
     open_cache,
     open_store,
 )
+from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
@@ -105,7 +106,8 @@ def open_components(
         # Some backends open without a request; an unreachable store must fail the start.
         opened.store.check_health()
         check_keys(opened)
-        service = AppService(app, opened, clock, meters=ExecutionMeters())
+        backends = open_task_backends(settings, clock, environ)
+        service = AppService(app, opened, clock, backends, meters=ExecutionMeters())
         region = open_region(opened, clock, service, meters)
         if region is not None:
             stack.enter_context(closing(region))

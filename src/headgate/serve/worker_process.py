@@ -6,7 +6,7 @@ Its only port is that of its metrics, if one is configured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import structlog
 
 from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.store import AppService, OpenedStore, open_store, worker_limits
+from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
@@ -35,6 +36,7 @@ def run(
     clock: Clock,
     queues: Sequence[str],
     announce: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
 ) -> int:
     """Work until a signal requests the stop, and return the exit code once all work is finished or released.
 
@@ -50,7 +52,7 @@ def run(
         stack.enter_context(closing(opened.store))
         opened.store.check_health()
         check_keys(opened)
-        service = AppService(app, opened, clock, meters=meters)
+        service = AppService(app, opened, clock, open_task_backends(settings, clock, environ), meters=meters)
         endpoint = None
         if settings.worker.metrics is not None:
             endpoint = _open_endpoint(settings, settings.worker.metrics, service, opened, version)

@@ -138,12 +138,25 @@ def _task(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
     parameters = state.get(_call_field(language))
     is_invoke = _INVOKE in state["Resource"]
     function = parameters.get("FunctionName") if is_invoke and isinstance(parameters, dict) else None
+    members = parameters.items() if isinstance(parameters, dict) else ()
+    constants = {name: value for name, value in members if not name.endswith(".$") and _is_constant(value)}
     return TaskSpec(
         resource=state["Resource"],
         function=function if isinstance(function, str) and not is_expression(function) else "",
         timeout_seconds=_value(state, "TimeoutSeconds", language),
         heartbeat_seconds=_value(state, "HeartbeatSeconds", language),
+        constants=constants,
+        has_only_constants=isinstance(parameters, dict) and len(constants) == len(parameters),
     )
+
+
+def _is_constant(value: Json) -> bool:
+    """Whether a value has no expression in it, in either language."""
+    if isinstance(value, dict):
+        return all(not name.endswith(".$") and _is_constant(each) for name, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_constant, value))
+    return not (isinstance(value, str) and is_expression(value))
 
 
 def _pass(state: Mapping[str, Json], _: Language, __: Language) -> Spec:

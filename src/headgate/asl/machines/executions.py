@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.registry import MachineRegistry
-from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, StateType, TaskSpec
+from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, TaskSpec
 from headgate.asl.model.names import check_not_built_in, is_built_in
 from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.asl.runtime.execution_request import ExecutionRequest, StopReason, compiled
@@ -24,7 +24,10 @@ from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
 from headgate.asl.runtime.replay import HistoryReplayer, ReplayResult
 from headgate.asl.runtime.task_router import FUNCTION_NAME, reserved_function
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, read_token
+from headgate.asl.tasks.local_tasks import LocalTasks
+from headgate.asl.tasks.resource_map import ResourceMap
 from headgate.asl.tasks.resources import Callee, target_of
+from headgate.asl.tasks.task_routes import TaskRoutes, case_of
 from headgate.clock import Clock
 from headgate.durable.client.client import Client
 from headgate.durable.model import payload
@@ -36,6 +39,7 @@ from headgate.durable.replay.mailbox import AWAITED_MAX
 from headgate.errors import (
     AlreadyStartedError,
     ConflictError,
+    DefinitionError,
     ExecutionClosedError,
     InvalidIdError,
     NotFoundError,
@@ -111,7 +115,10 @@ class MachineExecutions:
         ids: IdMaker,
         *,
         known_functions: Callable[[], set[str]],
+        local_tasks: LocalTasks | None = None,
+        routes: TaskRoutes | None = None,
     ) -> None:
+        """`local_tasks` refuses Tasks that cannot run here; `routes` are those of the Tasks in this process."""
         self.machines = machines
         self._client = client
         self._replayer = replayer
@@ -119,6 +126,8 @@ class MachineExecutions:
         self._clock = clock
         self._ids = ids
         self._known_functions = known_functions
+        self._local_tasks = local_tasks
+        self._routes = routes
 
     def start(
         self,
@@ -153,7 +162,7 @@ class MachineExecutions:
             is_internal=is_internal,
         )
 
-    def start_definition(
+    def start_definition(  # noqa: PLR0913 - as `start`, with a definition
         self,
         machine: str,
         definition: str,
@@ -165,10 +174,21 @@ class MachineExecutions:
         delay_seconds: float | None = None,
         also: Sequence[Write] = (),
         is_internal: bool = False,
+        test_case: str = "",
     ) -> tuple[str, bool]:
-        """Start a definition that is not necessarily stored. Otherwise as `start`."""
+        """Start a definition that is not necessarily stored, also with the answers of a mocked test case.
+
+        Otherwise as `start`.
+        """
         request = self.request(
-            machine, definition, input, name=name, version=version, limits=limits, is_internal=is_internal
+            machine,
+            definition,
+            input,
+            name=name,
+            version=version,
+            limits=limits,
+            is_internal=is_internal,
+            test_case=test_case,
         )
         execution_id = execution_id_of(machine, request.name)
         memo = payload.encode(_StartMemo(machine, _digest(input)), what="memo")
@@ -208,6 +228,7 @@ class MachineExecutions:
         version: int = 0,
         limits: Limits | None = None,
         is_internal: bool = False,
+        test_case: str = "",
     ) -> ExecutionRequest:
         """Return the workflow input of a new execution. Raises as `start` does."""
         if not is_internal:
@@ -223,16 +244,43 @@ class MachineExecutions:
             raise PayloadTooLargeError(
                 f"input of machine {machine}: {size:,} bytes; at most {limits.data_bytes_max:,}; pass a reference"
             )
-        self._check_functions(machine, compiled(definition), is_internal=is_internal)
-        # A stored definition is referenced, not copied into each of its executions.
-        return ExecutionRequest(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
+        case = self._case(machine, test_case)
+        self._check_tasks(machine, compiled(definition), is_internal=is_internal, case=case)
+        return ExecutionRequest(
+            machine,
+            name,
+            # A stored definition is referenced, not copied into each of its executions.
+            "" if version else definition,
+            self._now_ms(),
+            input,
+            version,
+            limits,
+            is_routed=self._is_routed(is_internal=is_internal),
+            case=case,
+        )
 
-    def _check_functions(self, machine: str, definition: Machine, *, is_internal: bool) -> None:
-        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait forever.
+    def _is_routed(self, *, is_internal: bool) -> bool:
+        """Whether the calls of a machine may be replaced; those of Headgate's own machines never are."""
+        return self._routes is not None and self._routes.is_active and not is_internal
+
+    def _case(self, machine: str, test_case: str) -> str:
+        if test_case:
+            (ResourceMap() if self._routes is None else self._routes.resources).mocks.check_case(machine, test_case)
+        return case_of(machine, test_case)
+
+    def _check_tasks(self, machine: str, definition: Machine, *, is_internal: bool, case: str = "") -> None:
+        """Raise `DefinitionError` for a Task that cannot run here, `NotFoundError` if no worker has its function.
 
         Raises `InvalidIdError` for a function of Headgate itself, unless the machine is internal.
         """
         named = functions_of(definition)
+        if not is_internal:
+            mocked = self._mocked_states(case)
+            tasks = [(name, spec) for name, spec in tasks_of(definition) if name not in mocked]
+            refused = None if self._local_tasks is None else _refusal(self._local_tasks, tasks)
+            if refused is not None:
+                raise DefinitionError(f"machine {machine}: {refused}")
+            named = self._called_functions(tasks)
         reserved = sorted(filter(is_built_in_function, named))
         if reserved and not is_internal:
             raise InvalidIdError(f"machine {machine}: {reserved_function(', '.join(reserved))}")
@@ -243,6 +291,22 @@ class MachineExecutions:
                 f"machine {machine}: no worker has the function {', '.join(missing)}; register it with @app.activity, "
                 f"or start a worker of the app that has it; there is {_user_functions(known) or 'none'}"
             )
+
+    def _mocked_states(self, case: str) -> set[str]:
+        if self._routes is None or not case:
+            return set()
+        machine, _, name = case.partition("#")
+        return set(self._routes.resources.mocks.cases[machine][name])
+
+    def _called_functions(self, tasks: Sequence[tuple[str, TaskSpec]]) -> set[str]:
+        """Return the functions that these Tasks call, without those that a route may replace."""
+        routes = self._routes
+        return {
+            function
+            for _, spec in tasks
+            if (function := function_of(spec)) is not None
+            and (routes is None or not routes.may_replace(spec.resource, spec.function, spec.constants))
+        }
 
     def describe(self, execution_id: str) -> ExecutionDescription:
         """Return the description of an execution. Raises `NotFoundError`."""
@@ -307,10 +371,11 @@ class MachineExecutions:
             events=replayed.journaled,
             redrive_count=count,
             is_redriven=True,
+            is_routed=self._is_routed(is_internal=replayed.request.is_built_in),
             ended_as=replayed.events[-1].type if len(replayed.events) > replayed.journaled else "",
         )
         machine = compiled(request.definition or self.machines.definition(request.machine, request.version))
-        self._check_functions(request.machine, machine, is_internal=request.is_built_in)
+        self._check_tasks(request.machine, machine, is_internal=request.is_built_in, case=request.case)
         self._client.start(
             WORKFLOW,
             payload.encode(request, what=f"input of machine {request.machine}"),
@@ -383,24 +448,40 @@ def execution_id_of(machine: str, name: str) -> str:
 
 def functions_of(machine: Machine) -> set[str]:
     """Return the names of the functions that a machine calls, including its branches and iterations."""
-    found: set[str] = set()
-    for state in machine.states.values():
+    return {function for _, spec in tasks_of(machine) if (function := function_of(spec)) is not None}
+
+
+def function_of(spec: TaskSpec) -> str | None:
+    """Return the name of the function that a Task calls, if it is known before it runs."""
+    target = target_of(spec.resource)
+    if target.callee in (Callee.FUNCTION, Callee.ACTIVITY):
+        return target.name
+    invoked = FUNCTION_NAME.fullmatch(spec.function)
+    return None if invoked is None else invoked[1]
+
+
+def tasks_of(machine: Machine) -> Iterator[tuple[str, TaskSpec]]:
+    """Return the Tasks of a machine by the names of their states, including its branches and iterations."""
+    for name, state in machine.states.items():
         match state.spec:
-            case TaskSpec() as spec if state.kind is StateType.TASK:
-                target = target_of(spec.resource)
-                invoked = FUNCTION_NAME.fullmatch(spec.function)
-                if target.callee in (Callee.FUNCTION, Callee.ACTIVITY):
-                    found.add(target.name)
-                elif invoked is not None:
-                    found.add(invoked[1])
+            case TaskSpec() as spec:
+                yield name, spec
             case ParallelSpec() as spec:
                 for branch in spec.branches:
-                    found |= functions_of(branch)
+                    yield from tasks_of(branch)
             case MapSpec() as spec:
-                found |= functions_of(spec.processor)
+                yield from tasks_of(spec.processor)
             case _:
                 continue
-    return found
+
+
+def _refusal(local: LocalTasks, tasks: Sequence[tuple[str, TaskSpec]]) -> str | None:
+    """Return why the first Task that cannot run here cannot."""
+    for name, spec in tasks:
+        found = local.refusal(spec.resource, spec.constants, is_complete=spec.has_only_constants)
+        if found is not None:
+            return f"state '{name}': {found}"
+    return None
 
 
 def _states(frame: Frame) -> list[str]:

@@ -11,16 +11,25 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.asl.errors import StateError, runtime_error
+from headgate.asl.errors import StateError
 from headgate.asl.expressions.formats import iso_timestamp
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.executions import MachineExecutions
 from headgate.asl.machines.registry import StoredMachine
-from headgate.asl.tasks.actions import ACTIONS, CallParameters, normalized_call
-from headgate.asl.tasks.activities import FANOUT, LOAD, SERVICE, START, FanoutOrder, MachineOrder, ServiceCall
-from headgate.asl.tasks.dynamodb import OPTIMISED, SDK, DynamodbCalls
+from headgate.asl.tasks.activities import (
+    FANOUT,
+    LOAD,
+    RESOURCE,
+    SERVICE,
+    START,
+    FanoutOrder,
+    MachineOrder,
+    ResourceCall,
+    ServiceCall,
+)
 from headgate.asl.tasks.fanout_tasks import start_fanout
-from headgate.asl.tasks.messaging import BusCalls
+from headgate.asl.tasks.service_calls import ServiceCalls
+from headgate.asl.tasks.task_backends import TaskBackends
 from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.history import ActivityOptions
@@ -44,13 +53,19 @@ def register(
     fanouts: FanoutService,
     *,
     tables: UserTables | None = None,
+    backends: TaskBackends | None = None,
 ) -> None:
-    """Register the activities with an app. `tables` are those that DynamoDB Tasks may use; by default none."""
-    dynamodb = DynamodbCalls(store, tables or UserTables(store))
-    messages = BusCalls(bus)
+    """Register the activities with an app. `tables` are those that DynamoDB Tasks may use; by default none.
+
+    `backends` make calls outside of Headgate; by default none is allowed.
+    """
+    services = ServiceCalls(store, bus, tables or UserTables(store), backends or TaskBackends())
 
     def service(call: ServiceCall) -> Any:  # noqa: ANN401 - a document
-        return _call_service(call, dynamodb, messages, activity())
+        return services.call(call, activity())
+
+    def resource(call: ResourceCall) -> Any:  # noqa: ANN401 - a document
+        return services.call_mapped(call, activity())
 
     def start(order: MachineOrder) -> Any:  # noqa: ANN401 - a document
         return _start(executions, order, activity())
@@ -61,26 +76,15 @@ def register(
     def fanout(order: FanoutOrder) -> Any:  # noqa: ANN401 - a document
         return start_fanout(fanouts.splitter, order, activity())
 
-    functions: dict[str, Callable[..., Any]] = {SERVICE: service, START: start, LOAD: load, FANOUT: fanout}
+    functions: dict[str, Callable[..., Any]] = {
+        SERVICE: service,
+        RESOURCE: resource,
+        START: start,
+        LOAD: load,
+        FANOUT: fanout,
+    }
     for name, function in functions.items():
         app.activities[name] = Activity(function, name=name, options=_OPTIONS)
-
-
-def _call_service(call: ServiceCall, dynamodb: DynamodbCalls, messages: BusCalls, context: ActivityContext) -> Json:
-    service, action, is_sdk = normalized_call(call.service, call.action)
-    if action not in ACTIONS.get(service, ()):
-        known = ", ".join(f"{name}:{each}" for name, actions in ACTIONS.items() for each in actions)
-        raise runtime_error(f"{call.service}:{call.action}: no Task can call this here; it can call {known}")
-    parameters = CallParameters(f"{service}:{action}", call.parameters)
-    match service:
-        case "sns":
-            return messages.publish(parameters, context)
-        case "sqs":
-            return messages.send_message(parameters, context)
-        case "events":
-            return messages.put_events(parameters, context, raises=not is_sdk)
-        case _:
-            return dynamodb.call(action, parameters, context, SDK if is_sdk else OPTIMISED)
 
 
 def _start(executions: MachineExecutions, order: MachineOrder, context: ActivityContext) -> Json:

@@ -176,6 +176,8 @@ async def _run_child(order: MapRunOrder, iteration: Iteration) -> IterationRepor
         events=iteration.events,
         redrive_count=iteration.redrive_count,
         is_redriven=iteration.resume is not None,
+        is_routed=order.is_routed,
+        case=order.case,
     )
     timeout_seconds = compiled(order.definition).timeout_seconds
     tags = {MACHINE_TAG: order.machine}

@@ -17,7 +17,7 @@ from headgate.asl.errors import StateError
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.executions import MachineExecutions
 from headgate.asl.map import coordinator
-from headgate.asl.map.express import ExpressWorker
+from headgate.asl.map.express import ExpressWorker, FindRoute
 from headgate.asl.map.fields import items_of, order_of, split_order_of, writing_of
 from headgate.asl.map.item_readers import read_all
 from headgate.asl.map.items import MapSource, selector_of
@@ -57,15 +57,17 @@ _IN_STATE: Final = "STATE_DATA"
 class Distributor:
     """Runs distributed Maps, and registers their activities with an app."""
 
-    def __init__(self, fanouts: FanoutService, blobs: Blobs) -> None:
+    def __init__(self, fanouts: FanoutService, blobs: Blobs, find_route: FindRoute = lambda _call: None) -> None:
+        """`find_route` decides the routes of the Tasks of EXPRESS iterations."""
         self._fanouts = fanouts
+        self._find_route = find_route
         self._blobs = blobs
         self._ledger = MapLedger(fanouts)
         self._results = MapResults(fanouts.queries, blobs)
 
     def register(self, app: App, executions: MachineExecutions) -> None:
         """Register the activities and the worker workflow of distributed Maps with an app."""
-        express = ExpressWorker(app, self._ledger, self._fanouts.clock)
+        express = ExpressWorker(app, self._ledger, self._fanouts.clock, self._find_route)
 
         def next_iteration(order: MapRunOrder, report: IterationReport | None = None) -> NextIteration:
             return self._next(order, report, lambda execution_id: _resume_request(app, executions, execution_id))

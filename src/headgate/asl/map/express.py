@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,7 @@ from headgate.asl.runtime.interpreter import MachineRun, execution_context
 from headgate.asl.runtime.state_visit import Branch, StateVisit
 from headgate.asl.runtime.task_router import TaskRouter
 from headgate.asl.tasks.resources import TaskCall, WaitMode, to_state_error
+from headgate.asl.tasks.task_routes import RoutedCall, TaskRoute
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.failures import Cancelled
@@ -49,14 +50,17 @@ ROUND_SECONDS: Final = 1.0
 CHUNKS_MAX: Final = 200
 THREADS_MAX: Final = 32
 
+FindRoute: TypeAlias = Callable[[RoutedCall], TaskRoute | None]
+
 
 class ExpressWorker:
     """Runs the iterations of EXPRESS map runs with the functions of an app."""
 
-    def __init__(self, app: App, ledger: MapLedger, clock: Clock) -> None:
+    def __init__(self, app: App, ledger: MapLedger, clock: Clock, find_route: FindRoute) -> None:
         self._app = app
         self._ledger = ledger
         self._clock = clock
+        self._find_route = find_route
 
     def work(self, order: MapRunOrder) -> MapRunVerdict:
         """Run iterations for about `WORK_SECONDS`, and return the verdict on the map run.
@@ -64,7 +68,8 @@ class ExpressWorker:
         Raises `NotFoundError` if this process lacks a function; a retry in another process may have it.
         """
         missing = sorted(functions_of(compiled(order.definition)) - self._app.activities.keys())
-        if missing:
+        # With routes, a missing function may be replaced; if not, its Task fails.
+        if missing and not order.is_routed:
             raise NotFoundError(f"map run {order.run_id}: app {self._app.name} has no function {', '.join(missing)}")
         context = activity()
         until = self._clock.monotonic() + WORK_SECONDS
@@ -116,8 +121,17 @@ class ExpressWorker:
 
     async def _iterate(self, order: MapRunOrder, name: str, input: Json, threads: Executor) -> IterationOutcome:
         machine = compiled(order.definition)
-        request = ExecutionRequest(order.machine, name, order.definition, self._now_ms(), input, limits=order.limits)
-        host = ExpressHost(request, self._app, self._clock, threads)
+        request = ExecutionRequest(
+            order.machine,
+            name,
+            order.definition,
+            self._now_ms(),
+            input,
+            limits=order.limits,
+            is_routed=order.is_routed,
+            case=order.case,
+        )
+        host = ExpressHost(request, self._app, self._clock, threads, self._find_route)
         run = MachineRun(host, EventCounter(), order.limits)
         try:
             async with asyncio.timeout(min(machine.timeout_seconds or SECONDS_MAX, SECONDS_MAX)):
@@ -146,11 +160,14 @@ class _RunningChunk:
 class ExpressHost(TaskRouter):
     """Host of an EXPRESS iteration: calls functions in this process."""
 
-    def __init__(self, request: ExecutionRequest, app: App, clock: Clock, threads: Executor) -> None:
-        self.request = request
+    def __init__(
+        self, request: ExecutionRequest, app: App, clock: Clock, threads: Executor, find_route: FindRoute
+    ) -> None:
+        super().__init__(request)
         self._app = app
         self._clock = clock
         self._threads = threads
+        self._find_route = find_route
         self._random = Random()
         self._calls = 0
         self.context = execution_context(
@@ -177,10 +194,16 @@ class ExpressHost(TaskRouter):
         del spec, input
         raise runtime_error(f"The distributed Map '{visit.state.name}' cannot be within an EXPRESS iteration")
 
-    async def call(self, call: TaskCall) -> Json:
-        if call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
+    async def dispatch(self, call: TaskCall, route: TaskRoute | None = None) -> Json:
+        if route is None and call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
             raise runtime_error("An EXPRESS iteration cannot wait for a job (.sync); use the ExecutionType STANDARD")
-        return await super().call(call)
+        return await super().dispatch(call, route)
+
+    def find_route(self, call: RoutedCall) -> TaskRoute | None:
+        return self._find_route(call)
+
+    async def fanout(self, call: TaskCall) -> Json:
+        raise runtime_error(f"{call.resource}: an EXPRESS iteration cannot wait for a fan-out; use STANDARD")
 
     async def function(self, name: str, input: Json, call: TaskCall | None = None) -> Json:
         definition = self._app.activities.get(name)

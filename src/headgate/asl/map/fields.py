@@ -54,6 +54,8 @@ def order_of(request: ExecutionRequest, visit: StateVisit, spec: MapSpec, input:
             _percentage(spec.tolerated_failure_percentage, visit),
         ),
         limits=request.limits,
+        is_routed=request.is_routed,
+        case=request.case,
     )
 
 

@@ -42,6 +42,9 @@ class MapRunOrder(Struct, frozen=True, omit_defaults=True):
     concurrency: int = 1
     tolerance: FailureTolerance = FailureTolerance()
     limits: Limits = Limits()
+    # As in the request of the execution that the Map belongs to.
+    is_routed: bool = False
+    case: str = ""
 
 
 class ItemSelection(Struct, frozen=True):

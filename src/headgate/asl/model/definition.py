@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -83,6 +84,9 @@ class TaskSpec(Struct, frozen=True):
     function: str = ""
     timeout_seconds: Evaluator | None = None
     heartbeat_seconds: Evaluator | None = None
+    # The Parameters or Arguments that the definition states as they are, and whether there are no others.
+    constants: Mapping[str, Json] = {}
+    has_only_constants: bool = False
 
 
 class PassSpec(Struct, frozen=True):

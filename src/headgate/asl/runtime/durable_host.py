@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Final, Protocol
 
@@ -25,8 +26,10 @@ from headgate.asl.runtime.state_visit import Branch, StateVisit
 from headgate.asl.runtime.task_router import TaskRouter, machine_order
 from headgate.asl.runtime.task_tokens import SIGNAL, CallbackKind, TaskCallback
 from headgate.asl.tasks import activities
+from headgate.asl.tasks.activities import JobStep
 from headgate.asl.tasks.fanout_tasks import run_fanout
 from headgate.asl.tasks.resources import Callee, TaskCall, WaitMode
+from headgate.asl.tasks.task_routes import RoutedCall, TaskRoute
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
 from headgate.durable.model.history import ActivityOptions, Status
@@ -42,6 +45,10 @@ WORKFLOW: Final = "headgate.machine"
 # The machine's own Retry decides after a failure; the engine only repeats attempts lost with their worker.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
+# How often the job of a `.sync` Task is polled: soon at first, and less often the longer it runs.
+JOB_POLL_SECONDS: Final = 1.0
+JOB_POLL_BACKOFF: Final = 1.5
+JOB_POLL_SECONDS_MAX: Final = 30.0
 # The prefix of the actions of built-in activities that may be answered by a read alone.
 READ_ACTION_PREFIX: Final = "check"
 
@@ -62,6 +69,8 @@ class HostDependencies(msgspec.Struct, frozen=True):
     distribute: DistributedMapRunner
     # The stored definition of a machine at a version.
     definition_of: Callable[[str, int], str]
+    # The route of a call; None: it calls what its resource names.
+    find_route: Callable[[RoutedCall], TaskRoute | None] = lambda _call: None
     # The response to a read-only call of a built-in activity; None if the activity has to run.
     read_inline: Callable[[str, Json], Json] = lambda _name, _input: None
     journal: Callable[[ExecutionRequest], Journal] = lambda request: EventCounter(request.events)
@@ -102,7 +111,7 @@ class DurableHost(TaskRouter):
     """Host of a machine inside a durable execution."""
 
     def __init__(self, request: ExecutionRequest, dependencies: HostDependencies) -> None:
-        self.request = request
+        super().__init__(request)
         self._dependencies = dependencies
         self.journal = dependencies.journal(request)
         self._interpreter: Interpreter = current("a state machine")
@@ -151,15 +160,51 @@ class DurableHost(TaskRouter):
 
     # Tasks.
 
-    async def call(self, call: TaskCall) -> Json:
-        if call.token:
-            return await self._call_and_wait(call)
-        if call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
-            if call.target.callee is Callee.MACHINE:
-                return await self._run_machine(call)
-            if call.target.callee is Callee.FANOUT:
-                return await run_fanout(call)
-        return await super().call(call)
+    async def dispatch(self, call: TaskCall, route: TaskRoute | None = None) -> Json:
+        if call.token and (route is None or not route.is_recorded):
+            return await self._call_and_wait(call, route)
+        if route is None and call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
+            match call.target.callee:
+                case Callee.MACHINE:
+                    return await self._run_machine(call)
+                case Callee.FANOUT:
+                    return await run_fanout(call)
+                case Callee.SERVICE:
+                    return await self._run_job(call)
+        return await super().dispatch(call, route)
+
+    def find_route(self, call: RoutedCall) -> TaskRoute | None:
+        # Recorded: the map of the process that replays this may be another one.
+        found: TaskRoute | None = hg.side_effect(lambda: self._dependencies.find_route(call), TaskRoute | None)
+        return found
+
+    async def fanout(self, call: TaskCall) -> Json:
+        return await run_fanout(call)
+
+    async def _run_job(self, call: TaskCall) -> Json:
+        """Start a job of AWS, poll it under durable timers, and return its description when it has succeeded.
+
+        A timeout or cancellation of the Task stops the job.
+        """
+        order = {"service": call.target.name, "action": call.target.action, "parameters": call.input}
+        job = await self.function(activities.SERVICE, {**order, "step": JobStep.START})
+        poll = {**order, "parameters": None, "step": JobStep.POLL, "job": job}
+        delay_seconds = JOB_POLL_SECONDS
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                while True:
+                    await self.sleep(delay_seconds)
+                    delay_seconds = min(delay_seconds * JOB_POLL_BACKOFF, JOB_POLL_SECONDS_MAX)
+                    polled = await self.function(activities.SERVICE, poll)
+                    if polled["is_ended"]:
+                        return polled["result"]
+        except (TimeoutError, asyncio.CancelledError) as exc:
+            with suppress(StateError):
+                await self.function(activities.SERVICE, {**poll, "step": JobStep.STOP})
+            if isinstance(exc, asyncio.CancelledError):
+                raise
+            name = f"{call.target.name}:{call.target.action}"
+            raise StateError(TIMEOUT, f"{name}: the job took longer than {call.timeout_seconds:g} s") from None
 
     async def function(self, name: str, input: Json, call: TaskCall | None = None) -> Json:
         if _may_read_inline(name, input):
@@ -188,13 +233,13 @@ class DurableHost(TaskRouter):
             # The activity runs into the same error, and can retry it or fail the Task.
             return None
 
-    async def _call_and_wait(self, call: TaskCall) -> Json:
+    async def _call_and_wait(self, call: TaskCall, route: TaskRoute | None) -> Json:
         """Start the work, and wait for a callback with the task token."""
         signal = self._signal_of_token[call.token]
         start = replace(call, token="", timeout_seconds=None, heartbeat_seconds=None)
         # The wait starts before the call: a callback may arrive at once, and is accepted only while it is awaited.
         waiting = asyncio.ensure_future(self._callback(signal, call.heartbeat_seconds))
-        starting = asyncio.ensure_future(self.call(start))
+        starting = asyncio.ensure_future(self.dispatch(start, route))
         try:
             async with asyncio.timeout(call.timeout_seconds):
                 await asyncio.wait((waiting, starting), return_when=asyncio.FIRST_COMPLETED)

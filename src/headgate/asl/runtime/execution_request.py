@@ -36,6 +36,10 @@ class ExecutionRequest(Struct, frozen=True, omit_defaults=True):
     is_redriven: bool = False
     # The event type with which the run before a redrive was ended from outside.
     ended_as: str = ""
+    # Whether the routes of its calls are recorded: a resource map or an allowed Lambda function may replace them.
+    is_routed: bool = False
+    # The machine and the mocked test case under which it runs, as `task_routes.case_of` joins them.
+    case: str = ""
 
     @property
     def is_built_in(self) -> bool:

@@ -255,6 +255,8 @@ class MachineRun:
             _seconds(spec.timeout_seconds, visit, "TimeoutSeconds"),
             _seconds(spec.heartbeat_seconds, visit, "HeartbeatSeconds"),
             visit.token,
+            spec.resource,
+            visit.state.name,
         )
         prefix, branch = target.event_prefix, visit.branch
         service_details = target.event_details if prefix == "Task" else {}

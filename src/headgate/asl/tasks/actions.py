@@ -83,6 +83,10 @@ class CallParameters:
             raise runtime_error(f"The field {name!r} of {self.resource} is required but was missing")
         return self._parameters[name]
 
+    def optional(self, name: str) -> Json:
+        """Return a parameter of any type, or None if absent."""
+        return self._parameters.get(name)
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return one of `choices`, by default the first. Raises `StateError`."""
         value = self.find(name, str)

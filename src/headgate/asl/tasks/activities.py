@@ -5,16 +5,28 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 from msgspec import Struct
 
 from headgate.asl.expressions.scope import Json
+from headgate.asl.tasks.aws_jobs import AwsJob
 
 SERVICE: Final = "headgate.asl.service"
 START: Final = "headgate.asl.start"
 LOAD: Final = "headgate.asl.load"
 FANOUT: Final = "headgate.asl.fanout"
+RESOURCE: Final = "headgate.asl.resource"
+
+
+class JobStep(enum.StrEnum):
+    """What a call does of a job that is waited for; a plain call is no part of one."""
+
+    NONE = ""
+    START = "start"
+    POLL = "poll"
+    STOP = "stop"
 
 
 class ServiceCall(Struct, frozen=True):
@@ -23,6 +35,19 @@ class ServiceCall(Struct, frozen=True):
     service: str
     action: str
     parameters: Json = None
+    step: JobStep = JobStep.NONE
+    # The started job, to poll or to stop it.
+    job: AwsJob | None = None
+
+
+class ResourceCall(Struct, frozen=True):
+    """Input of `RESOURCE`: a call that the resource map replaces by an HTTP call or a command."""
+
+    resource: str
+    # As the map matches it.
+    parameters: Json = None
+    # As it is sent.
+    input: Json = None
 
 
 class MachineOrder(Struct, frozen=True):

@@ -130,6 +130,18 @@ class Integration(Struct, frozen=True):
         return self.is_sdk or self.service in _ERROR_NAMES or self.service == "http"
 
 
+def unknown_integration(service: str, action: str) -> str:
+    """Return why a service and action are no integration, and the remedy."""
+    if service.startswith("aws-sdk:"):
+        return f"{service}:{action}: this is no action of the AWS SDK; write aws-sdk:service:action in lower camel case"
+    near = OPTIMISED.get(service)
+    known = f"; {service} has {', '.join(sorted(near))}" if near else ""
+    return (
+        f"{service}:{action}: AWS has no such integration{known}; for any action of the SDK write "
+        f"aws-sdk:{service}:{action}, or map the resource in a resource map (--resources FILE)"
+    )
+
+
 @functools.lru_cache(maxsize=4096)
 def find_integration(service: str, action: str) -> Integration | None:
     """Return the integration of a service, with or without `aws-sdk:`, and an action; None if AWS has none.

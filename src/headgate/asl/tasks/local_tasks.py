@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.actions import ACTIONS, INVOKE, normalized_call
-from headgate.asl.tasks.integrations import Integration, find_integration
+from headgate.asl.tasks.integrations import Integration, find_integration, unknown_integration
 from headgate.asl.tasks.resource_map import ResourceMap
 from headgate.asl.tasks.resources import Callee, TaskTarget, WaitMode, target_of
 from headgate.asl.tasks.task_access import TaskAccess
@@ -46,7 +46,7 @@ class LocalTasks:
         if _is_implemented(target):
             return self._table_refusal(target, constants)
         if integration is None:
-            return f"{target.name}:{target.action}: AWS has no such integration; map it in a resource map"
+            return unknown_integration(target.name, target.action)
         if not integration.is_supported:
             return f"{integration.name}: only AWS can run it; map it in a resource map (--resources FILE)"
         return self.access.refusal(integration, constants)

@@ -82,6 +82,9 @@ class TaskCall(Struct, frozen=True):
     heartbeat_seconds: float | None
     # With a token, the response only acknowledges the start: the holder of the token completes the Task.
     token: str
+    # As written in the definition, and the name of the state.
+    resource: str = ""
+    state: str = ""
 
 
 @functools.lru_cache(maxsize=4096)

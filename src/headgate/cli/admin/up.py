@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.options import Resources
 from headgate.cli.session import Build, Config, Home, session_of
 
 
@@ -29,6 +30,7 @@ def up(  # noqa: PLR0913 - each is an option
         bool | None,
         typer.Option("--watch", help="Reload the folder with pipeline definitions when a file changes."),
     ] = None,
+    resources: Resources = None,
     config: Config = None,
     tls_cert: Annotated[
         str | None, typer.Option(metavar="FILE", help="TLS certificate (PEM) for both ports.", show_default=False)
@@ -58,6 +60,7 @@ def up(  # noqa: PLR0913 - each is an option
         "tls.key": tls_key,
         "pipelines.folder": pipelines,
         "pipelines.watch": watch,
+        "tasks.resources": resources,
     }
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +17,7 @@ from headgate.cli.asl.follow import (
     RemoteExecution,
     follow,
 )
-from headgate.cli.options import Input
+from headgate.cli.options import Input, Resources, TestCase
 from headgate.cli.session import SERVER_VARIABLE, Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
 
@@ -34,6 +34,8 @@ def run(  # noqa: PLR0913 - each is an option
         str | None, typer.Option(metavar="MODULE:APP", help="Run in this process, with the activities of this app.")
     ] = None,
     var: Variables = None,
+    resources: Resources = None,
+    test_case: TestCase = "",
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Execution name; an existing execution is followed instead of started."),
@@ -53,29 +55,44 @@ def run(  # noqa: PLR0913 - each is an option
     execution. The exit code is 1 if it does not succeed, and 130 if it was stopped by Ctrl-C.
     """
     session = session_of(context)
-    request = _RunRequest(machine, _json(input), read_variables(var), name)
+    request = _RunRequest(machine, _json(input), read_variables(var), name, test_case)
     is_remote = bool(server or session.environ.get(SERVER_VARIABLE)) or not (is_file(machine) or app)
     if is_remote and app:
         raise UserError("--app: not allowed with --server, which runs the server's own app")
+    if is_remote and (resources or test_case):
+        raise UserError("--resources, --test-case: not allowed with a server, which has a resource map of its own")
+    if test_case and not is_file(machine):
+        raise UserError("--test-case: needs a FILE; the answers of a test case are for the machine of its name")
     if detach and not is_remote:
         raise UserError("--detach: needs a server; select one with --server")
     if is_remote:
         api = api_of(context, server, home, config, api_key_file, ca)
         raise typer.Exit(_run_on_server(api, request, detach=detach, as_json=as_json))
-    raise typer.Exit(_run_locally(session.settings(config, home=home), app, request, as_json=as_json))
+    settings = session.settings(config, home=home, **{"tasks.resources": resources})
+    raise typer.Exit(_run_locally(settings, app, request, session.environ, as_json=as_json))
 
 
 class _RunRequest:
     """Machine to run and its input."""
 
-    def __init__(self, machine: str, input: Any, variables: dict[str, str], name: str | None) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        machine: str,
+        input: Any,  # noqa: ANN401 - JSON
+        variables: dict[str, str],
+        name: str | None,
+        test_case: str = "",
+    ) -> None:
         self.machine = machine
         self.input = input
         self.variables = variables
         self.name = name
+        self.test_case = test_case
 
 
-def _run_locally(settings: Settings, app: str | None, request: _RunRequest, *, as_json: bool) -> int:
+def _run_locally(
+    settings: Settings, app: str | None, request: _RunRequest, environ: Mapping[str, str], *, as_json: bool
+) -> int:
     import msgspec
 
     from headgate.bootstrap.store import connect, load_app
@@ -87,14 +104,14 @@ def _run_locally(settings: Settings, app: str | None, request: _RunRequest, *, a
     # Progress lines are the main output, so only warnings are logged.
     configure_logs(style=settings.log.format, level="warning")
     definition = read_valid(request.machine, request.variables)[1] if is_file(request.machine) else None
-    with connect(load_app(app) if app else App("headgate"), home=Path(settings.home)) as service:
+    with connect(load_app(app) if app else App("headgate"), settings=settings, environ=environ) as service:
         executions = service.asl.executions
         if definition is None:
             execution_id, created = executions.start(request.machine, request.input, name=request.name)
         else:
             text = msgspec.json.encode(definition).decode()
             execution_id, created = executions.start_definition(
-                machine_name(request.machine), text, request.input, name=request.name
+                machine_name(request.machine), text, request.input, name=request.name, test_case=request.test_case
             )
         execution = LocalExecution(service, execution_id, clock)
         return _follow_to_end(execution, clock, created=created, as_json=as_json)

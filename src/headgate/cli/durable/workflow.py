@@ -9,6 +9,7 @@ import typer
 
 from headgate.cli.api_client import Api
 from headgate.cli.commands import Answer, calls_server, command_group, server_command
+from headgate.cli.options import Resources
 from headgate.cli.output import short, show_facts, show_table
 from headgate.cli.session import Build, Config, Home, session_of
 from headgate.errors import NotFoundError
@@ -125,6 +126,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics on this address. [worker.metrics]"),
     ] = None,
     build: Build = None,
+    resources: Resources = None,
 ) -> None:
     """Run the workflows and activities of an app in a process of its own, on the same store as the server.
 
@@ -146,8 +148,10 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         "worker.prefetch_max": prefetch,
         "worker.poll_seconds": poll_seconds,
         "worker.metrics": metrics,
+        "tasks.resources": resources,
     }
-    settings = session_of(context).settings(config, home=home, **flags)
+    session = session_of(context)
+    settings = session.settings(config, home=home, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
     exit_code = run(
         settings,
@@ -156,6 +160,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
         clock=SystemClock(),
         queues=queue or ["default"],
         announce=typer.echo,
+        environ=session.environ,
     )
     if exit_code:
         raise typer.Exit(exit_code)

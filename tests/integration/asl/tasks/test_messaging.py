@@ -174,8 +174,8 @@ def test_event_type__of_a_detail_type__is_one_that_the_bus_takes(given: str, typ
         ("events", "putEvents", {"Entries": []}, "States.Runtime", "1 to 10"),
         ("events", "putEvents", {"Entries": [{}] * 11}, "States.Runtime", "1 to 10"),
         ("events", "putEvents", "text", "States.Runtime", "an object"),
-        ("s3", "getObject", {}, "States.Runtime", "dynamodb:getItem"),
-        ("dynamodb", "batchGetItem", {}, "States.Runtime", "dynamodb:getItem"),
+        ("s3", "getObject", {}, "States.Runtime", "aws-sdk:s3:getObject"),
+        ("dynamodb", "batchGetItem", {}, "States.Runtime", "getItem"),
     ],
 )
 def test_call__that_cannot_be_made__is_refused_and_nothing_is_reported(
