@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -64,6 +65,13 @@ def is_own_function(found: object, module_name: str, access: LocalAccess) -> boo
     if getattr(plain, "__module__", None) != module_name:
         return False
     return isinstance(plain, FunctionType) or (inspect.isbuiltin(plain) and _is_allowed_package(module_name, access))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library_file(file: str) -> bool:
+    """Whether a file belongs to Python, to an installed package or to this program."""
+    real = Path(os.path.realpath(file))
+    return bool(_INSTALLED.intersection(real.parts)) or any(map(real.is_relative_to, _libraries([real])))
 
 
 def _is_allowed_package(name: str, access: LocalAccess) -> bool:

@@ -10,12 +10,14 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 from headgate import typed_decode
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import Loaded, load, perform
-from headgate.fanout.model.child_protocol import JOBS, Job, Progress, Ready, Unusable
+from headgate.fanout.local.source_files import loaded_files, possible_files
+from headgate.fanout.model.child_protocol import JOBS, Imported, Job, Progress, Ready, Unusable
 from headgate.fanout.model.local_access import LocalAccess
 from headgate.file_roots import FileRoots
 
@@ -35,12 +37,13 @@ def main(arguments: list[str]) -> None:
     try:
         loaded = load(handler, access)
     except HeadgateError as exc:
-        channel.send(Unusable(str(exc)))
+        files = possible_files(handler.partition(":")[0], [*access.folders, str(Path.cwd())])
+        channel.send(Unusable(str(exc), (*files, *loaded_files())))
         return
     if memory_mb:
         limit_bytes = memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-    channel.send(Ready(loaded.file))
+    channel.send(Ready(tuple(dict.fromkeys((*filter(None, [loaded.file]), *loaded_files())))))
     _serve(channel, jobs, loaded, access.files)
 
 
@@ -66,9 +69,14 @@ def _guard(worker: int, descriptor: int) -> None:
 def _serve(
     channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded, files: FileRoots | None
 ) -> None:
+    modules_count = len(sys.modules)
     while True:
         job = jobs.get()
-        channel.send(perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files))  # type: ignore[misc]
+        answer = perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files)  # type: ignore[misc]
+        if len(sys.modules) != modules_count:
+            modules_count = len(sys.modules)
+            channel.send(Imported(loaded_files()))
+        channel.send(answer)
 
 
 def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:

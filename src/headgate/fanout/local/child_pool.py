@@ -14,7 +14,8 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child, Death
-from headgate.fanout.model.child_protocol import Done, Failed, Job, Progress, Ready, Unusable
+from headgate.fanout.local.source_files import SourceFiles
+from headgate.fanout.model.child_protocol import Done, Failed, Imported, Job, Progress, Ready, Unusable
 from headgate.fanout.model.local_access import ANY_HANDLER, LocalAccess
 
 # Work queued on a child: enough to keep it busy, little enough to balance the load.
@@ -23,6 +24,8 @@ AHEAD_MAX: Final = 64
 EARLY_DEATHS_MAX: Final = 3
 # Idle children are ended after this time, since modules that a handler imported may have changed on disk.
 IDLE_SECONDS_MAX: Final = 10.0
+# A handler that could not be loaded is tried again after this time: a missing package may have been installed.
+RETRY_SECONDS: Final = 30.0
 _log = structlog.get_logger(__name__)
 
 
@@ -44,6 +47,13 @@ class Unstarted(Struct, frozen=True):
 ChildMessage = Progress | Done | Failed | Unstarted
 
 
+class _Retry(Struct, frozen=True):
+    """When a handler that could not be loaded is tried again: when one of the files changes, or at a time."""
+
+    files: SourceFiles
+    at: float
+
+
 class ChildPool:
     """Runs jobs in a bounded number of processes. For one thread; `wake` for any."""
 
@@ -53,6 +63,7 @@ class ChildPool:
         self._clock = clock
         self._processes = processes
         self._access = access
+        self._retries: dict[str, _Retry] = {}
         self._early_deaths: dict[str, int] = {}
         # Handlers that a child has loaded.
         self._proven: set[str] = set()
@@ -108,7 +119,7 @@ class ChildPool:
         """Kill the child that runs a job. The job is reported as failed."""
         child = self._owners.get(key)
         if child is not None and child.jobs and child.jobs[0].key == key:
-            child.kill(ErrorClass.CRASH)
+            child.kill(ErrorClass.CRASH, key)
 
     def take_back(self, *, started: bool) -> list[int]:
         """Remove jobs from the pool, those not started or all, and return their keys."""
@@ -141,7 +152,7 @@ class ChildPool:
         now = self._clock.monotonic()
         for child in self._children:
             if child.jobs and now >= self._deadline(child):
-                child.kill(ErrorClass.TIMEOUT)
+                child.kill(ErrorClass.TIMEOUT, child.jobs[0].key)
         self._assign()
         self._retire_outdated(now)
         return messages, woken
@@ -191,13 +202,13 @@ class ChildPool:
     def _child_for(self, assignment: Assignment, ahead: int, now: float) -> Child | None:
         """Return a child with capacity for this job, starting one if the limit allows."""
         self._retire_outdated(now)
-        alike = [child for child in self._children if _fits(child, assignment)]
+        alike = [child for child in self._children if _fits(child, assignment) and self._takes_jobs(child, now)]
         idle = [child for child in alike if not child.jobs]
         if idle:
             return idle[0]
         if len(self._children) >= self._processes:
             wanted = {(each.handler, each.memory_mb) for each in self._waiting}
-            idle_others = [child for child in self._children if not child.jobs]
+            idle_others = [child for child in self._children if not child.jobs and not child.is_ending]
             others = [child for child in idle_others if (child.handler, child.memory_mb) not in wanted]
             if not others:
                 roomy = [child for child in alike if len(child.jobs) < ahead]
@@ -208,10 +219,14 @@ class ChildPool:
         self._selector.register(child.channel, selectors.EVENT_READ, child)
         return child
 
+    def _takes_jobs(self, child: Child, now: float) -> bool:
+        """Whether a child may be given jobs: it was not killed, and the code that it has loaded is the current one."""
+        return not child.is_ending and not child.is_outdated(now)
+
     def _retire_outdated(self, now: float) -> None:
-        """End idle children whose handler file has changed, or that were idle for too long."""
-        for child in [child for child in self._children if not child.jobs and child.is_ready]:
-            if child.is_outdated() or now - child.busy_since > IDLE_SECONDS_MAX:
+        """End idle children whose code has changed, or that were idle for too long."""
+        for child in [child for child in self._children if not child.jobs and child.is_ready and not child.is_ending]:
+            if child.is_outdated(now) or now - child.busy_since > IDLE_SECONDS_MAX:
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:
@@ -248,11 +263,13 @@ class ChildPool:
         for answer in answers:
             match answer:
                 case Ready():
-                    child.ready(answer.file, self._clock.monotonic())
+                    child.ready(answer.files, self._clock.monotonic())
                     self._early_deaths.pop(child.handler, None)
                     self._proven.add(child.handler)
+                case Imported():
+                    child.files.add(answer.files)
                 case Unusable():
-                    self.unusable[child.handler] = answer.message
+                    self._refuse(child.handler, answer.message, answer.files)
                 case Done() | Failed():
                     if not child.ended(answer.key, self._clock.monotonic()):
                         child.disown()
@@ -282,12 +299,12 @@ class ChildPool:
             return self._refused(child.handler, death.jobs)
         _log.warning("child process ended", error=death.error_class.value, how=death.message)
         # A child that was never ready has started no job.
-        started = 1 if death.was_ready else 0
+        started = 1 if death.was_ready and death.is_own_fault else 0
         for job in reversed(death.jobs[started:]):
             self._owners.pop(job.key, None)
             if job.key in self._assigned:
                 self._waiting.appendleft(self._assigned[job.key])
-        if not death.jobs or not death.was_ready:
+        if not death.jobs or not started:
             return []
         spent_ms = round(1000 * (self._clock.monotonic() - busy_since))
         is_lost = death.error_class is ErrorClass.LOST
@@ -304,7 +321,22 @@ class ChildPool:
             message = (
                 f"handler {child.handler!r}: {count} processes in a row ended before they were ready ({death.message})"
             )
-            self.unusable.setdefault(child.handler, message)
+            if child.handler not in self.unusable:
+                self._refuse(child.handler, message, ())
+
+    def _refuse(self, handler: str, message: str, files: Sequence[str]) -> None:
+        self.unusable[handler] = message
+        self._retries[handler] = _Retry(SourceFiles(files), self._clock.monotonic() + RETRY_SECONDS)
+
+    def retry_unusable(self) -> list[str]:
+        """Return handlers that may be loaded again: a file has changed, or some time has passed."""
+        now = self._clock.monotonic()
+        due = [name for name, retry in self._retries.items() if now >= retry.at or retry.files.have_changed(now)]
+        for handler in due:
+            del self._retries[handler], self.unusable[handler]
+            self._early_deaths.pop(handler, None)
+            self._proven.discard(handler)
+        return due
 
     def _refused(self, handler: str, jobs: Sequence[Job]) -> list[ChildMessage]:
         keys = [job.key for job in jobs]

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.core.attempts import ErrorClass
+from headgate.fanout.local.source_files import SourceFiles
 from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job
 from headgate.fanout.model.local_access import LocalAccess
 
@@ -25,21 +26,17 @@ ENDING_SECONDS_MAX: Final = 1.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def _mark(file: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(file)  # noqa: PTH116 - asked whenever a job is handed out
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size)
-
-
 class Death(Struct, frozen=True):
-    """How a child ended, and its unfinished jobs, the running one first."""
+    """How a child ended, and its unfinished jobs, the running one first.
+
+    `is_own_fault`: the running job caused the end. Otherwise the worker ended the child because of another job.
+    """
 
     error_class: ErrorClass
     message: str
     jobs: tuple[Job, ...]
     was_ready: bool
+    is_own_fault: bool = True
 
 
 class Child:
@@ -61,19 +58,24 @@ class Child:
         # When the current job started, as far as the worker knows.
         self.busy_since = now
         self.channel = ProcessChannel(ours, ANSWERS)
+        self.files = SourceFiles()
         self._killed_as: ErrorClass | None = None
-        self._file = ""
-        self._mark: tuple[int, int] | None = None
+        self._killed_for: int | None = None
 
-    def ready(self, file: str, now: float) -> None:
-        """Record that the handler was loaded, and from which file."""
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was killed. It may have answers that are not read yet, but runs no further job."""
+        return self._killed_as is not None
+
+    def ready(self, files: Sequence[str], now: float) -> None:
+        """Record that the handler was loaded, and from which files."""
         self.is_ready = True
         self.busy_since = now
-        self._file, self._mark = file, _mark(file)
+        self.files.add(files)
 
-    def is_outdated(self) -> bool:
-        """Whether the handler's file has changed since it was loaded."""
-        return self.is_ready and _mark(self._file) != self._mark
+    def is_outdated(self, now: float) -> bool:
+        """Whether one of the files that it has loaded has changed since."""
+        return self.is_ready and self.files.have_changed(now)
 
     def give(self, jobs: Sequence[Job], now: float) -> bool:
         """Send jobs. False if the child is gone: `answers` will report that, and its death includes these jobs."""
@@ -114,9 +116,10 @@ class Child:
                 return True
         return False
 
-    def kill(self, why: ErrorClass) -> None:
-        """Kill the child and everything it started, and record the reason for its running job."""
-        self._killed_as = self._killed_as or why
+    def kill(self, why: ErrorClass, job_key: int | None = None) -> None:
+        """Kill the child and everything it started, because of a job; the running one if none is named."""
+        if self._killed_as is None:
+            self._killed_as, self._killed_for = why, job_key
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -134,6 +137,9 @@ class Child:
         self._sweep()
         jobs = tuple(self.jobs)
         self.jobs.clear()
+        if self._killed_for is not None and not (jobs and jobs[0].key == self._killed_for):
+            message = "the process was ended because of a job that had ended meanwhile"
+            return Death(ErrorClass.LOST, message, jobs, self.is_ready, is_own_fault=False)
         if self._killed_as is ErrorClass.TIMEOUT:
             return Death(ErrorClass.TIMEOUT, "it took longer than its time-out", jobs, self.is_ready)
         if self._killed_as is None and code == -signal.SIGKILL:

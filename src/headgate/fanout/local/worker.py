@@ -149,6 +149,7 @@ class LocalWorker:
     # One cycle.
 
     def _cycle(self) -> None:
+        self._retry_unusable()
         try:
             self._maintain()
             self._take()
@@ -159,6 +160,12 @@ class LocalWorker:
         until = min(self._clock.monotonic() + IDLE_SECONDS, self._maintain_at, self._due_at)
         self._receive(0.0 if self._ends else self._pool.wait_seconds(until))
         self._record()
+
+    def _retry_unusable(self) -> None:
+        for handler in self._pool.retry_unusable():
+            _log.info("handler is loaded again", handler=handler)
+            self._refused_handlers.discard(handler)
+            self._claims.refresh()
 
     def _pause(self, seconds: float) -> None:
         """Pause after a failure; `stop` ends the pause."""

@@ -32,15 +32,22 @@ class Job(Struct, frozen=True, tag="job", omit_defaults=True):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The handler was loaded from this file."""
+    """The handler was loaded. When one of these files changes, it must be loaded again."""
 
-    file: str = ""
+    files: tuple[str, ...] = ()
+
+
+class Imported(Struct, frozen=True, tag="imported"):
+    """A job has loaded further modules, from these files."""
+
+    files: tuple[str, ...]
 
 
 class Unusable(Struct, frozen=True, tag="unusable"):
-    """The handler cannot be loaded."""
+    """The handler cannot be loaded. When one of these files changes, it may be possible."""
 
     message: str
+    files: tuple[str, ...] = ()
 
 
 class Progress(Struct, frozen=True, tag="progress"):
@@ -75,6 +82,6 @@ class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     is_lost: bool = False
 
 
-Answer = Ready | Unusable | Progress | Done | Failed
+Answer = Ready | Imported | Unusable | Progress | Done | Failed
 JOBS: Final = msgspec.json.Decoder(Job)
 ANSWERS: Final[msgspec.json.Decoder[Answer]] = msgspec.json.Decoder(Answer)
