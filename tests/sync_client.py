@@ -31,7 +31,7 @@ _CHANGES: Final = (
     (r"for each in (\S+):\n\s+yield each\n", r"yield from \1\n"),
     # Of the docstring of the class.
     (r"`async with`", "`with`"),
-    (r"an `with`", "a `with`"),
+    (r"\ban(\s+)`with`", r"a\1`with`"),
     # An expression that was awaited needs no brackets of its own.
     (r"\(((?:self\.)[\w.]+\((?:[^()]|\([^()]*\))*\))\)\.", r"\1."),
 )

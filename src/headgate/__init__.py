@@ -23,6 +23,14 @@ if TYPE_CHECKING:
         UpdateFailure,
     )
     from headgate.durable.model.history import ParentClose, Status
+    from headgate.durable.model.interceptors import (
+        ActivityCall,
+        ClientCall,
+        Interceptor,
+        OutboundCall,
+        SignalCall,
+        WorkflowCall,
+    )
     from headgate.durable.model.message_types import Query, Signal, Update
     from headgate.durable.model.payload_types import register_type
     from headgate.durable.model.retry import Retry
@@ -83,6 +91,14 @@ _NAMES_BY_MODULE = {
     ),
     "durable.client.handle": ("Handle",),
     "durable.model.history": ("ParentClose", "Status"),
+    "durable.model.interceptors": (
+        "ActivityCall",
+        "ClientCall",
+        "Interceptor",
+        "OutboundCall",
+        "SignalCall",
+        "WorkflowCall",
+    ),
     "durable.http.router": ("Cors",),
     "durable.http.messages": ("HttpError", "Request", "Response"),
     "durable.model.message_types": ("Query", "Signal", "Update"),
@@ -122,6 +138,7 @@ _MODULES = {name: f"headgate.{home}" for home, names in _NAMES_BY_MODULE.items()
 __all__ = (
     "ActiveChunk",
     "Activity",
+    "ActivityCall",
     "ActivityFailure",
     "ActivityTimeout",
     "App",
@@ -132,6 +149,7 @@ __all__ = (
     "ChildFailure",
     "ChunkWorker",
     "Client",
+    "ClientCall",
     "Cors",
     "Event",
     "ExecutionFailure",
@@ -140,10 +158,12 @@ __all__ = (
     "Filter",
     "Handle",
     "HttpError",
+    "Interceptor",
     "Limit",
     "Mapped",
     "NonRetryable",
     "NotAdmittedError",
+    "OutboundCall",
     "ParentClose",
     "Policy",
     "Query",
@@ -153,11 +173,13 @@ __all__ = (
     "Retry",
     "Reuse",
     "Signal",
+    "SignalCall",
     "Status",
     "Update",
     "UpdateFailure",
     "Work",
     "Workflow",
+    "WorkflowCall",
     "__version__",
     "activity",
     "chunk_handler",

@@ -432,7 +432,7 @@ class Environment:
 
 def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn]) -> None:
     """Run a recorded history against today's code. Raises `DeterminismError` naming the first difference."""
-    interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+    interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
     try:
         for turn in turns:
             if any(isinstance(event, TerminateRequested) for event in turn.events):
@@ -440,7 +440,7 @@ def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn
             if turn.events and isinstance(turn.events[0], Started) and interpreter.started is not None:
                 # The next run under the same id.
                 interpreter.evict()
-                interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+                interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
             interpreter.replay(turn)
     finally:
         interpreter.evict()

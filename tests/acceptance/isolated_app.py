@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import headgate as hg
@@ -321,3 +322,30 @@ async def crowding(number: int) -> int:
 @app.workflow
 async def crowded(count: int) -> int:
     return max(await asyncio.gather(*(crowding(number) for number in range(count))))
+
+
+class Marked(hg.Interceptor):
+    """Marks the start with a header, and the result of an activity with the process that wrapped it."""
+
+    @contextmanager
+    def client(self, call: hg.ClientCall) -> Iterator[None]:
+        call.headers["mark"] = "m"
+        yield
+
+    @contextmanager
+    def activity(self, call: hg.ActivityCall) -> Iterator[None]:
+        yield
+        call.result = [*call.result, call.headers["mark"], os.getpid()]
+
+
+marked = hg.App("marked", interceptors=[Marked()])
+
+
+@marked.activity(retry=once, isolate=True, timeout="20s")
+def isolated_pid(_: int) -> list[object]:
+    return [os.getpid()]
+
+
+@marked.workflow
+async def marked_pids(number: int) -> list[object]:
+    return await isolated_pid(number)

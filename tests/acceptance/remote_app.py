@@ -73,6 +73,16 @@ async def bank(order: Order) -> str:
     return await ask_bank(order)
 
 
+@app.activity
+def tenant_of_activity() -> str:
+    return hg.activity().headers["tenant"]
+
+
+@app.workflow
+async def tenant() -> list[str]:
+    return [hg.info().headers["tenant"], await tenant_of_activity()]
+
+
 @app.workflow
 async def nap(seconds: float) -> str:
     await hg.sleep(seconds)

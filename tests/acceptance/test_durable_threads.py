@@ -239,3 +239,10 @@ def test_async__more_than_the_slots__wait_in_their_queue_while_other_activities_
         assert member.limits == WorkerLimits(async_max=3)
         until(lambda: list_members(opened.store)[0].usage is not None, "a heartbeat")
         opened.stop()
+
+
+def test_isolated__app_with_interceptors__is_wrapped_in_its_process(tmp_path: Path) -> None:
+    with hg.connect(mine.marked, home=tmp_path / "home"):
+        pid, mark, wrapped_by = mine.marked_pids.start(1).result(60)
+
+    assert (mark, wrapped_by == pid, pid == os.getpid()) == ("m", True, False)

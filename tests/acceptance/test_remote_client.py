@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,6 +194,20 @@ def test_schedules_and_events__over_http__are_stored(client: hg.Client) -> None:
 
     stored = client.emit("order.created", {"id": 7}, id="created-7", source="/shop")
     assert client.emit("order.created", {"id": 7}, id="created-7", source="/shop") == stored
+
+
+class Tenant(hg.Interceptor):
+    """Sends the tenant of this program."""
+
+    @contextmanager
+    def client(self, call: hg.ClientCall) -> Iterator[None]:
+        call.headers["tenant"] = "acme"
+        yield
+
+
+def test_interceptors__of_a_client__set_headers_that_reach_the_activity(site: Site) -> None:
+    with hg.Client(site.url, api_key=site.operator, ca=site.ca, interceptors=[Tenant()]) as client:
+        assert client.start(desk.tenant).result(timeout_seconds=30) == ["acme", "acme"]
 
 
 def test_server__that_is_away__is_waited_for_and_then_reported() -> None:

@@ -219,6 +219,16 @@ def redialled(env: Environment) -> Recorded:
     return {"redialled": "redialled"}
 
 
+def labelled(env: Environment) -> Recorded:
+    """Headers of the start, of a signal, and of what the code starts and sends."""
+    client = env.service.client
+    client.start("labelled", Raw(b"1"), execution_id="labelled", headers={"tenant": "acme"})
+    client.signal("labelled", "go", headers={"by": "hand"})
+    env.run()
+    assert env.result(mine.labelled.handle("labelled")) == {"tenant": "acme"}
+    return {"labelled": "labelled", "labelled_child": "labelled.child"}
+
+
 SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     parcels,
     calls,
@@ -239,6 +249,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     overtime,
     failure,
     redialled,
+    labelled,
 )
 
 

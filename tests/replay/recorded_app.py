@@ -466,3 +466,16 @@ def dial(number: str) -> str:
 async def redialled(number: str) -> str:
     """Has an activity that fails before it succeeds."""
     return await dial(number)
+
+
+@app.workflow
+async def labelled(left: int) -> dict[str, str]:
+    """Passes its headers on: to an activity, a child, a signal and its next run."""
+    await hg.wait_signal("go")
+    await find(str(left))
+    if left:
+        await hg.signal(hg.info().execution_id, "go")
+        child = labelled.options(id=f"{hg.info().execution_id}.child", parent_close="abandon")(0)
+        await child.signal("go")
+        hg.continue_as_new(left - 1)
+    return dict(hg.info().headers)

@@ -74,6 +74,7 @@ class Service:
             workflows=app.workflows,
             waiters=waiters,
             observer=self.notifier,
+            interceptors=app.interceptors,
         )
         self.store = store
         self.clock = clock

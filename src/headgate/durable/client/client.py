@@ -39,8 +39,10 @@ from headgate.durable.model.history import (
     UpdateRequested,
 )
 from headgate.durable.model.history_reader import read_turns
+from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import (
     check_execution_id,
+    check_headers,
     check_new_execution_id,
     check_not_built_in,
     check_tags,
@@ -90,7 +92,10 @@ class Client:
         workflows: Mapping[str, WorkflowDefinition] | None = None,
         waiters: ResultWaiters | None = None,
         observer: DurableObserver = NULL_OBSERVER,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
+        # They wrap what workflows and handles do through this client.
+        self.interceptors = tuple(interceptors)
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -120,6 +125,7 @@ class Client:
         tells_end: bool = False,
         also: Sequence[Write] = (),
         is_internal: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Handle[Any]:
         """Start an execution, or find the existing one, and return once the start is durable.
 
@@ -134,11 +140,12 @@ class Client:
             check_not_built_in("workflow", workflow)
         if execution_id is not None:
             check_new_execution_id(execution_id)
+        execution_id = execution_id or f"{workflow}/{self._ids.ulid()}"
         definition = self._workflows.get(workflow)
         limits = definition or declared_limits(self._store, workflow, self._now_ms(), self._workflows)
         check_size(input, f"input of workflow {workflow}")
         request = StartRequest(
-            execution_id=execution_id or f"{workflow}/{self._ids.ulid()}",
+            execution_id=execution_id,
             workflow=workflow,
             input=input,
             tags=check_tags(tags or {}),
@@ -147,6 +154,7 @@ class Client:
             retention_seconds=limits.retention_seconds,
             delay_seconds=delay_seconds,
             tells_end=tells_end,
+            headers=check_headers(headers) if headers else None,
         )
         was_started = self._start(request, _policy(reuse), first_signal, also)
         returns = Any if definition is None else definition.signature.result
@@ -241,6 +249,7 @@ class Client:
         timeout_seconds: float | None = None,
         signal_id: str | None = None,
         reuse: Reuse | str = Reuse.CLOSED,
+        headers: Mapping[str, str] | None = None,
     ) -> Handle[Any]:
         """Send a signal, and start the execution first if none of this id is open.
 
@@ -256,7 +265,8 @@ class Client:
             tags=tags,
             memo=memo,
             timeout_seconds=timeout_seconds,
-            first_signal=signal_of(name, value, self._ids.ulid() if signal_id is None else signal_id),
+            first_signal=signal_of(name, value, self._ids.ulid() if signal_id is None else signal_id, headers),
+            headers=headers,
         )
 
     def handle(self, execution_id: str, *, returns: Any = Any) -> Handle[Any]:  # noqa: ANN401 - a type of any kind
@@ -273,6 +283,7 @@ class Client:
         *,
         signal_id: str | None = None,
         is_internal: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Put a signal into an execution's inbox, where it stays until the execution receives it.
 
@@ -280,7 +291,7 @@ class Client:
         no such execution, `ExecutionClosedError` if it has ended, `InvalidPayloadError` if its workflow is built in and
         the signal is not internal, `PayloadTooLargeError`.
         """
-        self._sender.send(execution_id, signal_of(name, value, signal_id), is_internal=is_internal)
+        self._sender.send(execution_id, signal_of(name, value, signal_id, headers), is_internal=is_internal)
 
     def cancel(self, execution_id: str, reason: str = "") -> None:
         """Request cancellation of an execution. Raises `NotFoundError`, `ExecutionClosedError`."""
@@ -325,6 +336,7 @@ class Client:
             memo=started.memo,
             timeout_seconds=timeout_seconds,
             tells_end=row.tells_end,
+            headers=started.headers,
             # The input is the stored one, so that a retry changes nothing of it.
             is_internal=is_built_in(row.workflow),
         )
@@ -398,7 +410,7 @@ class Client:
         if definition is None:
             raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
         row = self._begun(row)
-        interpreter = Interpreter(definition.function, definition.signature, execution_id)
+        interpreter = Interpreter(definition.function, definition.signature, execution_id, definition.interceptors)
         turns = self.history(execution_id, after=row.first_turn - 1)
         return answer(interpreter, turns, name, input, timeout_seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ErrorInfo, ExecutionFailure, UpdateFailure, with_cause
 from headgate.durable.model.history import AnswerUpdate, Status
+from headgate.durable.model.interceptors import ClientCall, ClientCallKind, around_client
 from headgate.durable.model.message_types import A, Query, R_co, Signal, T, Update, name_of, pack
 from headgate.durable.model.records import Execution
 from headgate.durable.replay.query_replay import QUERY_SECONDS
@@ -64,7 +66,9 @@ class Handle(Generic[R_co]):
         `id` is an idempotency key: a signal of the same id is received once.
         """
         raw = pack(name, value, what=f"payload of signal {name_of(name)}")
-        self._client.signal(self.id, name_of(name), raw, signal_id=id)
+        call = ClientCall(ClientCallKind.SIGNAL, self.id, name_of(name), raw)
+        with self._around(call):
+            self._client.signal(self.id, name_of(name), call.input, signal_id=id, headers=call.headers)
 
     @overload
     def query(self, name: Query[None, T], /, *, timeout_seconds: float = ...) -> T: ...
@@ -92,7 +96,9 @@ class Handle(Generic[R_co]):
         """
         label = name_of(name)
         raw = pack(name, input, what=f"input of query {label}")
-        answer = self._client.query(self.id, label, raw, timeout_seconds=timeout_seconds)
+        call = ClientCall(ClientCallKind.QUERY, self.id, label, raw)
+        with self._around(call):
+            answer = self._client.query(self.id, label, call.input, timeout_seconds=timeout_seconds)
         returns = returns if isinstance(name, str) else name.returns
         return payload.decode(answer, returns, what=f"answer of query {label}")
 
@@ -117,17 +123,24 @@ class Handle(Generic[R_co]):
         """
         label = name_of(name)
         raw = pack(name, input, what=f"input of update {label}")
-        answer = self._client.update(self.id, label, raw, timeout_seconds=timeout_seconds)
+        call = ClientCall(ClientCallKind.UPDATE, self.id, label, raw)
+        with self._around(call):
+            answer = self._client.update(self.id, label, call.input, timeout_seconds=timeout_seconds)
         returns = returns if isinstance(name, str) else name.returns
         return payload.decode(answer, returns, what=f"answer of update {label}")
 
     def cancel(self, reason: str = "") -> None:
         """Request cancellation; the workflow may clean up, or ignore it."""
-        self._client.cancel(self.id, reason)
+        with self._around(ClientCall(ClientCallKind.CANCEL, self.id)):
+            self._client.cancel(self.id, reason)
 
     def terminate(self, reason: str = "") -> None:
         """End the execution without running its code."""
-        self._client.terminate(self.id, reason)
+        with self._around(ClientCall(ClientCallKind.TERMINATE, self.id)):
+            self._client.terminate(self.id, reason)
+
+    def _around(self, call: ClientCall) -> AbstractContextManager[object]:
+        return around_client(self._client.interceptors, call)
 
     def __repr__(self) -> str:
         return f"<execution {self.id}>"

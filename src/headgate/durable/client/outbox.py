@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Raw
@@ -9,7 +10,13 @@ from msgspec import Raw
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.history import Event, Signal, UpdateRequested
-from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name, is_built_in
+from headgate.durable.model.names import (
+    check_execution_id,
+    check_headers,
+    check_signal_id,
+    check_signal_name,
+    is_built_in,
+)
 from headgate.durable.model.observer import DurableObserver
 from headgate.durable.model.records import OPEN, SEEN, Execution, execution_of, message
 from headgate.errors import (
@@ -102,10 +109,11 @@ class MessageSender:
         return self._store.get(INBOXES, INBOXES.key_of(item), consistent=True) is not None
 
 
-def signal_of(name: str, value: Raw, signal_id: str | None) -> Signal:
+def signal_of(name: str, value: Raw, signal_id: str | None, headers: Mapping[str, str] | None = None) -> Signal:
     """Return a signal event. Raises `InvalidIdError`, `PayloadTooLargeError`."""
     check_size(value, f"payload of signal {name}")
-    return Signal(check_signal_name(name), value, id="" if signal_id is None else check_signal_id(signal_id))
+    key = "" if signal_id is None else check_signal_id(signal_id)
+    return Signal(check_signal_name(name), value, id=key, headers=check_headers(headers) if headers else None)
 
 
 def received_row(execution_id: str, first_run: int, signal_id: str) -> dict[str, str]:

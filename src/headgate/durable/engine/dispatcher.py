@@ -178,7 +178,7 @@ class Dispatcher:
                 _, writes = start_writes(request, context.now_ms, context.unique())
                 return Step([command], writes, [command.child_id], [])
             case SendSignal():
-                signal = Signal(command.name, command.payload, sender=row.execution_id)
+                signal = Signal(command.name, command.payload, sender=row.execution_id, headers=command.headers)
                 writes = self._message(command.execution_id, signal, context)
                 if command.execution_id == row.execution_id:
                     # No check: the transaction writes this very row, and takes one write per row.
@@ -206,6 +206,7 @@ class Dispatcher:
             workflow=command.workflow,
             input=command.input,
             tags=command.tags,
+            headers=command.headers,
             timeout_seconds=command.timeout_seconds,
             retention_seconds=self._retention_of(command.workflow),
             parent_id=row.execution_id,

@@ -352,7 +352,7 @@ class Engine:
         if live is not None:
             self._evict(execution_id)
         workflow = self._workflows[row.workflow]
-        interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+        interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
         replayed = 0
         try:
             for turn in read_run(self._store, row):

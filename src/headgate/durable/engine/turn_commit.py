@@ -309,6 +309,7 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
         carried=command.carried,
         memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
         seed=context.unique(),
+        headers=command.headers,
         # Without the time-out: it belongs to the execution, not to the run, and its timer exists already.
     )
     transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
@@ -343,6 +344,7 @@ def _start_activity(
         options=_dump_options(options),
         token=FIRST_TOKEN,
         scheduled_at_ms=context.now_ms,
+        headers=command.headers,
     )
     claimed = None
     if options.limit_key is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.payload import Signature
 from headgate.store.catalogue.tables import DEFINITION, DEFINITIONS
 from headgate.store.model.requests import Put
@@ -60,6 +61,9 @@ class WorkflowDefinition(Protocol):
 
     @property
     def signature(self) -> Signature: ...
+
+    @property
+    def interceptors(self) -> Sequence[Interceptor]: ...
 
     @property
     def timeout_seconds(self) -> float | None: ...

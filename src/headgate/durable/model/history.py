@@ -102,6 +102,7 @@ class Signal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="sig
     payload: Raw = NULL
     id: str = ""
     sender: str = ""
+    headers: dict[str, str] | None = None
 
 
 class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="started"):
@@ -118,6 +119,7 @@ class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="st
     memo: Raw = NULL
     # The seed of random numbers and ids of this run.
     seed: str = ""
+    headers: dict[str, str] | None = None
 
 
 class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity_ended"):
@@ -209,6 +211,7 @@ class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     name: str
     input: Raw
     options: ActivityOptions = ActivityOptions()
+    headers: dict[str, str] | None = None
 
 
 class CancelActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_activity"):
@@ -240,6 +243,7 @@ class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     parent_close: ParentClose = ParentClose.TERMINATE
     timeout_seconds: float | None = None
     tags: dict[str, str] = {}
+    headers: dict[str, str] | None = None
 
 
 class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_child"):
@@ -257,6 +261,7 @@ class SendSignal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     execution_id: str
     name: str
     payload: Raw = NULL
+    headers: dict[str, str] | None = None
 
 
 class EmitEvent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="emit_event"):
@@ -315,6 +320,7 @@ class ContinueAsNew(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
     input: Raw
     carried: tuple[Signal, ...] = ()
+    headers: dict[str, str] | None = None
 
 
 Command = (

@@ -14,6 +14,8 @@ _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/=+-]{0,199}")
 _DERIVED: Final = "~"
 _TAG_VALUE_MAX: Final = 256
 _TAGS_MAX: Final = 50
+_HEADERS_MAX: Final = 20
+_HEADER_VALUE_MAX: Final = 1_000
 _UPDATE_ID: Final = re.compile(r"[A-Za-z0-9._:@=+-]{1,100}")
 _SIGNAL_NAME_MAX: Final = 200
 # The name prefix of workflows and activities that are part of the product.
@@ -100,6 +102,18 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     if len(tags) > _TAGS_MAX:
         raise InvalidIdError(f"{len(tags)} tags: at most {_TAGS_MAX}")
     return dict(tags)
+
+
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of the headers of a call. Raises `InvalidIdError` for an invalid name or value, or too many."""
+    for name, value in headers.items():
+        if not isinstance(value, str) or len(value) > _HEADER_VALUE_MAX or not _NAME.fullmatch(name):
+            raise InvalidIdError(
+                f"header {_quoted(name, 40)}: a name of letters, digits, _ . - and a text of up to {_HEADER_VALUE_MAX}"
+            )
+    if len(headers) > _HEADERS_MAX:
+        raise InvalidIdError(f"{len(headers)} headers: at most {_HEADERS_MAX}")
+    return dict(headers)
 
 
 def child_id(parent_id: str, run: int, seq: int) -> str:

@@ -141,6 +141,8 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     limit_slot: str | None = None
     # The delivery of an event is an activity without an execution.
     subscription: str | None = None
+    # Of the call, from the execution.
+    headers: dict[str, str] | None = None
 
     def put(self, token: str | None = None) -> Put:
         """Return the write that stores this row; with `token`, only if the stored row has that token."""

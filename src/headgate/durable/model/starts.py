@@ -49,6 +49,7 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     retention_seconds: float | None = None
     delay_seconds: float | None = None
     tells_end: bool = False
+    headers: dict[str, str] | None = None
     parent_id: str | None = None
     parent_seq: int | None = None
     parent_run: int | None = None
@@ -76,6 +77,7 @@ def start_writes(
         timeout_at_ms=timeout_at_ms,
         memo=request.memo,
         seed=unique,
+        headers=request.headers or None,
     )
     execution = Execution(
         execution_id=request.execution_id,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -20,6 +20,7 @@ from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds
 from headgate.durable.model.failures import ErrorInfo, ExecutionFailure, Failure, UpdateFailure, revive, with_cause
 from headgate.durable.model.history import Status
+from headgate.durable.model.interceptors import ClientCall, ClientCallKind, Interceptor, around_client
 from headgate.durable.model.message_types import A, Query, R_co, Signal, T, Update, name_of, pack
 from headgate.durable.model.names import check_execution_id
 from headgate.durable.model.starts import Reuse
@@ -133,7 +134,9 @@ class AsyncRemoteHandle(Generic[R_co]):
         *,
         was_started: bool = False,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
+        self._interceptors = interceptors
         self.id = check_execution_id(execution_id, derived=True)
         self.was_started = was_started
         self._connection = connection
@@ -197,8 +200,10 @@ class AsyncRemoteHandle(Generic[R_co]):
         """
         label = name_of(name)
         raw = pack(name, value, what=f"payload of signal {label}")
-        body = {"name": label, "payload": raw, "id": id or self._ids.ulid()}
-        await self._connection.send(Request(method="POST", path=self._path("signals"), body=json_body(body)))
+        call = ClientCall(ClientCallKind.SIGNAL, self.id, label, raw)
+        with around_client(self._interceptors, call):
+            body = {"name": label, "payload": call.input, "id": id or self._ids.ulid(), "headers": call.headers}
+            await self._connection.send(Request(method="POST", path=self._path("signals"), body=json_body(body)))
 
     @overload
     async def query(self, name: Query[None, T], /) -> T: ...
@@ -218,12 +223,14 @@ class AsyncRemoteHandle(Generic[R_co]):
         Raises what the handler raises, and `QueryTimeoutError` if it takes too long.
         """
         label = name_of(name)
-        body = {"name": label, "input": pack(name, input, what=f"input of query {label}")}
-        request = Request(method="POST", path=self._path("queries"), body=json_body(body))
-        try:
-            answer = await self._connection.call(request, QueryAnswer)
-        except ProblemReplyError as exc:
-            raise revive(exc.info, otherwise=Failure) from None
+        call = ClientCall(ClientCallKind.QUERY, self.id, label, pack(name, input, what=f"input of query {label}"))
+        with around_client(self._interceptors, call):
+            body = json_body({"name": label, "input": call.input})
+            request = Request(method="POST", path=self._path("queries"), body=body)
+            try:
+                answer = await self._connection.call(request, QueryAnswer)
+            except ProblemReplyError as exc:
+                raise revive(exc.info, otherwise=Failure) from None
         returns = returns if isinstance(name, str) else name.returns
         return payload.decode(answer.result, returns, what=f"answer of query {label}")
 
@@ -266,12 +273,18 @@ class AsyncRemoteHandle(Generic[R_co]):
         answered in time.
         """
         label = name_of(name)
-        raw = pack(name, input, what=f"input of update {label}")
-        update_id = id or self._ids.ulid()
+        call = ClientCall(ClientCallKind.UPDATE, self.id, label, pack(name, input, what=f"input of update {label}"))
+        with around_client(self._interceptors, call):
+            answer = await self._updated(label, call.input, id or self._ids.ulid(), timeout_seconds)
+        returns = returns if isinstance(name, str) else name.returns
+        return payload.decode(answer.result, returns, what=f"answer of update {label}")
+
+    async def _updated(self, label: str, input: Raw, update_id: str, timeout_seconds: float) -> UpdateAnswer:
+        """Return the answer of an update. Raises `UpdateFailure`, `TimeoutError`."""
         ends_at = self._connection.clock.monotonic() + timeout_seconds
         while True:
             left = min(WAIT_SECONDS_MAX, max(0.0, ends_at - self._connection.clock.monotonic()))
-            body = json_body({"name": label, "input": raw, "id": update_id, "wait": left})
+            body = json_body({"name": label, "input": input, "id": update_id, "wait": left})
             # Sent again under the same id, it only waits.
             request = Request(method="POST", path=self._path("updates"), body=body, wait_seconds=left)
             try:
@@ -281,27 +294,27 @@ class AsyncRemoteHandle(Generic[R_co]):
                 failure = UpdateFailure(exc.info, execution_id=self.id, update=label, is_refused=is_refused)
                 raise with_cause(failure) from None
             if not answer.pending:
-                returns = returns if isinstance(name, str) else name.returns
-                return payload.decode(answer.result, returns, what=f"answer of update {label}")
+                return answer
             if self._connection.clock.monotonic() >= ends_at:
                 raise TimeoutError(f"execution {self.id}: update {label} was not answered in {timeout_seconds} s")
 
     async def cancel(self, reason: str = "") -> None:
         """Request cancellation; the workflow may clean up, or ignore it. Raises `ExecutionClosedError`."""
-        await self._control("cancel", reason)
+        await self._control(ClientCallKind.CANCEL, reason)
 
     async def terminate(self, reason: str = "") -> None:
         """End the execution without running its code. Raises `ExecutionClosedError`."""
-        await self._control("terminate", reason)
+        await self._control(ClientCallKind.TERMINATE, reason)
 
-    async def _control(self, action: str, reason: str) -> None:
+    async def _control(self, action: ClientCallKind, reason: str) -> None:
         request = Request(
             method="POST",
-            path=self._path(action),
+            path=self._path(action.value),
             body=json_body({"reason": reason}),
             idempotency_key=self._ids.ulid(),
         )
-        await self._connection.send(request)
+        with around_client(self._interceptors, ClientCall(action, self.id)):
+            await self._connection.send(request)
 
     def _path(self, *more: str) -> str:
         return path_of("executions", self.id, *more)
@@ -315,7 +328,8 @@ class AsyncClient:
 
     `url`, `api_key` and `ca` default to HEADGATE_SERVER, HEADGATE_API_KEY and HEADGATE_CA. A request that fails with a
     transient error is sent again for up to `retry_seconds`; each has an idempotency key, so that it happens once.
-    Errors are those of the client in process. Use it in an `async with` block, or call `aclose()`.
+    Errors are those of the client in process. `interceptors` wrap its calls, the first one outermost. Use it in an
+    `async with` block, or call `aclose()`.
     """
 
     def __init__(
@@ -326,7 +340,9 @@ class AsyncClient:
         ca: Path | str | None = None,
         timeout_seconds: float = 30.0,
         retry_seconds: float = 30.0,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
+        self._interceptors = tuple(interceptors)
         access = Access.of(url, api_key, ca)
         clock = SystemClock()
         self._connection = AsyncConnection(access, clock, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
@@ -407,10 +423,11 @@ class AsyncClient:
         delay: float | None,
         returns: Any,  # noqa: ANN401 - a type of any kind
     ) -> AsyncRemoteHandle[Any]:
+        execution_id = id or f"{workflow}/{self._ids.ulid()}"
+        call = ClientCall(ClientCallKind.START, execution_id, workflow, input)
         body = {
             "workflow": workflow,
-            "input": input,
-            "id": id or f"{workflow}/{self._ids.ulid()}",
+            "id": execution_id,
             "reuse": str(reuse),
             "tags": dict(tags or {}),
             "memo": None if memo is None else payload.encode(memo, what="memo"),
@@ -419,8 +436,10 @@ class AsyncClient:
         }
         # With another policy a second start replaces the execution of the first.
         is_repeatable = str(reuse) == Reuse.NEVER.value
-        request = Request(method="POST", path="/executions", body=json_body(body), is_repeatable=is_repeatable)
-        started = await self._connection.call(request, StartedExecution)
+        with around_client(self._interceptors, call):
+            content = json_body({**body, "input": call.input, "headers": call.headers})
+            request = Request(method="POST", path="/executions", body=content, is_repeatable=is_repeatable)
+            started = await self._connection.call(request, StartedExecution)
         # Under an id of its own nothing existed before: a repeated request found what the first one started.
         was_started = started.created or id is None
         return self._handle(started.id, was_started=was_started, returns=returns)
@@ -451,13 +470,15 @@ class AsyncClient:
             "id": options.id,
             "name": label,
             "payload": pack(signal, value, what=f"payload of signal {label}"),
-            "input": workflow.input_of(args, kwargs),
             "signal_id": self._ids.ulid(),
             "reuse": str(options.reuse or Reuse.CLOSED),
             "tags": dict(options.tags or {}),
         }
-        request = Request(method="POST", path="/executions/signal-with-start", body=json_body(body))
-        started = await self._connection.call(request, StartedExecution)
+        call = ClientCall(ClientCallKind.SIGNAL_WITH_START, options.id, workflow.name, workflow.input_of(args, kwargs))
+        with around_client(self._interceptors, call):
+            content = json_body({**body, "input": call.input, "headers": call.headers})
+            request = Request(method="POST", path="/executions/signal-with-start", body=content)
+            started = await self._connection.call(request, StartedExecution)
         return self._handle(started.id, was_started=started.created, returns=workflow.signature.result)
 
     @overload
@@ -477,7 +498,14 @@ class AsyncClient:
         was_started: bool = False,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
     ) -> AsyncRemoteHandle[Any]:
-        return AsyncRemoteHandle(self._connection, self._ids, id, was_started=was_started, returns=returns)
+        return AsyncRemoteHandle(
+            self._connection,
+            self._ids,
+            id,
+            was_started=was_started,
+            returns=returns,
+            interceptors=self._interceptors,
+        )
 
     async def executions(
         self,

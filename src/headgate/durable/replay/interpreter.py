@@ -55,6 +55,15 @@ from headgate.durable.model.history import (
     UpdateRequested,
     note_text,
 )
+from headgate.durable.model.interceptors import (
+    Interceptor,
+    OutboundCall,
+    OutboundKind,
+    SignalCall,
+    WorkflowCall,
+    around,
+)
+from headgate.durable.model.names import check_headers
 from headgate.durable.replay import sandbox, turn_timeout
 from headgate.durable.replay.deterministic_loop import DurableFuture, DurableTask, DurableTimer, TurnLoop
 from headgate.durable.replay.mailbox import Mailbox
@@ -90,8 +99,16 @@ F = TypeVar("F", bound=PendingFuture[Any])
 class Interpreter:
     """One run of one execution, in memory."""
 
-    def __init__(self, function: Callable[..., Any], signature: payload.Signature, execution_id: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: payload.Signature,
+        execution_id: str,
+        interceptors: Sequence[Interceptor] = (),
+    ) -> None:
         self.execution_id = execution_id
+        self.headers: dict[str, str] | None = None
+        self._interceptors = interceptors
         self.loop = TurnLoop(  # type: ignore[abstract]  # it refuses the other methods by name
             self, zlib.crc32(execution_id.encode())
         )
@@ -211,9 +228,19 @@ class Interpreter:
     def start_activity(
         self, name: str, input: Raw, options: ActivityOptions, decode: Callable[[Raw], Any]
     ) -> PendingFuture[Any]:
+        headers = self.outbound_headers(OutboundKind.ACTIVITY, name, input)
         seq = self.next_seq()
-        self._commands.append(StartActivity(seq, name, input, options))
+        self._commands.append(StartActivity(seq, name, input, options, headers))
         return self._expect(seq, name, decode)
+
+    def outbound_headers(self, kind: OutboundKind, name: str, input: Raw) -> dict[str, str] | None:
+        """Return the headers of what the code starts or sends: those of the execution, as interceptors change them."""
+        if not self._interceptors:
+            return self.headers
+        call = OutboundCall(kind, name, input, dict(self.headers or {}))
+        for each in self._interceptors:
+            each.outbound(call)
+        return check_headers(call.headers) or None
 
     def start_child(self, command: StartChild, decode: Callable[[Raw], Any], kind: type[F]) -> F:
         self._commands.append(command)
@@ -227,8 +254,9 @@ class Interpreter:
         return isinstance(self._recorded.get(self._seq + 1), StartChild)
 
     def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture[Any]:
+        headers = self.outbound_headers(OutboundKind.SIGNAL, name, value)
         seq = self.next_seq()
-        self._commands.append(SendSignal(seq, execution_id, name, value))
+        self._commands.append(SendSignal(seq, execution_id, name, value, headers))
         return self._expect(seq, name, None)
 
     def issue(self, command: Command) -> None:
@@ -363,7 +391,7 @@ class Interpreter:
             case TimerFired():
                 self._fire(event.seq)
             case Signal():
-                self.mailbox.deliver(event)
+                self._receive(event)
             case ChildEnded():
                 self._end_child(event)
             case SignalSent():
@@ -378,15 +406,28 @@ class Interpreter:
             case UpdateRequested():
                 self.mailbox.update(event)
 
+    def _receive(self, signal: Signal) -> None:
+        for each in self._interceptors:
+            each.signal(SignalCall(self.execution_id, signal.name, signal.headers or {}))
+        self.mailbox.deliver(signal)
+
     def _start(self, event: Started) -> None:
         self.started = event
+        self.headers = event.headers
         for signal in event.carried:
             self.mailbox.deliver(signal)
         args, kwargs = self.signature.unpack(event.input, what=f"input of {event.workflow}")
-        self._main = self.loop.create_task(self._function(*args, **kwargs), name="main")
+        run = self._function(*args, **kwargs) if not self._interceptors else self._intercepted(event, args, kwargs)
+        self._main = self.loop.create_task(run, name="main")
         if self._cancel is not None:
             # Cancelled before the start: no line of it runs.
             self._main.cancel(self._cancel.reason or None)
+
+    async def _intercepted(self, event: Started, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        call = WorkflowCall(event.workflow, self.execution_id, event.run, event.headers or {}, args, kwargs)
+        with around(each.workflow(call) for each in self._interceptors):
+            call.result = await self._function(*call.args, **call.kwargs)
+        return call.result
 
     def _end_activity(self, event: ActivityEnded) -> None:
         future = self._pending.pop(event.seq, None)
@@ -440,7 +481,7 @@ class Interpreter:
             timer._run()
 
     def _close(self, main: DurableTask[Any]) -> None:
-        outcome = outcome_of(main, self._cancel, self.mailbox.unconsumed())
+        outcome = outcome_of(main, self._cancel, self.mailbox.unconsumed(), self.headers)
         for seq in list(self._timers):
             self._timers[seq].cancel()
         for future in list(self._pending.values()):

@@ -22,7 +22,10 @@ class ContinueRequest(BaseException):
 
 
 def outcome_of(
-    main: asyncio.Task[Any], cancel: CancelRequested | None, buffered: tuple[Signal, ...]
+    main: asyncio.Task[Any],
+    cancel: CancelRequested | None,
+    buffered: tuple[Signal, ...],
+    headers: dict[str, str] | None = None,
 ) -> Close | ContinueAsNew:
     """Return the command that ends the run. Raises the `WorkflowViolationError` that ended the code, if one did."""
     if main.cancelled():
@@ -33,7 +36,7 @@ def outcome_of(
     error = main.exception()
     request = _continue_request(error)
     if request is not None:
-        return ContinueAsNew(request.input, buffered)
+        return ContinueAsNew(request.input, buffered, headers)
     if isinstance(error, WorkflowViolationError):
         raise error
     if error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, overload
 
@@ -47,6 +47,8 @@ class ActivityContext(Struct, eq=False):
     is_worker_stopping: bool = False
     # Set later in the drain: from then on heartbeats raise `Cancelled`.
     is_interrupted: bool = False
+    # Of the execution, as interceptors have changed them.
+    headers: Mapping[str, str] = {}
     notes: list[Note] = []
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from headgate.durable.bus.events import Event, Mode
@@ -11,6 +11,7 @@ from headgate.durable.http.router import Router
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import BUILT_IN, check_name, is_built_in
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.determinism_lint import lint
@@ -40,9 +41,11 @@ class DeclaresActivity(Protocol):
 class App(Router):
     """The declarations of a service. Loaded by `headgate up --app module:app` and `headgate worker`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, interceptors: Sequence[Interceptor] = ()) -> None:
+        """Create an app. `interceptors` wrap its client calls, workflows and activities, the first one outermost."""
         super().__init__()
         self.name = check_name("app", name)
+        self.interceptors = tuple(interceptors)
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.activities: dict[str, Activity[..., Any]] = {}
         self.subscriptions: dict[str, Subscription] = {}
@@ -91,6 +94,7 @@ class App(Router):
                 timeout_seconds=optional_seconds(timeout, name="timeout"),
                 retention_seconds=optional_seconds(retention, name="retention"),
                 client=self.client,
+                interceptors=self.interceptors,
             )
             if check:
                 self._check(workflow)
@@ -150,7 +154,14 @@ class App(Router):
         )
 
         def declare(function: Callable[P, R]) -> Activity[P, R]:
-            activity = Activity(function, name=name or function.__name__, options=options, limit=limit, isolate=isolate)
+            activity = Activity(
+                function,
+                name=name or function.__name__,
+                options=options,
+                limit=limit,
+                isolate=isolate,
+                interceptors=self.interceptors,
+            )
             self._declare(self.activities, "activity", activity.name, activity)
             return activity
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
@@ -13,6 +13,13 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
+from headgate.durable.model.interceptors import (
+    ClientCall,
+    ClientCallKind,
+    Interceptor,
+    OutboundKind,
+    around_client,
+)
 from headgate.durable.model.message_types import Signal, name_of, pack
 from headgate.durable.model.names import check_execution_id, check_name, check_signal_name, check_tags, child_id
 from headgate.durable.model.retry import Retry
@@ -80,8 +87,10 @@ class Activity(Generic[P, R]):
         isolate: bool = False,
         is_handler: bool = False,
         look: Callable[[Any], Any] | None = None,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.name = check_name("activity", name)
+        self.interceptors = tuple(interceptors)
         # Answers a read-only call of a state machine within its turn; None if the activity has no such calls.
         self.look = look
         # The result of an event handler is dropped.
@@ -196,8 +205,10 @@ class Workflow(Generic[P, R]):
         timeout_seconds: float | None,
         retention_seconds: float | None,
         client: Callable[[], Any],
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.name = check_name("workflow", name)
+        self.interceptors = tuple(interceptors)
         self.function = function
         self.signature = payload.Signature.of(function)
         self.timeout_seconds = timeout_seconds
@@ -294,16 +305,21 @@ class Workflow(Generic[P, R]):
         """
         raw = self._input("start", args, kwargs)
         declared = self._options
-        handle: Handle[Any] = self._client().start(
-            self.name,
-            raw,
-            execution_id=declared.id if id is None else id,
-            reuse=reuse or declared.reuse or "never",
-            tags=declared.tags if tags is None else tags,
-            memo=self._memo(memo),
-            timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
-            delay_seconds=_first(optional_seconds(delay, name="delay"), declared.delay_seconds),
-        )
+        client = self._client()
+        execution_id = declared.id if id is None else id
+        call = ClientCall(ClientCallKind.START, execution_id or "", self.name, raw)
+        with around_client(client.interceptors, call):
+            handle: Handle[Any] = client.start(
+                self.name,
+                call.input,
+                execution_id=execution_id,
+                reuse=reuse or declared.reuse or "never",
+                tags=declared.tags if tags is None else tags,
+                memo=self._memo(memo),
+                timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
+                delay_seconds=_first(optional_seconds(delay, name="delay"), declared.delay_seconds),
+                headers=call.headers,
+            )
         return handle
 
     @overload
@@ -391,18 +407,22 @@ class Workflow(Generic[P, R]):
         if execution_id is None:
             raise InvalidIdError(f"{self.name}.signal_with_start(): give the id of the execution, as id=")
         label = name_of(signal)
-        handle: Handle[Any] = self._client().signal_with_start(
-            self.name,
-            raw,
-            label,
-            pack(signal, value, what=f"payload of signal {label}"),
-            execution_id=execution_id,
-            tags=declared.tags if tags is None else tags,
-            memo=self._memo(memo),
-            timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
-            signal_id=signal_id,
-            reuse=reuse or declared.reuse or "closed",
-        )
+        client = self._client()
+        call = ClientCall(ClientCallKind.SIGNAL_WITH_START, execution_id, self.name, raw)
+        with around_client(client.interceptors, call):
+            handle: Handle[Any] = client.signal_with_start(
+                self.name,
+                call.input,
+                label,
+                pack(signal, value, what=f"payload of signal {label}"),
+                execution_id=execution_id,
+                tags=declared.tags if tags is None else tags,
+                memo=self._memo(memo),
+                timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
+                signal_id=signal_id,
+                reuse=reuse or declared.reuse or "closed",
+                headers=call.headers,
+            )
         return handle
 
     def continue_as_new(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
@@ -452,6 +472,7 @@ class Workflow(Generic[P, R]):
 
     def _start_child(self, interpreter: Interpreter, raw: Raw) -> Child[R]:
         assert interpreter.started is not None, "workflow code runs after it was started"
+        headers = interpreter.outbound_headers(OutboundKind.CHILD, self.name, raw)
         seq = interpreter.next_seq()
         options = self._options
         timeout_seconds = options.timeout_seconds if options.timeout_seconds is not None else self.timeout_seconds
@@ -463,6 +484,7 @@ class Workflow(Generic[P, R]):
             options.parent_close,
             timeout_seconds,
             dict(options.tags or {}),
+            headers,
         )
         future: Child[R] = interpreter.start_child(command, self._decode, Child)
         future.id = command.child_id

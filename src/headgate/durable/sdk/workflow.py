@@ -37,6 +37,7 @@ class ExecutionInfo:
     parent_id: str | None
     memo: Any
     is_replaying: bool
+    headers: Mapping[str, str]
 
 
 def info() -> ExecutionInfo:
@@ -46,7 +47,13 @@ def info() -> ExecutionInfo:
     assert started is not None, "workflow code runs after it was started"
     memo = payload.decode(started.memo, Any, what="memo")
     return ExecutionInfo(
-        interpreter.execution_id, started.workflow, started.run, started.parent_id, memo, interpreter.replaying
+        interpreter.execution_id,
+        started.workflow,
+        started.run,
+        started.parent_id,
+        memo,
+        interpreter.replaying,
+        started.headers or {},
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 from headgate.durable.engine.activity_store import AttemptResult, Timeout
 from headgate.durable.model import payload
 from headgate.durable.model.failures import describe
+from headgate.durable.model.interceptors import ActivityCall, around
 from headgate.durable.model.records import Activity
 from headgate.durable.sdk.activity_context import ActivityContext, Deferred, enter, leave
 from headgate.durable.sdk.definitions import Activity as Definition
@@ -49,7 +50,7 @@ def perform(definition: Definition[..., Any], input: Raw, context: ActivityConte
     mark = enter(context)
     try:
         args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
-        return _succeeded(definition, definition.function(*args, **kwargs), context)
+        return _succeeded(definition, call_function(definition, args, kwargs, context), context)
     except BaseException as exc:
         # Whatever user code raises is the result of the attempt; but Ctrl-C in the main thread stops the process.
         if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -64,11 +65,48 @@ async def perform_async(definition: Definition[..., Any], input: Raw, context: A
     mark = enter(context)
     try:
         args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
-        return _succeeded(definition, await definition.function(*args, **kwargs), context)
+        return _succeeded(definition, await _call_async(definition, args, kwargs, context), context)
     except BaseException as exc:  # noqa: BLE001 - as above; one activity must not end the loop that it shares
         return failed(exc, context)
     finally:
         leave(mark)
+
+
+def call_function(
+    definition: Definition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: ActivityContext
+) -> Any:  # noqa: ANN401 - whatever the activity returns
+    """Call the function of an activity that is not async, within the interceptors of its app."""
+    if not definition.interceptors:
+        return definition.function(*args, **kwargs)
+    call = _activity_call(definition, args, kwargs, context)
+    with around(each.activity(call) for each in definition.interceptors):
+        call.result = definition.function(*call.args, **call.kwargs)
+    return call.result
+
+
+async def _call_async(
+    definition: Definition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: ActivityContext
+) -> Any:  # noqa: ANN401 - whatever the activity returns
+    if not definition.interceptors:
+        return await definition.function(*args, **kwargs)
+    call = _activity_call(definition, args, kwargs, context)
+    with around(each.activity(call) for each in definition.interceptors):
+        call.result = await definition.function(*call.args, **call.kwargs)
+    return call.result
+
+
+def _activity_call(
+    definition: Definition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: ActivityContext
+) -> ActivityCall:
+    return ActivityCall(
+        activity=definition.name,
+        activity_id=context.activity_id,
+        execution_id=context.execution_id,
+        attempt=context.attempt,
+        headers=context.headers,
+        args=args,
+        kwargs=kwargs,
+    )
 
 
 def failed(error: BaseException, context: ActivityContext) -> AttemptResult:

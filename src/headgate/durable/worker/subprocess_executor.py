@@ -27,6 +27,7 @@ from headgate.durable.model.history import Note
 from headgate.durable.model.payload import NULL
 from headgate.durable.sdk.activity_context import ActivityContext, Deferred, NotesHandler, enter
 from headgate.durable.sdk.definitions import Activity as Definition
+from headgate.durable.worker.executor import call_function
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.durable.worker.process_group import kill_group, lead_group, start_leader
 from headgate.errors import HeadgateError, TransientError, UserError
@@ -50,6 +51,7 @@ class AttemptMessage(Struct, frozen=True, tag_field="told", tag="Attempt"):
     execution_id: str
     token: str
     details: str | None
+    headers: dict[str, str] = {}
 
 
 class HeartbeatMessage(Struct, frozen=True, tag_field="said", tag="Beats"):
@@ -126,6 +128,7 @@ def perform_isolated(
                 execution_id=context.execution_id,
                 token=context.token,
                 details=None if context.details is None else bytes(context.details).decode(),
+                headers=dict(context.headers),
             )
         )
         return _outcome(definition, channel, context, limit_seconds)
@@ -202,7 +205,8 @@ def _perform(module: str, qualname: str, channel: ProcessChannel[WorkerMessage])
         logging.getLogger().addHandler(NotesHandler(logging.INFO))
         enter(context)
         args, kwargs = payload.Signature.of(function).unpack(attempt.input, what=f"input of {qualname}")
-        value = function(*args, **kwargs)
+        is_declared = isinstance(member, Definition)
+        value = call_function(member, args, kwargs, context) if is_declared else function(*args, **kwargs)
         if isinstance(value, Deferred):
             return ResultMessage(is_later=True)
         return ResultMessage(result=payload.encode(value, what=f"result of {qualname}"), notes=tuple(context.notes))
@@ -250,4 +254,5 @@ def _context(attempt: AttemptMessage, channel: ProcessChannel[WorkerMessage]) ->
         clock_ms=lambda: int(clock.seconds() * 1000),
         beat=beat,
         put_event=put_event,
+        headers=attempt.headers,
     )

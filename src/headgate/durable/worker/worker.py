@@ -408,6 +408,7 @@ class Worker:
             beat=self._heartbeat,
             put_event=self._put_event,
             is_worker_stopping=self._is_stopping,
+            headers=activity.headers or {},
         )
         running = RunningAttempt(activity, context, at_ms, kind)
         if self._meters is not None:

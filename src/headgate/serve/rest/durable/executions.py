@@ -195,6 +195,7 @@ class Executions:
             memo=checked(body.memo, "memo"),
             timeout_seconds=optional_seconds(body.timeout, name="timeout"),
             delay_seconds=optional_seconds(body.delay, name="delay"),
+            headers=body.headers,
         )
         return _started(handle.id, body.workflow, created=handle.was_started)
 
@@ -209,6 +210,7 @@ class Executions:
             tags=body.tags,
             signal_id=body.signal_id if body.signal_id is not None else idempotency_key(call.headers),
             reuse=body.reuse,
+            headers=body.headers,
         )
         return _started(handle.id, body.workflow, created=handle.was_started)
 
@@ -315,7 +317,7 @@ class Executions:
         body = call.body
         value = checked(body.payload, f"payload of signal {body.name}")
         signal_id = body.id if body.id is not None else idempotency_key(call.headers)
-        self._client.signal(call.path["id"], body.name, value, signal_id=signal_id)
+        self._client.signal(call.path["id"], body.name, value, signal_id=signal_id, headers=body.headers)
         return _accepted(call)
 
     def cancel(self, call: Call[Why, NoQuery]) -> Answer:

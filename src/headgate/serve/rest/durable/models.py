@@ -43,6 +43,8 @@ class StartExecution(Struct, forbid_unknown_fields=True):
     memo: Raw = msgspec.field(default_factory=missing)
     timeout: Duration | None = None
     delay: Duration | None = None
+    # Passed on to activities, children and signals of the execution.
+    headers: dict[str, str] = {}
 
 
 class SignalWithStart(Struct, forbid_unknown_fields=True):
@@ -56,6 +58,8 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
     signal_id: Name | None = None
     tags: dict[str, str] = {}
     reuse: Reuse = Reuse.CLOSED
+    # Passed on to activities, children and signals of the execution.
+    headers: dict[str, str] = {}
 
 
 class SendSignal(Struct, forbid_unknown_fields=True):
@@ -64,6 +68,7 @@ class SendSignal(Struct, forbid_unknown_fields=True):
     name: Name
     payload: Raw = msgspec.field(default_factory=missing)
     id: Name | None = None
+    headers: dict[str, str] = {}
 
 
 class Ask(Struct, forbid_unknown_fields=True):
