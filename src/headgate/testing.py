@@ -26,9 +26,10 @@ from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
-from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
+from headgate.durable.model.history import Status, TerminateRequested, Turn
 from headgate.durable.model.records import NEVER_MS, Execution
 from headgate.durable.replay import sandbox
+from headgate.durable.replay.fork_plan import live_turns, runs_of
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.sdk.activity_context import activity as current_activity
 from headgate.durable.sdk.activity_context import complete_later
@@ -432,18 +433,15 @@ class Environment:
 
 def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn]) -> None:
     """Run a recorded history against today's code. Raises `DeterminismError` naming the first difference."""
-    interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
-    try:
-        for turn in turns:
-            if any(isinstance(event, TerminateRequested) for event in turn.events):
-                continue  # Terminated externally, without running the code.
-            if turn.events and isinstance(turn.events[0], Started) and interpreter.started is not None:
-                # The next run under the same id.
-                interpreter.evict()
-                interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
-            interpreter.replay(turn)
-    finally:
-        interpreter.evict()
+    for run in runs_of(live_turns(turns)):
+        interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
+        try:
+            for turn in run:
+                # A termination ends the execution without running its code.
+                if not any(isinstance(event, TerminateRequested) for event in turn.events):
+                    interpreter.replay(turn)
+        finally:
+            interpreter.evict()
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:  # noqa: ANN401

@@ -229,6 +229,27 @@ def labelled(env: Environment) -> Recorded:
     return {"labelled": "labelled", "labelled_child": "labelled.child"}
 
 
+def repaired(env: Environment) -> Recorded:
+    """An activity repeated while timer, child and another activity are open; then an error in the code, and its fix."""
+    handle = env.start(mine.repaired, "roof", id="repaired")
+    client = env.service.client
+    client.reset("repaired", "find", reason="the roof was measured wrongly", request_id="first")
+    env.run()
+    mine.Stage.is_wrong = True
+    try:
+        handle.signal("vote", "tiles")
+        env.run()
+        assert handle.status() is hg.Status.FAILED
+    finally:
+        mine.Stage.is_wrong = False
+    client.retry_from_failure("repaired", reason="the error is fixed", request_id="second")
+    env.run()
+    client.complete_activity(mine.TOKENS.pop(), Raw(b'"hello"'))
+    env.result(handle)
+    mine.TOKENS.clear()
+    return {"repaired": "repaired", "child_repaired": "roof.child"}
+
+
 SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     parcels,
     calls,
@@ -250,6 +271,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     failure,
     redialled,
     labelled,
+    repaired,
 )
 
 

@@ -26,6 +26,8 @@ class Stage:
     is_before_patch = False
     # While `mended` does what no workflow may.
     is_broken = False
+    # While `repaired` has an error in its code.
+    is_wrong = False
 
 
 class Parcel(msgspec.Struct):
@@ -479,3 +481,18 @@ async def labelled(left: int) -> dict[str, str]:
         await child.signal("go")
         hg.continue_as_new(left - 1)
     return dict(hg.info().headers)
+
+
+# Resets.
+
+
+@app.workflow
+async def repaired(name: str) -> list[str]:
+    """Reset while it works, and continued after an error in its code."""
+    waiting = [child.options(id=f"{name}.child")("tired"), call(name), asyncio.ensure_future(hg.sleep("2d"))]
+    done = [await find(name)]
+    hg.emit("thing.repaired", name, id=f"{name} repaired")
+    done.append(await hg.wait_signal("vote", type=str))
+    if Stage.is_wrong:
+        raise TypeError("unsupported operand")
+    return [*done, *[str(await each) for each in waiting]]

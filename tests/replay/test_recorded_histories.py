@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +25,7 @@ from headgate.durable.model.history import (
 )
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay import sandbox
+from headgate.durable.replay.fork_plan import live_turns, reset_of, runs_of
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.open_work import open_work
 from headgate.errors import DeterminismError
@@ -65,9 +65,9 @@ def watched(recording: Recording) -> Watched:
 
 
 def runs(recording: Recording) -> Iterator[list[Turn]]:
-    """Give the turns of each run, without the one that ended it from outside."""
-    for _, turns in groupby(recording.turns, key=lambda turn: turn.run):
-        yield [turn for turn in turns if not is_termination(turn)]
+    """Give the turns of each run that its code has computed: no termination, no reset, and nothing that one dropped."""
+    for turns in runs_of(live_turns(recording.turns)):
+        yield [turn for turn in turns if not is_termination(turn) and reset_of(turn) is None]
 
 
 def is_termination(turn: Turn) -> bool:
@@ -114,8 +114,10 @@ def test_recording__cut_after_any_turn__replays_without_a_difference(path: Path)
     recording = read(path)
     workflow = recorded_app.app.workflows[recording.workflow]
 
-    for count in range(len(recording.turns) + 1):
-        cut = load(laid_out("cut", recording.workflow, plain_turns(recording.turns[:count])))
+    # Turns that a reset has dropped may be those of code that was wrong.
+    live = live_turns(recording.turns)
+    for count in range(len(live) + 1):
+        cut = load(laid_out("cut", recording.workflow, plain_turns(live[:count])))
         hg.testing.replay(workflow, recording.execution_id, cut.turns)
 
 

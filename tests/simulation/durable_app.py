@@ -59,6 +59,7 @@ def make_app(journal: Journal, *, check: bool = False) -> hg.App:
     _declare_waiting(app, check=check)
     _declare_runs(app, journal, check=check)
     _declare_families(app, check=check)
+    _declare_repairs(app, journal, check=check)
     _declare_handlers(app, journal)
     return app
 
@@ -220,6 +221,22 @@ def _declare_runs(app: hg.App, journal: Journal, *, check: bool) -> None:
         answer: int = await add(value)
         await hg.wait_signal("go")
         return answer + int(await add(answer))
+
+
+def _declare_repairs(app: hg.App, journal: Journal, *, check: bool) -> None:
+    add = app.activities["add"]
+    sleeper = app.workflows["sleeper"]
+
+    @app.workflow(check=check)
+    async def repairable(value: int) -> list[Any]:
+        """Fails with a timer, a child and an activity open, if its code is broken."""
+        waiting = [asyncio.ensure_future(hg.sleep(3)), sleeper.options(id="repairable.child")(0.001)]
+        for _ in range(2):
+            value = await add(value)
+        last = add(value)
+        if journal.broken:
+            raise TypeError("unsupported operand")
+        return [await last, *[await each for each in waiting]]
 
 
 def _declare_families(app: hg.App, *, check: bool) -> None:

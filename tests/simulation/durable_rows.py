@@ -13,15 +13,16 @@ from headgate.durable.model.history import (
     ActivityEnded,
     ChildEnded,
     Event,
+    Reapplied,
     SignalSent,
     Started,
     Status,
-    TerminateRequested,
     TimerFired,
     Turn,
     load_event,
     load_turn,
 )
+from headgate.durable.model.history_reader import turn_ranges
 from headgate.durable.model.records import (
     MESSAGES,
     UNDISPATCHED,
@@ -56,7 +57,9 @@ class Rows:
     control: list[dict[str, Any]]
 
     def present_run(self, row: Execution) -> list[Turn]:
-        return self.turns.get(row.execution_id, [])[row.first_turn - 1 :]
+        turns = self.turns.get(row.execution_id, [])
+        kept = [turn for first, last in turn_ranges(row.kept_turns) for turn in turns[first - 1 : last]]
+        return [*kept, *turns[row.first_turn - 1 :]]
 
 
 class Reader:
@@ -71,7 +74,9 @@ class Reader:
         mail: dict[str, list[Event]] = {}
         for item in self._items(INBOXES.name):
             if item["message_id"].startswith(MESSAGES):
-                mail.setdefault(item["execution_id"], []).append(load_event(item["body"]))
+                event = load_event(item["body"])
+                inner = event.events if isinstance(event, Reapplied) else ()
+                mail.setdefault(item["execution_id"], []).extend([event, *inner])
         return Rows(
             executions={row["execution_id"]: execution_of(row) for row in self._items(EXECUTIONS.name)},
             turns=self._turns,
@@ -232,12 +237,7 @@ def check_received_once(rows: Rows) -> None:
 def check_replays(rows: Rows, workflows: Mapping[str, Workflow[..., Any]]) -> None:
     """Every history, run by run, makes the code ask for the same again."""
     for row in rows.executions.values():
-        runs: dict[int, list[Turn]] = {}
-        for turn in rows.turns.get(row.execution_id, []):
-            if not any(isinstance(event, TerminateRequested) for event in turn.events):
-                runs.setdefault(turn.run, []).append(turn)
-        for turns in runs.values():
-            replay(workflows[row.workflow], row.execution_id, turns)
+        replay(workflows[row.workflow], row.execution_id, rows.turns.get(row.execution_id, []))
 
 
 def check_quiet(rows: Rows) -> None:

@@ -222,7 +222,7 @@ class World:
 
     def _ask(self) -> None:
         asks = [self._start, self._start, self._start_again, self._signal, self._signal, self._end, self._emit]
-        asks += [self._complete, self._complete, self._query, self._start_anew]
+        asks += [self._complete, self._complete, self._query, self._start_anew, self._reset]
         self.guarded(self.outside, self.draw.choice(asks))
 
     def _start(self, process: Process) -> None:
@@ -248,6 +248,15 @@ class World:
             execution_id = self.draw.choice(names)
             workflow = self.acknowledged.started[execution_id]
             process.app.workflows[workflow].start(*INPUTS[workflow], id=execution_id, reuse="closed")
+
+    def _reset(self, process: Process) -> None:
+        """Compute something again from one of its turns; only a messenger would have another effect."""
+        names = [e for e, w in self.acknowledged.started.items() if w != "messenger"]
+        if names:
+            target = self.draw.choice(names)
+            with suppress(NotFoundError, ConflictError):
+                row = process.client.get(target)
+                process.client.reset(target, self.draw.randint(1, max(1, row.turn)))
 
     def _signal(self, process: Process) -> None:
         waiting = [e for e, w in self.acknowledged.started.items() if w in ("collector", "loop")]
@@ -300,9 +309,12 @@ class World:
     def _query(self, process: Process) -> None:
         collectors = [e for e, w in self.acknowledged.started.items() if w == "collector"]
         if collectors:
+            handle = process.app.workflows["serial"].handle(self.draw.choice(collectors))
             with suppress(NotFoundError):
-                answer = process.app.workflows["serial"].handle(self.draw.choice(collectors)).query("count")
-                assert answer >= 0
+                row = handle.describe()
+                # A query of a run without a turn waits for it, and time stands still here.
+                if row.turn >= row.first_turn:
+                    assert handle.query("count") >= 0
 
     # To the end.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,12 +9,13 @@ import typer
 
 from headgate.cli.api_client import Api, at, read_payload, read_tags
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
-from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE, Id, download, read_logs, replay, result, watch
+from headgate.cli.durable.execution_repair import StatusOption, bulk, read_status, reset, retry
+from headgate.cli.durable.execution_waits import Id, download, read_logs, replay, result, watch
 from headgate.cli.options import Tags
 from headgate.cli.output import compact, short, show_cut, show_facts, show_table
-from headgate.cli.session import Json, echo_json
+from headgate.cli.session import echo_json
 from headgate.cli.tracebacks import error_text, show_traceback
-from headgate.errors import InvalidPayloadError, TransientError, UserError
+from headgate.errors import TransientError, UserError
 
 app = command_group("Manage executions of workflows.")
 app.command("result")(result)
@@ -25,10 +25,6 @@ app.command("replay")(replay)
 HandlerName = Annotated[str, typer.Argument(metavar="NAME", help="Signal, query or update handler.")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Recorded in the history.")]
-StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="STATUS", help="Filter by status: RUNNING, STUCK, FAILED, …")
-]
-_REFUSED_SHOWN = 20
 
 
 class Reuse(StrEnum):
@@ -38,15 +34,6 @@ class Reuse(StrEnum):
     FAILED = "failed"
     CLOSED = "closed"
     TERMINATE = "terminate"
-
-
-class BulkAction(StrEnum):
-    """Action on all matching executions."""
-
-    CANCEL = "cancel"
-    TERMINATE = "terminate"
-    REDRIVE = "redrive"
-    RETRY = "retry"
 
 
 class Order(StrEnum):
@@ -101,7 +88,7 @@ def ls(
     ] = False,
 ) -> Answer:
     """List executions of workflows, newest first; with --all, those of state machines too."""
-    query: dict[str, Any] = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
+    query: dict[str, Any] = {"status": read_status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
     if not (all or workflow or parent):
         query["machines"] = "false"
     # One more than is shown, to know whether there are more.
@@ -121,17 +108,6 @@ def ls(
     ]
     show_table(("ID", "WORKFLOW", "STATUS", "STARTED", "ENDED", ""), rows, nothing="no executions")
     show_cut(limit, is_cut=has_more)
-
-
-def _status(name: str | None) -> str | None:
-    """Return a status by its name in any case. Raises `InvalidPayloadError` for an unknown one."""
-    from headgate.durable.model.history import Status
-
-    if name is None:
-        return None
-    if name.upper() not in Status.__members__:
-        raise InvalidPayloadError(f"--status {name!r}: unknown; use {', '.join(Status)}")
-    return Status[name.upper()].value
 
 
 def _note(each: dict[str, Any]) -> str:
@@ -304,58 +280,14 @@ for _name, _help, _text in (
     ("terminate", "Terminate an execution without running its code.", "termination requested"),
 ):
     add_action(app, _name, f"/executions/{{id}}/{_name}", _help, f"{{id}}: {_text}", id=Id, reason=Option(Reason, ""))
-for _name, _help, _text in (
-    ("retry", "Run a closed execution again from the start, with the same input.", "restarted"),
-    ("redrive", "Resume a stuck execution after its code was fixed.", "resumed"),
-):
-    add_action(app, _name, f"/executions/{{id}}/{_name}", _help, f"{{id}}: {_text}", id=Id)
-
-
-@server_command(app, "bulk")
-def bulk(
-    api: Api,
-    action: Annotated[BulkAction, typer.Argument(help="What to do with each match.")],
-    status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by workflow.")] = None,
-    tag: Tags = None,
-    reason: Reason = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matches.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Apply an action to all matching executions. At least one of --status, --workflow and --tag is required.
-
-    The exit code is 1 if some were refused; they are listed on standard error.
-    """
-    filters = {"status": _status(status), "workflow": workflow, "tag": read_tags(tag)}
-    if not any(filters.values()):
-        raise UserError("bulk: a filter is required: --status, --workflow or --tag")
-    body = {"action": action.value, "where": {name: each for name, each in filters.items() if each}, "reason": reason}
-    total: dict[str, Any] = {"action": action.value, "dry_run": dry_run, "matched": 0, "done": 0, "refused": []}
-    for page in _bulk_pages(api, {**body, "dry_run": dry_run}):
-        total["matched"] += page["matched"]
-        total["done"] += page["done"]
-        total["refused"] += page["refused"]
-    if as_json:
-        echo_json(total)
-    else:
-        typer.echo(f"{total['matched']} match" if dry_run else f"{action.value}: {total['done']} of {total['matched']}")
-    if total["refused"]:
-        _show_refused(total["refused"])
-        raise typer.Exit(FAILED_EXIT_CODE)
-
-
-def _show_refused(refused: list[dict[str, Any]]) -> None:
-    for each in refused[:_REFUSED_SHOWN]:
-        typer.echo(f"refused: {each['id']}: {each['detail']} ({each['code']})", err=True)
-    if len(refused) > _REFUSED_SHOWN:
-        typer.echo(f"refused: {len(refused) - _REFUSED_SHOWN} more; --json lists them all", err=True)
-
-
-def _bulk_pages(api: Api, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    cursor = None
-    while True:
-        page = api.post("/executions/bulk", {**body, "cursor": cursor})
-        yield page
-        cursor = page["cursor"]
-        if cursor is None:
-            return
+add_action(
+    app,
+    "redrive",
+    "/executions/{id}/redrive",
+    "Resume a stuck execution after its code was fixed.",
+    "{id}: resumed",
+    id=Id,
+)
+server_command(app, "retry")(retry)
+server_command(app, "reset")(reset)
+server_command(app, "bulk")(bulk)

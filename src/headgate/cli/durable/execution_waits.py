@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -188,8 +187,9 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     import msgspec
 
     from headgate import testing, typed_decode
-    from headgate.durable.model.history import TerminateRequested, Turn
+    from headgate.durable.model.history import Reset, TerminateRequested, Turn
     from headgate.durable.replay import sandbox
+    from headgate.durable.replay.fork_plan import live_turns
 
     workflow = loaded.workflows.get(recorded["workflow"])
     if workflow is None:
@@ -200,8 +200,7 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"history of {recorded['execution_id']}: {exc}") from exc
     sandbox.install()
-    # A termination does not run workflow code.
-    replayed = [turn for turn in turns if not any(isinstance(each, TerminateRequested) for each in turn.events)]
-    for _, run in groupby(replayed, key=lambda turn: turn.run):
-        testing.replay(workflow, recorded["execution_id"], run)
-    return len(replayed)
+    testing.replay(workflow, recorded["execution_id"], turns)
+    # Neither a termination nor a reset runs workflow code, and turns that a reset has dropped are not replayed.
+    without_code = (TerminateRequested, Reset)
+    return sum(not any(isinstance(each, without_code) for each in turn.events) for turn in live_turns(turns))

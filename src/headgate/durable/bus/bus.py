@@ -176,6 +176,11 @@ class Bus:
         event_id = event_id_of(complete.source, complete.id, now_ms)
         return self._writes(complete, event_id, now_ms, deliveries_max, bytes_max, unwanted)
 
+    def unique_event_writes(self, event: Event, now_ms: int) -> list[Write]:
+        """Return the writes of `event_writes`, which the store refuses if source and id were emitted within a day."""
+        event_id = event_id_of(event.source, event.id, now_ms)
+        return [_dedup(event, event_id, now_ms), *not_ours(event), *self.event_writes(event, now_ms)]
+
     def on_committed(self) -> None:
         """Report the commit of `event_writes`, so that a local worker polls for the deliveries, if there are any.
 
@@ -296,8 +301,7 @@ class Bus:
             return minted, self._writes(complete, minted, now_ms, DELIVERIES_MAX, DELIVERIES_BYTES_MAX)
         event_id = event_id_of(complete.source, complete.id, now_ms)
         writes = self._writes(complete, event_id, now_ms, DELIVERIES_MAX, DELIVERIES_BYTES_MAX)
-        dedup = {"idempotency_key": _dedup_key(complete), "event_id": event_id, "ttl": now_ms // 1000 + DEDUP_SECONDS}
-        return event_id, [Put(IDEMPOTENCY, dedup, absent()), *not_ours(complete), *writes]
+        return event_id, [_dedup(complete, event_id, now_ms), *not_ours(complete), *writes]
 
     def _complete(self, event: Event, id: str, now: datetime) -> Event:
         time = now if event.time == UNTIMED else event.time
@@ -375,6 +379,12 @@ def _room(body: str, deliveries_max: int, bytes_max: int) -> int:
     """Return how many deliveries of an event fit beside the event itself."""
     size = len(body.encode()) + _DELIVERY_BYTES
     return max(0, min(deliveries_max, bytes_max // size - 1))
+
+
+def _dedup(event: Event, event_id: str, now_ms: int) -> Put:
+    """Return the write that refuses a second event of the same source and id."""
+    item = {"idempotency_key": _dedup_key(event), "event_id": event_id, "ttl": now_ms // 1000 + DEDUP_SECONDS}
+    return Put(IDEMPOTENCY, item, absent())
 
 
 def _dedup_key(event: Event) -> str:

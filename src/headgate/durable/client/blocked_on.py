@@ -12,7 +12,7 @@ from headgate.clock import Clock
 from headgate.durable.engine.activity_store import options_of
 from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.model.history import Status
-from headgate.durable.model.history_reader import read_run
+from headgate.durable.model.history_reader import ArchivedHistories, read_run
 from headgate.durable.model.records import (
     Activity,
     Execution,
@@ -121,9 +121,10 @@ Wait = (
 class BlockedOn:
     """Reports what the executions of a store wait for."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, archive: ArchivedHistories | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._archive = archive
 
     def waits(self, row: Execution) -> list[Wait]:
         """Return everything that an execution waits for; waits that need an operator come first."""
@@ -132,7 +133,7 @@ class BlockedOn:
         waits = self._obstacles(row)
         if row.turn < row.first_turn:
             return waits + self._start(row)
-        work = open_work(read_run(self._store, row))
+        work = open_work(read_run(self._store, row, self._archive))
         signals = [WaitsForSignal(name) for name in row.awaits]
         due = sorted(timer.due_at_ms for timer in work.timers.values())[:REPORTED_MAX]
         timers = [WaitsForTimer(instant(each)) for each in due]

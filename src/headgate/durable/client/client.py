@@ -17,6 +17,7 @@ from headgate.durable.client.handle import Handle, update_failure
 from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
+from headgate.durable.client.resets import Messages, ResetResult, Resets
 from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
 from headgate.durable.engine.activity_store import Activities, AttemptResult
@@ -38,7 +39,7 @@ from headgate.durable.model.history import (
     Turn,
     UpdateRequested,
 )
-from headgate.durable.model.history_reader import read_turns
+from headgate.durable.model.history_reader import read_turns, turn_ranges
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import (
     check_execution_id,
@@ -60,6 +61,7 @@ from headgate.errors import (
     ConflictError,
     ExecutionClosedError,
     InvalidIdError,
+    InvalidPayloadError,
     NotFoundError,
     OutcomeUnknownError,
     UnknownWorkflowError,
@@ -105,6 +107,7 @@ class Client:
         self._activities = Activities(store, clock, ids, worker_id=lambda: "external", draw=lambda: 0.5)
         self._observer = observer
         self._sender = MessageSender(store, clock, ids, observer)
+        self._resets = Resets(store, clock, ids, archive, observer)
         self._start_events = StartEventLookup(store, archive)
         self._waiters = waiters if waiters is not None else ResultWaiters(store, clock)
 
@@ -341,6 +344,40 @@ class Client:
             is_internal=is_built_in(row.workflow),
         )
 
+    def reset(
+        self,
+        execution_id: str,
+        to: int | str,
+        *,
+        messages: Messages | str = Messages.KEEP,
+        reason: str = "",
+        request_id: str = "",
+    ) -> ResetResult:
+        """Compute an execution again from turn `to`, or run the activity `to` (NAME or NAME#SEQ) again and go on.
+
+        `messages` is whether the signals and updates from there on are applied again. A second request with the same
+        `request_id` changes nothing. Raises `NotFoundError`, `ConflictError`, and `InvalidPayloadError` if the workflow
+        is built in.
+        """
+        try:
+            kept = Messages(messages)
+        except ValueError:
+            raise InvalidPayloadError(
+                f"signals {messages!r}: use one of {[choice.value for choice in Messages]}"
+            ) from None
+        return self._resets.reset(execution_id, to, messages=kept, reason=reason, request_id=request_id)
+
+    def retry_from_failure(self, execution_id: str, *, reason: str = "", request_id: str = "") -> ResetResult:
+        """Continue an execution from where it failed, with today's code and without repeating completed activities.
+
+        A stuck one is redriven. Raises `NotFoundError`, and `ConflictError` if it has not failed.
+        """
+        row = self.get(execution_id)
+        if row.status is Status.STUCK:
+            self.redrive(execution_id)
+            return ResetResult(execution_id, row.workflow, row.run, row.turn + 1)
+        return self._resets.retry_from_failure(execution_id, reason=reason, request_id=request_id)
+
     # Reads.
 
     def get(self, execution_id: str) -> Execution:
@@ -411,8 +448,14 @@ class Client:
             raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
         row = self._begun(row)
         interpreter = Interpreter(definition.function, definition.signature, execution_id, definition.interceptors)
-        turns = self.history(execution_id, after=row.first_turn - 1)
-        return answer(interpreter, turns, name, input, timeout_seconds)
+        return answer(interpreter, self._run_turns(row), name, input, timeout_seconds)
+
+    def _run_turns(self, row: Execution) -> Iterator[Turn]:
+        """Give the turns of the current run, archived or not."""
+        ranges = [*turn_ranges(row.kept_turns), (row.first_turn, row.turn)]
+        for turn in self.history(row.execution_id, after=ranges[0][0] - 1):
+            if any(first <= turn.turn <= last for first, last in ranges):
+                yield turn
 
     def _begun(self, row: Execution) -> Execution:
         """Return the execution after its first turn, which sets up its handlers; or as it is if that does not come."""

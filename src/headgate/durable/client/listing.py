@@ -31,12 +31,22 @@ class Listing(Struct, frozen=True):
 
 
 class ExecutionFilter(Struct, frozen=True, kw_only=True):
-    """A filter of executions. A parent, a workflow or a status selects the index; tags filter its rows."""
+    """A filter of executions. A parent, a workflow or a status selects the index; the rest filters its rows.
+
+    `error` is text in the error, in any case. Times are as in the rows: from `since`, and before `until`.
+    """
 
     status: Status | None = None
     workflow: str | None = None
     parent_id: str | None = None
     tags: dict[str, str] = {}
+    # The build of the worker that took the last turn.
+    build: str = ""
+    error: str = ""
+    started_since: str = ""
+    started_until: str = ""
+    ended_since: str = ""
+    ended_until: str = ""
 
 
 def list_executions(
@@ -81,7 +91,21 @@ def _matches(row: Execution, filter: ExecutionFilter) -> bool:
         return False
     if filter.workflow is not None and row.workflow != filter.workflow:
         return False
+    if not _is_between(row.started_at, filter.started_since, filter.started_until):
+        return False
+    if (filter.ended_since or filter.ended_until) and not row.ended_at:
+        return False
+    if not _is_between(row.ended_at, filter.ended_since, filter.ended_until):
+        return False
+    if filter.build and row.build != filter.build:
+        return False
+    if filter.error and filter.error.casefold() not in (row.error or row.failure or "").casefold():
+        return False
     return all(row.tags.get(name) == value for name, value in filter.tags.items())
+
+
+def _is_between(moment: str, since: str, until: str) -> bool:
+    return since <= moment and (not until or moment < until)
 
 
 def list_all(

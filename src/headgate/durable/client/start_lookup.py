@@ -12,7 +12,7 @@ from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.model.archive import Archive
 from headgate.durable.model.declarations import Declarations, Limits
 from headgate.durable.model.history import Started, Turn, load_event
-from headgate.durable.model.history_reader import first_turn_of_run, read_turns
+from headgate.durable.model.history_reader import first_turn_of_run, read_run, read_turns
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import URGENT, Execution, message_of
 from headgate.errors import UnknownWorkflowError
@@ -30,6 +30,8 @@ class StartEventLookup:
 
     def of_run(self, row: Execution) -> Started | None:
         """Return the start event of the current run; None if its first turn has not been taken yet."""
+        if row.kept_turns:
+            return _started(read_run(self._store, row, self._archive), row.run)
         return _started(self._turns(row, row.run), row.run)
 
     def of_life(self, row: Execution) -> Started | None:
@@ -44,9 +46,12 @@ class StartEventLookup:
 
     def _turns(self, row: Execution, run: int) -> Iterator[Turn]:
         """Give the turns of a run of this life of the id. Its runs are archived together."""
-        if row.archive is not None and row.turn <= row.archived_through:
-            yield from (turn for turn in self._archive.read(row.archive) if turn.run == run)
-            return
+        if row.archive is not None and (row.turn <= row.archived_through or row.reset_id):
+            # A run that was reset after it was archived is in the archive, and later ones are not.
+            archived = [turn for turn in self._archive.read(row.archive) if turn.run == run]
+            yield from archived
+            if archived or row.turn <= row.archived_through:
+                return
         first = row.first_turn
         if run < row.run:
             first = first_turn_of_run(self._store, row.execution_id, run, row.archived_through + 1, row.first_turn)

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from headgate.durable.engine.forks import ForkRequest, fork_writes
 from headgate.durable.engine.turn_commit import RETENTION_SECONDS, TurnContext, TurnTransaction, inline_writes
-from headgate.durable.model.failures import describe
+from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
+    NULL,
     CancelChild,
     CancelRequested,
     ChildEnded,
     Command,
     EmitEvent,
+    ResumeChild,
     SendSignal,
     Signal,
     SignalSent,
@@ -30,10 +34,19 @@ from headgate.durable.model.history import (
     TerminateRequested,
     Turn,
 )
-from headgate.durable.model.history_reader import read_turn
-from headgate.durable.model.records import ARCHIVE, OPEN, UNDISPATCHED, Execution, execution_of, message
+from headgate.durable.model.history_reader import ArchivedHistories, read_life, read_turn
+from headgate.durable.model.payload import digest
+from headgate.durable.model.records import ARCHIVE, OPEN, UNDISPATCHED, Execution, Message, execution_of, message
 from headgate.durable.model.starts import StartRequest, same_parent, start_writes
-from headgate.errors import AlreadyStartedError, ConflictError, ExecutionClosedError, HeadgateError, UserError
+from headgate.durable.replay.fork_plan import failure_point, plan_fork
+from headgate.errors import (
+    AlreadyStartedError,
+    ConflictError,
+    ExecutionClosedError,
+    HeadgateError,
+    NotFoundError,
+    UserError,
+)
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.requests import Check, Write
 from headgate.store.model.schema import Key
@@ -43,6 +56,7 @@ STEP_WRITES_MAX: Final = 95
 # Transactions that share one disk flush.
 STEPS_MAX: Final = 200
 _log = structlog.get_logger(__name__)
+_error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
 class Step(Struct):
@@ -56,14 +70,22 @@ class Step(Struct):
     messages_to: list[str]
     timers_due_ms: list[int]
     cancelled: list[str] = []
+    # Whether the store may refuse it, so that it takes no other command.
+    is_alone: bool = False
 
 
 class Dispatcher:
     """Dispatches the commands of the last turn of an execution, step by step."""
 
-    def __init__(self, store: Store, retention_of: Callable[[str], float | None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        retention_of: Callable[[str], float | None],
+        archive: ArchivedHistories | None = None,
+    ) -> None:
         self._store = store
         self._retention_of = retention_of
+        self._archive = archive
 
     def finish(
         self, row: Execution, context: TurnContext, turn: Turn | None, on_dispatched: Callable[[Step], None]
@@ -88,6 +110,7 @@ class Dispatcher:
             writes = self._inline(execution, command, context, partial)
             if writes is None:
                 steps.append(self._effect(execution, command, context))
+                steps[-1].is_alone = True
             elif steps and _has_room(steps[-1], writes) and not isinstance(command, EmitEvent):
                 last = steps[-1]
                 last.commands.append(command)
@@ -148,16 +171,18 @@ class Dispatcher:
         if lost_race or not isinstance(refusal, ConflictError | UserError):
             raise refusal
         (command,) = step.commands
+        if isinstance(command, ResumeChild) and isinstance(refusal, ConflictError):
+            return row  # The child has advanced meanwhile: the step is computed again.
         after = _progress(row, turn, 1)
         writes: list[Write] = [after.replacing(row.version)]
         match command:
             case StartChild():
                 current = refusal.current if isinstance(refusal, ConflictError) else None
-                if current is None or not same_parent(execution_of(current), self._child(row, turn, command)):
-                    taken = AlreadyStartedError(f"execution {command.child_id}: the id of the child is taken")
-                    ended = ChildEnded(command.seq, Status.FAILED, error=describe(taken))
-                    notice = message(row.execution_id, ended, context.now_ms, context.unique(), run=turn.run)
-                    writes.append(notice.put())
+                child = None if current is None else execution_of(current)
+                if child is None or not same_parent(child, self._child(row, turn, command)):
+                    if child is not None and child.parent_id == row.execution_id and child.parent_run != turn.run:
+                        return self._start_again(row, turn, command, child, context)
+                    writes.append(_taken(row, turn.run, command, context).put())
             case SendSignal():
                 closed = ExecutionClosedError(
                     f"execution {command.execution_id}: none that takes signals; it has ended or never was"
@@ -165,14 +190,85 @@ class Dispatcher:
                 failed = SignalSent(command.seq, describe(closed))
                 notice = message(row.execution_id, failed, context.now_ms, context.unique(), run=turn.run)
                 writes.append(notice.put())
+            case ResumeChild():
+                ended = ChildEnded(command.seq, Status.FAILED, error=describe(refusal))
+                writes.append(message(row.execution_id, ended, context.now_ms, context.unique(), run=turn.run).put())
             case _:
-                # A child that has already ended needs no cancellation.
+                # A child that has already ended needs no cancellation, and a duplicate event is not emitted again.
                 pass
         self._store.transact(writes)
         return after
 
+    def _start_again(
+        self, row: Execution, turn: Turn, command: StartChild, child: Execution, context: TurnContext
+    ) -> Execution:
+        """Start a child whose id belongs to a child of an earlier run of this execution, dropped by a reset.
+
+        A child that is still open, such as an abandoned one, becomes the child of this run if its input is the same.
+        """
+        request = self._child(row, turn, command)
+        after = _progress(row, turn, 1)
+        writes: list[Write] = [after.replacing(row.version)]
+        if child.status.is_closed:
+            writes += start_writes(request, context.now_ms, context.unique(), child)[1]
+        elif child.workflow == command.workflow and child.input_digest == digest(command.input):
+            adopted = replace(
+                child, version=child.version + 1, parent_run=request.parent_run, parent_seq=request.parent_seq
+            )
+            writes.append(adopted.replacing(child.version))
+        else:
+            writes.append(_taken(row, turn.run, command, context).put())
+        self._store.transact(writes)
+        return after
+
+    def _resume_child(self, row: Execution, command: ResumeChild, context: TurnContext) -> Step:
+        """Return the step that makes this run wait for a child of an earlier run."""
+        child_id = command.child.child_id
+        item = self._store.get(EXECUTIONS, Key(child_id), consistent=True)
+        if item is None:
+            return self._effect(row, command.child, context)
+        child = execution_of(item)
+        if (child.parent_id, child.parent_seq) != (row.execution_id, command.seq):
+            notice = _taken(row, row.run, command.child, context)
+            return Step([command], [notice.put()], [row.execution_id], [])
+        ours = replace(child, parent_run=row.run)
+        if not child.status.is_closed:
+            return Step([command], [replace(ours, version=child.version + 1).replacing(child.version)], [], [])
+        if command.again and child.status is not Status.SUCCEEDED:
+            writes = self._fork_child(ours, context)
+            if writes:
+                return Step([command], writes, [child_id], [])
+        error = None if child.error is None else _error_decoder.decode(child.error)
+        result = NULL if child.result is None else Raw(child.result.encode())
+        ended = ChildEnded(command.seq, child.status, result, error)
+        notice = message(row.execution_id, ended, context.now_ms, context.unique(), run=row.run)
+        return Step([command], [notice.put()], [row.execution_id], [])
+
+    def _fork_child(self, child: Execution, context: TurnContext) -> list[Write]:
+        """Return the writes that continue a child from its failure; none if it cannot be continued there."""
+        turns = read_life(self._store, child, self._archive)
+        try:
+            point = failure_point(child.execution_id, turns)
+            plan = plan_fork(child.execution_id, turns, point, context.now_ms)
+        except (ConflictError, NotFoundError):
+            return []
+        request = ForkRequest(f"its parent {child.parent_id} was reset", context.unique(), from_failure=True)
+        return fork_writes(child, plan, request, context.now_ms, context.unique)[1]
+
+    def _event(self, row: Execution, command: EmitEvent, context: TurnContext) -> list[Write]:
+        try:
+            return context.event_writes(row, command)
+        except UserError as exc:
+            # As in `_inline`: the rules have changed since the event was issued.
+            _log.error("command skipped", execution_id=row.execution_id, seq=command.seq, error=str(exc))
+            return []
+
     def _effect(self, row: Execution, command: Command, context: TurnContext) -> Step:
         match command:
+            case ResumeChild():
+                return self._resume_child(row, command, context)
+            case EmitEvent():
+                return Step([command], self._event(row, command, context), [], [context.now_ms])
             case StartChild():
                 request = self._child(row, None, command)
                 _, writes = start_writes(request, context.now_ms, context.unique())
@@ -215,6 +311,12 @@ class Dispatcher:
         )
 
 
+def _taken(row: Execution, run: int, command: StartChild, context: TurnContext) -> Message:
+    taken = AlreadyStartedError(f"execution {command.child_id}: the id of the child is taken")
+    ended = ChildEnded(command.seq, Status.FAILED, error=describe(taken))
+    return message(row.execution_id, ended, context.now_ms, context.unique(), run=run)
+
+
 def _progress(row: Execution, turn: Turn, count: int) -> Execution:
     assert row.dispatched is not None
     done = row.dispatched + count
@@ -228,7 +330,7 @@ def _progress(row: Execution, turn: Turn, count: int) -> Execution:
 
 
 def _has_room(step: Step, writes: Sequence[Write]) -> bool:
-    return not step.messages_to and len(step.writes) + len(writes) <= STEP_WRITES_MAX
+    return not step.is_alone and len(step.writes) + len(writes) <= STEP_WRITES_MAX
 
 
 def _no_claim(_: object) -> None:

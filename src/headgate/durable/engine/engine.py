@@ -36,7 +36,7 @@ from headgate.durable.model.history import (
     Turn,
     Woken,
 )
-from headgate.durable.model.history_reader import read_run
+from headgate.durable.model.history_reader import ArchivedHistories, read_run
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.records import Activity, Execution, execution_of
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS
@@ -112,7 +112,7 @@ class LiveExecution(Struct):
 class Engine:
     """Advances the executions of one app. Any thread may add events; one at a time may run a `cycle`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the components of an engine
         self,
         workflows: Mapping[str, WorkflowDefinition],
         store: Store,
@@ -124,6 +124,7 @@ class Engine:
         replay_always: bool = False,
         ready: ReadyList | None = None,
         meters: ExecutionMeters | None = None,
+        archive: ArchivedHistories | None = None,
     ) -> None:
         self._workflows = workflows
         self._store = store
@@ -136,8 +137,9 @@ class Engine:
         self._meters = meters
         self.ready = ReadyList(clock) if ready is None else ready
         self._inboxes = Inboxes(store, ids)
+        self._archive = archive
         self._live: OrderedDict[str, LiveExecution] = OrderedDict()
-        self._dispatcher = Dispatcher(store, self._retention_of)
+        self._dispatcher = Dispatcher(store, self._retention_of, archive)
 
     # From any thread.
 
@@ -337,7 +339,7 @@ class Engine:
     ) -> tuple[Execution, Sequence[Source], Sequence[Command]]:
         """Return a turn that ends an execution without running its code."""
         event = next(s.event for s in sources if isinstance(s.event, TerminateRequested))
-        work = open_work(read_run(self._store, row))
+        work = open_work(read_run(self._store, row, self._archive))
         if not work.has_begun and not holds(sources, Started):
             # The delayed start goes into the history, and its timer must not start a later execution of this id.
             sources = [*delayed_start(self._store, row), *sources]
@@ -355,7 +357,7 @@ class Engine:
         interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
         replayed = 0
         try:
-            for turn in read_run(self._store, row):
+            for turn in read_run(self._store, row, self._archive):
                 interpreter.replay(turn)
                 replayed += 1
         except BaseException:

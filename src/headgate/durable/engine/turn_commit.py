@@ -30,6 +30,7 @@ from headgate.durable.model.history import (
     Event,
     MarkPatch,
     Note,
+    ResumeChild,
     SendSignal,
     SetTags,
     StartActivity,
@@ -221,16 +222,17 @@ def inline_writes(
             identifier = timer_id(owner, run, command.seq)
             return [Timer(identifier, owner, run, command.seq, command.due_at_ms).put()]
         case CancelTimer():
-            return [Delete(TIMERS, Key(timer_id(owner, run, command.seq)))]
+            return [Delete(TIMERS, Key(timer_id(owner, command.run or run, command.seq)))]
         case CancelActivity():
             identifier = activity_id(owner, run, command.seq)
             transaction.cancelled.append(identifier)
             return [Delete(ACTIVITIES, Key(identifier))]
         case EmitEvent():
-            return context.event_writes(execution, command)
+            # One with an id may be a duplicate, which the store refuses.
+            return None if command.id else context.event_writes(execution, command)
         case AnswerUpdate():
             return [_answer(owner, command, context.now_ms)]
-        case StartChild() | CancelChild() | SendSignal():
+        case StartChild() | CancelChild() | ResumeChild() | SendSignal():
             return None
         case _:
             return []
@@ -315,7 +317,7 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
     transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
     transaction.message_to = row.execution_id
     # The new run has an empty history, which fits every build, and marks its patches again.
-    return replace(row, run=row.run + 1, first_turn=row.turn + 1, patches={}, unfit_builds=())
+    return replace(row, run=row.run + 1, first_turn=row.turn + 1, kept_turns="", patches={}, unfit_builds=())
 
 
 def _start_timeout(transaction: TurnTransaction, started: Started) -> None:
@@ -345,6 +347,7 @@ def _start_activity(
         token=FIRST_TOKEN,
         scheduled_at_ms=context.now_ms,
         headers=command.headers,
+        key=command.key or None,
     )
     claimed = None
     if options.limit_key is None:

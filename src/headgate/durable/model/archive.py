@@ -82,9 +82,9 @@ class Archiver:
     """Archives executions after their retention, and deletes archives after their time."""
 
     def __init__(self, store: Store, clock: Clock, archive: Archive) -> None:
+        self.archive = archive
         self._store = store
         self._clock = clock
-        self._archive = archive
 
     def archive_due(self, limit: int = _PAGE) -> int:
         """Archive up to `limit` executions whose retention has passed, and return how many.
@@ -98,8 +98,8 @@ class Archiver:
             except CorruptionError as exc:
                 # It stays due and is tried again; other histories need not wait for it.
                 _log.critical("history cannot be archived", execution_id=item["execution_id"], error=str(exc))
-        if self._archive.kept_seconds is not None:
-            self._delete_kept(self._now_ms() - round(1000 * self._archive.kept_seconds), limit)
+        if self.archive.kept_seconds is not None:
+            self._delete_kept(self._now_ms() - round(1000 * self.archive.kept_seconds), limit)
         self._sweep(limit)
         return done
 
@@ -130,11 +130,11 @@ class Archiver:
 
     def _archived(self, row: Execution) -> Execution | None:
         # A reused id has the history of its earlier runs in an archive already.
-        earlier = [] if row.archive is None else self._archive.read(row.archive)
+        earlier = [] if row.archive is None else self.archive.read(row.archive)
         recent = read_turns(self._store, row.execution_id, row.archived_through + 1, row.turn)
-        name = self._archive.new_name()
+        name = self.archive.new_name()
         self._store.put(CONTROL, self._marker(name, _PENDING), condition=absent())
-        self._archive.write(name, chain(earlier, recent))
+        self.archive.write(name, chain(earlier, recent))
         after = replace(row, version=row.version + 1, archive=name, archived_through=row.turn)
         # A process that considers this one dead has condemned the blob; then no row may point to it.
         writes: list[Write] = [after.replacing(row.version), Delete(CONTROL, _marker_key(name), version_is(_PENDING))]
@@ -175,7 +175,7 @@ class Archiver:
             if item["version"] == _PENDING and not self._condemn(name):
                 continue
             try:
-                self._archive.delete(name)
+                self.archive.delete(name)
             except HeadgateError as exc:
                 # Go on: an unused blob does no harm, and its deletion is retried.
                 _log.error("archive cannot be deleted", archive=name, error=str(exc))

@@ -188,6 +188,32 @@ class Woken(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="woke
     reason: str = ""
 
 
+class Reset(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="reset"):
+    """The first event of a run that begins with the turns of an earlier run before turn `to`.
+
+    Its turn is not computed by code: its commands open what was open at that point.
+    """
+
+    to: int
+    # The kept turns, in the form of `Execution.kept_turns`.
+    kept: str = ""
+    reason: str = ""
+    # The idempotency key of the request.
+    request_id: str = ""
+    # The commands whose end was dropped, so that they run again.
+    repeated: tuple[int, ...] = ()
+    from_failure: bool = False
+
+
+Outcome = ActivityEnded | TimerFired | ChildEnded | SignalSent | Signal | UpdateRequested
+
+
+class Reapplied(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="reapplied"):
+    """Events that an earlier run had consumed at the point of a reset or later, in their order."""
+
+    events: tuple[Outcome, ...] = ()
+
+
 Event = (
     Started
     | ActivityEnded
@@ -199,6 +225,8 @@ Event = (
     | UpdateRequested
     | TerminateRequested
     | Woken
+    | Reset
+    | Reapplied
 )
 
 # Commands: what an execution issues. `seq` numbers the commands of a run and identifies each.
@@ -212,6 +240,8 @@ class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     input: Raw
     options: ActivityOptions = ActivityOptions()
     headers: dict[str, str] | None = None
+    # The id that an earlier run gave the activity: it stays the idempotency key after a reset.
+    key: str = ""
 
 
 class CancelActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_activity"):
@@ -228,9 +258,10 @@ class StartTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
 
 
 class CancelTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_timer"):
-    """Cancel a timer."""
+    """Cancel a timer; with `run`, that of an earlier run."""
 
     seq: int
+    run: int = 0
 
 
 class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_child"):
@@ -254,6 +285,17 @@ class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag
     terminate: bool = False
 
 
+class ResumeChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="resume_child"):
+    """Continue to wait for a child of an earlier run.
+
+    With `again`, a child that did not succeed continues from its failure.
+    """
+
+    seq: int
+    child: StartChild
+    again: bool = False
+
+
 class SendSignal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="send_signal"):
     """Send a signal to another execution."""
 
@@ -271,6 +313,8 @@ class EmitEvent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="
     type: str
     data: Raw = NULL
     subject: str = ""
+    # The idempotency key of the event; without one, every emission is an event of its own.
+    id: str = ""
 
 
 class RecordValue(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="record_value"):
@@ -330,6 +374,7 @@ Command = (
     | CancelTimer
     | StartChild
     | CancelChild
+    | ResumeChild
     | SendSignal
     | EmitEvent
     | RecordValue

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,10 +19,58 @@ from headgate.store.port import Store
 _PAGE: Final = 500
 
 
-def read_run(store: Store, row: Execution) -> Iterator[Turn]:
-    """Give the turns of the current run, up to the last turn of this row."""
+class ArchivedHistories(Protocol):
+    """Where the histories of archived executions are."""
+
+    def read(self, name: str) -> list[Turn]:
+        """Return a history. Raises `CorruptionError` if it is gone or damaged."""
+
+
+def read_run(store: Store, row: Execution, archive: ArchivedHistories | None = None) -> Iterator[Turn]:
+    """Give the turns of the current run, up to the last turn of this row.
+
+    A run after a reset begins with turns of earlier runs, which may be in the archive.
+    """
+    if row.kept_turns:
+        for first, last in turn_ranges(row.kept_turns):
+            yield from _read_range(store, row, first, last, archive)
     if row.turn >= row.first_turn:
         yield from read_turns(store, row.execution_id, row.first_turn, row.turn)
+
+
+def read_life(store: Store, row: Execution, archive: ArchivedHistories | None = None) -> list[Turn]:
+    """Return the turns of every run of this life of the id."""
+    turns = _read_range(store, row, 1, row.turn, archive)
+    return [turn for turn in turns if turn.run >= row.first_run]
+
+
+def _read_range(
+    store: Store, row: Execution, first: int, last: int, archive: ArchivedHistories | None
+) -> Iterator[Turn]:
+    if first <= row.archived_through:
+        if archive is None or row.archive is None:
+            raise _missing(row.execution_id, first)
+        yield from (turn for turn in archive.read(row.archive) if first <= turn.turn <= last)
+        first = row.archived_through + 1
+    if first <= last:
+        yield from read_turns(store, row.execution_id, first, last)
+
+
+def turn_ranges(text: str) -> list[tuple[int, int]]:
+    """Return the first and the last turn of each range of `Execution.kept_turns`."""
+    pairs = [each.split("-") for each in text.split(",")] if text else []
+    return [(int(first), int(last)) for first, last in pairs]
+
+
+def range_text(turns: Iterable[int]) -> str:
+    """Return ascending turn numbers as the text of their ranges."""
+    ranges: list[list[int]] = []
+    for turn in turns:
+        if ranges and turn == ranges[-1][1] + 1:
+            ranges[-1][1] = turn
+        else:
+            ranges.append([turn, turn])
+    return ",".join(f"{first}-{last}" for first, last in ranges)
 
 
 def read_turns(store: Store, execution_id: str, first: int, last: int) -> Iterator[Turn]:

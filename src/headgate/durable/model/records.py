@@ -11,6 +11,7 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.durable.model.history import (
     Event,
+    Reapplied,
     Started,
     Status,
     TerminateRequested,
@@ -33,7 +34,7 @@ TIMERS_DUE: Final = "TIMERS"
 WATCH: Final = "WATCH"
 # Key prefixes in an inbox: messages, ids of received signals, and answers to updates.
 MESSAGES: Final = "M"
-# Urgent messages sort first: the start, a termination, and the wake-up of a failed execution.
+# Urgent messages sort first: the start, a termination, the wake-up of a failed execution, and events after a reset.
 URGENT: Final = "M!"
 MESSAGE: Final = "M#"
 SEEN: Final = "S#"
@@ -59,6 +60,10 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     run: int = 1
     turn: int = 0
     first_turn: int = 1
+    # The turns of earlier runs that this run begins with after a reset, such as "1-6,9-12".
+    kept_turns: str = ""
+    # The idempotency key of the last reset.
+    reset_id: str = ""
     input_digest: str = ""
     ended_at: str = ""
     result: str | None = None
@@ -123,6 +128,8 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     run: int = 0
     seq: int = 0
     attempt: int = 0
+    # The id of the activity before a reset, which stays its idempotency key.
+    key: str | None = None
     # Queued: available to workers from this time on.
     queue_pk: str | None = None
     available_at_ms: int | None = None
@@ -199,7 +206,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 def message(execution_id: str, event: Event, at_ms: int, unique: str, *, run: int = 0, first_run: int = 0) -> Message:
     """Return a message that sorts after all earlier ones; `unique` distinguishes those of the same millisecond."""
-    prefix = URGENT if isinstance(event, Started | TerminateRequested | Woken) else MESSAGE
+    prefix = URGENT if isinstance(event, Started | TerminateRequested | Woken | Reapplied) else MESSAGE
     return Message(execution_id, f"{prefix}{at_ms:013d}#{unique}", dump_event(event), at_ms, run, first_run)
 
 

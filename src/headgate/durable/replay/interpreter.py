@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from asyncio import events as asyncio_events
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
@@ -41,7 +41,9 @@ from headgate.durable.model.history import (
     MarkPatch,
     Note,
     ParentClose,
+    Reapplied,
     RecordValue,
+    Reset,
     SendSignal,
     Signal,
     SignalSent,
@@ -150,7 +152,7 @@ class Interpreter:
         # fire before its time.
         self.at_ms = max(at_ms, self.at_ms)
         if self._timers:
-            fired = [self._timers[e.seq] for e in events if isinstance(e, TimerFired) and e.seq in self._timers]
+            fired = [self._timers[e.seq] for e in _each(events) if isinstance(e, TimerFired) and e.seq in self._timers]
             self.at_ms = max([self.at_ms, *[_due_ms(timer.when()) for timer in fired]])
         self.loop.now_seconds = self.at_ms / 1000
         try:
@@ -169,6 +171,8 @@ class Interpreter:
 
     def replay(self, turn: Turn) -> None:
         """Replay a recorded turn. Raises `DeterminismError` if the code now issues other commands."""
+        if turn.events and type(turn.events[0]) is Reset:
+            return  # No code computed it.
         self.replaying = True
         self._recorded = {command.seq: command for command in turn.commands if hasattr(command, "seq")}
         try:
@@ -398,6 +402,11 @@ class Interpreter:
                 self._end(event.seq, event.error, NotFoundError)
             case Started():
                 self._start(event)
+            case _:
+                self._apply_request(event)
+
+    def _apply_request(self, event: Event) -> None:
+        match event:
             case CancelRequested():
                 # The last request before the code ends is the one that ended it.
                 self._cancel = event
@@ -405,6 +414,16 @@ class Interpreter:
                     self._main.cancel(event.reason or None)
             case UpdateRequested():
                 self.mailbox.update(event)
+            case Reapplied():
+                self._reapply(event)
+
+    def _reapply(self, event: Reapplied) -> None:
+        for each in event.events:
+            if self._main is None or not self._main.done():
+                self._apply(each)
+                self._settle()
+            elif isinstance(each, Signal):
+                self.mailbox.buffer(each)  # For the next run, if the code continues as new.
 
     def _receive(self, signal: Signal) -> None:
         for each in self._interceptors:
@@ -529,6 +548,14 @@ def current(what: str) -> Interpreter:
     if interpreter is None:
         raise WorkflowViolationError(f"{what} belongs into a workflow, and none is running here")
     return interpreter
+
+
+def _each(events: Sequence[Event]) -> Iterator[Event]:
+    for event in events:
+        if isinstance(event, Reapplied):
+            yield from event.events
+        else:
+            yield event
 
 
 def _due_ms(when_seconds: float) -> int:

@@ -87,7 +87,11 @@ class Mailbox:
         for handler in handlers:
             self._handle(handler, signal)
         if not waiters and not handlers:
-            self._buffered.setdefault(signal.name, deque()).append(signal)
+            self.buffer(signal)
+
+    def buffer(self, signal: Signal) -> None:
+        """Keep a signal for code that waits for it later."""
+        self._buffered.setdefault(signal.name, deque()).append(signal)
 
     def wait(self, name: str) -> asyncio.Future[Signal]:
         """Return a future of the next signal of this name, which may be a buffered one."""

@@ -16,6 +16,8 @@ from headgate.durable.model.history import (
     Command,
     ContinueAsNew,
     ParentClose,
+    Reapplied,
+    ResumeChild,
     StartActivity,
     StartChild,
     Started,
@@ -65,6 +67,9 @@ def _close_command(work: OpenWork, event: object) -> None:
             work.timers.pop(event.seq, None)
         case ChildEnded():
             work.children.pop(event.seq, None)
+        case Reapplied():
+            for each in event.events:
+                _close_command(work, each)
         case _:
             return
 
@@ -77,6 +82,8 @@ def _open_command(work: OpenWork, command: Command) -> None:
             work.timers[command.seq] = command
         case StartChild():
             work.children[command.seq] = command
+        case ResumeChild():
+            work.children[command.seq] = command.child
         case CancelActivity():
             work.activities.pop(command.seq, None)
         case CancelTimer():

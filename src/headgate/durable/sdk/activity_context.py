@@ -41,6 +41,8 @@ class ActivityContext(Struct, eq=False):
     clock_ms: Callable[[], int]
     beat: Callable[[ActivityContext, Raw | None], None]
     put_event: Callable[[str, str, Raw, str], None]
+    # The key of the activity's row, which differs from `activity_id` after a reset.
+    row_id: str = ""
     emitted: int = 0
     cancelled: bool = False
     # Set when the worker starts to drain, so that the activity can save its progress and return.
@@ -66,10 +68,10 @@ class ActivityContext(Struct, eq=False):
         """Return the details of the last heartbeat of an earlier attempt, or None."""
         return None if self.details is None else payload.decode(self.details, returns, what="heartbeat details")
 
-    def emit(self, type: str, data: Raw, subject: str) -> None:
-        """Emit an event under a deterministic id, so that a retry emits the same event."""
+    def emit(self, type: str, data: Raw, subject: str, id: str = "") -> None:
+        """Emit an event under its id or a deterministic one, so that a retry emits the same event."""
         self.emitted += 1
-        self.put_event(f"{self.activity_id}#{self.emitted}", type, data, subject)
+        self.put_event(id or f"{self.activity_id}#{self.emitted}", type, data, subject)
 
     def note(self, level: str, text: str) -> None:
         """Add a line to the log of the execution."""

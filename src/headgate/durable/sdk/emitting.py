@@ -15,11 +15,12 @@ from headgate.errors import PayloadTooLargeError, WorkflowViolationError
 _ENVELOPE_BYTES: Final = 16_000
 
 
-def emit(type: str, data: Any = None, *, subject: str = "") -> None:  # noqa: ANN401 - CloudEvents' own words
+def emit(type: str, data: Any = None, *, subject: str = "", id: str = "") -> None:  # noqa: ANN401 - CloudEvents' own
     """Emit an event on the bus.
 
     In a workflow it is part of the turn. In an activity it is durable when this returns, and a retry of the activity
-    emits the same event, which is delivered once. Other code uses `app.emit()`.
+    emits the same event, which is delivered once. `id` is an idempotency key: the same execution (in an activity, the
+    same app) emits an event of an id once within a day, also after a reset. Other code uses `app.emit()`.
     """
     raw = payload.encode(data, what=f"data of event {type}")
     # Checked here, so that the error is raised in the calling code.
@@ -28,14 +29,14 @@ def emit(type: str, data: Any = None, *, subject: str = "") -> None:  # noqa: AN
             f"event {type}: {len(bytes(raw)):,} bytes of data; an event has at most {EVENT_BYTES_MAX:,} in all; "
             "store the data elsewhere and send a reference"
         )
-    check(Event(type=type, source="/headgate", id="new", subject=subject, data=raw))
+    check(Event(type=type, source="/headgate", id=id or "new", subject=subject, data=raw))
     interpreter = running()
     if interpreter is not None:
-        interpreter.issue(EmitEvent(interpreter.next_seq(), type, raw, subject))
+        interpreter.issue(EmitEvent(interpreter.next_seq(), type, raw, subject, id))
         return
     context = running_activity()
     if context is None:
         raise WorkflowViolationError(
             "hg.emit() belongs into a workflow or an activity, and none is running here; elsewhere use app.emit()"
         )
-    context.emit(type, raw, subject)
+    context.emit(type, raw, subject, id)

@@ -140,6 +140,7 @@ class Worker:
             replay_always=replay_always,
             ready=ready,
             meters=meters,
+            archive=None if archiver is None else archiver.archive,
         )
         # Test doubles that are called instead of an activity, by its name.
         self.stand_ins: dict[str, Definition[..., Any]] = {}
@@ -251,12 +252,14 @@ class Worker:
     def event_writes(self, execution: Execution, command: EmitEvent) -> list[Write]:
         """Return the writes that emit an event of an execution."""
         event = Event(
-            id=self._ids.make("evt"),
+            id=command.id or self._ids.make("evt"),
             type=command.type,
             source=f"/headgate/{self.app.name}/{execution.execution_id}",
             subject=command.subject,
             data=command.data,
         )
+        if command.id:
+            return self.bus.unique_event_writes(event, self.activities.now_ms())
         return self.bus.event_writes(event, self.activities.now_ms())
 
     def on_lease_lost(self) -> None:
@@ -398,7 +401,8 @@ class Worker:
         activity = msgspec.structs.replace(activity, started_at_ms=self.activities.now_ms())
         at_ms, kind = deadline(activity, options)
         context = ActivityContext(
-            activity_id=activity.activity_id,
+            activity_id=activity.key or activity.activity_id,
+            row_id=activity.activity_id,
             name=activity.name,
             attempt=activity.attempt,
             sign=lambda: sign_token(self._keyring, activity),
@@ -514,7 +518,7 @@ class Worker:
             self._recorder.record_or_buffer(activity, result)
 
     def _heartbeat(self, context: ActivityContext, details: Raw | None) -> None:
-        running = self.running.get(context.activity_id)
+        running = self.running.get(context.row_id)
         if running is None or running.is_abandoned or running.context is not context:
             context.cancelled = True
             return

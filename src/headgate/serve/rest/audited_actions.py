@@ -109,6 +109,8 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/executions/{id}/terminate"): _execution("terminate"),
     ("POST", "/executions/{id}/redrive"): _execution("redrive"),
     ("POST", "/executions/{id}/retry"): _execution("retry"),
+    ("POST", "/executions/{id}/reset"): _execution("reset"),
+    ("POST", "/executions/{id}/retry-from-failure"): _execution("retry-from-failure"),
     ("POST", "/executions/bulk"): AuditedAction("execution.bulk", "executions"),
     ("POST", "/activities/complete"): _REPORT,
     ("POST", "/activities/fail"): _REPORT,

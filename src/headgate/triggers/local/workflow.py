@@ -113,7 +113,8 @@ class WorkflowKind:
         # The command follows the error, which may be long, and must not be cut off.
         error = f"{row.status.value}: {failure}"[:_ERROR_CHARS_MAX]
         return failed(
-            category, f"{error}; to complete this run after a fix: headgate execution retry {row.execution_id}"
+            category,
+            f"{error}; to complete this run after a fix: headgate execution retry {row.execution_id} --from-failure",
         )
 
     def cancel(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> None:

@@ -25,6 +25,7 @@ from headgate.serve.http.idempotency import RETENTION_SECONDS, IdempotencyStore
 from headgate.serve.http.operations import AccessPolicy, Answer, Auditing, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key
 from headgate.serve.rest.durable.execution_bulk import bulk_operations
+from headgate.serve.rest.durable.execution_resets import reset_operations
 from headgate.serve.rest.durable.execution_waits import wait_operations
 from headgate.serve.rest.durable.models import (
     Accepted,
@@ -109,9 +110,10 @@ def execution_routes(
     """Return the routes of workflows and executions. Responses by Idempotency-Key are kept `idempotency_seconds`."""
     watches = watches if watches is not None else WatchHub(service.store)
     executions = Executions(service)
+    single = [*executions.operations(), *reset_operations(service)]
     operations = [
-        *executions.operations(),
-        *bulk_operations(service),
+        *single,
+        *bulk_operations(service, single if auditing is None else auditing.audited(single)),
         *wait_operations(service, pool, watches),
     ]
     idempotency = IdempotencyStore(service.store, service.clock, kept_seconds=idempotency_seconds)
@@ -126,7 +128,7 @@ class Executions:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._client = service.client
-        self._pending = BlockedOn(service.store, service.clock)
+        self._pending = BlockedOn(service.store, service.clock, service.archive)
 
     def operations(self) -> list[Operation]:
         """Return the operations."""

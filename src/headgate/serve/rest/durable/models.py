@@ -198,6 +198,8 @@ class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     failures: int = 0
     failure: ErrorView | None = None
     timeout_at: str = ""
+    # The turns of earlier runs that this run begins with after a reset.
+    kept_turns: str = ""
     archived: bool = False
     waits_for: list[Wait] = []
 

@@ -215,6 +215,8 @@ def test_metrics__many_ids__are_one_route(api: Api) -> None:
         ("POST", "/terminate", None),
         ("POST", "/redrive", None),
         ("POST", "/retry", None),
+        ("POST", "/reset", {"to": 1}),
+        ("POST", "/retry-from-failure", None),
     ],
 )
 def test_every_operation__no_such_execution__is_404(api: Api, method: str, path: str, body: Any) -> None:
@@ -705,9 +707,50 @@ def test_bulk__in_pages__cursors_lead_through_all_statuses(api: Api) -> None:
     assert len(api.get("/executions?status=RUNNING").json()["executions"]) == 3
 
 
+def test_bulk__signal_sent_again_with_its_request_id__is_received_once(api: Api) -> None:
+    api.started("order", "book", id="o")
+    body = {"action": "signal", "where": {"workflow": "order"}, "name": "x", "payload": 1, "request_id": "once"}
+
+    done = [api.post("/executions/bulk", body).json()["done"] for _ in range(2)]
+    api.env.run()
+
+    assert done == [1, 1]
+    turns = api.get("/executions/o/history").json()["turns"]
+    assert [e["kind"] for turn in turns for e in turn["events"]].count("signal") == 1
+
+
+def test_bulk__reset_sent_again_with_its_request_id__is_one_reset(api: Api) -> None:
+    api.started("nap", 60.0, id="n")
+    body = {"action": "reset", "where": {"status": "RUNNING"}, "to": 1, "request_id": "once", "reason": "again"}
+
+    done = [api.post("/executions/bulk", body).json()["done"] for _ in range(2)]
+
+    assert done == [1, 1]
+    assert api.get("/executions/n").json()["run"] == 2
+
+
+def test_reset__with_an_idempotency_key__answers_the_same_again(api: Api) -> None:
+    api.started("nap", 60.0, id="n")
+    headers = {"idempotency-key": "k1"}
+
+    first = api.ask("POST", "/executions/n/reset", json={"to": 1, "reason": "again"}, headers=headers)
+    second = api.ask("POST", "/executions/n/reset", json={"to": 1, "reason": "again"}, headers=headers)
+
+    assert first.status_code == second.status_code == 202
+    assert first.json() == {"id": "n", "workflow": "nap", "run": 2, "to": 1, "created": True}
+    assert second.json() == {**first.json(), "created": False}
+    api.env.run()
+    problem(api.post("/executions/n/reset", {"to": 99}), 404, "not_found")
+    problem(api.post("/executions/n/reset", {"to": 1, "signals": "some"}), 400, "bad_payload")
+    problem(api.post("/executions/n/retry-from-failure"), 409, "conflict")
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
+        ({"action": "reset", "where": {"status": "FAILED"}}, "user"),
+        ({"action": "reset", "where": {"workflow": "nap"}, "to": 1}, "user"),
+        ({"action": "signal", "where": {"workflow": "nap"}}, "user"),
         ({"action": "delete", "where": {}}, "bad_payload"),
         ({"action": "cancel"}, "bad_payload"),
         ({"action": "cancel", "where": {"status": "FAILED"}}, "user"),

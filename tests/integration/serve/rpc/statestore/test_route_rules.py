@@ -154,6 +154,7 @@ QUERY_WORK: Final = {f"POST {_X}/{{id}}/queries"}
 WRITE_WORK: Final = {
     f"POST {_X}", f"POST {_X}/signal-with-start", f"POST {_X}/{{id}}/signals", f"POST {_X}/{{id}}/cancel",
     f"POST {_X}/{{id}}/terminate", f"POST {_X}/{{id}}/redrive", f"POST {_X}/{{id}}/retry", f"POST {_X}/bulk",
+    f"POST {_X}/{{id}}/reset", f"POST {_X}/{{id}}/retry-from-failure",
     f"POST {_X}/{{id}}/updates", "POST /api/v1/events", "POST /api/v1/subscriptions/{name}/retire",
     "POST /api/v1/subscriptions/{name}/replay", "POST /api/v1/subscriptions/{name}/replays/{id}/stop",
     "POST /api/v1/dead-letters/redeliver", "POST /api/v1/dead-letters/purge", "POST /api/v1/activities/complete",
