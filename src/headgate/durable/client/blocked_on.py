@@ -10,6 +10,8 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.engine.activity_store import options_of
+from headgate.durable.engine.build_routing import obstacle
+from headgate.durable.engine.deployments import Deployments
 from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.model.history import Status
 from headgate.durable.model.history_reader import ArchivedHistories, read_run
@@ -73,7 +75,7 @@ class WaitsForChild(Struct, frozen=True, tag_field="kind", tag="child"):
 
 
 class WaitsForWorker(Struct, frozen=True, tag_field="kind", tag="worker"):
-    """A worker that serves the workflow."""
+    """A worker that serves the workflow, with the build that the execution needs."""
 
     fact: str
 
@@ -149,8 +151,9 @@ class BlockedOn:
         elif row.failures:
             due = "" if row.retry_at_ms is None else instant(row.retry_at_ms)
             obstacles.append(WaitsForRetry(row.failures, error_line(row.failure), due))
-        if not any(row.workflow in member.workflows for member in self._alive()):
-            obstacles.append(WaitsForWorker(f"no live worker serves workflow {row.workflow}; start one with its app"))
+        fact = obstacle(self._alive(), row, Deployments(self._store).all())
+        if fact is not None:
+            obstacles.append(WaitsForWorker(fact))
         return obstacles
 
     def _start(self, row: Execution) -> list[Wait]:

@@ -81,10 +81,13 @@ class Dispatcher:
         self,
         store: Store,
         retention_of: Callable[[str], float | None],
+        pins: Callable[[str], bool],
         archive: ArchivedHistories | None = None,
     ) -> None:
+        """`pins` tells whether executions of a workflow of this app are pinned."""
         self._store = store
         self._retention_of = retention_of
+        self._pins = pins
         self._archive = archive
 
     def finish(
@@ -308,6 +311,8 @@ class Dispatcher:
             parent_id=row.execution_id,
             parent_run=row.run if turn is None else turn.run,
             parent_seq=command.seq,
+            # A pinned child runs on the code that started it.
+            pinned_build=row.build if row.is_pinned and self._pins(command.workflow) else "",
         )
 
 

@@ -71,6 +71,13 @@ class EngineHost(Protocol):
     def build(self) -> str:
         """The id of the code of this worker."""
 
+    @property
+    def is_fleet_mixed(self) -> bool:
+        """Whether other live workers serve other workflows, or the same with other code."""
+
+    def pins(self, workflow: str) -> bool:
+        """Whether the first turn of an execution pins it to the build of this worker."""
+
     def may_advance(self, row: Execution) -> bool:
         """Whether this worker may take the next turn of an execution."""
 
@@ -139,7 +146,7 @@ class Engine:
         self._inboxes = Inboxes(store, ids)
         self._archive = archive
         self._live: OrderedDict[str, LiveExecution] = OrderedDict()
-        self._dispatcher = Dispatcher(store, self._retention_of, archive)
+        self._dispatcher = Dispatcher(store, self._retention_of, host.pins, archive)
 
     # From any thread.
 
@@ -331,8 +338,13 @@ class Engine:
         awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
         context = self._context(live.interpreter.at_ms)
         if row.build != self._build:
-            row = replace(row, build=self._build)
+            row = self._with_build(row)
         return turn_transaction(row, sources[:consumed], issued, notes, context, awaits)
+
+    def _with_build(self, row: Execution) -> Execution:
+        """Return a row whose next turn is taken by this build. The first turn of an execution may pin it."""
+        is_first = not row.build and row.turn < row.first_turn
+        return replace(row, build=self._build, is_pinned=is_first and self._host.pins(row.workflow))
 
     def _terminate(
         self, row: Execution, sources: list[Source]
@@ -374,8 +386,8 @@ class Engine:
         return None if item is None else execution_of(item)
 
     def _may_try(self, row: Execution, sources: Sequence[Source]) -> bool:
-        # The last turn was taken by the same build: no other rule for it can have changed but its failures.
-        is_routine = row.build == self._build and not row.failures
+        # All workers have the build of its last turn.
+        is_routine = row.build == self._build and not row.failures and not self._host.is_fleet_mixed
         if row.status is Status.RUNNING and row.retry_at_ms is None and is_routine:
             return True
         if holds(sources, TerminateRequested):

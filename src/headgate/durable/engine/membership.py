@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.clock import Clock
-from headgate.durable.engine.build_routing import candidates, is_mixed, untried
+from headgate.durable.engine.build_routing import candidates, has_untried, is_mixed
+from headgate.durable.engine.deployments import Deployment, Deployments
 from headgate.durable.model.records import Execution
 from headgate.durable.model.worker_limits import WorkerLimits, WorkerUsage
 from headgate.errors import ConflictError, OutcomeUnknownError
@@ -77,6 +78,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     queues: tuple[str, ...] = ()
     # The id of its code; empty for workers of earlier versions of Headgate.
     build: str = ""
+    # The workflows whose executions it pins to its build.
+    pinned: tuple[str, ...] = ()
     # Set by another worker after the lease expired: the worker can claim nothing more, and its claims are reclaimed.
     is_revoked: bool = msgspec.field(default=False, name="is_given_up")
     seen_at_ms: int = 0
@@ -128,13 +131,23 @@ class Fleet:
         self._ids = ids
         self._member: Member | None = None
         self._others: list[Member] = []
+        self._stored_deployments = Deployments(store)
+        self._deployments: dict[str, Deployment] = {}
         self._lease_until = 0.0
         # By worker: its last heartbeat count, and since when that has not changed.
         self._watched: dict[str, tuple[int, float]] = {}
         self._revoked_at: dict[str, float] = {}
 
-    def join(self, app: str, workflows: Collection[str], activities: Collection[str], queues: Collection[str]) -> None:
-        """Register as a worker under a new id."""
+    def join(
+        self,
+        app: str,
+        workflows: Collection[str],
+        activities: Collection[str],
+        queues: Collection[str],
+        *,
+        pinned: Collection[str] = (),
+    ) -> None:
+        """Register as a worker under a new id. `pinned` are the workflows whose executions it pins to its build."""
         now_ms = self._now_ms()
         self.worker_id = self._ids.make("wrk")
         self._member = Member(
@@ -151,6 +164,7 @@ class Fleet:
             queues=tuple(sorted(queues)),
             limits=self._limits,
             build=self.build,
+            pinned=tuple(sorted(pinned)),
         )
         self._lease_until = self._clock.monotonic() + self.lease_seconds
         # The index needs the attribute, which is omitted as a default.
@@ -196,6 +210,7 @@ class Fleet:
                 break
         self._others = [member for member in found if member.worker_id != self.worker_id]
         self._watch()
+        self._deployments = self._stored_deployments.all()
         self.is_mixed = is_mixed([member for member in self.members() if member.workflows and self.is_alive(member)])
 
     def _watch(self) -> None:
@@ -278,6 +293,10 @@ class Fleet:
         mine = _weight(self.worker_id, execution_id)
         return all(_weight(each, execution_id) < mine for each in able if each != self.worker_id)
 
+    def pins(self, workflow: str) -> bool:
+        """Whether this worker pins executions of a workflow. One that has not joined does not."""
+        return self._member is not None and workflow in self._member.pinned
+
     def may_advance(self, row: Execution) -> bool:
         """Whether this worker, which has the workflow, may take the next turn of an execution.
 
@@ -289,7 +308,8 @@ class Fleet:
         if row.workflow not in own.workflows:
             # Declared after it joined.
             own = msgspec.structs.replace(own, workflows=(*own.workflows, row.workflow))
-        able = candidates([own, *[member for member in self._others if self.is_alive(member)]], row)
+        alive = [own, *[member for member in self._others if self.is_alive(member)]]
+        able = candidates(alive, row, self._deployments)
         return any(member is own for member in able)
 
     def has_untried_build(self, row: Execution) -> bool:
@@ -297,11 +317,11 @@ class Fleet:
         if self._member is None:
             return False
         self.refresh()
-        return bool(untried(self._alive(), row))
+        return has_untried(self._alive(), row, self._deployments)
 
     def _able(self, row: Execution | None) -> list[Member]:
         alive = [member for member in self._alive() if member.workflows]
-        return alive if row is None else candidates(alive, row)
+        return alive if row is None else candidates(alive, row, self._deployments)
 
     def _alive(self) -> list[Member]:
         return [member for member in self.members() if self.is_alive(member)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,6 +14,17 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 _KIND: Final = "workflow"
+
+
+class Versioning(enum.StrEnum):
+    """Which builds take the turns of an execution."""
+
+    # Any build whose code fits its history; the current one first.
+    AUTO = "auto"
+    # The build that took its first turn.
+    PINNED = "pinned"
+
+
 _PAGE: Final = 100
 
 
@@ -70,3 +82,6 @@ class WorkflowDefinition(Protocol):
 
     @property
     def retention_seconds(self) -> float | None: ...
+
+    @property
+    def versioning(self) -> Versioning: ...

@@ -89,8 +89,9 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     failure: str | None = None
     retry_at_ms: int | None = None
-    # The build of the worker that took the last turn.
+    # The build of the worker that took the last turn; of a pinned execution, the build that takes every turn.
     build: str = ""
+    is_pinned: bool = False
     # The builds whose code failed at the next turn, and those whose code does not fit the history of this run.
     failed_builds: tuple[str, ...] = ()
     unfit_builds: tuple[str, ...] = ()

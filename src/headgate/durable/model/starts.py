@@ -53,6 +53,8 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     parent_seq: int | None = None
     parent_run: int | None = None
+    # The build that the execution is pinned to from its start.
+    pinned_build: str = ""
 
 
 def start_writes(
@@ -93,6 +95,8 @@ def start_writes(
         parent_id=request.parent_id,
         parent_seq=request.parent_seq,
         parent_run=request.parent_run,
+        build=request.pinned_build,
+        is_pinned=bool(request.pinned_build),
         tags=request.tags,
         memo=None if memo == "null" else memo,
         timeout_at_ms=timeout_at_ms,

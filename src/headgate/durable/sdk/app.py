@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from headgate.durable.bus.events import Event, Mode
 from headgate.durable.bus.subscriptions import RETRY_DEFAULT, Filter, HandlerSignature, Subscription
 from headgate.durable.http.router import Router
 from headgate.durable.model import payload
+from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.interceptors import Interceptor
@@ -67,6 +68,7 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
     ) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
 
@@ -78,13 +80,15 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
     ) -> Any:
         """Declare an `async def` as a workflow.
 
         Its source, and that of the functions of the same package that it names, is checked for code that cannot be
-        replayed (clocks, random numbers, I/O), unless `check` is False. Raises `DefinitionError` with the findings and
-        their remedies.
+        replayed (clocks, random numbers, I/O), unless `check` is False. With `versioning="pinned"`, an execution stays
+        with the build of the worker that took its first turn; with "auto", any build whose code fits its history
+        continues it. Raises `DefinitionError` with the findings and their remedies.
         """
 
         def declare(function: Callable[P, Awaitable[R]]) -> Workflow[P, R]:
@@ -95,6 +99,7 @@ class App(Router):
                 retention_seconds=optional_seconds(retention, name="retention"),
                 client=self.client,
                 interceptors=self.interceptors,
+                versioning=versioning,
             )
             if check:
                 self._check(workflow)

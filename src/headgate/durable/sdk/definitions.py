@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from headgate.durable.model import payload
+from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
 from headgate.durable.model.interceptors import (
@@ -206,6 +207,7 @@ class Workflow(Generic[P, R]):
         retention_seconds: float | None,
         client: Callable[[], Any],
         interceptors: Sequence[Interceptor] = (),
+        versioning: Versioning | str = Versioning.AUTO,
     ) -> None:
         self.name = check_name("workflow", name)
         self.interceptors = tuple(interceptors)
@@ -213,6 +215,11 @@ class Workflow(Generic[P, R]):
         self.signature = payload.Signature.of(function)
         self.timeout_seconds = timeout_seconds
         self.retention_seconds = retention_seconds
+        try:
+            self.versioning = Versioning(versioning)
+        except ValueError:
+            allowed = [each.value for each in Versioning]
+            raise DefinitionError(f"workflow {name}: versioning {versioning!r}: use one of {allowed}") from None
         self._client = client
         self._options = ExecutionOptions()
         if not inspect.iscoroutinefunction(function):

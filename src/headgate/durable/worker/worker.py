@@ -29,6 +29,7 @@ from headgate.durable.engine.membership import MEMBER, Fleet
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
+from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.failures import Cancelled, class_name
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.meters import ExecutionMeters
@@ -176,7 +177,8 @@ class Worker:
             self.fleet.join(self.app.name, (), served, self.queues)
             return
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
-        self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues)
+        pinned = [each.name for each in self.app.workflows.values() if each.versioning is Versioning.PINNED]
+        self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues, pinned=pinned)
         self._stuck.restart()
 
     def announce_stop(self) -> None:
@@ -219,6 +221,14 @@ class Worker:
     @property
     def build(self) -> str:
         return self.fleet.build
+
+    @property
+    def is_fleet_mixed(self) -> bool:
+        return self.fleet.is_mixed
+
+    def pins(self, workflow: str) -> bool:
+        """Whether the first turn of an execution pins it to the build of this worker."""
+        return self.fleet.pins(workflow)
 
     def may_advance(self, row: Execution) -> bool:
         """Whether this worker may take the next turn of an execution."""

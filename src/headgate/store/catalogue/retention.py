@@ -164,6 +164,7 @@ _SHARED: Final = {
 _CONTROL: Final = {
     "dedup key": Ending("deleted or expires with what it belongs to"),
     "key check": _ONE_EACH,
+    "deployment of an app": _ONE_EACH,
     "escalation": _CONSUMED,
     "quota": Ending("expires with its bucket"),
     "lineage spec": _LINEAGE,

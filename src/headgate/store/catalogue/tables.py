@@ -328,6 +328,7 @@ DEFINITIONS: Final = Table(
 )
 OUTSIDE_JOB: Final = Entity("job outside Headgate", "JOBS#{shard}", "{job_id}")
 OUTSIDE_RUNS: Final = Entity("runs of a job outside Headgate", "JOBRUNS#{job_id}", "RUNS")
+DEPLOYMENT: Final = Entity("deployment of an app", "DEPLOYMENTS", "{app}")
 KEY_CHECK: Final = Entity("key check", "KEYRING", "CHECK")
 CONTROL: Final = Table(
     "headgate-control",
@@ -374,6 +375,7 @@ CONTROL: Final = Table(
         Entity("region report", "REGION#REPORTS", "{region}#{observer}"),
         Entity("alert quota", "QUOTA#ALERTS#{team}", "{hour}"),
         KEY_CHECK,
+        DEPLOYMENT,
     ),
 )
 STREAM_CHECKPOINTS: Final = Table(
