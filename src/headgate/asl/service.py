@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Raw
 
 from headgate.asl.expressions.scope import Json
@@ -10,11 +12,13 @@ from headgate.asl.machines.executions import MachineExecutions
 from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.map.distributed import Distributor
 from headgate.asl.runtime.durable_host import WORKFLOW, HostDependencies, machine_workflow
+from headgate.asl.runtime.execution_request import compiled
 from headgate.asl.runtime.replay import HistoryReplayer
 from headgate.asl.runtime.task_tokens import sign_token
+from headgate.asl.state_tests import StateTester, StateTestRequest, StateTestResult
 from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.asl.tasks.task_backends import TaskBackends
-from headgate.asl.tasks.task_routes import TaskRoutes
+from headgate.asl.tasks.task_routes import TaskRoutes, case_of
 from headgate.asl.tasks.user_tables import UserTables
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
@@ -44,6 +48,8 @@ class AslService:
         routes = TaskRoutes(backends.resources, backends.access)
         app = service.app
         self.app = app
+        self._routes = routes
+        self._tester = StateTester(app, service.clock, service.ids, routes.find)
         self._store = store
         self._clock = service.clock
         self.machines = MachineRegistry(store, service.clock)
@@ -76,6 +82,30 @@ class AslService:
         )
         distributor.register(app, self.executions)
         task_activities.register(app, self.executions, service.bus, store, fanouts, tables=tables, backends=backends)
+
+    def test_state(
+        self,
+        machine: str,
+        definition: str,
+        state: str,
+        input: Json,
+        *,
+        variables: Mapping[str, Json],
+        test_case: str = "",
+    ) -> StateTestResult:
+        """Run one state of a valid definition once, in this process. Raises `NotFoundError`."""
+        if test_case:
+            self._routes.resources.mocks.check_case(machine, test_case)
+        request = StateTestRequest(
+            compiled(definition),
+            machine,
+            state,
+            input,
+            variables,
+            is_routed=self._routes.is_active,
+            case=case_of(machine, test_case),
+        )
+        return self._tester.run(request)
 
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
         activity = self.app.activities.get(name)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate.asl.tasks.aws_calls import AwsCalls
 from headgate.asl.tasks.http_calls import HttpCalls
+from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.asl.tasks.resource_map import ResourceMap
 from headgate.asl.tasks.resource_map_file import load_resource_map
 from headgate.asl.tasks.task_access import OwnNames, TaskAccess
 from headgate.asl.tasks.task_backends import TaskBackends
+from headgate.asl.tasks.user_tables import DeclaredTables
 from headgate.bootstrap.task_commands import TaskCommands
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
@@ -54,6 +56,14 @@ def open_task_backends(
         http=HttpCalls(OutboundHttp(clock, destinations), HeaderFiles(forward.headers).headers),
         commands=TaskCommands(clock, settings.home, environ or {}, usable_project(settings.project)),
     )
+
+
+def local_tasks(settings: Settings) -> LocalTasks:
+    """Return which Tasks can run with these settings, without opening a store. Raises as `open_task_backends` does."""
+    tasks, store = settings.tasks, settings.store
+    names = TableNames(store.table_prefix, store.table_names)
+    access = TaskAccess(tasks.aws, own_names(settings))
+    return LocalTasks(resource_map(settings, tasks.resources), access, DeclaredTables(tasks.tables, names))
 
 
 def resource_map(settings: Settings, file: Path | None) -> ResourceMap:

@@ -167,7 +167,7 @@ class MachineRun:
         branch.event_id = self.record(_ENTERED[state.kind], branch.event_id, details)
         visit = StateVisit(state, frame, branch, entered_at, random=self.host.random(), now_ms=self.host.now_ms)
         try:
-            outcome = await self._with_retries(visit) if state.kind in _RETRYABLE else await self._simple(visit)
+            outcome = await self._with_retries(visit) if state.kind in _RETRYABLE else await self.evaluate(visit)
             self._check_output(visit, outcome)
         except StateError as exc:
             self._record_evaluation_error(visit, exc)
@@ -223,7 +223,7 @@ class MachineRun:
         retries = RetryCounter(visit.state.retry)
         while True:
             try:
-                return visit.outcome(await self._attempt(visit))
+                return visit.outcome(await self.attempt(visit))
             except StateError as exc:
                 self._record_evaluation_error(visit, exc)
                 delay_seconds = retries.next_delay(exc.error, visit.random)
@@ -232,7 +232,8 @@ class MachineRun:
             await self.host.sleep(delay_seconds)
             visit.start_attempt()
 
-    async def _attempt(self, visit: StateVisit) -> Json:
+    async def attempt(self, visit: StateVisit) -> Json:
+        """Run a Task, Parallel or Map once and return its result. Raises `StateError`."""
         match visit.state.spec:
             case TaskSpec() as spec:
                 return await self._task(visit, spec)
@@ -282,7 +283,8 @@ class MachineRun:
 
     # States without retries: they transform their input, choose or wait.
 
-    async def _simple(self, visit: StateVisit) -> StateOutcome:
+    async def evaluate(self, visit: StateVisit) -> StateOutcome:
+        """Run a state without retries. Raises `StateError`."""
         match visit.state.spec:
             case PassSpec() as spec:
                 effective = visit.effective_input()

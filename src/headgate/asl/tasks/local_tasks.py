@@ -15,14 +15,17 @@ from headgate.asl.tasks.integrations import Integration, find_integration, unkno
 from headgate.asl.tasks.resource_map import ResourceMap
 from headgate.asl.tasks.resources import Callee, TaskTarget, WaitMode, target_of
 from headgate.asl.tasks.task_access import TaskAccess
-from headgate.asl.tasks.user_tables import UserTables
+from headgate.asl.tasks.user_tables import DeclaredTables
 
 
 class LocalTasks:
     """What Tasks can use here: the resource map, the allow-list and the tables of users."""
 
     def __init__(
-        self, resources: ResourceMap | None = None, access: TaskAccess | None = None, tables: UserTables | None = None
+        self,
+        resources: ResourceMap | None = None,
+        access: TaskAccess | None = None,
+        tables: DeclaredTables | None = None,
     ) -> None:
         """Without `tables`, which tables are declared is not known, and none is refused for that."""
         self.resources = resources or ResourceMap()

@@ -27,12 +27,11 @@ _RESERVED: Final = frozenset(TASK_ITEMS.key_names)
 _NO_SORT: Final = "-"
 
 
-class UserTables:
-    """The declared tables of users in a store. Their `Table` is the user's view; no backend knows it."""
+class DeclaredTables:
+    """The tables that settings declare for Tasks. Their `Table` is the user's view; no backend knows it."""
 
-    def __init__(self, store: Store, declarations: Sequence[str] = (), names: TableNames | None = None) -> None:
+    def __init__(self, declarations: Sequence[str] = (), names: TableNames | None = None) -> None:
         """Raises `SettingsError` for an invalid declaration, or for a name that a table of Headgate has."""
-        self._store = store
         own = names or TableNames()
         # Compared without case: a name that differs in case only would be mistaken for Headgate's.
         self._own = {name.lower() for table in ALL_TABLES for name in (table.name, own.physical(table))}
@@ -50,6 +49,31 @@ class UserTables:
     def is_own(self, name: str) -> bool:
         """Whether a name or ARN is that of a table of Headgate."""
         return name.rpartition(":table/")[2].partition("/")[0].strip().lower() in self._own
+
+    def _declared(self, text: str) -> Table:
+        found = _DECLARATION.fullmatch(text)
+        if found is None:
+            raise SettingsError(
+                f"tasks.tables: {text[:80]!r}: write name:partition_key or name:partition_key:sort_key, "
+                "such as orders:id"
+            )
+        name, partition, sort = found.groups()
+        if name.lower() in self._own:
+            raise SettingsError(f"tasks.tables: {name} is a table of Headgate itself; choose another name")
+        if {partition, sort} & _RESERVED or partition == sort:
+            raise SettingsError(
+                f"tasks.tables: {text[:80]!r}: the keys must differ, and must not be {' or '.join(sorted(_RESERVED))}"
+            )
+        return Table(name, "A table of a user", KeyAttribute(partition), None if sort is None else KeyAttribute(sort))
+
+
+class UserTables(DeclaredTables):
+    """The items of the declared tables in a store."""
+
+    def __init__(self, store: Store, declarations: Sequence[str] = (), names: TableNames | None = None) -> None:
+        """Raises `SettingsError` as `DeclaredTables` does."""
+        super().__init__(declarations, names)
+        self._store = store
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         """Return an item. Raises `InvalidItemError` for a key that is not text."""
@@ -79,22 +103,6 @@ class UserTables:
                 return replace(write, table=TASK_ITEMS, key=_stored_key(write.table, write.key))
             case Check():
                 return replace(write, table=TASK_ITEMS, key=_stored_key(write.table, write.key))
-
-    def _declared(self, text: str) -> Table:
-        found = _DECLARATION.fullmatch(text)
-        if found is None:
-            raise SettingsError(
-                f"tasks.tables: {text[:80]!r}: write name:partition_key or name:partition_key:sort_key, "
-                "such as orders:id"
-            )
-        name, partition, sort = found.groups()
-        if name.lower() in self._own:
-            raise SettingsError(f"tasks.tables: {name} is a table of Headgate itself; choose another name")
-        if {partition, sort} & _RESERVED or partition == sort:
-            raise SettingsError(
-                f"tasks.tables: {text[:80]!r}: the keys must differ, and must not be {' or '.join(sorted(_RESERVED))}"
-            )
-        return Table(name, "A table of a user", KeyAttribute(partition), None if sort is None else KeyAttribute(sort))
 
 
 def _plain(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.asl import task
+from headgate.cli.asl import state_test, task
 from headgate.cli.asl.files import File, Variables, read_valid, read_variables
 from headgate.cli.asl.follow import read_events
 from headgate.cli.asl.graph import graph
@@ -19,6 +19,7 @@ from headgate.cli.output import compact, short, show_facts, show_table
 app = command_group("Manage state machines in Amazon States Language.")
 app.command("validate")(validate)
 app.command("run")(run)
+app.command("test")(state_test.run_state)
 app.command("graph")(graph)
 app.add_typer(task.app, name="task")
 

@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from headgate.asl.compile.problems import Severity, Target
 from headgate.cli.asl.files import INVALID_EXIT_CODE, Variables, read_text, read_variables, show_checked
+from headgate.cli.options import Resources
 from headgate.cli.output import counted, show_table
-from headgate.cli.session import Json, echo_json
+from headgate.cli.session import Config, Json, echo_json, session_of
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from headgate.serve.rest.asl.checks import Checked, Finding, Strictness
 
 
-def validate(
+def validate(  # noqa: PLR0913 - each is an option
+    context: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(metavar="FILE", help="Definition in JSON or YAML; - for standard input.", show_default=False),
@@ -38,6 +40,7 @@ def validate(
         Target, typer.Option(help="Where it is to run. For aws, what only AWS can run is a note, not a problem.")
     ] = Target.LOCAL,
     var: Variables = None,
+    resources: Resources = None,
     strict: Annotated[bool, typer.Option("--strict", help="Reject definitions that have warnings.")] = False,
     strict_budget: Annotated[
         bool,
@@ -45,20 +48,22 @@ def validate(
             "--strict-budget", help="Reject loops that can exceed the 25,000 history events of Step Functions."
         ),
     ] = False,
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Validate a definition and list every problem with its location. The exit code is 2 for problems.
 
     No server is needed. Warnings are probable mistakes, and loops that can exceed the history limit of Step Functions.
-    With --all each definition has one line; the counts by result and by reason follow.
+    With --all each definition has one line; the counts by result and by reason follow. Whether a Task can run here
+    depends on the resource map and on the settings `tasks.*`.
     """
-    from headgate.asl.tasks.local_tasks import LocalTasks
+    from headgate.bootstrap.task_backends import local_tasks
     from headgate.serve.rest.asl.checks import Strictness, check_definition
 
     if (file is None) == (folder is None):
         raise UserError("validate: name one FILE, or a folder with --all DIR")
     strictness, variables = Strictness(all=strict, budget=strict_budget), read_variables(var)
-    tasks = LocalTasks()
+    tasks = local_tasks(session_of(context).settings(config, **{"tasks.resources": resources}))
     if folder is not None:
         is_valid = _validate_folder(folder, variables, target, strictness, tasks, as_json=as_json)
     else:
