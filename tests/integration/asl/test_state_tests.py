@@ -167,6 +167,13 @@ def test_task__that_waits__needs_a_recorded_answer(test: Test) -> None:
     assert answered["inspectionData"]["afterParameters"] == {"token": "test-token"}
 
 
+def test_task__whose_job_is_mapped__runs_what_replaces_it(test: Test) -> None:
+    state = {"Type": "Task", "Resource": f"{GLUE}.sync", "Parameters": {"JobName": "j"}}
+
+    assert test(state, {}, {"resource": "glue:*", "function": "echo"})["output"] == {"JobName": "j"}
+    assert "a test does not wait" in test(state)["cause"]
+
+
 def test_task__with_a_mocked_test_case__is_answered_by_it(test: Test) -> None:
     mocks = {
         "StateMachines": {"m": {"TestCases": {"Busy": {"One": "Busy"}}}},
