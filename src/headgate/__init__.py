@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headgate.durable.client.handle import Handle
     from headgate.durable.http.messages import HttpError, Request, Response
     from headgate.durable.http.router import Cors
+    from headgate.durable.model.encryption import Encryption, KeyProvider, KeyringKeys
     from headgate.durable.model.failures import (
         ActivityFailure,
         ActivityTimeout,
@@ -102,6 +103,7 @@ _NAMES_BY_MODULE = {
     "durable.http.router": ("Cors",),
     "durable.http.messages": ("HttpError", "Request", "Response"),
     "durable.model.message_types": ("Query", "Signal", "Update"),
+    "durable.model.encryption": ("Encryption", "KeyProvider", "KeyringKeys"),
     "durable.model.payload_types": ("register_type",),
     "durable.model.retry": ("Retry",),
     "durable.model.starts": ("Reuse",),
@@ -151,6 +153,7 @@ __all__ = (
     "Client",
     "ClientCall",
     "Cors",
+    "Encryption",
     "Event",
     "ExecutionFailure",
     "Failure",
@@ -159,6 +162,8 @@ __all__ = (
     "Handle",
     "HttpError",
     "Interceptor",
+    "KeyProvider",
+    "KeyringKeys",
     "Limit",
     "Mapped",
     "NonRetryable",

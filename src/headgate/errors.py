@@ -11,6 +11,7 @@ HeadgateError
 │   ├── ForeignFileError        the file or folder belongs to another program
 │   ├── InvalidIdError          an id is malformed
 │   ├── InvalidPayloadError     a value is not valid JSON or does not fit the expected type
+│   │   └── SealedPayloadError      a value is encrypted, and its key is not here, or it was altered or moved
 │   ├── PayloadTooLargeError    a value exceeds the size limit
 │   ├── InvalidScheduleError    a cron expression, time zone or policy is invalid
 │   ├── DefinitionError         a workflow, activity, subscription or route is declared wrongly
@@ -143,6 +144,12 @@ class InvalidPayloadError(UserError):
     """A value is not valid JSON, or does not fit the expected type."""
 
     code = "bad_payload"
+
+
+class SealedPayloadError(InvalidPayloadError):
+    """A value is encrypted and its key is not here, or it was altered or moved to another place."""
+
+    code = "sealed_payload"
 
 
 class PayloadTooLargeError(UserError):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
-from msgspec import Raw
 
 from headgate.bootstrap.store import AppService, OpenedStore, database_path, open_store
 from headgate.bootstrap.task_backends import open_task_backends
@@ -422,7 +421,7 @@ class Environment:
             worker.perform(activity)
             return
         running = worker.begin(activity)
-        input = Raw(activity.input.encode())
+        input = worker.input_of(activity)
         worker.finish(activity, asyncio.run(perform_async(definition, input, running.context)))
 
     def _queues(self) -> list[str]:
@@ -434,7 +433,9 @@ class Environment:
 def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn]) -> None:
     """Run a recorded history against today's code. Raises `DeterminismError` naming the first difference."""
     for run in runs_of(live_turns(turns)):
-        interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
+        interpreter = Interpreter(
+            workflow.function, workflow.signature, execution_id, workflow.interceptors, workflow.codec
+        )
         try:
             for turn in run:
                 # A termination ends the execution without running its code.

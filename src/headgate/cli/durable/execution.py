@@ -124,6 +124,8 @@ def show(
     ] = 5,
 ) -> Answer:
     """Show an execution, what it is waiting for, and the tracebacks of its errors."""
+    from headgate.durable.model.payload_codec import readable
+
     found = api.get(at("executions", id))
     failures = api.get(at("executions", id, "failures"), limit=attempts)["failures"] if attempts else []
     yield {**found, "failed_attempts": failures}
@@ -133,7 +135,7 @@ def show(
         found[name] = error_text(found[name])
     for name in ("input", "memo", "result"):
         if name in found:
-            found[name] = compact(found[name])
+            found[name] = compact(readable(found[name]))
     show_facts(found)
     for wait in waits:
         typer.echo(f"waiting for {_wait_text(wait)}")
@@ -180,6 +182,8 @@ def history(
     id: Id,
 ) -> Answer:
     """Show the history: the events and commands of every turn. 'replay --history' reads its JSON."""
+    from headgate.durable.model.payload_codec import readable
+
     found = download(api, id)
     yield found
     for turn in found["turns"]:
@@ -190,7 +194,7 @@ def history(
         for mark, entries in (("<", turn["events"]), (">", turn["commands"])):
             for entry in entries:
                 kind = entry.pop("kind")
-                typer.echo(f"  {mark} {kind}  {compact(entry)}")
+                typer.echo(f"  {mark} {kind}  {compact(readable(entry))}")
 
 
 @server_command(app, "logs")

@@ -30,9 +30,14 @@ def result(
     api: Api,
     id: Id,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the execution to close.")] = "0s",
+    app_reference: Annotated[
+        str, typer.Option("--app", metavar="MODULE:APP", help="App whose keys decrypt an encrypted result.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Print the result of an execution as JSON.
+
+    The server does not decrypt: an encrypted result needs --app with the keys here.
 
     The exit code is 1 if it did not succeed, 3 if it is stuck, 75 if it is still running.
     """
@@ -40,6 +45,8 @@ def result(
     from headgate.durable.model import duration
 
     found = _wait_until_closed(api, id, duration.seconds(wait, name="--wait"), SystemClock())
+    if app_reference:
+        found = _decrypted(app_reference, id, found)
     if as_json:
         echo_json(found)
     elif found["status"] == "SUCCEEDED":
@@ -48,6 +55,28 @@ def result(
         error = found.get("error") or {"type": found["status"], "message": ""}
         typer.echo(f"error: execution {id} ended {found['status']}: {error['type']}: {error['message']}", err=True)
         raise typer.Exit(FAILED_EXIT_CODE)
+
+
+def _decrypted(app_reference: str, execution_id: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of the server with result and error as the workflow returned them."""
+    import msgspec
+
+    from headgate import typed_decode
+    from headgate.bootstrap.store import load_app
+    from headgate.durable.model.failures import ErrorInfo
+    from headgate.durable.model.payload_codec import ERROR, RESULT, open_error, open_sealed
+
+    codec = load_app(app_reference).codec
+    if codec is None:
+        raise UserError(f"--app {app_reference}: the app has no codec; leave --app out")
+    if found.get("result") is not None:
+        raw = msgspec.Raw(msgspec.json.encode(found["result"]))
+        return {**found, "result": msgspec.json.decode(open_sealed(codec, raw, execution_id, RESULT))}
+    if found.get("error") is not None:
+        error = typed_decode.from_json(msgspec.json.encode(found["error"]), ErrorInfo)
+        opened = msgspec.json.encode(open_error(codec, error, execution_id, ERROR))
+        return {**found, "error": msgspec.json.decode(opened)}
+    return found
 
 
 def _wait_until_closed(api: Api, execution_id: str, wait_seconds: float, clock: Clock) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
 from headgate.durable.client.resets import Messages, ResetResult, Resets
 from headgate.durable.client.result_waiters import ResultWaiters
+from headgate.durable.client.sealing import Sealing
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
 from headgate.durable.engine.activity_store import Activities, AttemptResult
 from headgate.durable.engine.inbox import delayed_start
@@ -51,6 +52,7 @@ from headgate.durable.model.names import (
     is_built_in,
 )
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
+from headgate.durable.model.payload_codec import is_sealed_text
 from headgate.durable.model.records import ANSWER, Execution, activity_id, activity_of, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
@@ -106,7 +108,8 @@ class Client:
         self._workflows = workflows if workflows is not None else {}
         self._activities = Activities(store, clock, ids, worker_id=lambda: "external", draw=lambda: 0.5)
         self._observer = observer
-        self._sender = MessageSender(store, clock, ids, observer)
+        self._sealing = Sealing(self._workflows)
+        self._sender = MessageSender(store, clock, ids, observer, self._sealing)
         self._resets = Resets(store, clock, ids, archive, observer)
         self._start_events = StartEventLookup(store, archive)
         self._waiters = waiters if waiters is not None else ResultWaiters(store, clock)
@@ -159,7 +162,7 @@ class Client:
             tells_end=tells_end,
             headers=check_headers(headers) if headers else None,
         )
-        was_started = self._start(request, _policy(reuse), first_signal, also)
+        was_started = self._start(self._sealing.start(request), _policy(reuse), first_signal, also)
         returns = Any if definition is None else definition.signature.result
         return Handle(self, request.execution_id, was_started=was_started, returns=returns)
 
@@ -213,7 +216,13 @@ class Client:
         if definition is None or current.workflow != request.workflow:
             return False
         started = self._start_events.of_life(current)
-        return started is not None and is_same_input(definition.signature, started.input, request.input)
+        if started is None:
+            return False
+        one, other = [
+            self._sealing.opened_input(request.workflow, request.execution_id, each)
+            for each in (started.input, request.input)
+        ]
+        return is_same_input(definition.signature, one, other)
 
     def _try_start(
         self, request: StartRequest, first_signal: Signal | None, earlier: Execution | None, also: Sequence[Write]
@@ -223,7 +232,8 @@ class Client:
         execution, writes = start_writes(request, now_ms, self._ids.ulid(), earlier)
         if first_signal is not None:
             # A new life of the id has received no signal yet, so that the row needs no condition.
-            writes.append(message(request.execution_id, first_signal, now_ms, self._ids.ulid()).put())
+            sealed = self._sealing.message(execution, first_signal)
+            writes.append(message(request.execution_id, sealed, now_ms, self._ids.ulid()).put())
             writes.append(Put(INBOXES, received_row(request.execution_id, execution.first_run, first_signal.id)))
         try:
             self._store.transact([*writes, *also])
@@ -447,7 +457,9 @@ class Client:
         if definition is None:
             raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
         row = self._begun(row)
-        interpreter = Interpreter(definition.function, definition.signature, execution_id, definition.interceptors)
+        interpreter = Interpreter(
+            definition.function, definition.signature, execution_id, definition.interceptors, definition.codec
+        )
         return answer(interpreter, self._run_turns(row), name, input, timeout_seconds)
 
     def _run_turns(self, row: Execution) -> Iterator[Turn]:
@@ -474,6 +486,8 @@ class Client:
         answer = self._waiters.wait(lambda: self.update_answer(execution_id, update_id), timeout_seconds)
         if answer is None:
             raise TimeoutError(f"execution {execution_id}: update {name} was not answered in {timeout_seconds} s")
+        if self._sealing.is_in_use:
+            answer = self._sealing.answer(self.get(execution_id), answer)
         if answer.error is not None:
             raise update_failure(answer, name, execution_id)
         return answer.result
@@ -511,6 +525,13 @@ class Client:
             raise TimeoutError(f"execution {execution_id}: still {status} after {timeout_seconds} s")
         return row
 
+    def opened(self, row: Execution) -> Execution:
+        """Return an ended execution with its result and error as its workflow returned them.
+
+        Raises `SealedPayloadError` if they are encrypted and cannot be read here.
+        """
+        return self._sealing.opened(row)
+
     # Completion of activities from outside.
 
     def complete_activity(self, token: str, result: Raw = NULL) -> None:
@@ -525,6 +546,8 @@ class Client:
     def beat_activity(self, token: str, details: Raw | None = None) -> None:
         """Record a heartbeat. Raises `StaleClaimError` or `NotFoundError` if the activity was cancelled."""
         activity = self._activities.get(*read_token(self._keyring, token))
+        if details is not None and is_sealed_text(activity.input):
+            details = self._sealing.details(self.get(activity.execution_id), activity.seq, details)
         self._activities.record_heartbeat(activity, details)
 
     def _end(self, token: str, result: AttemptResult) -> None:
@@ -532,6 +555,9 @@ class Client:
         if activity.subscription is not None:
             self._activities.end_delivery(activity, result)
             return
+        if is_sealed_text(activity.input):
+            workflow = self.get(activity.execution_id).workflow
+            result = self._sealing.result(workflow, activity.execution_id, activity.seq, result)
         source = self._activities.end_attempt(activity, result)
         if source is not None:
             self._activities.send_end(activity, source)

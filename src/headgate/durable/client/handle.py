@@ -44,7 +44,7 @@ class Handle(Generic[R_co]):
 
         Raises `ExecutionFailure` if the execution did not succeed, and `TimeoutError` if it has not ended in time.
         """
-        row = self._client.wait(self.id, timeout_seconds)
+        row = self._client.opened(self._client.wait(self.id, timeout_seconds))
         if row.status is not Status.SUCCEEDED:
             raise failure_of(row)
         raw = Raw((row.result or "null").encode())

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Raw
 
 from headgate.clock import Clock
+from headgate.durable.client.sealing import Sealing
 from headgate.durable.model import payload
 from headgate.durable.model.history import Event, Signal, UpdateRequested
 from headgate.durable.model.names import (
@@ -42,11 +43,12 @@ _UPDATE: Final = "u#"
 class MessageSender:
     """Sends messages to the executions of one store."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, observer: DurableObserver) -> None:
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, observer: DurableObserver, sealing: Sealing) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self._observer = observer
+        self._sealing = sealing
 
     def get(self, execution_id: str) -> Execution:
         """Return an execution. Raises `NotFoundError`."""
@@ -72,7 +74,8 @@ class MessageSender:
         # Bound to this life of the id: a message that is not consumed before the end must not reach the next life.
         first_run = row.first_run
         now_ms = int(self._clock.seconds() * 1000)
-        stored = message(execution_id, event, now_ms, self._ids.ulid(), first_run=first_run)
+        sealed = self._sealing.message(row, event)
+        stored = message(execution_id, sealed, now_ms, self._ids.ulid(), first_run=first_run)
         is_open = all_of(OPEN, equals("first_run", first_run))
         writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), stored.put()]
         key = _key_of(event, is_once=is_once)

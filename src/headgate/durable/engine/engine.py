@@ -366,7 +366,9 @@ class Engine:
         if live is not None:
             self._evict(execution_id)
         workflow = self._workflows[row.workflow]
-        interpreter = Interpreter(workflow.function, workflow.signature, execution_id, workflow.interceptors)
+        interpreter = Interpreter(
+            workflow.function, workflow.signature, execution_id, workflow.interceptors, workflow.codec
+        )
         replayed = 0
         try:
             for turn in read_run(self._store, row, self._archive):

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.payload import Signature
+from headgate.durable.model.payload_codec import PayloadCodec
 from headgate.store.catalogue.tables import DEFINITION, DEFINITIONS
 from headgate.store.model.requests import Put
 from headgate.store.model.values import Item
@@ -85,3 +86,6 @@ class WorkflowDefinition(Protocol):
 
     @property
     def versioning(self) -> Versioning: ...
+
+    @property
+    def codec(self) -> PayloadCodec | None: ...

@@ -23,6 +23,16 @@ from headgate.durable.model.history import Status
 from headgate.durable.model.interceptors import ClientCall, ClientCallKind, Interceptor, around_client
 from headgate.durable.model.message_types import A, Query, R_co, Signal, T, Update, name_of, pack
 from headgate.durable.model.names import check_execution_id
+from headgate.durable.model.payload_codec import (
+    ERROR,
+    INPUT,
+    MEMO,
+    RESULT,
+    PayloadCodec,
+    open_error,
+    open_for,
+    seal_for,
+)
 from headgate.durable.model.starts import Reuse
 from headgate.durable.remote.access import Access
 from headgate.durable.remote.answers import (
@@ -51,6 +61,7 @@ from headgate.durable.remote.exchange import (
     path_of,
 )
 from headgate.durable.remote.http_errors import no_reply, retry_after_seconds
+from headgate.durable.replay.sealed_history import answer_place, signal_place, update_place
 from headgate.durable.schedules.slots import CatchUp, Overlap
 from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import HeadgateError, InvalidIdError
@@ -135,6 +146,7 @@ class AsyncRemoteHandle(Generic[R_co]):
         was_started: bool = False,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
         interceptors: Sequence[Interceptor] = (),
+        codec: PayloadCodec | None = None,
     ) -> None:
         self._interceptors = interceptors
         self.id = check_execution_id(execution_id, derived=True)
@@ -142,6 +154,7 @@ class AsyncRemoteHandle(Generic[R_co]):
         self._connection = connection
         self._ids = ids
         self._returns = returns
+        self._codec = codec
 
     async def status(self) -> Status:
         """Return the status of the execution. Raises `NotFoundError`."""
@@ -158,9 +171,11 @@ class AsyncRemoteHandle(Generic[R_co]):
         """
         end = await self._ended(timeout_seconds)
         if end.status is not Status.SUCCEEDED:
-            info = end.error or ErrorInfo(type=end.status.value, message=f"ended {end.status.value}")
+            info = open_error(self._codec, end.error, self.id, ERROR)
+            info = info or ErrorInfo(type=end.status.value, message=f"ended {end.status.value}")
             raise with_cause(ExecutionFailure(info, execution_id=self.id, status=end.status.value))
-        result: R_co = payload.decode(end.result, self._returns, what=f"result of {self.id}")
+        raw = open_for(self._codec, end.result, self.id, RESULT)
+        result: R_co = payload.decode(raw, self._returns, what=f"result of {self.id}")
         return result
 
     async def _ended(self, timeout_seconds: float | None) -> ExecutionEnd:
@@ -202,7 +217,8 @@ class AsyncRemoteHandle(Generic[R_co]):
         raw = pack(name, value, what=f"payload of signal {label}")
         call = ClientCall(ClientCallKind.SIGNAL, self.id, label, raw)
         with around_client(self._interceptors, call):
-            body = {"name": label, "payload": call.input, "id": id or self._ids.ulid(), "headers": call.headers}
+            sealed = seal_for(self._codec, call.input, self.id, signal_place(label))
+            body = {"name": label, "payload": sealed, "id": id or self._ids.ulid(), "headers": call.headers}
             await self._connection.send(Request(method="POST", path=self._path("signals"), body=json_body(body)))
 
     @overload
@@ -274,10 +290,13 @@ class AsyncRemoteHandle(Generic[R_co]):
         """
         label = name_of(name)
         call = ClientCall(ClientCallKind.UPDATE, self.id, label, pack(name, input, what=f"input of update {label}"))
+        update_id = id or self._ids.ulid()
         with around_client(self._interceptors, call):
-            answer = await self._updated(label, call.input, id or self._ids.ulid(), timeout_seconds)
+            sealed = seal_for(self._codec, call.input, self.id, update_place(label))
+            answer = await self._updated(label, sealed, update_id, timeout_seconds)
         returns = returns if isinstance(name, str) else name.returns
-        return payload.decode(answer.result, returns, what=f"answer of update {label}")
+        opened = open_for(self._codec, answer.result, self.id, answer_place(update_id))
+        return payload.decode(opened, returns, what=f"answer of update {label}")
 
     async def _updated(self, label: str, input: Raw, update_id: str, timeout_seconds: float) -> UpdateAnswer:
         """Return the answer of an update. Raises `UpdateFailure`, `TimeoutError`."""
@@ -291,7 +310,8 @@ class AsyncRemoteHandle(Generic[R_co]):
                 answer = await self._connection.call(request, UpdateAnswer)
             except ProblemReplyError as exc:
                 is_refused = exc.problem.code == "update_rejected"
-                failure = UpdateFailure(exc.info, execution_id=self.id, update=label, is_refused=is_refused)
+                info = open_error(self._codec, exc.info, self.id, answer_place(update_id))
+                failure = UpdateFailure(info, execution_id=self.id, update=label, is_refused=is_refused)
                 raise with_cause(failure) from None
             if not answer.pending:
                 return answer
@@ -376,6 +396,7 @@ class AsyncClient:
             timeout=options.timeout_seconds,
             delay=options.delay_seconds,
             returns=workflow.signature.result,
+            codec=workflow.codec,
         )
 
     async def start_by_name(
@@ -410,7 +431,7 @@ class AsyncClient:
             returns=returns,
         )
 
-    async def _start(
+    async def _start(  # noqa: PLR0913 - each is an option of callers
         self,
         workflow: str,
         input: Raw,
@@ -422,6 +443,7 @@ class AsyncClient:
         timeout: float | None,
         delay: float | None,
         returns: Any,  # noqa: ANN401 - a type of any kind
+        codec: PayloadCodec | None = None,
     ) -> AsyncRemoteHandle[Any]:
         execution_id = id or f"{workflow}/{self._ids.ulid()}"
         call = ClientCall(ClientCallKind.START, execution_id, workflow, input)
@@ -430,19 +452,20 @@ class AsyncClient:
             "id": execution_id,
             "reuse": str(reuse),
             "tags": dict(tags or {}),
-            "memo": None if memo is None else payload.encode(memo, what="memo"),
+            "memo": None if memo is None else seal_for(codec, payload.encode(memo, what="memo"), execution_id, MEMO),
             "timeout": timeout,
             "delay": delay,
         }
         # With another policy a second start replaces the execution of the first.
         is_repeatable = str(reuse) == Reuse.NEVER.value
         with around_client(self._interceptors, call):
-            content = json_body({**body, "input": call.input, "headers": call.headers})
+            sealed = seal_for(codec, call.input, execution_id, INPUT)
+            content = json_body({**body, "input": sealed, "headers": call.headers})
             request = Request(method="POST", path="/executions", body=content, is_repeatable=is_repeatable)
             started = await self._connection.call(request, StartedExecution)
         # Under an id of its own nothing existed before: a repeated request found what the first one started.
         was_started = started.created or id is None
-        return self._handle(started.id, was_started=was_started, returns=returns)
+        return self._handle(started.id, was_started=was_started, returns=returns, codec=codec)
 
     @overload
     async def signal_with_start(
@@ -464,22 +487,25 @@ class AsyncClient:
         options = workflow.start_options
         if options.id is None:
             raise InvalidIdError(f"{workflow.name}: give the id of the execution: {workflow.name}.options(id=...)")
-        label = name_of(signal)
+        label, codec = name_of(signal), workflow.codec
+        what = f"payload of signal {label}"
         body = {
             "workflow": workflow.name,
             "id": options.id,
             "name": label,
-            "payload": pack(signal, value, what=f"payload of signal {label}"),
+            "payload": seal_for(codec, pack(signal, value, what=what), options.id, signal_place(label)),
             "signal_id": self._ids.ulid(),
             "reuse": str(options.reuse or Reuse.CLOSED),
             "tags": dict(options.tags or {}),
         }
         call = ClientCall(ClientCallKind.SIGNAL_WITH_START, options.id, workflow.name, workflow.input_of(args, kwargs))
         with around_client(self._interceptors, call):
-            content = json_body({**body, "input": call.input, "headers": call.headers})
+            content = json_body(
+                {**body, "input": seal_for(codec, call.input, options.id, INPUT), "headers": call.headers}
+            )
             request = Request(method="POST", path="/executions/signal-with-start", body=content)
             started = await self._connection.call(request, StartedExecution)
-        return self._handle(started.id, was_started=started.created, returns=workflow.signature.result)
+        return self._handle(started.id, was_started=started.created, returns=workflow.signature.result, codec=codec)
 
     @overload
     def handle(self, id: str) -> AsyncRemoteHandle[Any]: ...
@@ -489,7 +515,9 @@ class AsyncClient:
 
     def handle(self, id: str, workflow: Workflow[..., Any] | None = None) -> AsyncRemoteHandle[Any]:
         """Return the handle of an execution, which need not exist. Its result has the type of `workflow`."""
-        return self._handle(id, returns=Any if workflow is None else workflow.signature.result)
+        if workflow is None:
+            return self._handle(id)
+        return self._handle(id, returns=workflow.signature.result, codec=workflow.codec)
 
     def _handle(
         self,
@@ -497,6 +525,7 @@ class AsyncClient:
         *,
         was_started: bool = False,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
+        codec: PayloadCodec | None = None,
     ) -> AsyncRemoteHandle[Any]:
         return AsyncRemoteHandle(
             self._connection,
@@ -505,6 +534,7 @@ class AsyncClient:
             was_started=was_started,
             returns=returns,
             interceptors=self._interceptors,
+            codec=codec,
         )
 
     async def executions(

@@ -66,11 +66,13 @@ from headgate.durable.model.interceptors import (
     around,
 )
 from headgate.durable.model.names import check_headers
+from headgate.durable.model.payload_codec import INPUT, PayloadCodec, refuse_sealed
 from headgate.durable.replay import sandbox, turn_timeout
 from headgate.durable.replay.deterministic_loop import DurableFuture, DurableTask, DurableTimer, TurnLoop
 from headgate.durable.replay.mailbox import Mailbox
 from headgate.durable.replay.outcomes import outcome_of
 from headgate.durable.replay.replay_check import compare
+from headgate.durable.replay.sealed_history import SealedHistory
 from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
 
 T = TypeVar("T")
@@ -107,10 +109,12 @@ class Interpreter:
         signature: payload.Signature,
         execution_id: str,
         interceptors: Sequence[Interceptor] = (),
+        codec: PayloadCodec | None = None,
     ) -> None:
         self.execution_id = execution_id
         self.headers: dict[str, str] | None = None
         self._interceptors = interceptors
+        self._sealed = None if codec is None else SealedHistory(codec, execution_id, self._child_id)
         self.loop = TurnLoop(  # type: ignore[abstract]  # it refuses the other methods by name
             self, zlib.crc32(execution_id.encode())
         )
@@ -145,8 +149,14 @@ class Interpreter:
 
         Events after the one that ended the run are not consumed. Raises `WorkflowViolationError` if the code violated a
         rule, and `InvalidPayloadError` if its input does not match its declaration; the interpreter cannot be used
-        after that.
+        after that, unless it is `SealedPayloadError`.
         """
+        if self._sealed is None or self.replaying:
+            return self._advance(at_ms, events)
+        consumed, commands = self._advance(at_ms, self._sealed.open_events(events))
+        return consumed, self._sealed.seal_commands(commands)
+
+    def _advance(self, at_ms: int, events: Sequence[Event]) -> tuple[int, tuple[Command, ...]]:
         self._commands = []
         # The clock of an execution never runs backwards, whatever the machine's does, and the code never sees a timer
         # fire before its time.
@@ -173,6 +183,8 @@ class Interpreter:
         """Replay a recorded turn. Raises `DeterminismError` if the code now issues other commands."""
         if turn.events and type(turn.events[0]) is Reset:
             return  # No code computed it.
+        if self._sealed is not None:
+            turn = self._sealed.open_turn(turn)
         self.replaying = True
         self._recorded = {command.seq: command for command in turn.commands if hasattr(command, "seq")}
         try:
@@ -433,6 +445,8 @@ class Interpreter:
     def _start(self, event: Started) -> None:
         self.started = event
         self.headers = event.headers
+        if self._sealed is None:
+            refuse_sealed(event.input, self.execution_id, INPUT)
         for signal in event.carried:
             self.mailbox.deliver(signal)
         args, kwargs = self.signature.unpack(event.input, what=f"input of {event.workflow}")
@@ -519,6 +533,11 @@ class Interpreter:
         future: PendingFuture[Any] = PendingFuture(self, seq, what, decode)
         self._pending[seq] = future
         return future
+
+    def _child_id(self, seq: int) -> str | None:
+        """Return the id of a child that the code waits for."""
+        child = self._children.get(seq)
+        return None if child is None else child.child_id
 
     def _take_back(self, seq: int) -> bool:
         """Drop a command that was issued in this turn."""

@@ -14,6 +14,7 @@ from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import BUILT_IN, check_name, is_built_in
+from headgate.durable.model.payload_codec import PayloadCodec
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.sdk.definitions import Activity, Limit, Workflow
@@ -42,11 +43,17 @@ class DeclaresActivity(Protocol):
 class App(Router):
     """The declarations of a service. Loaded by `headgate up --app module:app` and `headgate worker`."""
 
-    def __init__(self, name: str, *, interceptors: Sequence[Interceptor] = ()) -> None:
-        """Create an app. `interceptors` wrap its client calls, workflows and activities, the first one outermost."""
+    def __init__(
+        self, name: str, *, interceptors: Sequence[Interceptor] = (), codec: PayloadCodec | None = None
+    ) -> None:
+        """Create an app. `interceptors` wrap its client calls, workflows and activities, the first one outermost.
+
+        `codec` seals the values of its workflows and activities before they are stored.
+        """
         super().__init__()
         self.name = check_name("app", name)
         self.interceptors = tuple(interceptors)
+        self.codec = codec
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.activities: dict[str, Activity[..., Any]] = {}
         self.subscriptions: dict[str, Subscription] = {}
@@ -100,6 +107,7 @@ class App(Router):
                 client=self.client,
                 interceptors=self.interceptors,
                 versioning=versioning,
+                codec=self.codec,
             )
             if check:
                 self._check(workflow)

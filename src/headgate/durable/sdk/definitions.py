@@ -23,6 +23,7 @@ from headgate.durable.model.interceptors import (
 )
 from headgate.durable.model.message_types import Signal, name_of, pack
 from headgate.durable.model.names import check_execution_id, check_name, check_signal_name, check_tags, child_id
+from headgate.durable.model.payload_codec import PayloadCodec
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.interpreter import Interpreter, PendingFuture, current, running
 from headgate.durable.replay.outcomes import ContinueRequest
@@ -208,6 +209,7 @@ class Workflow(Generic[P, R]):
         client: Callable[[], Any],
         interceptors: Sequence[Interceptor] = (),
         versioning: Versioning | str = Versioning.AUTO,
+        codec: PayloadCodec | None = None,
     ) -> None:
         self.name = check_name("workflow", name)
         self.interceptors = tuple(interceptors)
@@ -220,6 +222,7 @@ class Workflow(Generic[P, R]):
         except ValueError:
             allowed = [each.value for each in Versioning]
             raise DefinitionError(f"workflow {name}: versioning {versioning!r}: use one of {allowed}") from None
+        self.codec = codec
         self._client = client
         self._options = ExecutionOptions()
         if not inspect.iscoroutinefunction(function):

@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Raw
-
 from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.records import Activity
-from headgate.durable.worker.executor import RunningAttempt, perform_async
+from headgate.durable.worker.executor import RunningAttempt, failed, perform_async
 from headgate.durable.worker.worker import Worker
+from headgate.errors import SealedPayloadError
 
 STOP_SECONDS: Final = 1.0
 
@@ -59,7 +58,12 @@ class AsyncExecutor:
         # Checked after `cancel` is set: an earlier `abandon` had nothing to cancel.
         if not running.is_abandoned:
             definition = self._worker.definition(activity)
-            result = await perform_async(definition, Raw(activity.input.encode()), running.context)
+            try:
+                input = self._worker.input_of(activity)
+            except SealedPayloadError as exc:
+                result = failed(exc, running.context)
+            else:
+                result = await perform_async(definition, input, running.context)
         # In a thread, because recording waits for the disk; shielded, so that a cancellation does not lose the result.
         await asyncio.shield(loop.run_in_executor(None, self._finish, activity, result))
 

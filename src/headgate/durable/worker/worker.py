@@ -34,12 +34,14 @@ from headgate.durable.model.failures import Cancelled, class_name
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
+from headgate.durable.model.payload_codec import is_sealed_text
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity as Definition
+from headgate.durable.worker.activity_sealing import ActivitySealing
 from headgate.durable.worker.claims import HeldClaims, LostClaimFinder
 from headgate.durable.worker.deadlines import CancellationReaper, DeadlineReaper
 from headgate.durable.worker.executor import RunningAttempt, failed, perform
@@ -56,7 +58,7 @@ from headgate.durable.worker.result_recorder import ResultRecorder
 from headgate.durable.worker.slots import SlotKind, Slots
 from headgate.durable.worker.stuck_sweep import StuckSweep
 from headgate.durable.worker.subprocess_executor import perform_isolated
-from headgate.errors import NotFoundError, StaleClaimError
+from headgate.errors import NotFoundError, SealedPayloadError, StaleClaimError
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import WORKERS
 from headgate.store.keyring import Keyring
@@ -157,6 +159,7 @@ class Worker:
         self._schedules = Schedules(store, clock, ids)
         self._archiver = archiver
         self._forwarder = forwarder
+        self._sealing = ActivitySealing(app.codec)
         self._observer = observer
         self._clock = clock
         self._ids = ids
@@ -417,7 +420,7 @@ class Worker:
             attempt=activity.attempt,
             sign=lambda: sign_token(self._keyring, activity),
             execution_id=activity.execution_id,
-            details=None if activity.details is None else Raw(activity.details.encode()),
+            details=self._sealing.details_of(activity),
             clock_ms=self.activities.now_ms,
             beat=self._heartbeat,
             put_event=self._put_event,
@@ -449,10 +452,10 @@ class Worker:
         running = self.begin(activity)
         try:
             definition = self.definition(activity)
-        except NotFoundError as exc:
+            input = self.input_of(activity)
+        except (NotFoundError, SealedPayloadError) as exc:
             self.finish(activity, failed(exc, running.context))
             return
-        input = Raw(activity.input.encode())
         started = self._clock.monotonic()
         if definition.isolate:
             limit = options_of(activity).start_to_close
@@ -463,8 +466,14 @@ class Worker:
         self.finish(activity, result)
 
     def can_perform(self, activity: Activity) -> bool:
-        """Whether the app of this worker has the activity, or the handler of the delivery."""
+        """Whether the app of this worker has the activity, or the handler of the delivery, and can read its input."""
+        if is_sealed_text(activity.input) and not self._sealing.can_open(activity):
+            return False
         return self.app.has_activity(activity.name, is_delivery=activity.subscription is not None)
+
+    def input_of(self, activity: Activity) -> Raw:
+        """Return the input of an activity as JSON. Raises `SealedPayloadError`."""
+        return self._sealing.input_of(activity)
 
     def _accepts(self, activity: Activity) -> bool:
         return self.can_perform(activity) and self.slots.take(activity)
@@ -513,6 +522,8 @@ class Worker:
 
     def finish(self, activity: Activity, result: AttemptResult | None) -> None:
         """Record the result of an attempt; None if the activity is completed from outside."""
+        if result is not None and is_sealed_text(activity.input):
+            result = self._sealing.sealed(activity, result)
         with self.claims.in_use(activity):
             running = self.running.get(activity.activity_id)
             if running is not None and running.activity.token == activity.token:
@@ -542,6 +553,8 @@ class Worker:
             )
         if silent_ms < interval_ms and details is None:
             return
+        if details is not None and is_sealed_text(running.activity.input):
+            details = self._sealing.sealed_details(running.activity, details)
         try:
             running.activity = self.activities.record_heartbeat(running.activity, details)
         except StaleClaimError:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from headgate.durable.model.payload_codec import readable
 from headgate.errors import UserError
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.overview.status import PipelineState, SlaState, SlaStatus
@@ -100,8 +101,8 @@ def number(value: float) -> str:
 
 
 def compact(value: Any, chars_max: int = 200) -> str:  # noqa: ANN401 - any JSON value
-    """Return a value as JSON on one line, truncated."""
-    text = json.dumps(value, ensure_ascii=False)
+    """Return a value as JSON on one line, truncated; of an encrypted value, the id of its key."""
+    text = json.dumps(readable(value), ensure_ascii=False)
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
