@@ -42,10 +42,13 @@ from headgate.store.model.conditions import absent, exists, version_is
 from headgate.store.model.requests import Put, Query
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 
 PREFIX: Final = "hg_"
 CACHE_SECONDS: Final = 5.0
+# The name under which changes are counted for the other serving processes.
+_CHANGES: Final = "api-keys"
 CACHE_KEYS_MAX: Final = 4096
 # The minimum interval of updates of a key's last use.
 USE_NOTED_SECONDS: Final = 3600
@@ -113,7 +116,10 @@ class _Row(ApiKey, frozen=True, kw_only=True):
 class ApiKeys:
     """Issues, rotates, revokes and verifies keys. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, audit: AuditLog) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ids: IdMaker, audit: AuditLog, peer_changes: PeerChanges = NO_PEERS
+    ) -> None:
+        """Count changes in `peer_changes`, for the other serving processes of this server, and heed theirs."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -121,6 +127,9 @@ class ApiKeys:
         self._lock = threading.Lock()
         # Cached rows with their expiry. Also missing keys, so that guesses do not reach the store every time.
         self._known: OrderedDict[str, tuple[float, _Row | None]] = OrderedDict()
+        self._peer_changes = peer_changes
+        # Changes by other serving processes that `_known` includes.
+        self._seen = 0
 
     def issue(
         self,
@@ -226,6 +235,7 @@ class ApiKeys:
 
     def remembered_holder(self, key_id: str, digest: str) -> Principal | None:
         """Return the principal of a key by its digest if it is cached, else None. Raises `UnauthenticatedError`."""
+        self._heed_peers()
         with self._lock:
             known = self._known.get(key_id)
         if known is None or self._clock.monotonic() >= known[0]:
@@ -251,19 +261,30 @@ class ApiKeys:
         return Principal(row.principal, frozenset(row.roles), row.scopes, CredentialKind.API_KEY, key_id)
 
     def _lookup(self, key_id: str) -> _Row | None:
-        now = self._clock.monotonic()
+        now, seen = self._clock.monotonic(), self._heed_peers()
         with self._lock:
             known = self._known.get(key_id)
         if known is not None and now < known[0]:
             return known[1]
         item = self._store.get(API_KEYS, Key(key_id), consistent=True)
         row = None if item is None else _read(item)
-        self._remember(key_id, row, now)
+        self._remember(key_id, row, now, seen)
         return row
 
-    def _remember(self, key_id: str, row: _Row | None, at: float) -> None:
-        """Cache a row as of the time before it was read."""
+    def _heed_peers(self) -> int:
+        """Forget what other serving processes of this server have changed. Return the changes that were seen."""
+        seen = self._peer_changes.by_others(_CHANGES)
+        if seen != self._seen:
+            with self._lock:
+                self._known.clear()
+                self._seen = seen
+        return seen
+
+    def _remember(self, key_id: str, row: _Row | None, at: float, seen: int) -> None:
+        """Cache a row as of the time, and of the changes by other processes, before it was read or written."""
         with self._lock:
+            if seen != self._seen:
+                return
             known = self._known.get(key_id)
             # A read that started before a change by this process must not replace the newer row.
             if known is not None and known[1] is not None and row is not None and row.version < known[1].version:
@@ -314,6 +335,7 @@ class ApiKeys:
             change_digest(old, new, secret=("digest", "old_digest")),
         )
         condition = absent() if before is None else version_is(before.version)
+        seen = self._heed_peers()
         try:
             self._audit.commit([Put(API_KEYS, new, condition)], entry)
         except OutcomeUnknownError:
@@ -322,7 +344,11 @@ class ApiKeys:
             raise VersionConflictError(
                 f"key {after.key_id}: it was changed concurrently; read it and try again", current=exc.current
             ) from exc
-        self._remember(after.key_id, after, self._clock.monotonic())
+        self._peer_changes.count(_CHANGES)
+        self._remember(after.key_id, after, self._clock.monotonic(), seen)
+        if self._heed_peers() != seen:
+            # Another process may have changed the key since.
+            self._lookup(after.key_id)
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from headgate.auth.rate_limits import Rate, RateLimiter
+from headgate.auth.rate_limits import LimiterMaker, Rate, own_limiter
 from headgate.clock import Clock
 from headgate.errors import RateLimitedError
 
@@ -41,10 +41,16 @@ def count_failure(tally: Tally | None, now: float) -> tuple[Tally, int]:
 class FailedLogins:
     """Counts, logs and limits failed logins. Thread-safe."""
 
-    def __init__(self, per_minute: int, clock: Clock, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self,
+        per_minute: int,
+        clock: Clock,
+        registry: CollectorRegistry | None = None,
+        make_limiter: LimiterMaker = own_limiter,
+    ) -> None:
         """Allow `per_minute` failures for each address; 0 is unlimited."""
         self._clock = clock
-        self._limiter = RateLimiter(Rate(per_minute / 60, per_minute)) if per_minute else None
+        self._limiter = make_limiter("login", Rate(per_minute / 60, per_minute)) if per_minute else None
         self._tallies: OrderedDict[str, Tally] = OrderedDict()
         self._lock = threading.Lock()
         self._failures = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 # Maximum number of buckets of one limiter. A bucket that is dropped starts full again.
 BUCKETS_MAX: Final = 10_000
@@ -35,6 +36,22 @@ def take(level: Level | None, rate: Rate, now: float) -> tuple[Level, float]:
     if tokens >= 1:
         return Level(tokens - 1, now), 0.0
     return Level(tokens, now), (1 - tokens) / rate.per_second
+
+
+class Limiter(Protocol):
+    """A limit by key. Thread-safe."""
+
+    def wait_seconds(self, key: str, now: float) -> float:
+        """Take a token of `key`; return 0, or the seconds until one is available."""
+
+
+# Returns the limiter of a named limit.
+LimiterMaker = Callable[[str, Rate], Limiter]
+
+
+def own_limiter(_name: str, rate: Rate) -> Limiter:
+    """Return a limiter of this process alone."""
+    return RateLimiter(rate)
 
 
 class RateLimiter:

@@ -32,9 +32,12 @@ from headgate.store.model.conditions import absent, exists, version_is
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 
 CACHE_SECONDS: Final = 5.0
+# The name under which changes are counted for the other serving processes.
+_CHANGES: Final = "sessions"
 CACHE_SESSIONS_MAX: Final = 4096
 # The minimum interval of updates of the last use.
 SEEN_NOTED_SECONDS: Final = 60
@@ -143,8 +146,16 @@ class Sessions:
     """Opens, verifies, rotates and ends sessions. Thread-safe."""
 
     def __init__(
-        self, store: Store, clock: Clock, ids: IdMaker, audit: AuditLog, keys: ApiKeys, limits: SessionLimits
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        audit: AuditLog,
+        keys: ApiKeys,
+        limits: SessionLimits,
+        peer_changes: PeerChanges = NO_PEERS,
     ) -> None:
+        """Count changes in `peer_changes`, for the other serving processes of this server, and heed theirs."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -154,6 +165,9 @@ class Sessions:
         self._lock = threading.Lock()
         # Cached rows with their expiry. Also missing ones, so that a guess that is repeated does not reach the store.
         self._known: OrderedDict[str, tuple[float, _Row | None]] = OrderedDict()
+        self._peer_changes = peer_changes
+        # Changes by other serving processes that `_known` includes.
+        self._seen = 0
 
     def open_by_key(self, text: str, *, replaces: str | None = None) -> OpenedSession:
         """Open a session for the principal of an API key. Raises `UnauthenticatedError`.
@@ -182,6 +196,7 @@ class Sessions:
     def remembered(self, cookie: str) -> Session | None:
         """Return the session of a cookie if it is cached, else None. Raises `UnauthenticatedError`."""
         session_id = _session_id(cookie)
+        self._heed_peers()
         with self._lock:
             known = self._known.get(session_id)
         if known is None or self._clock.monotonic() >= known[0]:
@@ -210,6 +225,7 @@ class Sessions:
             replaced_until=instant(now_ms + REPLACED_SECONDS * 1000),
             version=row.version + 1,
         )
+        seen = self._heed_peers()
         try:
             self._store.transact(
                 [
@@ -219,7 +235,7 @@ class Sessions:
             )
         except ConflictError:
             return None
-        self._remember(replaced.session_id, replaced, self._clock.monotonic())
+        self._changed(replaced, seen)
         return Secret(cookie)
 
     def end(self, session: Session) -> None:
@@ -289,12 +305,12 @@ class Sessions:
             key_id=principal.key_id,
             key_digest=digest,
         )
-        before = self._replaced(replaces)
+        before, seen = self._replaced(replaces), self._heed_peers()
         writes: list[Write] = [Put(SESSIONS, row.item(), absent()), *([] if before is None else _deletions(before))]
         self._audit.commit(writes, _entry(row, "session.sign_in", before=None, after=row.version))
         if before is not None:
             self._forget(before)
-        self._remember(row.session_id, row, self._clock.monotonic())
+        self._changed(row, seen)
         return OpenedSession(Secret(cookie), self._valid(row, principal))
 
     def _replaced(self, cookie: str | None) -> _Row | None:
@@ -319,19 +335,38 @@ class Sessions:
         return Session(principal, row.csrf_token, is_due, row)
 
     def _lookup(self, session_id: str) -> _Row | None:
-        now = self._clock.monotonic()
+        now, seen = self._clock.monotonic(), self._heed_peers()
         with self._lock:
             known = self._known.get(session_id)
         if known is not None and now < known[0]:
             return known[1]
         item = self._store.get(SESSIONS, Key(session_id), consistent=True)
         row = None if item is None else _read(item)
-        self._remember(session_id, row, now)
+        self._remember(session_id, row, now, seen)
         return row
 
-    def _remember(self, session_id: str, row: _Row | None, at: float) -> None:
-        """Cache a row as of the time before it was read."""
+    def _heed_peers(self) -> int:
+        """Forget what other serving processes of this server have changed. Return the changes that were seen."""
+        seen = self._peer_changes.by_others(_CHANGES)
+        if seen != self._seen:
+            with self._lock:
+                self._known.clear()
+                self._seen = seen
+        return seen
+
+    def _changed(self, row: _Row, seen: int) -> None:
+        """Count a change and cache its row. `seen` are the changes by other processes before it was written."""
+        self._peer_changes.count(_CHANGES)
+        self._remember(row.session_id, row, self._clock.monotonic(), seen)
+        if self._heed_peers() != seen:
+            # Another process may have ended the session since.
+            self._lookup(row.session_id)
+
+    def _remember(self, session_id: str, row: _Row | None, at: float, seen: int) -> None:
+        """Cache a row as of the time, and of the changes by other processes, before it was read or written."""
         with self._lock:
+            if seen != self._seen:
+                return
             known = self._known.get(session_id)
             is_fresh = known is not None and at < known[0]
             # A read that started before a change by this process must not replace the result of the change: what was
@@ -346,8 +381,10 @@ class Sessions:
                 self._known.popitem(last=False)
 
     def _forget(self, row: _Row) -> None:
+        self._peer_changes.count(_CHANGES)
         for session_id in _ids(row):
-            self._remember(session_id, None, self._clock.monotonic())
+            # An id that has ended does not come back.
+            self._remember(session_id, None, self._clock.monotonic(), self._heed_peers())
 
     def _note_seen(self, row: _Row) -> None:
         now_ms = self._now_ms()

@@ -68,6 +68,7 @@ from headgate.store.catalogue.tables import (
 )
 from headgate.store.model.requests import Write
 from headgate.store.model.schema import Key, Table
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 from headgate.store.resilience.guarded_store import AnyStore, GuardedStore
 from headgate.telemetry import Tracing
@@ -188,9 +189,11 @@ def _options(settings: Settings) -> HealthOptions:
     )
 
 
-def open_keys(opened: OpenedStore, clock: Clock, health: HealthService) -> ApiKeys:
+def open_keys(
+    opened: OpenedStore, clock: Clock, health: HealthService, peer_changes: PeerChanges = NO_PEERS
+) -> ApiKeys:
     """Return the API keys of an open store, audited by the health service."""
-    return ApiKeys(opened.store, clock, health.ids, health.audit)
+    return ApiKeys(opened.store, clock, health.ids, health.audit, peer_changes)
 
 
 def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedKey:
@@ -405,12 +408,17 @@ def restored_settings(settings: Settings, table: Table, restored: str) -> Settin
 
 
 def open_sessions(
-    settings: Settings, opened: OpenedStore, clock: Clock, health: HealthService, keys: ApiKeys
+    settings: Settings,
+    opened: OpenedStore,
+    clock: Clock,
+    health: HealthService,
+    keys: ApiKeys,
+    peer_changes: PeerChanges = NO_PEERS,
 ) -> Sessions:
     """Return the sessions of people who sign in to the pages."""
     auth = settings.auth
     limits = SessionLimits(auth.session_idle_seconds, auth.session_seconds, auth.session_rotate_seconds)
-    return Sessions(opened.store, clock, health.ids, health.audit, keys, limits)
+    return Sessions(opened.store, clock, health.ids, health.audit, keys, limits, peer_changes)
 
 
 def open_authenticator(

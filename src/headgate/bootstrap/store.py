@@ -54,6 +54,7 @@ from headgate.store.model.cursors import Cursors
 from headgate.store.model.requests import Write
 from headgate.store.model.schema import Table
 from headgate.store.model.values import Item
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 from headgate.store.resilience.guarded_store import AnyStore
 from headgate.store.stats import AttemptObserver
@@ -411,20 +412,22 @@ def dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
     return _open_dynamodb(settings, names, clock, Cursors(keyring), spill)
 
 
-def open_cache(settings: Settings, clock: Clock, *, answered: OnAnswered | None = None) -> Cache:
+def open_cache(
+    settings: Settings, clock: Clock, *, answered: OnAnswered | None = None, peer_changes: PeerChanges = NO_PEERS
+) -> Cache:
     """Return an in-memory cache, backed by Redis if the settings name one.
 
-    `answered` receives the duration of each Redis call.
+    `answered` receives the duration of each Redis call. `peer_changes` counts changes of this server's processes.
     """
-    url = settings.cache.redis_url
+    url, entries_max = settings.cache.redis_url, settings.cache.entries_max
     if url is None:
-        return Cache(clock=clock, entries_max=settings.cache.entries_max)
+        return Cache(clock=clock, entries_max=entries_max, peer_changes=peer_changes)
     with _extra("redis", "redis"):
         from headgate.store.cache.redis import RedisLayer
     layer: SharedLayer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
     if answered is not None:
         layer = TimedLayer(layer, clock, answered)
-    return Cache(clock=clock, shared=layer, entries_max=settings.cache.entries_max)
+    return Cache(clock=clock, shared=layer, entries_max=entries_max, peer_changes=peer_changes)
 
 
 def _namespace(settings: Settings) -> str:

@@ -158,7 +158,7 @@ class HealthService:
             rates=options.evidence_rates,
             intake_shed_count=intake_shed_count,
         )
-        graph = LineageGraph(store, clock)
+        graph = LineageGraph(store, clock, peer_changes=cache.peer_changes)
         self.lineage = Lineage(store, clock, graph)
         self.blast_radii = BlastRadii(graph, clock, self._tiers)
         self.incidents = Incidents(

@@ -17,6 +17,7 @@ from headgate.health.model.enums import Confidence
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.values import Item
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 
 REFRESH_SECONDS: Final = 1.0
@@ -25,6 +26,8 @@ RELOAD_SECONDS: Final = 3600.0
 # The maximum clock difference of writers, plus the lag of the index.
 SKEW_MS: Final = 60_000
 _PAGE: Final = 1000
+# The name under which changes of lineage are counted for the other serving processes.
+_CHANGES: Final = "lineage"
 _NONE: Final[Mapping[str, Confidence]] = {}
 
 
@@ -79,7 +82,7 @@ class ProducerLinks:
 
 
 class LineageGraph:
-    """The links, at most a second old, with the changes of this process. Safe to use from many threads."""
+    """The links, at most a second old, with the changes of this server. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -88,7 +91,9 @@ class LineageGraph:
         *,
         refresh_seconds: float = REFRESH_SECONDS,
         reload_seconds: float = RELOAD_SECONDS,
+        peer_changes: PeerChanges = NO_PEERS,
     ) -> None:
+        """Count changes in `peer_changes`. Those of the other serving processes of this server cause a refresh."""
         self._store = store
         self._clock = clock
         self._refresh_seconds = refresh_seconds
@@ -98,6 +103,8 @@ class LineageGraph:
         # Changes of this process since the last refresh, by producer.
         self._noted: dict[str, ProducerDatasets] = {}
         self._looked_ms = 0
+        self._peer_changes = peer_changes
+        self._seen = 0
         self._revision = 0
         self._refreshed: float | None = None
         self._reloaded = 0.0
@@ -118,6 +125,7 @@ class LineageGraph:
         It does not wait for a reload in progress.
         """
         self._noted[ties.producer_id] = ties
+        self._peer_changes.count(_CHANGES)
 
     def revision(self) -> int:
         """Return a number that changes with the edges, refreshed if it is older than a second."""
@@ -137,7 +145,9 @@ class LineageGraph:
 
     def _refresh(self) -> None:
         now, now_ms = self._clock.monotonic(), int(self._clock.seconds() * 1000)
-        if self._refreshed is not None and now - self._refreshed < self._refresh_seconds:
+        # Before the rows are read: a change during the read may be missing from them.
+        seen = self._peer_changes.by_others(_CHANGES)
+        if self._refreshed is not None and now - self._refreshed < self._refresh_seconds and seen == self._seen:
             return
         is_whole = self._refreshed is None or now - self._reloaded >= self._reload_seconds
         links = ProducerLinks() if is_whole else self._links
@@ -145,7 +155,7 @@ class LineageGraph:
             # Most rows within the margin were applied a second ago.
             if not links.has(item["producer_id"], item["version"], item["ttl"]):
                 self._revision += links.take(ties_of(item))
-        self._links, self._looked_ms, self._refreshed = links, now_ms, now
+        self._links, self._looked_ms, self._refreshed, self._seen = links, now_ms, now, seen
         if is_whole:
             self._reloaded = now
 

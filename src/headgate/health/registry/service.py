@@ -8,6 +8,7 @@ with and without `:vN` find each other: a dataset that is not registered under o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,10 +142,10 @@ class Registry:
         self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock, self._observer)
-        config_stats = cache.stats.of(cache_keys.CacheKind.DATASET_CONFIG)
+        changes = partial(cache.changes_elsewhere, cache_keys.CacheKind.DATASET_CONFIG)
         # Caches of the registered URN and the profile of each dataset.
-        self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: config_stats.invalidations)
-        self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: config_stats.invalidations)
+        self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, changes)
+        self.profiles = ProfileCache(self._lookups.find_many, clock, changes)
 
     # Changes.
 

@@ -67,8 +67,8 @@ class RuleBook:
             return held
         if held is not None and not self._is_due(held, known):
             return held
-        # A process that has just changed a rule must not use the rules before that.
-        is_needed = held is None or held.version < self._own_version
+        # After a change of a rule by this server, the rules before that must not be used.
+        is_needed = held is None or held.version < self._own_version or self._cache.has_peers
         if not self._lock.acquire(blocking=is_needed):
             assert held is not None
             return held

@@ -25,6 +25,10 @@ class Entry(msgspec.Struct):
     fresh_until: float
     hard_until: float
     retry_at: float = -math.inf
+    # Changes of the other serving processes that were counted before the value was read, and whether it was read: the
+    # value of a write of this process may be older than one that was counted before it.
+    seen: int = 0
+    is_confirmed: bool = True
 
 
 class LocalLayer:

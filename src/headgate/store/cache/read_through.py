@@ -6,6 +6,7 @@
 - An older version never replaces a newer one. A load that was overtaken by a write or an invalidation is returned to
   its waiting callers and not cached.
 - A failure of L2 never fails a read that the store can serve.
+- An entry that a serving process of the same server has changed since is not fresh (`store/peer_changes.py`).
 
 The versions of a key only increase, also across a deletion. Where they do not (a restored table), call `invalidate`
 without a version first. Values are shared between callers and must not be changed.
@@ -26,11 +27,12 @@ import msgspec
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import FatalError, InvalidItemError, StoreBusyError, TransientError
-from headgate.store.cache.keys import CacheKind, Group, Key, is_group, kind_of
+from headgate.store.cache.keys import CacheKind, Group, Key, group_of, is_group, kind_of
 from headgate.store.cache.local import Entry, LocalLayer, supersedes
 from headgate.store.cache.shared import GuardedLayer, Invalidation, SharedEntry, SharedLayer, SharedRead
 from headgate.store.cache.single_flight import InFlightLoad, InFlightLoads
 from headgate.store.cache.stats import CacheStats
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 
 T = TypeVar("T")
 
@@ -102,7 +104,9 @@ class Cache:
         entries_max: int = 10_000,
         wait_seconds_max: float = 12.0,
         jitter: Callable[[], float] = random.random,
+        peer_changes: PeerChanges = NO_PEERS,
     ) -> None:
+        """Count changes in `peer_changes` for the other serving processes of this server, and heed theirs."""
         self.stats = CacheStats()
         self._clock = clock
         self._policies = policies
@@ -112,6 +116,9 @@ class Cache:
         self._local = LocalLayer(entries_max, FLOOR_SECONDS, self.stats)
         self._flights = InFlightLoads()
         self._shared = GuardedLayer(shared, clock=clock, stats=self.stats) if shared is not None else None
+        self.peer_changes = peer_changes
+        # Whether this server has other serving processes.
+        self.has_peers = peer_changes is not NO_PEERS
         self._peers: tuple[Callable[[Sequence[Invalidation]], None], ...] = ()
         if shared is not None:
             shared.listen(self)
@@ -128,17 +135,18 @@ class Cache:
         Raises the errors of `load`, except a `TransientError` while there is an entry within its hard limit. A
         `FatalError` is always raised.
         """
+        seen = self._seen(key)
         if consistent:
             with self._lock:
-                private = self._flights.start(key, joinable=False)
+                private = self._flights.start(key, joinable=False, seen=seen)
             return self._lead(key, private, partial(self._read_store, key, private, load))
         while True:
             with self._lock:
-                known = self._known(key)
+                known = self._known(key, seen)
                 if known is not None:
                     return known
-                other = self._flights.joinable(key)
-                own = self._flights.start(key, joinable=True) if other is None else None
+                other = self._flights.joinable(key, seen)
+                own = self._flights.start(key, joinable=True, seen=seen) if other is None else None
             if own is not None:
                 return self._lead(key, own, partial(self._read_through, key, own, load, shape))
             assert other is not None
@@ -147,15 +155,22 @@ class Cache:
                 return answer
 
     def peek(self, key: Key, shape: type[T]) -> T | None:
-        """Return the value of `key` in L1, fresh or not, or None. Loads and counts nothing."""
+        """Return the value of `key` in L1, fresh or not, or None. Loads and counts nothing.
+
+        Values that another serving process of this server has changed are left out as far as is known now.
+        """
         [value] = self.peek_many([key], shape)
         return value
 
     def peek_many(self, keys: Sequence[Key], shape: type[T]) -> list[T | None]:
         """Return the L1 values of several keys, as `peek` does."""
+        seen = [self._seen(key) for key in keys]
         with self._lock:
             entries = [self._local.peek(key) for key in keys]
-        return [each.value if each is not None and isinstance(each.value, shape) else None for each in entries]
+        return [
+            each.value if each is not None and each.seen == count and isinstance(each.value, shape) else None
+            for each, count in zip(entries, seen, strict=True)
+        ]
 
     def wrote(self, key: Key, value: object | None, version: int) -> None:
         """Publish a committed write to this and all other processes. `value` is None for a deletion."""
@@ -165,11 +180,14 @@ class Cache:
         """Publish committed writes as `wrote` does, atomically in L1."""
         for key, _, version in writes:
             _check_version(key, version)
+        self._count(*(key for key, _, _ in writes))
         entries = []
         with self._lock:
             now = self._clock.monotonic()
             for key, value, version in writes:
                 entry = self._entry(key, value, version, now, now)
+                # A peer may have committed a newer version since, and counted it already.
+                entry.seen, entry.is_confirmed = self._seen(key), not self.has_peers
                 entries.append(entry)
                 if self._flights:
                     self._flights.detach(key)
@@ -196,10 +214,15 @@ class Cache:
         if version is not None:
             _check_version(target, version)
         invalidation = Invalidation(target, None if is_group(target) else version)
+        self._count(target)
         self.on_invalidated(invalidation)
         self._forward([invalidation])
         if self._shared is not None:
             self._shared.invalidate(invalidation)
+
+    def changes_elsewhere(self, kind: CacheKind) -> int:
+        """Return a number that differs after another process has reported a change of an entry of this kind."""
+        return self.stats.of(kind).invalidations + self.peer_changes.by_others(kind)
 
     @contextmanager
     def forwarding(self, peer: Callable[[Sequence[Invalidation]], None]) -> Iterator[None]:
@@ -243,6 +266,17 @@ class Cache:
         if self._shared is not None:
             self._shared.send_pending()
 
+    def _count(self, *targets: Key | Group) -> None:
+        """Count changes for the other serving processes."""
+        if self.has_peers:
+            for target in targets:
+                self.peer_changes.count(target)
+                self.peer_changes.count(kind_of(target))
+
+    def _seen(self, key: Key) -> int:
+        """Return how many changes of a key or its group the other serving processes have counted."""
+        return self.peer_changes.by_others(key, group_of(key)) if self.has_peers else 0
+
     def _forward(self, invalidations: Sequence[Invalidation]) -> None:
         for peer in self._peers:
             peer(invalidations)
@@ -264,7 +298,7 @@ class Cache:
         if not flight.done.wait(self._wait_seconds_max):
             with self._lock:
                 # The load may hang forever, so later callers must not wait for it.
-                if self._flights.joinable(key) is flight:
+                if self._flights.joinable(key, flight.seen) is flight:
                     self._flights.detach(key)
             message = f"{key}: an earlier load has not ended within {self._wait_seconds_max} s; try again"
             return self._stale(key, StoreBusyError(message))
@@ -273,11 +307,11 @@ class Cache:
         answer: Cached[Any] | None = flight.answer
         return answer
 
-    def _known(self, key: Key) -> Cached[Any] | None:
+    def _known(self, key: Key, seen: int) -> Cached[Any] | None:
         now = self._clock.monotonic()
         counts = self.stats.of(kind_of(key))
         entry = self._local.find(key, now)
-        if entry is not None and now < entry.fresh_until:
+        if entry is not None and now < entry.fresh_until and entry.seen == seen and entry.is_confirmed:
             counts.hits_l1 += 1
             return _cached(entry, CacheLayer.L1, now)
         counts.misses_l1 += 1
@@ -292,6 +326,7 @@ class Cache:
         read = self._shared.get(key) if self._shared is not None else None
         shared_entry = self._unpacked(key, read, shape)
         if shared_entry is not None:
+            shared_entry.seen = flight.seen
             with self._lock:
                 now = self._clock.monotonic()
                 # Put into L1 even if it is not fresh: it can be served stale if the store cannot be reached.
@@ -301,7 +336,7 @@ class Cache:
         if self._shared is not None:
             self.stats.of(kind_of(key)).misses_l2 += 1
         try:
-            entry = self._load(key, load)
+            entry = self._load(key, load, flight.seen)
         except TransientError as exc:
             return self._stale(key, exc, shared_entry)
         refused = read is not None and self._offer(key, entry, read.mark) is False
@@ -309,14 +344,15 @@ class Cache:
             return self._keep(key, flight, entry, refused=refused)
 
     def _read_store(self, key: Key, flight: InFlightLoad, load: Callable[[], Loaded[T] | None]) -> Cached[T]:
-        entry = self._load(key, load)
+        entry = self._load(key, load, flight.seen)
         with self._lock:
             now = self._clock.monotonic()
             if not flight.detached:
                 self._local.put(key, entry, now)
             return _cached(entry, CacheLayer.STORE, now)
 
-    def _load(self, key: Key, load: Callable[[], Loaded[T] | None]) -> Entry:
+    def _load(self, key: Key, load: Callable[[], Loaded[T] | None], seen: int) -> Entry:
+        """Load an entry. `seen` was read before: a change during the load may be missing from it."""
         started_at = self._clock.monotonic()
         counts = self.stats.of(kind_of(key))
         counts.loads += 1
@@ -326,9 +362,12 @@ class Cache:
             counts.load_errors += 1
             raise
         if loaded is None:
-            return self._entry(key, None, None, started_at)
-        _check_version(key, loaded.version)
-        return self._entry(key, loaded.value, loaded.version, started_at)
+            entry = self._entry(key, None, None, started_at)
+        else:
+            _check_version(key, loaded.version)
+            entry = self._entry(key, loaded.value, loaded.version, started_at)
+        entry.seen = seen
+        return entry
 
     def _keep(self, key: Key, flight: InFlightLoad, entry: Entry, *, refused: bool) -> Cached[Any]:
         """Put a loaded entry into L1 and return the newest entry."""

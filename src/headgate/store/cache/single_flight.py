@@ -14,10 +14,12 @@ from headgate.store.cache.keys import Group, Key, group_of
 class InFlightLoad:
     """One running load. Once detached, no caller joins it and its result is not cached."""
 
-    __slots__ = ("answer", "detached", "done", "error", "joinable")
+    __slots__ = ("answer", "detached", "done", "error", "joinable", "seen")
 
-    def __init__(self, *, joinable: bool) -> None:
+    def __init__(self, *, joinable: bool, seen: int) -> None:
         self.joinable = joinable
+        # Changes of other serving processes that were counted before the load.
+        self.seen = seen
         self.detached = False
         # Created when the first caller joins, which is rare.
         self.done: threading.Event | None = None
@@ -35,18 +37,18 @@ class InFlightLoads:
         """Whether any load is running."""
         return bool(self._flights)
 
-    def joinable(self, key: Key) -> InFlightLoad | None:
-        """Return the load of `key` that a reader can wait for, if there is one."""
+    def joinable(self, key: Key, seen: int) -> InFlightLoad | None:
+        """Return the load of `key` that a reader can wait for, if there is one that began after the changes it saw."""
         for flight in self._flights.get(key, ()):
-            if flight.joinable:
+            if flight.joinable and flight.seen == seen:
                 if flight.done is None:
                     flight.done = threading.Event()
                 return flight
         return None
 
-    def start(self, key: Key, *, joinable: bool) -> InFlightLoad:
+    def start(self, key: Key, *, joinable: bool, seen: int = 0) -> InFlightLoad:
         """Start a load. A consistent read is not joinable: it serves its caller only."""
-        flight = InFlightLoad(joinable=joinable)
+        flight = InFlightLoad(joinable=joinable, seen=seen)
         self._flights.setdefault(key, []).append(flight)
         return flight
 

@@ -26,6 +26,7 @@ from headgate.serve.http.connection.websocket_protocol import (
 )
 from headgate.serve.http.limits.connection_limits import ConnectionCounter
 from headgate.serve.http.limits.load_shedder import LoadShedder
+from headgate.serve.http.limits.shared_connections import SharedConnections
 from headgate.settings import Address, LimitSettings
 
 _BACKLOG: Final = 512
@@ -35,6 +36,10 @@ _START_FAILED: Final = 3
 # Connections accepted in one pass of the event loop, and the pause after an error.
 _ACCEPTED_MAX: Final = 64
 _PAUSE_SECONDS: Final = 1.0
+# How long a serving process with more connections than another leaves a new one to the other.
+_YIELD_SECONDS: Final = 0.002
+# Connections that it accepts after that, if the other has not.
+_YIELDED_MAX: Final = 16
 _log = structlog.get_logger(__name__)
 
 
@@ -49,13 +54,18 @@ class HttpServer:
         limits: LimitSettings | None = None,
         is_behind_proxy: bool = False,
         shedder: LoadShedder | None = None,
+        shared: SharedConnections | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
-        """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local."""
+        """Listen on `address`. Raises `SettingsError` if the port is in use or the address is not local.
+
+        A serving process takes the socket on which the first one is `listening`; `shared` are the connections of all.
+        """
         self._tls = tls
         self._limits = LimitSettings() if limits is None else limits
-        self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy)
+        self._counter = ConnectionCounter(self._limits, is_behind_proxy=is_behind_proxy, shared=shared)
         self.shedder = LoadShedder(in_flight_max=self._limits.in_flight) if shedder is None else shedder
-        self._socket = _listen(address)
+        self._socket = _listen(address) if listening is None else listening
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -90,7 +100,7 @@ class HttpServer:
             self.shedder.log()
             every_second()
 
-        self._uvicorn = _Uvicorn(config, context, self._limits.header_seconds, on_second)
+        self._uvicorn = _Uvicorn(config, context, self._limits.header_seconds, on_second, self._counter)
         self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         started = asyncio.create_task(self._uvicorn.listening.wait())
         await asyncio.wait({started, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,6 +115,10 @@ class HttpServer:
             self._uvicorn.should_exit = True
             await self._serving
 
+    def fileno(self) -> int:
+        """Return the descriptor of the listening socket, for further serving processes."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         self._socket.close()
 
@@ -114,12 +128,19 @@ class _Acceptor:
 
     uvloop accepts one connection in a pass. Under overload passes are long, and a probe would wait behind all other new
     clients.
+
+    Several serving processes accept from one socket. The one with more connections than another waits a moment first:
+    otherwise whichever wakes first would take all of a burst.
     """
 
     def __init__(
-        self, listener: socket.socket, open_connection: Callable[[socket.socket], Coroutine[Any, Any, None]]
+        self,
+        listener: socket.socket,
+        open_connection: Callable[[socket.socket], Coroutine[Any, Any, None]],
+        counter: ConnectionCounter,
     ) -> None:
         self._listener = listener
+        self._counter = counter
         self._open = open_connection
         self._loop = asyncio.get_running_loop()
         # The loop holds only weak references to tasks.
@@ -137,8 +158,11 @@ class _Acceptor:
     async def wait_closed(self) -> None:
         """Return at once: uvicorn waits for the connections itself."""
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_MAX):
+    def _accept(self, *, is_late: bool = False) -> None:
+        for _ in range(_YIELDED_MAX if is_late else _ACCEPTED_MAX):
+            if not is_late and self._counter.is_ahead(len(self._opening)):
+                self._resume_in(_YIELD_SECONDS)
+                return
             try:
                 connection, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -155,8 +179,16 @@ class _Acceptor:
     def _pause(self, error: OSError) -> None:
         """Stop accepting for a second: the socket stays readable, and the loop would spin."""
         _log.error("connections cannot be accepted", action="http.accept", error=error.strerror)
+        self._resume_in(_PAUSE_SECONDS)
+
+    def _resume_in(self, seconds: float) -> None:
+        def resume() -> None:
+            self._loop.add_reader(self._listener, self._accept)
+            # By now for all processes: the other ones may be busy, or gone.
+            self._accept(is_late=True)
+
         self._loop.remove_reader(self._listener)
-        self._retry = self._loop.call_later(_PAUSE_SECONDS, self._loop.add_reader, self._listener, self._accept)
+        self._retry = self._loop.call_later(seconds, resume)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -166,8 +198,10 @@ class _Uvicorn(uvicorn.Server):
         tls: ssl.SSLContext | None,
         handshake_seconds: float,
         every_second: Callable[[], None],
+        counter: ConnectionCounter,
     ) -> None:
         super().__init__(config)
+        self._counter = counter
         self.listening = asyncio.Event()
         # Our own context, which was validated before the start.
         self._tls = tls
@@ -180,7 +214,7 @@ class _Uvicorn(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(_START_FAILED)
         # An acceptor has the methods of a server that uvicorn calls.
-        self.servers = [_Acceptor(each, self._open) for each in sockets or []]  # type: ignore[misc]
+        self.servers = [_Acceptor(each, self._open, self._counter) for each in sockets or []]  # type: ignore[misc]
         self.started = True
         self.listening.set()
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headgate.auth.failed_logins import FailedLogins
 from headgate.auth.principals import CredentialKind, Principal
-from headgate.auth.rate_limits import Rate, RateLimiter
+from headgate.auth.rate_limits import Limiter, LimiterMaker, Rate, own_limiter
 from headgate.clock import Clock
 from headgate.errors import RateLimitedError
 from headgate.serve.http.limits.client_address import ClientAddresses, limit_key
@@ -35,15 +35,18 @@ class CallerLimits:
         *,
         addresses: ClientAddresses | None = None,
         registry: CollectorRegistry | None = None,
+        make_limiter: LimiterMaker = own_limiter,
     ) -> None:
+        """Limit this process; with a `make_limiter` of shared buckets, all serving processes together."""
         self.addresses = ClientAddresses() if addresses is None else addresses
-        self.failed_logins = FailedLogins(limits.failed_logins_per_minute, clock, registry)
+        self.failed_logins = FailedLogins(limits.failed_logins_per_minute, clock, registry, make_limiter)
         self._clock = clock
         self._limits_local = (
             limits.writes_per_second_per_caller is not None or limits.writes_per_second_per_address is not None
         )
-        self._by_caller = _limiter(limits.writes_per_second_per_caller)
-        self._by_address = _limiter(limits.writes_per_second_per_address) if self.addresses.is_per_client else None
+        self._by_caller = _limiter(make_limiter, "caller", limits.writes_per_second_per_caller)
+        by_address = limits.writes_per_second_per_address if self.addresses.is_per_client else 0
+        self._by_address = _limiter(make_limiter, "address", by_address)
         self._refusals = None
         if registry is not None:
             self._refusals = Counter(
@@ -65,7 +68,7 @@ class CallerLimits:
         if self._limits_local or not is_loopback(address):
             self._check(self._by_address, "address", limit_key(address))
 
-    def _check(self, limiter: RateLimiter, limit: str, key: str) -> None:
+    def _check(self, limiter: Limiter, limit: str, key: str) -> None:
         wait_seconds = limiter.wait_seconds(key, self._clock.monotonic())
         if wait_seconds > 0:
             if self._refusals is not None:
@@ -76,6 +79,6 @@ class CallerLimits:
             )
 
 
-def _limiter(per_second: int | None) -> RateLimiter | None:
+def _limiter(make_limiter: LimiterMaker, name: str, per_second: int | None) -> Limiter | None:
     rate = WRITES_PER_SECOND if per_second is None else per_second
-    return RateLimiter(Rate(rate, max(1.0, rate * BURST_SECONDS))) if rate else None
+    return make_limiter(name, Rate(rate, max(1.0, rate * BURST_SECONDS))) if rate else None

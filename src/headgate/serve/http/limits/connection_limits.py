@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
+from contextlib import nullcontext
 from typing import Final, NamedTuple
 
 from headgate.serve.http.limits.client_address import limit_key
+from headgate.serve.http.limits.shared_connections import SharedConnections
 from headgate.settings import LimitSettings
 
 # A body that arrives more slowly than this makes no progress.
@@ -71,7 +73,12 @@ def raise_descriptor_limit(limits: LimitSettings) -> None:
 class ConnectionCounter:
     """Counts the open connections of a server, in total and by client address."""
 
-    def __init__(self, limits: LimitSettings, *, is_behind_proxy: bool = False) -> None:
+    def __init__(
+        self, limits: LimitSettings, *, is_behind_proxy: bool = False, shared: SharedConnections | None = None
+    ) -> None:
+        """With `shared`, the limits hold for all serving processes together."""
+        self._shared = shared
+        self._shared_max = limits.connections
         self._total_max = connections_max(limits)
         # The connections of a proxy belong to many clients.
         self._address_max = self._total_max if is_behind_proxy else limits.connections_per_address
@@ -81,22 +88,32 @@ class ConnectionCounter:
     def add(self, address: str) -> Refusal | None:
         """Count a connection, or return why it is refused. A refused one is not counted."""
         client, address = address, limit_key(address)
-        if self._total >= self._total_max:
-            return Refusal(503, "too_many_connections", "the server has no connection left; retry later")
-        if self._by_address[address] >= self._address_max:
-            return Refusal(
-                503,
-                "too_many_connections",
-                f"{client} has {self._address_max:,} connections; close some (limits.connections_per_address)",
-            )
-        self._total += 1
-        self._by_address[address] += 1
+        shared = self._shared
+        with nullcontext() if shared is None else shared.locked():
+            if self._total >= self._total_max or (shared is not None and shared.total >= self._shared_max):
+                return Refusal(503, "too_many_connections", "the server has no connection left; retry later")
+            if (self._by_address[address] if shared is None else shared.at(address)) >= self._address_max:
+                return Refusal(
+                    503,
+                    "too_many_connections",
+                    f"{client} has {self._address_max:,} connections; close some (limits.connections_per_address)",
+                )
+            self._total += 1
+            self._by_address[address] += 1
+            if shared is not None:
+                shared.add(address, 1)
         return None
+
+    def is_ahead(self, uncounted: int) -> bool:
+        """Whether this serving process has more connections than another one, with those not counted yet."""
+        return self._shared is not None and self._shared.is_ahead(uncounted)
 
     def remove(self, address: str) -> None:
         """Forget a connection that was counted."""
         address = limit_key(address)
         self._total -= 1
+        if self._shared is not None:
+            self._shared.add(address, -1)
         self._by_address[address] -= 1
         if self._by_address[address] <= 0:
             del self._by_address[address]
