@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -212,6 +213,15 @@ SessionSeconds = Annotated[int, Meta(ge=60, le=2_592_000, extra={"allowed": "an 
 WatchdogSeconds = Annotated[float, Meta(ge=1, le=3600, extra={"allowed": "a number from 1 to 3,600"})]
 SilentSeconds = Annotated[float, Meta(ge=4, le=86_400, extra={"allowed": "a number from 4 to 86,400"})]
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
+ServingProcesses = Annotated[
+    Annotated[int, Meta(ge=1, le=64)] | Literal["auto"],
+    Meta(
+        extra={
+            "allowed": "a whole number from 1 to 64, or auto",
+            "unpack": lambda text: text if text == "auto" else int(text),
+        }
+    ),
+]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Slots = Annotated[int, Meta(ge=1, le=100_000, extra={"allowed": "a whole number from 1 to 100,000"})]
 CachedExecutions = Annotated[int, Meta(ge=0, le=1_000_000, extra={"allowed": "a whole number from 0 to 1,000,000"})]
@@ -621,6 +631,18 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_idle_seconds: Annotated[Seconds, about("Time after which a gRPC connection without a call is closed.")] = 300.0
 
 
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server serves its ports."""
+
+    processes: Annotated[
+        ServingProcesses,
+        about(
+            "Processes that serve the HTTP and gRPC ports; auto is one for each core. The first one also runs all "
+            "background work; further ones answer requests about the health of datasets and forward all others."
+        ),
+    ] = 1
+
+
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The health of datasets."""
 
@@ -652,7 +674,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 3
     intake: Annotated[
         Literal["auto", "always", "never"],
-        about("Serve write calls from a second process: auto starts it under load."),
+        about("Serve write calls from a second process: auto starts it under load, with one serving process."),
     ] = "auto"
 
 
@@ -759,6 +781,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     limits: LimitSettings = LimitSettings()
+    serve: ServeSettings = ServeSettings()
     health: HealthSettings = HealthSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     region: RegionSettings = RegionSettings()
@@ -843,6 +866,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "tls": TlsSettings,
     "auth": AuthSettings,
     "limits": LimitSettings,
+    "serve": ServeSettings,
     "health": HealthSettings,
     "evidence": EvidenceSettings,
     "region": RegionSettings,
@@ -941,6 +965,7 @@ def _check_together(settings: Settings) -> None:
     if settings.auth.oidc_client_id is not None and settings.auth.oidc_issuer is None:
         raise SettingsError("auth.oidc_client_id: people sign in at the issuer; set auth.oidc_issuer as well")
     _check_region(settings.region)
+    _check_processes(settings)
     if settings.http.port == settings.grpc.port != 0:
         raise SettingsError(
             f"http = {settings.http}, grpc = {settings.grpc}: one port cannot serve both; choose another for one"
@@ -967,6 +992,27 @@ def _check_metrics(settings: Settings, address: Address) -> None:
             f"worker.metrics = {address}: other machines could read it; set worker.metrics_token_file, and give the "
             "token to the scraper"
         )
+
+
+def _check_processes(settings: Settings) -> None:
+    if settings.serve.processes in (1, "auto"):
+        return
+    if settings.region.name is not None:
+        raise SettingsError(
+            f"serve.processes = {settings.serve.processes}: the lease of a region's writer belongs to one process; "
+            "use 1 or auto with region.name"
+        )
+    if settings.health.intake == "always":
+        raise SettingsError(
+            f"serve.processes = {settings.serve.processes}: several serving processes handle writes themselves; "
+            "set health.intake to auto or never"
+        )
+
+
+def allowed_host_names(settings: Settings) -> tuple[str, ...]:
+    """Return the host names, besides loopback, that requests may use: those allowed, and that of the public URL."""
+    public = None if settings.public_url is None else urlsplit(settings.public_url).hostname
+    return settings.allowed_hosts if public is None else (*settings.allowed_hosts, public)
 
 
 def _check_exposure(settings: Settings, key: str, address: Address) -> None:

@@ -48,6 +48,7 @@ from headgate.serve.intake.client import IntakeClient
 from headgate.serve.runtime.merged_metrics import MergedRegistry
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
+from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.telemetry import Metrics, Tracing
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Components:
     store: OpenedStore
     cache: Cache
     metrics: Metrics
+    # The registry of the metrics, to which other processes add theirs.
+    registry: MergedRegistry
     service: AppService
     fanouts: FanoutService
     health: HealthService
@@ -90,8 +93,12 @@ def open_components(
     tracing: Tracing,
     app: App,
     environ: Mapping[str, str],
+    peer_changes: PeerChanges = NO_PEERS,
 ) -> Iterator[Components]:
-    """Open the components, check the store, and apply the pipelines folder. Raises errors of the store and settings."""
+    """Open the components, check the store, and apply the pipelines folder. Raises errors of the store and settings.
+
+    `peer_changes` counts the changes of several serving processes.
+    """
     with ExitStack() as stack:
         registry = MergedRegistry()
         metrics = Metrics(version=version, registry=registry)
@@ -101,7 +108,8 @@ def open_components(
         registry.register(alert_meters)
         opened = open_store(settings, clock, observer=alerts)
         stack.enter_context(closing(opened.store))
-        cache = stack.enter_context(closing(open_cache(settings, clock, answered=meters.cache_answered)))
+        cache = open_cache(settings, clock, answered=meters.cache_answered, peer_changes=peer_changes)
+        stack.enter_context(closing(cache))
         meters.watch_cache(cache.stats)
         # Some backends open without a request; an unreachable store must fail the start.
         opened.store.check_health()
@@ -125,8 +133,8 @@ def open_components(
             intake_shed_count=intake.shed_count,
         )
         stack.enter_context(closing(health))
-        keys = open_keys(opened, clock, health)
-        sessions = open_sessions(settings, opened, clock, health, keys)
+        keys = open_keys(opened, clock, health, peer_changes)
+        sessions = open_sessions(settings, opened, clock, health, keys, peer_changes)
         pipelines = open_pipelines(
             service,
             opened,
@@ -153,6 +161,7 @@ def open_components(
             store=opened,
             cache=cache,
             metrics=metrics,
+            registry=registry,
             service=service,
             fanouts=service.fanouts,
             health=health,

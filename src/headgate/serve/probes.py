@@ -71,11 +71,12 @@ class ServerProbes:
         worker_status: Callable[[], WorkerStatus | None] = lambda: None,
         faults: StoreFaults | None = None,
         heartbeats: Heartbeats | None = None,
+        processes: Callable[[], tuple[int, int]] = lambda: (1, 1),
     ) -> None:
         """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any.
 
         `faults` are the conditions that store calls have recorded. `heartbeats` has that of the watchdog; None where
-        no watchdog is to run.
+        no watchdog is to run. `processes` returns how many serving processes are ready, and how many there are.
         """
         self.phase = Phase.STARTING
         self._version = version
@@ -86,6 +87,7 @@ class ServerProbes:
         self._worker_status = worker_status
         self._faults = StoreFaults() if faults is None else faults
         self._heartbeats = heartbeats
+        self._processes = processes
 
     def check_ready(self) -> None:
         """Raise `NotReadyError` unless the server serves."""
@@ -97,17 +99,30 @@ class ServerProbes:
         return self._report([])
 
     def ready(self) -> Report:
-        """Readiness: OK only while serving."""
+        """Readiness: OK only while serving, in all serving processes."""
+        return self._report([self._check_phase(), *self._check_processes(Status.FAILED)])
+
+    def _check_phase(self) -> Check:
         is_serving = self.phase is Phase.SERVING
         status, remedy = (Status.OK, "") if is_serving else (Status.FAILED, "wait until it serves, then retry")
-        return self._report([Check("phase", status, f"the server is {self.phase}", remedy)])
+        return Check("phase", status, f"the server is {self.phase}", remedy)
+
+    def _check_processes(self, otherwise: Status) -> list[Check]:
+        """Return the check of the serving processes, if there are several; `otherwise` if not all are ready."""
+        ready, count = self._processes()
+        if count == 1:
+            return []
+        status, remedy = (Status.OK, "") if ready == count else (otherwise, "wait: it is started again; see the log")
+        return [Check("serving processes", status, f"{ready} of {count} are ready", remedy)]
 
     def summary(self) -> Report:
         """Phase, sweepers, worker and the conditions that calls of the store have met, without I/O."""
+        # The others serve: only a load balancer need know that one is missing.
+        phases = [self._check_phase(), *self._check_processes(Status.DEGRADED)]
         status = self._worker_status()
         worker = [] if status is None else [_check_worker(status)]
         store = map(_check_fault, self._faults.current())
-        return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker, *store])
+        return self._report([*phases, *map(_check_sweeper, self._sweepers), *worker, *store])
 
     def probe(self) -> Report:
         """Deep check: also read, write and read back from the store. Blocks."""

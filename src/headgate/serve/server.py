@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
 from litestar.types import ASGIApp, ControllerRouterHandler
 from msgspec.structs import replace
 
+from headgate.auth.rate_limits import own_limiter
 from headgate.bootstrap.project_folder import WATCH_SECONDS
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
@@ -45,6 +45,8 @@ from headgate.serve.pages.sign_in import SignIn
 from headgate.serve.pipeline_metrics import REFRESHED_EVERY_SECONDS, PipelineCollector, read_gauges
 from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.process import Stop, freeze_heap, loop_factory, set_switch_interval
+from headgate.serve.processes.server_memory import ServerMemory
+from headgate.serve.processes.supervisor import ServingProcesses
 from headgate.serve.rest.audited_actions import AUDITED
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
@@ -53,15 +55,17 @@ from headgate.serve.rest.server.sessions import session_routes
 from headgate.serve.rest.server.settings import settings_routes
 from headgate.serve.rest.user_routes import admits_origin, user_routes
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
-from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
+from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection, check_free
 from headgate.serve.rpc.methods import services
 from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.process_count import process_count
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.serve.server_monitor import ServerMonitor
 from headgate.serve.store_recovery import StoreRecovery
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
-from headgate.settings import Settings
+from headgate.settings import Settings, allowed_host_names
+from headgate.store.peer_changes import NO_PEERS
 from headgate.telemetry import Tracing
 
 # The rest of the drain deadline is for closing the store and exporting the last spans.
@@ -94,9 +98,17 @@ def run(
     stop.install()
     tls = _load_tls(settings)
     raise_descriptor_limit(settings.limits)
+    processes = process_count(settings)
+    memory = ServerMemory.create(processes) if processes > 1 else None
     with (
         closing(
-            HttpServer(settings.http, tls=tls, limits=settings.limits, is_behind_proxy=settings.behind_proxy)
+            HttpServer(
+                settings.http,
+                tls=tls,
+                limits=settings.limits,
+                is_behind_proxy=settings.behind_proxy,
+                shared=None if memory is None else memory.connections,
+            )
         ) as http,
         open_components(
             # With the port that was bound, for callback URLs.
@@ -106,18 +118,16 @@ def run(
             tracing=tracing,
             app=App("headgate") if app is None else app,
             environ=environ or {},
+            peer_changes=NO_PEERS if memory is None else memory.changes,
         ) as components,
-        closing(Server(settings, components, http, tls=tls, version=version, clock=clock, tracing=tracing)) as server,
+        closing(
+            Server(settings, components, http, tls=tls, version=version, clock=clock, tracing=tracing, memory=memory)
+        ) as server,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(server.serve(stop, announce))
     _log.info("stopped", action="server.stop", exit_code=stop.exit_code)
     return stop.exit_code
-
-
-def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    public = None if settings.public_url is None else urlsplit(settings.public_url).hostname
-    return settings.allowed_hosts if public is None else (*settings.allowed_hosts, public)
 
 
 def _load_tls(settings: Settings) -> Tls | None:
@@ -188,7 +198,9 @@ class Server:
         version: str,
         clock: Clock,
         tracing: Tracing,
+        memory: ServerMemory | None = None,
     ) -> None:
+        """With a `memory`, further processes serve the ports, and share it."""
         self._settings = settings
         self._components = components
         self._http = http
@@ -197,6 +209,13 @@ class Server:
             is_tls=tls is not None, is_behind_proxy=settings.behind_proxy, public_url=settings.public_url
         )
         self._pool = WorkPool()
+        self._processes = (
+            None
+            if memory is None
+            else ServingProcesses(
+                settings, clock, memory, version=version, cache=components.cache, registry=components.registry
+            )
+        )
         self._workers = Workers(
             settings,
             service=components.service,
@@ -238,6 +257,7 @@ class Server:
             worker_status=components.service.worker_status,
             faults=components.store.store.stats.faults,
             heartbeats=components.pipelines.heartbeats if settings.pipelines.watchdog else None,
+            processes=self._process_counts,
         )
         self._history = MetricsHistory(components.metrics.registry, clock)
         is_local = settings.store.backend == "sqlite"
@@ -253,6 +273,7 @@ class Server:
             clock,
             addresses=ClientAddresses(settings.client_address_header, is_behind_proxy=settings.behind_proxy),
             registry=components.metrics.registry,
+            make_limiter=own_limiter if memory is None else memory.buckets.limiter,
         )
         components.metrics.registry.register(sizes)
         components.metrics.registry.register(runs)
@@ -268,12 +289,15 @@ class Server:
         """Start everything, announce it, wait for the stop request, and drain."""
         grace_seconds = self._settings.drain_seconds * _GRACE_SHARE
         methods = self._rpcs.methods.values()
+        if self._processes is not None:
+            check_free(self._settings.grpc)
         grpc = GrpcServer(
             self._settings.grpc,
             [partial(add_methods, self._rpcs, limits=self._settings.limits), partial(add_reflection, methods)],
             names=services(methods),
             tls=self._tls,
             limits=self._settings.limits,
+            shares_port=self._processes is not None,
         )
         serving = await self._http.start(
             self._app, grace_seconds=grace_seconds, every_second=self._limits.failed_logins.flush
@@ -285,12 +309,20 @@ class Server:
             sweeper.start()
         self._recovery.start()
         self._components.intake.start()
+        if self._processes is not None:
+            self._processes.start(self._app, listening=self._http.fileno(), http=self._http.address, grpc=grpc.address)
+            if await self._processes.wait_ready(lambda: stop.requested):
+                self._processes.serve()
+            elif not stop.requested:
+                _log.error("serving processes did not start; see the errors above", action="server.start")
+                stop.fail()
         self._probes.phase = Phase.SERVING
         await grpc.set_serving()
         self._write_address()
         freeze_heap()
         set_switch_interval()
-        announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
+        if not stop.exit_code:
+            announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
         sampling = asyncio.create_task(self._sample_metrics())
         with on_hangup(self._reload, stop=stop.request):
             await self._wait_for_stop(stop, serving)
@@ -298,14 +330,23 @@ class Server:
         await self._drain(grpc, grace_seconds)
 
     async def _sample_metrics(self) -> None:
-        """Keep samples of the metrics, with those of the intake process, for the operations page."""
+        """Keep samples of the metrics, with those of other processes, for the operations page."""
         while True:
             try:
-                await self._components.intake.collect_metrics()
+                await self._collect_metrics()
                 await asyncio.to_thread(self._history.sample)
             except Exception:  # noqa: BLE001 - top of a task: the next sample may succeed
                 _log.exception("metrics not sampled", action="metrics.sample")
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _collect_metrics(self) -> None:
+        """Bring the metrics of the other processes up to date."""
+        if self._processes is not None:
+            await self._processes.collect_metrics()
+        await self._components.intake.collect_metrics()
+
+    def _process_counts(self) -> tuple[int, int]:
+        return (1, 1) if self._processes is None else (self._processes.ready_count, self._processes.count)
 
     def _reload(self) -> None:
         folder = self._components.folder
@@ -344,6 +385,7 @@ class Server:
         await asyncio.to_thread(self._workers.request_stop)
         _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
         await asyncio.gather(
+            self._drain_processes(grace_seconds),
             self._http.drain(),
             grpc.drain(grace_seconds),
             asyncio.to_thread(self._workers.stop_service, grace_seconds),
@@ -352,8 +394,18 @@ class Server:
         )
         await self._components.intake.close()
 
+    async def _drain_processes(self, grace_seconds: float) -> None:
+        if self._processes is not None:
+            draining = asyncio.create_task(self._processes.drain(grace_seconds))
+            # They have been asked to accept no more.
+            await asyncio.sleep(0)
+            self._http.stop_listening()
+            await draining
+
     def close(self) -> None:
         """Stop the threads. Waits for running work, but for a sweep only briefly."""
+        if self._processes is not None:
+            self._processes.kill()
         self._limits.failed_logins.flush(is_final=True)
         self._workers.stop_chunks()
         for sweeper in self._sweepers:
@@ -395,10 +447,10 @@ class Server:
             probes=self._probes,
             pool=self._pool,
             metrics=components.metrics,
-            before_metrics=components.intake.collect_metrics,
+            before_metrics=self._collect_metrics,
             tracing=tracing,
             clock=clock,
-            allowed_hosts=_allowed_hosts(self._settings),
+            allowed_hosts=allowed_host_names(self._settings),
             allowed_origins=self._settings.allowed_origins,
             is_behind_proxy=self._settings.behind_proxy,
             routes=self._routes(watches, clock),

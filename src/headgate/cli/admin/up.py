@@ -31,6 +31,10 @@ def up(  # noqa: PLR0913 - each is an option
         typer.Option("--watch", help="Reload the folder with pipeline definitions when a file changes."),
     ] = None,
     resources: Resources = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(metavar="N|auto", help="Processes that serve the ports. [default: 1]", show_default=False),
+    ] = None,
     config: Config = None,
     tls_cert: Annotated[
         str | None, typer.Option(metavar="FILE", help="TLS certificate (PEM) for both ports.", show_default=False)
@@ -61,6 +65,7 @@ def up(  # noqa: PLR0913 - each is an option
         "pipelines.folder": pipelines,
         "pipelines.watch": watch,
         "tasks.resources": resources,
+        "serve.processes": processes,
     }
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)

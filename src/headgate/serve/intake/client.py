@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import pickle
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from headgate.serve.rpc.codec import Codec
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.rpc.methods import Method, RpcCall
 from headgate.serve.runtime import merged_metrics
+from headgate.serve.runtime.process_count import available_cores, process_count
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 
@@ -202,6 +202,7 @@ class IntakeClient:
                 if self._clock.monotonic() - max(connection.received_at, started_at) > limit_seconds:
                     process.kill()
         self._child = None
+        self._registry.end_process(process.pid)
         self._fail_pending()
         status = await asyncio.to_thread(_wait_exit, process)
         if not self._is_closed:
@@ -262,15 +263,11 @@ def _result_future() -> tuple[asyncio.Future[bytes], Callable[[bytes | Exception
 
 def _effective_mode(settings: Settings) -> str:
     """Return the configured mode, or "never" where this server cannot run an intake."""
-    # The region lease and trace spans live in one process.
-    if settings.region.name is not None or settings.telemetry.tracing:
+    # The region lease and trace spans live in one process. Several serving processes handle writes themselves.
+    if settings.region.name is not None or settings.telemetry.tracing or process_count(settings) > 1:
         return "never"
     mode = settings.health.intake
-    return "never" if mode == "auto" and _cores() == 1 else mode
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return "never" if mode == "auto" and available_cores() == 1 else mode
 
 
 def _spawn(descriptor: int, settings: Settings) -> subprocess.Popen[bytes]:

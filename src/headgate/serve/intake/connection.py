@@ -11,12 +11,12 @@ from headgate.batch_pacer import BatchPacer
 from headgate.clock import Clock
 from headgate.serve.intake.frames import (
     Frame,
-    FrameDecoder,
     InvalidateFrame,
-    encode_frame,
+    decoder,
     invalidate_frame,
     invalidations,
 )
+from headgate.serve.runtime.frame_stream import FrameDecoder, encode_frame
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import Invalidation
 
@@ -42,7 +42,7 @@ class IntakeConnection(asyncio.Protocol):
         self._clock = clock
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(decoder)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pace = pace

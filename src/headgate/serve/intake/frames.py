@@ -6,7 +6,6 @@ answer never reads a stale cache entry on either side.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -16,8 +15,6 @@ from msgspec import Struct
 from headgate.auth.principals import Principal
 from headgate.store.cache.keys import Group, Key, is_group
 from headgate.store.cache.shared import Invalidation
-
-_LENGTH: Final = struct.Struct("<I")
 
 
 class CallFrame(Struct, frozen=True, array_like=True, tag=1):
@@ -67,14 +64,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=6):
 
 
 Frame: TypeAlias = CallFrame | ResultFrame | FailureFrame | InvalidateFrame | MetricsRequest | Heartbeat
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Frame)
-
-
-def encode_frame(frame: Frame) -> bytes:
-    """Return a frame with its length prefix."""
-    body = _encoder.encode(frame)
-    return _LENGTH.pack(len(body)) + body
+decoder: Final = msgspec.msgpack.Decoder(Frame)
 
 
 def invalidate_frame(invalidations: Sequence[Invalidation]) -> InvalidateFrame:
@@ -86,26 +76,3 @@ def invalidations(frame: InvalidateFrame) -> Iterator[Invalidation]:
     """Yield the invalidations in a frame."""
     for target, version in frame.targets:
         yield Invalidation(Group(target) if is_group(Key(target)) else Key(target), version)
-
-
-class FrameDecoder:
-    """Reassembles frames from stream data."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def frames(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete. Raises `msgspec.DecodeError` for malformed data."""
-        buffer = self._buffer
-        buffer += data
-        at = 0
-        while len(buffer) - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(buffer, at)
-            end = at + _LENGTH.size + length
-            if len(buffer) < end:
-                break
-            with memoryview(buffer) as view:
-                frame: Frame = _decoder.decode(view[at + _LENGTH.size : end])
-            at = end
-            yield frame
-        del buffer[:at]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -222,10 +223,9 @@ _PING_ANSWER_SECONDS: Final = 20
 _PING_STRIKES_MAX: Final = 2
 
 
-def _options(limits: LimitSettings) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings, *, shares_port: bool) -> list[tuple[str, int]]:
     return [
-        # With SO_REUSEPORT a second server on the port would silently take half of the calls.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.absolute_max_metadata_size", limits.header_bytes),
@@ -259,15 +259,18 @@ class GrpcServer:
         names: Sequence[str] = (),
         tls: Tls | None = None,
         limits: LimitSettings | None = None,
+        shares_port: bool = False,
     ) -> None:
         """Bind to `address` and register `services` and health. The health service reports for each name in `names`.
 
+        With `shares_port`, other serving processes of this server bind to the port too; call `check_free` first.
         Raises `SettingsError` if the port is in use or the address is not local.
         """
         self._names = ("", *names)
         self._health = health.aio.HealthServicer()
         self._calls = _Calls()
-        self._server = grpc.aio.server(options=_options(limits or LimitSettings()), interceptors=[self._calls])
+        options = _options(limits or LimitSettings(), shares_port=shares_port)
+        self._server = grpc.aio.server(options=options, interceptors=[self._calls])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for add_to in services:
             add_to(self._server)
@@ -278,10 +281,7 @@ class GrpcServer:
                 else self._server.add_secure_port(str(address), tls.grpc_credentials())
             )
         except RuntimeError as exc:
-            raise SettingsError(
-                f"grpc = {address}: cannot listen; stop the process that listens on port {address.port}, "
-                "or choose another with --grpc HOST:PORT (port 0 picks a free one)"
-            ) from exc
+            raise _in_use(address) from exc
         self.address = Address(address.host, port)
 
     async def start(self) -> None:
@@ -302,6 +302,31 @@ class GrpcServer:
     async def _report(self, status: int) -> None:
         for name in self._names:
             await self._health.set(name, status)
+
+
+def check_free(address: Address) -> None:
+    """Raise `SettingsError` if anything listens on the port, also a server that shares it between its processes.
+
+    The library cannot take over a socket, so that each serving process binds to the port with SO_REUSEPORT. With that
+    alone, a second server on the port would silently take a part of the calls.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+    except (OSError, UnicodeError) as exc:
+        raise _in_use(address) from exc
+
+
+def _in_use(address: Address) -> SettingsError:
+    return SettingsError(
+        f"grpc = {address}: cannot listen; stop the process that listens on port {address.port}, "
+        "or choose another with --grpc HOST:PORT (port 0 picks a free one)"
+    )
 
 
 class _Calls(grpc.aio.ServerInterceptor):

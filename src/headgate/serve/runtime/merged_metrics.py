@@ -45,16 +45,25 @@ class MergedRegistry(CollectorRegistry):
 
     def __init__(self) -> None:
         super().__init__()
-        # By process id. Exited processes stay: a counter must not decrease.
+        # By process id.
         self._by_process: dict[int, Sequence[ProcessMetric]] = {}
+        # The sums of processes that have ended: a counter must not decrease.
+        self._ended: dict[str, ProcessMetric] = {}
 
     def update_process(self, process: int, metrics: Sequence[ProcessMetric]) -> None:
         """Replace the metrics of a process."""
         self._by_process[process] = metrics
 
+    def end_process(self, process: int) -> None:
+        """Keep the counters and histograms of a process that has ended, as of their last update, in one sum."""
+        for each in self._by_process.pop(process, ()):
+            if each.kind in _SUMMED:
+                known = self._ended.get(each.name)
+                self._ended[each.name] = each if known is None else _joined(known, each)
+
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        by_name: dict[str, list[ProcessMetric]] = {}
+        by_name: dict[str, list[ProcessMetric]] = {name: [metric] for name, metric in self._ended.items()}
         for each in self._by_process.values():
             for each_metric in each:
                 by_name.setdefault(each_metric.name, []).append(each_metric)
@@ -74,6 +83,15 @@ def _process_metrics(metrics: Iterable[Metric]) -> Iterator[ProcessMetric]:
                 if not each.name.endswith(_CREATED)
             ]
             yield ProcessMetric(metric.name, metric.documentation, metric.type, samples)
+
+
+def _joined(first: ProcessMetric, second: ProcessMetric) -> ProcessMetric:
+    """Return the sum of a counter or histogram in two processes."""
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for name, labels, value in (*first.samples, *second.samples):
+        values[name, labels] = values.get((name, labels), 0.0) + value
+    samples = [(name, labels, value) for (name, labels), value in values.items()]
+    return ProcessMetric(first.name, first.documentation, first.kind, samples)
 
 
 def _sum(metric: Metric, others: Sequence[ProcessMetric]) -> Metric:

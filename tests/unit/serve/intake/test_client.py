@@ -25,16 +25,16 @@ from headgate.serve.intake.frames import (
     CallFrame,
     FailureFrame,
     Frame,
-    FrameDecoder,
     Heartbeat,
     InvalidateFrame,
     MetricsRequest,
     ResultFrame,
-    encode_frame,
+    decoder,
     invalidations,
 )
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.runtime import merged_metrics
+from headgate.serve.runtime.frame_stream import FrameDecoder, encode_frame
 from headgate.serve.runtime.merged_metrics import MergedRegistry, decode_metrics
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
@@ -56,7 +56,7 @@ FRAMES: list[Frame] = [
 def test_incoming__frames_in_pieces_of_any_size__come_out_whole_and_in_order(seed: int) -> None:
     draw = random.Random(seed)
     stream = b"".join(map(encode_frame, FRAMES)) * 3
-    incoming, found = FrameDecoder(), list[Frame]()
+    incoming, found = FrameDecoder(decoder), list[Frame]()
     while stream:
         size = draw.choice([1, 3, 100, 65_536, 250_000])
         found += incoming.frames(stream[:size])
@@ -162,7 +162,7 @@ class Wire(asyncio.Transport):
         self.came = asyncio.Event()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        self.written.append(list(FrameDecoder().frames(b"".join(list_of_data))))
+        self.written.append(list(FrameDecoder(decoder).frames(b"".join(list_of_data))))
         self.came.set()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 import sys
@@ -115,6 +116,11 @@ class HttpServer:
             self._uvicorn.should_exit = True
             await self._serving
 
+    def stop_listening(self) -> None:
+        """Refuse new connections in all serving processes, whose sockets are one."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def fileno(self) -> int:
         """Return the descriptor of the listening socket, for further serving processes."""
         return self._socket.fileno()
@@ -168,6 +174,10 @@ class _Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as exc:
+                if exc.errno == errno.EINVAL:
+                    # The first of several serving processes has stopped listening for all.
+                    self._loop.remove_reader(self._listener)
+                    return
                 # No file descriptor or memory left.
                 self._pause(exc)
                 return
