@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import SettingsError
+from headgate.serve.runtime.process_count import available_cores, process_count
 from headgate.setting_sources import SettingOrigin
 from headgate.settings import Address, Secret, Settings, SettingSource, describe, is_loopback
 
@@ -365,3 +366,25 @@ def test_load__one_port_for_both__is_refused_unless_it_is_any() -> None:
 @pytest.mark.parametrize("namespace", ["two words", "x" * 101, "line\n"])
 def test_load__namespace_that_is_not_one__is_refused(namespace: str) -> None:
     assert _refusal({"HEADGATE_CACHE_NAMESPACE": namespace}).startswith("cache.namespace (variable ")
+
+
+@pytest.mark.parametrize(("text", "read"), [("auto", "auto"), ("3", 3)])
+def test_load__serving_processes__are_a_number_or_auto(text: str, read: object) -> None:
+    assert Settings.load({"HEADGATE_SERVE_PROCESSES": text}, None, {}).serve.processes == read
+    assert Settings.load({}, None, {"serve.processes": text}).serve.processes == read
+
+
+@pytest.mark.parametrize("text", ["0", "65", "many", "1.5"])
+def test_load__serving_processes_that_are_no_number__are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"serve\.processes .* use a whole number from 1 to 64, or auto"):
+        Settings.load({}, None, {"serve.processes": text})
+
+
+def test_load__several_serving_processes_with_what_belongs_to_one__are_refused() -> None:
+    region = {"region.name": "eu", "region.home": "eu", "region.standby": "us", "region.authority_home": "/a"}
+    with pytest.raises(SettingsError, match=r"serve.processes = 2: the lease"):
+        Settings.load({}, None, {"serve.processes": "2", **region})
+    with pytest.raises(SettingsError, match=r"serve.processes = 2: .*health.intake"):
+        Settings.load({}, None, {"serve.processes": "2", "health.intake": "always"})
+    assert process_count(Settings.load({}, None, {"serve.processes": "auto", **region})) == 1
+    assert process_count(Settings.load({}, None, {"serve.processes": "auto"})) == available_cores()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from litestar.enums import ScopeType
@@ -15,40 +15,43 @@ from headgate.serve.http.fast_path import Deferred, FastPathApp, FullResponse, R
 from headgate.serve.http.framework import raw_path
 from headgate.serve.http.operations import OperationHandler
 from headgate.serve.rpc.connect import Connect
-from headgate.serve.rpc.dispatcher import Dispatcher
 
 
-class SplitApplication(FastPathApp):
-    """ASGI application that answers with `local` what it can, and forwards the rest to the first process."""
+class LocalRequests:
+    """The requests that the routes and RPC methods of a serving process answer."""
 
-    def __init__(
-        self, local: Connect, routes: Sequence[ControllerRouterHandler], rpcs: Dispatcher, forwarder: ASGIApp
-    ) -> None:
-        self._local = local
-        self._forwarder = forwarder
-        self._methods = frozenset(rpcs.methods)
+    def __init__(self, routes: Sequence[ControllerRouterHandler], rpc_paths: Iterable[str]) -> None:
+        self._paths = frozenset({GRAPHQL, *rpc_paths})
         self._tree: PathTree[set[str]] = PathTree()
         for route in routes:
             if isinstance(route, OperationHandler):
                 for operation in route.operations:
                     self._tree.at(operation.template, set()).add(operation.method)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP or self.is_local(scope):
-            await self._local(scope, receive, send)
-        else:
-            await self._forwarder(scope, receive, send)
-
-    def is_local(self, scope: Any) -> bool:  # noqa: ANN401 - an ASGI scope
-        """Whether this process answers a request. One that it does not know, the first process answers or refuses."""
-        path: str = scope["path"]
-        if path == GRAPHQL or path in self._methods:
+    def includes(self, scope: Any) -> bool:  # noqa: ANN401 - an ASGI scope
+        """Whether a request is local. One that is unknown here, the first process answers or refuses."""
+        if scope["path"] in self._paths:
             return True
         try:
             segments = split_path(raw_path(scope))
         except HttpError:
             return False
         return any(scope["method"] in methods for methods, _ in self._tree.find(segments))
+
+
+class SplitApplication(FastPathApp):
+    """ASGI application that answers local requests, and forwards all others to the first process."""
+
+    def __init__(self, local: Connect, requests: LocalRequests, forwarder: ASGIApp) -> None:
+        self._local = local
+        self._requests = requests
+        self._forwarder = forwarder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP or self._requests.includes(scope):
+            await self._local(scope, receive, send)
+        else:
+            await self._forwarder(scope, receive, send)
 
     def length_digits_max(self, url: bytes) -> int:
         return self._local.length_digits_max(url)

@@ -55,7 +55,7 @@ from headgate.serve.processes.frames import (
     ResponseStart,
     Serve,
 )
-from headgate.serve.processes.local_requests import SplitApplication
+from headgate.serve.processes.local_requests import LocalRequests, SplitApplication
 from headgate.serve.processes.server_memory import ServerMemory
 from headgate.serve.processes.start import ServingStart
 from headgate.serve.rest.audited_actions import AUDITED
@@ -203,7 +203,7 @@ def _open(
         ),
     )
     assert isinstance(app, Connect), "with RPCs"
-    make_app = partial(SplitApplication, app, routes, rpcs)
+    make_app = partial(SplitApplication, app, LocalRequests(routes, rpcs.methods))
     return ServingProcess(settings, http, make_app, rpcs, probes, limits, metrics, clock)
 
 
