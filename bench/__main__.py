@@ -22,6 +22,7 @@ from bench import (
     probes,
     processes,
     scale,
+    serving_processes,
     single,
     startup,
 )
@@ -40,6 +41,7 @@ GROUPS = {
     "health_load_mixed": health_load.run_mixed,
     "health_rates": health_load.run_rates,
     "health_idle": health_idle.run,
+    "serving_processes": serving_processes.run,
     "overload": overload.run,
     "overload_grpc": overload.run_grpc,
     "asl": asl.run,

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -82,10 +82,14 @@ def _family(pid: int) -> Iterator[list[str]]:
 
 
 @contextmanager
-def serving(home: Path, mode: str, profile: Path | None = None) -> Iterator[Running]:
+def serving(
+    home: Path, mode: str, profile: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Give a server on the store at `home`. It ends with the block, or with this process."""
     command = [sys.executable, "-m", "bench.health_server", str(home), mode, *([str(profile)] if profile else [])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environ or {})}
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())

@@ -995,9 +995,9 @@ def _check_metrics(settings: Settings, address: Address) -> None:
 
 
 def _check_processes(settings: Settings) -> None:
-    if settings.serve.processes in (1, "auto"):
+    if settings.serve.processes == 1:
         return
-    if settings.region.name is not None:
+    if settings.region.name is not None and settings.serve.processes != "auto":
         raise SettingsError(
             f"serve.processes = {settings.serve.processes}: the lease of a region's writer belongs to one process; "
             "use 1 or auto with region.name"

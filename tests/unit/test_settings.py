@@ -384,7 +384,8 @@ def test_load__several_serving_processes_with_what_belongs_to_one__are_refused()
     region = {"region.name": "eu", "region.home": "eu", "region.standby": "us", "region.authority_home": "/a"}
     with pytest.raises(SettingsError, match=r"serve.processes = 2: the lease"):
         Settings.load({}, None, {"serve.processes": "2", **region})
-    with pytest.raises(SettingsError, match=r"serve.processes = 2: .*health.intake"):
-        Settings.load({}, None, {"serve.processes": "2", "health.intake": "always"})
+    for processes in ("2", "auto"):
+        with pytest.raises(SettingsError, match=rf"serve.processes = {processes}: .*health.intake"):
+            Settings.load({}, None, {"serve.processes": processes, "health.intake": "always"})
     assert process_count(Settings.load({}, None, {"serve.processes": "auto", **region})) == 1
     assert process_count(Settings.load({}, None, {"serve.processes": "auto"})) == available_cores()

@@ -221,7 +221,7 @@ class ServingProcesses:
 
     def _on_ended(self, ended: _Process) -> None:
         self._memory.connections.clear(ended.number)
-        # It may have ended between a commit and its count: nobody was answered, but no process may miss the change.
+        # It may have ended between a commit and its count: no caller was answered, but no process may miss it.
         self._memory.changes.count_everything()
         self._cache.on_messages_lost()
         self._registry.end_process(ended.process.pid)
