@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -15,7 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.acceptance.program import PROGRAM, Server, until
+from tests.acceptance.program import PROGRAM, Server, run, until
 
 OLD: Final = """
 import headgate as hg
@@ -202,3 +203,36 @@ def test_roll__fleet_from_old_to_new_and_back_under_load__no_execution_is_stuck_
         assert statuses(server) == {"SUCCEEDED": len(load.ids) + 1}
         seen = Counter(str(result(server, each)) for each in load.ids)
         assert set(seen) == {str(PLAIN), str(CHECKED)}, "both versions took part"
+
+
+PINNED: Final = OLD.replace("@app.workflow\n", '@app.workflow(versioning="pinned")\n')
+
+
+def test_deploy__pinned_workflow__old_build_drains_and_then_can_be_removed(tmp_path: Path) -> None:
+    first = CodeVersion(tmp_path / "first", PINNED)
+    second = CodeVersion(tmp_path / "second", PINNED.replace('"charge"', '"bill"'))
+    home = tmp_path / "home"
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(tmp_path / "server", "--home", str(home)))
+
+        def headgate(*arguments: str) -> str:
+            ended = run(*arguments, "--server", server.url, folder=tmp_path)
+            assert ended.returncode == 0, ended.stderr
+            return ended.stdout
+
+        v1 = stack.enter_context(WorkerProcess(first, home, "v1", "--build", "v1"))
+        start(server, "early")
+        until(lambda: server.get("/executions/early").get("build") == "v1", "the first turn")
+        stack.enter_context(WorkerProcess(second, home, "v2", "--build", "v2"))
+        assert headgate("deploy", "set-current", "v2") == "app shop: new executions start on build v2\n"
+        shown = headgate("deploy", "show", "v1")
+        assert "verdict       keep its workers: 1 pinned execution is open" in shown
+        assert re.search(r"^order +1 +0 +early *$", shown, re.MULTILINE)
+        go(server, "early")
+        assert result(server, "early") == PLAIN
+        listed = headgate("deploy", "ls")
+        assert re.search(r"^shop +v1 +DRAINED +1 +0 +0 +safe to remove", listed, re.MULTILINE), listed
+        v1.stop()
+        go(server, start(server, "late"))
+        assert result(server, "late") == ["reserve", "bill", "ship"]
+        assert re.search(r"^shop +v2 +CURRENT +1 +0 +0 +takes new", headgate("deploy", "ls"), re.MULTILINE)

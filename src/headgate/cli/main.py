@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "why": ("headgate.cli.pipelines.explain", "why"),
 }
 _GROUPS: Final = {
-    **dict.fromkeys(("workflow", "execution", "event", "schedule"), "durable"),
+    **dict.fromkeys(("workflow", "execution", "deploy", "event", "schedule"), "durable"),
     "asl": "asl",
     **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker", "probe"), "pipelines"),
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),

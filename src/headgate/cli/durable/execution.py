@@ -171,7 +171,7 @@ def _wait_text(wait: dict[str, Any]) -> str:
         case "retry":
             return f"a retry at {short(wait['next_try_at'])}; {wait['failures']} attempts failed: {wait['error']}"
         case "redrive":
-            return f"a redrive after its code is fixed; {wait['failures']} attempts failed: {wait['error']}"
+            return f"a worker with other code, or a redrive; {wait['failures']} attempts failed: {wait['error']}"
         case _:
             return str(wait["fact"])
 

@@ -180,3 +180,15 @@ def _position_of(cursor: str | None) -> tuple[str, str] | None:
     if not separator or not started_at or not execution_id:
         raise CursorError(f"cursor {cursor[:40]!r}: not of this list; use that of the page before")
     return started_at, execution_id
+
+
+def open_executions(store: Store) -> Iterator[Execution]:
+    """Give every open execution, each status newest first."""
+    for status in Status:
+        cursor: str | None = None
+        while not status.is_closed:
+            page = list_executions(store, ExecutionFilter(status=status), limit=LIMIT_MAX, cursor=cursor)
+            yield from page.executions
+            cursor = page.cursor
+            if cursor is None:
+                break

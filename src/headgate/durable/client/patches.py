@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
-from headgate.durable.client.listing import ExecutionFilter, list_executions
-from headgate.durable.model.history import Status
+from headgate.durable.client.listing import open_executions
 from headgate.durable.model.records import Execution
 from headgate.store.port import Store
-
-_PAGE = 1000
 
 
 class PatchUse(Struct):
@@ -33,7 +28,7 @@ class PatchUse(Struct):
 
 def open_patches(store: Store) -> list[PatchUse]:
     """Return every patch that an open execution has marked, by workflow and patch. Reads all open executions."""
-    rows = sorted(_open(store), key=lambda row: row.started_at)
+    rows = sorted(open_executions(store), key=lambda row: row.started_at)
     uses: dict[tuple[str, str], PatchUse] = {}
     for row in rows:
         for patch in row.patches:
@@ -55,14 +50,3 @@ def _count(use: PatchUse, row: Execution) -> None:
     else:
         use.with_mark += 1
         use.oldest_with_mark = use.oldest_with_mark or row.execution_id
-
-
-def _open(store: Store) -> Iterator[Execution]:
-    for status in Status:
-        cursor: str | None = None
-        while not status.is_closed:
-            page = list_executions(store, ExecutionFilter(status=status), limit=_PAGE, cursor=cursor)
-            yield from page.executions
-            cursor = page.cursor
-            if cursor is None:
-                break

@@ -321,7 +321,8 @@ class Fleet:
 
     def _able(self, row: Execution | None) -> list[Member]:
         alive = [member for member in self._alive() if member.workflows]
-        return alive if row is None else candidates(alive, row, self._deployments)
+        # If no live worker may take a turn, one of them still ends the execution when it is terminated.
+        return alive if row is None else candidates(alive, row, self._deployments) or alive
 
     def _alive(self) -> list[Member]:
         return [member for member in self.members() if self.is_alive(member)]

@@ -52,6 +52,11 @@ class Declarations:
             if changed:
                 self._store.batch_write([Put(DEFINITIONS, item) for item in changed])
 
+    def app_of(self, workflow: str) -> str:
+        """Return the app that has declared a workflow; empty if none has."""
+        item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))
+        return "" if item is None else str(item["app"])
+
     def limits(self, workflow: str) -> Limits:
         """Return the declared limits of a workflow; no limits if it is not declared."""
         item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))

@@ -35,6 +35,10 @@ def _schedule(verb: str) -> AuditedAction:
     return AuditedAction(f"schedule.{verb}", _SCHEDULE, _SCHEDULE_STATE)
 
 
+def _deployment(verb: str) -> AuditedAction:
+    return AuditedAction(f"deployment.{verb}", "deployment/{app}", "/deployments/{app}")
+
+
 def _execution(verb: str) -> AuditedAction:
     return AuditedAction(f"execution.{verb}", "execution/{id}")
 
@@ -112,6 +116,10 @@ AUDITED: Final[Mapping[tuple[str, str], AuditedAction | Unaudited]] = {
     ("POST", "/executions/{id}/reset"): _execution("reset"),
     ("POST", "/executions/{id}/retry-from-failure"): _execution("retry-from-failure"),
     ("POST", "/executions/bulk"): AuditedAction("execution.bulk", "executions"),
+    ("POST", "/deployments/{app}/current"): _deployment("set_current"),
+    ("POST", "/deployments/{app}/ramp"): _deployment("ramp"),
+    ("POST", "/deployments/{app}/drain"): _deployment("drain"),
+    ("POST", "/deployments/{app}/move"): _deployment("move"),
     ("POST", "/activities/complete"): _REPORT,
     ("POST", "/activities/fail"): _REPORT,
     ("POST", "/activities/heartbeat"): _REPORT,

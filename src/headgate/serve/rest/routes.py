@@ -16,6 +16,7 @@ from headgate.serve.http.idempotency import RETENTION_SECONDS
 from headgate.serve.http.operations import Auditing, Operation
 from headgate.serve.rest.asl.machines import machine_routes
 from headgate.serve.rest.durable.dead_letters import dead_letter_routes
+from headgate.serve.rest.durable.deployments import deployment_routes
 from headgate.serve.rest.durable.events import event_routes
 from headgate.serve.rest.durable.executions import execution_routes
 from headgate.serve.rest.durable.schedules import schedule_routes
@@ -60,6 +61,7 @@ def api_routes(  # noqa: PLR0913 - the parts of the API are joined here
         *activity_routes(service, pool, auditing=auditing, idempotency_seconds=idempotency_seconds),
         *schedule_routes(service, pool, auditing=auditing),
         *worker_routes(service, pool),
+        *deployment_routes(service, pool, auditing=auditing),
         *machine_routes(service, pool, auditing=auditing),
         *(
             []

@@ -232,6 +232,7 @@ def test_terminate__pinned_execution_without_a_worker__any_worker_ends_it(fleet:
     fleet.join("v1", shop("one"))
     start(fleet, "order")
     fleet.join("v2", shop("two"))
+    fleet.join("v3", shop("three"))
     fleet.leave("v1")
     fleet.client.terminate("order")
     fleet.advance(5)

@@ -24,7 +24,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "redrive": (
         {"failures": 5, "error": "KeyError: x"},
-        "a redrive after its code is fixed; 5 attempts failed: KeyError: x",
+        "a worker with other code, or a redrive; 5 attempts failed: KeyError: x",
     ),
     "message": ({"fact": "an update, a cancellation or a signal"}, "an update, a cancellation or a signal"),
 }

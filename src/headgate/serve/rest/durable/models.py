@@ -198,6 +198,11 @@ class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     failures: int = 0
     failure: ErrorView | None = None
     timeout_at: str = ""
+    # The build of the last turn; of a pinned execution, the one that takes every turn.
+    build: str = ""
+    pinned: bool = False
+    # The builds whose code failed at the next turn, or does not fit the history.
+    failed_builds: list[str] = []
     # The turns of earlier runs that this run begins with after a reset.
     kept_turns: str = ""
     archived: bool = False
@@ -313,6 +318,8 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
         timeout_at="" if row.timeout_at_ms is None else instant(row.timeout_at_ms),
         archived=row.archive is not None and row.archived_through == row.turn,
         waits_for=waits,
+        pinned=row.is_pinned,
+        failed_builds=[*row.unfit_builds, *row.failed_builds],
     )
 
 

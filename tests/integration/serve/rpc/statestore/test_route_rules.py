@@ -141,6 +141,7 @@ READ_WORK: Final = {
     "GET /api/v1/events", "GET /api/v1/events/tail", "GET /api/v1/subscriptions",
     "GET /api/v1/subscriptions/{name}/replays", "GET /api/v1/dead-letters",
     "GET /api/v1/dead-letters/{subscription}/{event_id}", f"GET {_S}", f"GET {_S}/{{id}}", f"GET {_S}/{{id}}/preview",
+    "GET /api/v1/deployments", "GET /api/v1/deployments/{app}",
     "GET /api/v1/workers", "GET /api/v1/fanouts", f"GET {_F}", f"GET {_F}/summary", f"GET {_F}/errors",
     f"GET {_F}/cells",
     f"GET {_F}/events", f"GET {_F}/compare/{{other}}", f"GET {_F}/plots/{{name}}", "GET /api/v1/campaigns/{id}",
@@ -154,6 +155,7 @@ QUERY_WORK: Final = {f"POST {_X}/{{id}}/queries"}
 WRITE_WORK: Final = {
     f"POST {_X}", f"POST {_X}/signal-with-start", f"POST {_X}/{{id}}/signals", f"POST {_X}/{{id}}/cancel",
     f"POST {_X}/{{id}}/terminate", f"POST {_X}/{{id}}/redrive", f"POST {_X}/{{id}}/retry", f"POST {_X}/bulk",
+    *(f"POST /api/v1/deployments/{{app}}/{verb}" for verb in ("current", "ramp", "drain", "move")),
     f"POST {_X}/{{id}}/reset", f"POST {_X}/{{id}}/retry-from-failure",
     f"POST {_X}/{{id}}/updates", "POST /api/v1/events", "POST /api/v1/subscriptions/{name}/retire",
     "POST /api/v1/subscriptions/{name}/replay", "POST /api/v1/subscriptions/{name}/replays/{id}/stop",
