@@ -538,7 +538,13 @@ def probes_page() -> str:
     return "\n".join(lines)
 
 
+def python_page() -> str:
+    page: str = runpy.run_path(str(FOLDER.parent / "python_reference.py"))["page"](NOTE)
+    return page
+
+
 PAGES = {
+    "python.md": python_page,
     "probes.md": probes_page,
     "settings.md": settings_page,
     "alerts.md": alerts_page,

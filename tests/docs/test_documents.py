@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("name", ["settings.md", "tables.md", "errors.md", "commands.md", "access.md", "metrics.md"])
+@pytest.mark.parametrize(
+    "name", ["python.md", "settings.md", "tables.md", "errors.md", "commands.md", "access.md", "metrics.md"]
+)
 def test_reference__page__is_what_the_code_says_today(name: str) -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
 
