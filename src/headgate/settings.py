@@ -295,6 +295,9 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     tracing: Annotated[Switch, about("Export OpenTelemetry spans.")] = False
     otlp_endpoint: Annotated[str, _URL, about("OTLP/HTTP collector for the spans.")] = "http://127.0.0.1:4318"
     service_name: Annotated[str, Meta(min_length=1), about("Service name in traces.")] = "headgate"
+    sample_ratio: Annotated[
+        Share, about("Share of the traces that begin here which is recorded; other traces follow their caller.")
+    ] = 1.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -15,9 +16,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TextIO
 
+from headgate.span_export import Attribute, SpanExport, SpanRecord
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
     from prometheus_client import CollectorRegistry, Metric
     from structlog.typing import Processor
 
@@ -43,10 +47,9 @@ _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 
 _correlation: ContextVar[str | None] = ContextVar("correlation_id", default=None)
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
+_execution_id: ContextVar[str] = ContextVar("execution_id", default="")
 _NO_FIELDS: Final[Mapping[str, str | Callable[[], str]]] = {}
 _log_fields: ContextVar[Mapping[str, str | Callable[[], str]]] = ContextVar("log_fields", default=_NO_FIELDS)
-
-Attribute = str | int | float | bool
 
 
 def correlation_id() -> str | None:
@@ -66,6 +69,11 @@ def traceparent() -> str:
     if not context.is_valid:
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def checked_traceparent(text: str) -> str:
+    """Return a trace context as it is; empty if it is not one."""
+    return text if _TRACEPARENT.fullmatch(text) else ""
 
 
 def traceparent_of(name: str) -> str:
@@ -98,6 +106,62 @@ def log_fields(**fields: str | Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         _log_fields.reset(token)
+
+
+def bind_execution(execution_id: str, text: str) -> None:
+    """Let all that runs in the current context variables belong to an execution and to a trace context."""
+    _execution_id.set(execution_id)
+    _traceparent.set(text)
+
+
+class within_execution:
+    """Let the work inside the block belong to an execution and to a trace context, empty without one.
+
+    Log lines have both. Spans that the code makes with OpenTelemetry are below the context.
+    """
+
+    __slots__ = ("_execution_id", "_otel", "_text", "_tokens")
+
+    def __init__(self, execution_id: str, text: str) -> None:
+        self._execution_id = execution_id
+        self._text = text
+        self._otel: Any = None
+
+    def __enter__(self) -> None:
+        is_otel = bool(self._text) and _has_provider()
+        # Not both: a span that the code makes inside must win over the context around it.
+        self._tokens = (_execution_id.set(self._execution_id), _traceparent.set("" if is_otel else self._text))
+        if is_otel:
+            self._otel = _attach(self._text)
+
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
+        if self._otel is not None:
+            from opentelemetry.context import detach
+
+            detach(self._otel)
+        _execution_id.reset(self._tokens[0])
+        _traceparent.reset(self._tokens[1])
+
+
+def _has_provider() -> bool:
+    """Whether the program around Headgate makes spans with OpenTelemetry: attaching a context costs microseconds."""
+    api = sys.modules.get("opentelemetry.trace")
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+
+
+def _attach(text: str) -> Any:  # noqa: ANN401 - a token of OpenTelemetry
+    from opentelemetry.context import attach
+    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+    return attach(set_span_in_context(NonRecordingSpan(_span_context(text))))
+
+
+def _span_context(text: str) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(
+        int(text[3:35], 16), int(text[36:52], 16), is_remote=True, trace_flags=TraceFlags(int(text[53:], 16))
+    )
 
 
 class correlated:
@@ -204,25 +268,47 @@ _NO_SPAN: Final = _NoSpan()
 class Tracing:
     """Creates spans, or no-op spans when tracing is off."""
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
-        """Without a provider, every span is the shared no-op span."""
+    def __init__(
+        self, provider: TracerProvider | None = None, *, export: SpanExport | None = None, sample_ratio: float = 1.0
+    ) -> None:
+        """Without a provider, every span is the shared no-op span. `export` takes the spans of `finish`."""
         self._provider = provider
+        self._export = export
+        self._sample_ratio = sample_ratio
         self._tracer = provider.get_tracer("headgate") if provider is not None else None
 
     @classmethod
-    def start(cls, *, service_name: str, otlp_endpoint: str, exporter: SpanExporter | None = None) -> Tracing:
-        """Return tracing that exports over OTLP/HTTP, or to `exporter`."""
+    def start(
+        cls,
+        *,
+        service_name: str,
+        otlp_endpoint: str,
+        exporter: SpanExporter | None = None,
+        sample_ratio: float = 1.0,
+    ) -> Tracing:
+        """Return tracing that exports over OTLP/HTTP, or to `exporter`.
+
+        Of traces that begin here, the share `sample_ratio` is recorded; others follow their parent.
+        """
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
+        export = None
         if exporter is None:
+            url = _traces_url(otlp_endpoint)
+            export = SpanExport(url, service_name=service_name, timeout_seconds=EXPORT_SECONDS_MAX)
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
             exporter = OTLPSpanExporter(endpoint=_traces_url(otlp_endpoint), timeout=EXPORT_SECONDS_MAX)
-        provider = TracerProvider(resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False)
+        provider = TracerProvider(
+            resource=Resource.create({"service.name": service_name}),
+            sampler=ParentBasedTraceIdRatio(sample_ratio),
+            shutdown_on_exit=False,
+        )
         provider.add_span_processor(BatchSpanProcessor(exporter))
-        return cls(provider)
+        return cls(provider, export=export, sample_ratio=sample_ratio)
 
     @property
     def is_on(self) -> bool:
@@ -241,6 +327,25 @@ class Tracing:
             attributes["correlation_id"] = identifier
         return self._tracer.start_as_current_span(name, context=context, attributes=attributes)
 
+    def child_of(self, parent: str) -> str:
+        """Return the context of a new span below a trace context, or of a new trace. Without tracing: `parent`."""
+        if self._tracer is None:
+            return parent
+        span_id = f"{random.getrandbits(64):016x}"
+        if parent:
+            return f"{parent[:36]}{span_id}{parent[52:]}"
+        is_sampled = self._sample_ratio >= 1.0 or random.random() < self._sample_ratio
+        return f"00-{random.getrandbits(128):032x}-{span_id}-{'01' if is_sampled else '00'}"
+
+    def finish(self, record: SpanRecord) -> None:
+        """Record a span that is over, whose context `child_of` made. One that is not sampled is dropped."""
+        if self._provider is None or not int(record.context[53:], 16) & 1:
+            return
+        if self._export is not None:
+            self._export.put(record)
+        else:
+            _end_in_sdk(self._provider, record)
+
     def record(
         self,
         name: str,
@@ -254,21 +359,40 @@ class Tracing:
         """Record a span that is over, below a trace context, and return its own. Without tracing: `parent`."""
         if self._tracer is None:
             return parent
-        from opentelemetry.trace import Status, StatusCode
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        context = TraceContextTextMapPropagator().extract({"traceparent": parent}) if parent else None
-        span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=from_ms * 1_000_000)
-        if is_error:
-            span.set_status(Status(StatusCode.ERROR))
-        span.end(end_time=max(from_ms, to_ms) * 1_000_000)
-        made = span.get_span_context()
-        return f"00-{made.trace_id:032x}-{made.span_id:016x}-{int(made.trace_flags):02x}"
+        parent = parent if _TRACEPARENT.fullmatch(parent) else ""
+        context = self.child_of(parent)
+        from_ns = from_ms * 1_000_000
+        self.finish(SpanRecord(name, context, parent, from_ns, to_ms * 1_000_000, attributes, is_error))
+        return context
 
     def close(self) -> None:
         """Flush the remaining spans and shut down."""
         if self._provider is not None:
             self._provider.shutdown()
+        if self._export is not None:
+            self._export.close()
+
+
+def _end_in_sdk(provider: TracerProvider, record: SpanRecord) -> None:
+    """Pass a span on to the processors of a provider."""
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Link, Status, StatusCode
+
+    provider._active_span_processor.on_end(
+        ReadableSpan(
+            name=record.name,
+            context=_span_context(record.context),
+            parent=_span_context(record.parent) if record.parent else None,
+            resource=provider.resource,
+            attributes=record.attributes,
+            links=[Link(_span_context(link)) for link in record.links],
+            status=Status(StatusCode.ERROR if record.is_error else StatusCode.UNSET),
+            start_time=record.start_ns,
+            end_time=max(record.start_ns, record.end_ns),
+            instrumentation_scope=InstrumentationScope("headgate"),
+        )
+    )
 
 
 class Metrics:
@@ -327,6 +451,12 @@ def _add_correlation(_logger: Any, _method: str, event: MutableMapping[str, Any]
         text = value() if callable(value) else value
         if text:
             event.setdefault(name, text)
+    execution_id = _execution_id.get()
+    if execution_id:
+        event.setdefault("execution_id", execution_id)
+    trace_id = trace_id_of(traceparent())
+    if trace_id:
+        event.setdefault("trace_id", trace_id)
     return event
 
 

@@ -24,7 +24,7 @@ from headgate.asl.tasks.user_tables import UserTables
 from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock, SystemClock
 from headgate.durable.bus.egress_policy import Destinations
-from headgate.durable.bus.events import Event
+from headgate.durable.bus.events import TRACEPARENT, Event
 from headgate.durable.bus.forward_headers import HeaderFiles
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.model.meters import ExecutionMeters
@@ -39,11 +39,13 @@ from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
 from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.results import summary_json
-from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.rows import Fanout, timestamp_ms
+from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
 from headgate.file_roots import FileRoots, file_roots, usable_project
 from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings, StoreSettings, WorkerSettings
+from headgate.span_export import Attribute
 from headgate.store.blobs.folder import Blobs, FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.cache.read_through import Cache
@@ -59,6 +61,7 @@ from headgate.store.port import Store
 from headgate.store.resilience.guarded_store import AnyStore
 from headgate.store.stats import AttemptObserver
 from headgate.store.table_names import TableNames
+from headgate.telemetry import Tracing
 
 if TYPE_CHECKING:
     from headgate.fanout.doctor import QueueFinding
@@ -198,6 +201,7 @@ class AppService(Service):
         backends: TaskBackends | None = None,
         *,
         meters: ExecutionMeters | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`backends` are what Tasks of state machines may call outside of Headgate; by default nothing."""
         days, store = opened.settings.archive.days, opened.settings.store
@@ -213,6 +217,7 @@ class AppService(Service):
             open_forwarder=lambda: open_forwarder(opened.settings, clock),
             meters=meters,
             build=opened.settings.build or "",
+            tracing=tracing,
         )
         self.fanouts = open_fanouts(opened, clock, self.ids, _FanoutEvents(self, clock))
         mapping.register(app, self.fanouts.splitter, self.fanouts.control, self.fanouts.queries)
@@ -310,6 +315,7 @@ class _FanoutEvents:
             source="/headgate/fanout",
             subject=fanout.run_id,
             data=summary_json(fanout, counts),
+            extensions={TRACEPARENT: fanout.traceparent} if fanout.traceparent else {},
         )
         return self._service.bus.event_writes(event, int(self._clock.seconds() * 1000))
 
@@ -317,6 +323,14 @@ class _FanoutEvents:
         if fanout.waiter is not None:
             self._service.notifier.on_message_stored(fanout.waiter)
         self._service.bus.on_committed()
+        if self._service.tracing is not None:
+            attributes: dict[str, Attribute] = {"headgate.fanout": fanout.run_id, "headgate.chunks": fanout.chunks}
+            created_ms = timestamp_ms(fanout.created_at)
+            is_error = fanout.status is FanoutStatus.FAILED
+            ended_ms = int(self._clock.seconds() * 1000)
+            self._service.tracing.record(
+                "fanout.run", fanout.traceparent, created_ms, ended_ms, attributes, is_error=is_error
+            )
 
 
 def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:

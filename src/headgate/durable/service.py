@@ -32,6 +32,7 @@ from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
+from headgate.telemetry import Tracing
 
 
 class Service:
@@ -51,11 +52,12 @@ class Service:
         open_forwarder: Callable[[], Forwarder] | None = None,
         meters: ExecutionMeters | None = None,
         build: str = "",
+        tracing: Tracing | None = None,
     ) -> None:
         """Wire the components. Events are kept for `events_days`, dead letters for `dead_letters_days`.
 
         `open_forwarder` opens the sender of forwarded events, if the app forwards any. `meters` count what the worker
-        does. `build` names the code of the app; without one, its source does.
+        does, `tracing` records the spans of executions. `build` names the code of the app, by default its source.
         """
         self.app = app
         self._build = build
@@ -75,6 +77,7 @@ class Service:
             waiters=waiters,
             observer=self.notifier,
             interceptors=app.interceptors,
+            tracing=tracing,
         )
         self.store = store
         self.clock = clock
@@ -82,6 +85,7 @@ class Service:
         self._open_forwarder = open_forwarder
         self._dead_letters_days = dead_letters_days
         self.meters = meters
+        self.tracing = tracing
         self._threads: WorkerThreads | None = None
         app.bind(self.client, self.bus)
 
@@ -140,6 +144,7 @@ class Service:
             forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
             observer=self.notifier,
             meters=self.meters,
+            tracing=self.tracing,
         )
 
     def standby_worker(self, *, queues: Sequence[str], lease_seconds: float = 10.0) -> StandbyWorker:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from headgate.errors import CorruptionError
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.runs.rows import Run, run_of
+from headgate.span_export import Attribute
 from headgate.store.model.requests import Change
-from headgate.telemetry import Attribute, Tracing
+from headgate.telemetry import Tracing
 
 _ENDED: Final = frozenset(status.value for status in RunStatus if status.is_terminal or status.is_done)
 

@@ -115,7 +115,7 @@ def open_components(
         opened.store.check_health()
         check_keys(opened)
         backends = open_task_backends(settings, clock, environ)
-        service = AppService(app, opened, clock, backends, meters=ExecutionMeters())
+        service = AppService(app, opened, clock, backends, meters=ExecutionMeters(), tracing=tracing)
         region = open_region(opened, clock, service, meters)
         if region is not None:
             stack.enter_context(closing(region))

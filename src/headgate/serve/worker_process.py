@@ -15,6 +15,7 @@ import structlog
 from headgate.bootstrap.key_check import check_keys
 from headgate.bootstrap.store import AppService, OpenedStore, open_store, worker_limits
 from headgate.bootstrap.task_backends import open_task_backends
+from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
@@ -52,7 +53,10 @@ def run(
         stack.enter_context(closing(opened.store))
         opened.store.check_health()
         check_keys(opened)
-        service = AppService(app, opened, clock, open_task_backends(settings, clock, environ), meters=meters)
+        tracing = open_tracing(settings.telemetry)
+        stack.callback(tracing.close)
+        backends = open_task_backends(settings, clock, environ)
+        service = AppService(app, opened, clock, backends, meters=meters, tracing=tracing)
         endpoint = None
         if settings.worker.metrics is not None:
             endpoint = _open_endpoint(settings, settings.worker.metrics, service, opened, version)

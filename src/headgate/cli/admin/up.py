@@ -54,9 +54,10 @@ def up(  # noqa: PLR0913 - each is an option
     """
     from headgate import __version__
     from headgate.bootstrap.store import load_app, with_app_folder
+    from headgate.bootstrap.tracing import open_tracing
     from headgate.clock import SystemClock
     from headgate.serve import server
-    from headgate.telemetry import Tracing, configure_logs
+    from headgate.telemetry import configure_logs
 
     flags = {
         "build": build,
@@ -72,12 +73,7 @@ def up(  # noqa: PLR0913 - each is an option
     configure_logs(style=settings.log.format, level=settings.log.level)
     loaded = None if app is None else load_app(app)
     settings = settings if app is None else with_app_folder(settings, app)
-    traces = settings.telemetry
-    tracing = (
-        Tracing.start(service_name=traces.service_name, otlp_endpoint=traces.otlp_endpoint)
-        if traces.tracing
-        else Tracing()
-    )
+    tracing = open_tracing(settings.telemetry)
     try:
         exit_code = server.run(
             settings,

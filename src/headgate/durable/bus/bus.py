@@ -27,7 +27,7 @@ from headgate.durable.bus.event_log import (
     expiry,
     not_ours,
 )
-from headgate.durable.bus.events import UNTIMED, Event
+from headgate.durable.bus.events import EXTENSIONS_MAX, TRACEPARENT, UNTIMED, Event
 from headgate.durable.bus.replays import DROPPED_MAX, Replay, Replays, ReplayState, StoppedReplay
 from headgate.durable.bus.subscriptions import Filter, Registered, Registry, Subscription, delivery, matches, matching
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
@@ -38,6 +38,7 @@ from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from headgate.telemetry import traceparent
 
 __all__ = [
     "Bus",
@@ -305,7 +306,10 @@ class Bus:
 
     def _complete(self, event: Event, id: str, now: datetime) -> Event:
         time = now if event.time == UNTIMED else event.time
-        return replace(event, id=id, source=event.source or self._source, time=time)
+        extensions, trace = event.extensions, traceparent()
+        if trace and TRACEPARENT not in extensions and len(extensions) < EXTENSIONS_MAX:
+            extensions = {**extensions, TRACEPARENT: trace}
+        return replace(event, id=id, source=event.source or self._source, time=time, extensions=extensions)
 
     def _writes(
         self,

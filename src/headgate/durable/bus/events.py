@@ -63,6 +63,10 @@ class Mode(enum.StrEnum):
     STRUCTURED = "structured"
 
 
+# The extension of CloudEvents for distributed tracing.
+TRACEPARENT: Final = "traceparent"
+
+
 class Event(Struct, frozen=True, kw_only=True):
     """An event. The bus sets `id`, `source` and `time` if the producer does not.
 

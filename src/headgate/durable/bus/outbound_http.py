@@ -18,6 +18,7 @@ import httpx
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.model.failures import NonRetryable
+from headgate.telemetry import traceparent
 
 CONNECT_SECONDS: Final = 10.0
 _ADDRESSES_MAX: Final = 3
@@ -75,7 +76,9 @@ class OutboundHttp:
         url = httpcore.URL(
             scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path or b"/"
         )
-        sent = {"host": target.netloc.decode("ascii"), "user-agent": "headgate", **headers}
+        trace = traceparent()
+        context = {"traceparent": trace} if trace else {}
+        sent = {"host": target.netloc.decode("ascii"), "user-agent": "headgate", **context, **headers}
         timeouts = {"connect": CONNECT_SECONDS, "read": timeout_seconds, "write": timeout_seconds}
         with (
             httpcore.ConnectionPool(ssl_context=self._tls, max_connections=1, network_backend=network) as pool,

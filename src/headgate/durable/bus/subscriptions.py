@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headgate import typed_decode
 from headgate.clock import Clock
-from headgate.durable.bus.events import Event, Mode, check_type, load
+from headgate.durable.bus.events import TRACEPARENT, Event, Mode, check_type, load
 from headgate.durable.model import payload
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.names import check_name
@@ -25,6 +25,7 @@ from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, same
 from headgate.store.port import Store
+from headgate.telemetry import checked_traceparent
 
 ANY: Final = "*"
 # Eight attempts within about an hour and a half: long enough for a deployment that is rolled back.
@@ -153,7 +154,26 @@ def delivery(subscription: Subscription, event_id: str, body: str, now_ms: int, 
         queue_pk=f"Q#{options.queue}",
         available_at_ms=now_ms,
         subscription=subscription.name,
+        traceparent=_traceparent(body),
     )
+
+
+class _Traced(msgspec.Struct):
+    """The trace context of an event in structured JSON."""
+
+    traceparent: str = ""
+
+
+_traced_decoder: Final = msgspec.json.Decoder(_Traced)
+
+
+def _traceparent(body: str) -> str:
+    if f'"{TRACEPARENT}"' not in body:
+        return ""
+    try:
+        return checked_traceparent(_traced_decoder.decode(body).traceparent)
+    except msgspec.DecodeError:
+        return ""
 
 
 class HandlerSignature(payload.Signature):

@@ -69,11 +69,13 @@ from headgate.errors import (
     UnknownWorkflowError,
 )
 from headgate.ids import IdMaker
+from headgate.span_export import SpanRecord
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Put, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from headgate.telemetry import Tracing, traceparent
 
 _TERMINATE_SECONDS: Final = 30.0
 _FIRST_TURN_SECONDS: Final = 2.0
@@ -85,7 +87,7 @@ _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)
 class Client:
     """Executions of one store. Safe to use from many threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the components of a client
         self,
         store: Store,
         clock: Clock,
@@ -97,7 +99,9 @@ class Client:
         waiters: ResultWaiters | None = None,
         observer: DurableObserver = NULL_OBSERVER,
         interceptors: Sequence[Interceptor] = (),
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing if tracing is not None else Tracing()
         # They wrap what workflows and handles do through this client.
         self.interceptors = tuple(interceptors)
         self._store = store
@@ -150,6 +154,7 @@ class Client:
         definition = self._workflows.get(workflow)
         limits = definition or declared_limits(self._store, workflow, self._now_ms(), self._workflows)
         check_size(input, f"input of workflow {workflow}")
+        parent, began = traceparent(), self._clock.seconds()
         request = StartRequest(
             execution_id=execution_id,
             workflow=workflow,
@@ -161,10 +166,19 @@ class Client:
             delay_seconds=delay_seconds,
             tells_end=tells_end,
             headers=check_headers(headers) if headers else None,
+            traceparent=self._tracing.child_of(parent),
         )
         was_started = self._start(self._sealing.start(request), _policy(reuse), first_signal, also)
+        if was_started and self._tracing.is_on:
+            self._end_span(request, parent, began)
         returns = Any if definition is None else definition.signature.result
         return Handle(self, request.execution_id, was_started=was_started, returns=returns)
+
+    def _end_span(self, request: StartRequest, parent: str, began: float) -> None:
+        attributes = {"headgate.execution_id": request.execution_id, "headgate.workflow": request.workflow}
+        start_ns, end_ns = int(began * 1_000_000_000), int(self._clock.seconds() * 1_000_000_000)
+        record = SpanRecord("execution.start", request.traceparent, parent, start_ns, end_ns, attributes)
+        self._tracing.finish(record)
 
     def _start(
         self, request: StartRequest, reuse: Reuse, first_signal: Signal | None, also: Sequence[Write] = ()
@@ -233,7 +247,8 @@ class Client:
         if first_signal is not None:
             # A new life of the id has received no signal yet, so that the row needs no condition.
             sealed = self._sealing.message(execution, first_signal)
-            writes.append(message(request.execution_id, sealed, now_ms, self._ids.ulid()).put())
+            sent = message(request.execution_id, sealed, now_ms, self._ids.ulid(), traceparent=traceparent())
+            writes.append(sent.put())
             writes.append(Put(INBOXES, received_row(request.execution_id, execution.first_run, first_signal.id)))
         try:
             self._store.transact([*writes, *also])

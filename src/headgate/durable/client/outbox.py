@@ -34,6 +34,7 @@ from headgate.store.model.conditions import absent, all_of, equals
 from headgate.store.model.requests import Check, Put, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from headgate.telemetry import traceparent
 
 # Signals and updates have idempotency keys of their own.
 _SIGNAL: Final = "#"
@@ -75,7 +76,7 @@ class MessageSender:
         first_run = row.first_run
         now_ms = int(self._clock.seconds() * 1000)
         sealed = self._sealing.message(row, event)
-        stored = message(execution_id, sealed, now_ms, self._ids.ulid(), first_run=first_run)
+        stored = message(execution_id, sealed, now_ms, self._ids.ulid(), first_run=first_run, traceparent=traceparent())
         is_open = all_of(OPEN, equals("first_run", first_run))
         writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), stored.put()]
         key = _key_of(event, is_once=is_once)

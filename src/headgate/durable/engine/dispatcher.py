@@ -273,7 +273,7 @@ class Dispatcher:
             case EmitEvent():
                 return Step([command], self._event(row, command, context), [], [context.now_ms])
             case StartChild():
-                request = self._child(row, None, command)
+                request = replace(self._child(row, None, command), traceparent=context.traceparent)
                 _, writes = start_writes(request, context.now_ms, context.unique())
                 return Step([command], writes, [command.child_id], [])
             case SendSignal():
@@ -296,7 +296,7 @@ class Dispatcher:
     ) -> list[Write]:
         return [
             Check(EXECUTIONS, Key(execution_id), OPEN),
-            message(execution_id, event, context.now_ms, context.unique()).put(),
+            message(execution_id, event, context.now_ms, context.unique(), traceparent=context.traceparent).put(),
         ]
 
     def _child(self, row: Execution, turn: Turn | None, command: StartChild) -> StartRequest:

@@ -22,6 +22,7 @@ from headgate.durable.engine.inbox import Inboxes, delayed_start, holds, in_orde
 from headgate.durable.engine.ready_queue import ReadyList, Work
 from headgate.durable.engine.stuck import failed_turn, with_failed_build
 from headgate.durable.engine.turn_commit import SOURCES_MAX, Source, TurnContext, TurnTransaction, turn_transaction
+from headgate.durable.engine.turn_spans import TurnSpan, TurnSpans
 from headgate.durable.model.declarations import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
@@ -55,6 +56,7 @@ from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.requests import Check, Delete, Put, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from headgate.telemetry import Tracing, within_execution
 
 CYCLE_MAX: Final = 128
 _log = structlog.get_logger(__name__)
@@ -132,6 +134,7 @@ class Engine:
         ready: ReadyList | None = None,
         meters: ExecutionMeters | None = None,
         archive: ArchivedHistories | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._workflows = workflows
         self._store = store
@@ -142,6 +145,9 @@ class Engine:
         self._live_max = live_max
         self._replay_always = replay_always
         self._meters = meters
+        self._spans = None if tracing is None or not tracing.is_on else TurnSpans(tracing, clock)
+        # The spans of turns that are not committed yet, by execution.
+        self._open_spans: dict[str, TurnSpan] = {}
         self.ready = ReadyList(clock) if ready is None else ready
         self._inboxes = Inboxes(store, ids)
         self._archive = archive
@@ -327,16 +333,17 @@ class Engine:
 
     def _advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
         now_ms = self._now_ms()
+        row = self._begin_span(row, sources)
         if holds(sources, TerminateRequested):
-            turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms))
-            self._evict(row.execution_id)
+            turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms, self._trace_of(row)))
+            self._drop_live(row.execution_id)
             return turn
         live = self._load(row.execution_id, row)
         events: list[Event] = [source.event for source in sources]
         consumed, issued = live.interpreter.advance(now_ms, events)
         notes, live.interpreter.notes = live.interpreter.notes, []
         awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
-        context = self._context(live.interpreter.at_ms)
+        context = self._context(live.interpreter.at_ms, self._trace_of(row))
         if row.build != self._build:
             row = self._with_build(row)
         return turn_transaction(row, sources[:consumed], issued, notes, context, awaits)
@@ -367,7 +374,12 @@ class Engine:
             self._evict(execution_id)
         workflow = self._workflows[row.workflow]
         interpreter = Interpreter(
-            workflow.function, workflow.signature, execution_id, workflow.interceptors, workflow.codec
+            workflow.function,
+            workflow.signature,
+            execution_id,
+            workflow.interceptors,
+            workflow.codec,
+            traceparent=row.traceparent,
         )
         replayed = 0
         try:
@@ -407,10 +419,13 @@ class Engine:
         if self._meters is not None:
             self._meters.on_turn_failed(row.workflow)
         now_ms = self._now_ms()
-        _log.warning("turn failed", execution_id=row.execution_id, turn=row.turn + 1, error=str(error))
+        with within_execution(row.execution_id, row.traceparent):
+            _log.warning("turn failed", execution_id=row.execution_id, turn=row.turn + 1, error=str(error))
+        info = describe(error)
+        row = self._begin_span(row, sources, info.type)
         row = with_failed_build(row, self._build, is_unfit=isinstance(error, DeterminismError))
         turn = failed_turn(
-            row, describe(error), now_ms, self._context(now_ms), has_untried_build=self._host.has_untried_build(row)
+            row, info, now_ms, self._context(now_ms), has_untried_build=self._host.has_untried_build(row)
         )
         for source in sources:
             if isinstance(source.event, Woken):
@@ -424,7 +439,8 @@ class Engine:
 
     def _finish_dispatch(self, row: Execution, turn: Turn | None) -> Execution:
         self._evict_if_older(row)
-        done = self._dispatcher.finish(row, self._context(self._now_ms()), turn, self._on_dispatched)
+        context = self._context(self._now_ms(), self._trace_of(row))
+        done = self._dispatcher.finish(row, context, turn, self._on_dispatched)
         live = self._live.get(row.execution_id)
         if live is not None:
             live.row = done
@@ -462,6 +478,7 @@ class Engine:
                 _log.warning("store unavailable; dispatch deferred", execution_id=row.execution_id, error=str(exc))
                 self._evict(row.execution_id)
                 self.read_inbox(row.execution_id)
+        self._end_span(turn)
         if live is not None and (live.interpreter.closed is not None or self._replay_always):
             self._evict(row.execution_id)
         if row.status.is_closed:
@@ -497,9 +514,29 @@ class Engine:
             return [None]
         return self._store.transact_many(transactions)
 
-    def _context(self, now_ms: int) -> TurnContext:
+    def _context(self, now_ms: int, traceparent: str = "") -> TurnContext:
         host = self._host
-        return TurnContext(now_ms, host.worker_id, host.claim, host.membership, self._ids.ulid, host.event_writes)
+        return TurnContext(
+            now_ms, host.worker_id, host.claim, host.membership, self._ids.ulid, host.event_writes, traceparent
+        )
+
+    # Spans, if tracing is on.
+
+    def _begin_span(self, row: Execution, sources: Sequence[Source], error: str = "") -> Execution:
+        """Begin the span of a turn, and return the execution with its trace context."""
+        if self._spans is not None:
+            row, self._open_spans[row.execution_id] = self._spans.begin(row, sources, error)
+        return row
+
+    def _trace_of(self, row: Execution) -> str:
+        """Return the trace context for what the current turn starts and sends."""
+        span = self._open_spans.get(row.execution_id) if self._spans is not None else None
+        return row.traceparent if span is None else span.context
+
+    def _end_span(self, turn: TurnTransaction) -> None:
+        span = self._open_spans.pop(turn.execution.execution_id, None) if self._spans is not None else None
+        if span is not None and self._spans is not None:
+            self._spans.end(span, turn)
 
     def _retention_of(self, workflow: str) -> float | None:
         definition = self._workflows.get(workflow)
@@ -518,6 +555,10 @@ class Engine:
             self._evict(execution_id)
 
     def _evict(self, execution_id: str) -> None:
+        self._open_spans.pop(execution_id, None)
+        self._drop_live(execution_id)
+
+    def _drop_live(self, execution_id: str) -> None:
         live = self._live.pop(execution_id, None)
         if live is not None and live.interpreter.closed is None:
             if self._meters is not None:

@@ -41,7 +41,9 @@ class Inboxes:
         for item in page.items:
             row = message_of(item)
             try:
-                sources.append(Source(load_event(row.body), row.consumed(), row.run, row.first_run, row.at_ms))
+                sources.append(
+                    Source(load_event(row.body), row.consumed(), row.run, row.first_run, row.at_ms, row.traceparent)
+                )
             except msgspec.DecodeError as exc:
                 unreadable = InvalidPayloadError(
                     f"execution {execution_id} message {row.message_id}: it cannot be read ({exc}); "

@@ -86,6 +86,8 @@ class Source(Struct, frozen=True):
     run: int = 0
     first_run: int = 0
     at_ms: int = 0
+    # The W3C trace context of its sender.
+    traceparent: str = ""
 
 
 class TurnTransaction(Struct):
@@ -113,6 +115,8 @@ class TurnContext(Struct, frozen=True):
     membership: Callable[[], Write]
     unique: Callable[[], str]
     event_writes: Callable[[Execution, EmitEvent], list[Write]]
+    # The W3C trace context of the turn, for what it starts and sends.
+    traceparent: str = ""
 
 
 def turn_transaction(
@@ -348,6 +352,7 @@ def _start_activity(
         scheduled_at_ms=context.now_ms,
         headers=command.headers,
         key=command.key or None,
+        traceparent=context.traceparent,
     )
     claimed = None
     if options.limit_key is None:

@@ -75,6 +75,8 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     # The patches that this run has marked, and whether each was deprecated by then.
     patches: dict[str, bool] = {}
     memo: str | None = None
+    # The W3C trace context that it belongs to.
+    traceparent: str = ""
     timeout_at_ms: int | None = None
     retention_seconds: float | None = None
     # Whether its end emits an event.
@@ -151,6 +153,8 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     subscription: str | None = None
     # Of the call, from the execution.
     headers: dict[str, str] | None = None
+    # The W3C trace context of the turn that started it.
+    traceparent: str = ""
 
     def put(self, token: str | None = None) -> Put:
         """Return the write that stores this row; with `token`, only if the stored row has that token."""
@@ -195,6 +199,8 @@ class Message(Struct, frozen=True, omit_defaults=True):
     run: int = 0
     first_run: int = 0
     ready_pk: str = ""
+    # The W3C trace context of its sender.
+    traceparent: str = ""
 
     def put(self) -> Put:
         """Return the write that stores this row."""
@@ -205,10 +211,20 @@ class Message(Struct, frozen=True, omit_defaults=True):
         return Delete(INBOXES, Key(self.execution_id, self.message_id), exists())
 
 
-def message(execution_id: str, event: Event, at_ms: int, unique: str, *, run: int = 0, first_run: int = 0) -> Message:
+def message(
+    execution_id: str,
+    event: Event,
+    at_ms: int,
+    unique: str,
+    *,
+    run: int = 0,
+    first_run: int = 0,
+    traceparent: str = "",
+) -> Message:
     """Return a message that sorts after all earlier ones; `unique` distinguishes those of the same millisecond."""
     prefix = URGENT if isinstance(event, Started | TerminateRequested | Woken | Reapplied) else MESSAGE
-    return Message(execution_id, f"{prefix}{at_ms:013d}#{unique}", dump_event(event), at_ms, run, first_run)
+    message_id = f"{prefix}{at_ms:013d}#{unique}"
+    return Message(execution_id, message_id, dump_event(event), at_ms, run, first_run, traceparent=traceparent)
 
 
 def turn_put(execution_id: str, turn: Turn) -> Put:

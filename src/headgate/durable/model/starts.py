@@ -55,6 +55,7 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     parent_run: int | None = None
     # The build that the execution is pinned to from its start.
     pinned_build: str = ""
+    traceparent: str = ""
 
 
 def start_writes(
@@ -99,6 +100,7 @@ def start_writes(
         is_pinned=bool(request.pinned_build),
         tags=request.tags,
         memo=None if memo == "null" else memo,
+        traceparent=request.traceparent,
         timeout_at_ms=timeout_at_ms,
         retention_seconds=request.retention_seconds,
         tells_end=request.tells_end,

@@ -74,6 +74,7 @@ from headgate.durable.replay.outcomes import outcome_of
 from headgate.durable.replay.replay_check import compare
 from headgate.durable.replay.sealed_history import SealedHistory
 from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
+from headgate.telemetry import bind_execution
 
 T = TypeVar("T")
 
@@ -110,7 +111,10 @@ class Interpreter:
         execution_id: str,
         interceptors: Sequence[Interceptor] = (),
         codec: PayloadCodec | None = None,
+        *,
+        traceparent: str = "",
     ) -> None:
+        """`traceparent` is the trace context that log lines of the code belong to."""
         self.execution_id = execution_id
         self.headers: dict[str, str] | None = None
         self._interceptors = interceptors
@@ -127,6 +131,7 @@ class Interpreter:
         self._function = function
         # A separate context: context variables of the calling thread must not leak into workflow code.
         self._context = Context()
+        self._context.run(bind_execution, execution_id, traceparent)
         self.signature = signature
         self._main: DurableTask[Any] | None = None
         self._seq = 0

@@ -14,6 +14,7 @@ from headgate.durable.model.failures import Cancelled
 from headgate.durable.model.history import Note, note_text
 from headgate.durable.replay.interpreter import running
 from headgate.errors import WorkflowViolationError
+from headgate.telemetry import within_execution
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class ActivityContext(Struct, eq=False):
     # Of the execution, as interceptors have changed them.
     headers: Mapping[str, str] = {}
     notes: list[Note] = []
+    # The W3C trace context of this attempt.
+    traceparent: str = ""
 
     @property
     def token(self) -> str:
@@ -117,12 +120,16 @@ def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity
 
 def enter(context: ActivityContext) -> Any:  # noqa: ANN401 - the argument of `leave`
     """Make this the running activity of the current thread or task."""
-    return _current.set(context)
+    scope = within_execution(context.execution_id, context.traceparent)
+    scope.__enter__()
+    return _current.set(context), scope
 
 
 def leave(mark: Any) -> None:  # noqa: ANN401 - the result of `enter`
     """Undo `enter`."""
-    _current.reset(mark)
+    token, scope = mark
+    _current.reset(token)
+    scope.__exit__(None, None, None)
 
 
 class NotesHandler(logging.Handler):

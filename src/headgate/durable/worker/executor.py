@@ -28,6 +28,8 @@ class RunningAttempt(msgspec.Struct):
     is_abandoned: bool = False
     # When it began, by `perf_counter`; 0 if it is not measured.
     began: float = 0.0
+    # When it began, in nanoseconds since 1970; 0 without tracing.
+    began_ns: int = 0
     # Stops the attempt where that is possible: an async activity can be cancelled, a thread cannot.
     cancel: Callable[[], object] | None = None
 

@@ -31,6 +31,7 @@ from headgate.durable.worker.executor import call_function
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.durable.worker.process_group import kill_group, lead_group, start_leader
 from headgate.errors import HeadgateError, TransientError, UserError
+from headgate.telemetry import within_execution
 
 _NO_RESULT: Final = "the process of the activity ended without a result"
 _CORRUPT: Final = (
@@ -52,6 +53,7 @@ class AttemptMessage(Struct, frozen=True, tag_field="told", tag="Attempt"):
     token: str
     details: str | None
     headers: dict[str, str] = {}
+    traceparent: str = ""
 
 
 class HeartbeatMessage(Struct, frozen=True, tag_field="said", tag="Beats"):
@@ -129,9 +131,12 @@ def perform_isolated(
                 token=context.token,
                 details=None if context.details is None else bytes(context.details).decode(),
                 headers=dict(context.headers),
+                traceparent=context.traceparent,
             )
         )
-        return _outcome(definition, channel, context, limit_seconds)
+        # Events of the process are stored here.
+        with within_execution(context.execution_id, context.traceparent):
+            return _outcome(definition, channel, context, limit_seconds)
     except (EOFError, OSError):
         message = _CORRUPT if channel.is_corrupt else _NO_RESULT
         return AttemptResult(error=ErrorInfo(type="ProcessDied", message=message), notes=tuple(context.notes))
@@ -255,4 +260,5 @@ def _context(attempt: AttemptMessage, channel: ProcessChannel[WorkerMessage]) ->
         beat=beat,
         put_event=put_event,
         headers=attempt.headers,
+        traceparent=attempt.traceparent,
     )

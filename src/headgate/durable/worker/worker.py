@@ -20,7 +20,7 @@ from msgspec import Raw
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.dead_letters import RETENTION_DAYS as DEAD_LETTERS_DAYS
-from headgate.durable.bus.events import Event, Mode
+from headgate.durable.bus.events import TRACEPARENT, Event, Mode
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.bus.subscriptions import HandlerSignature
 from headgate.durable.engine.activity_store import Activities, AttemptResult, deadline, options_of
@@ -60,11 +60,13 @@ from headgate.durable.worker.stuck_sweep import StuckSweep
 from headgate.durable.worker.subprocess_executor import perform_isolated
 from headgate.errors import NotFoundError, SealedPayloadError, StaleClaimError
 from headgate.ids import IdMaker
+from headgate.span_export import Attribute, SpanRecord
 from headgate.store.catalogue.tables import WORKERS
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Check, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from headgate.telemetry import Tracing
 
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
 _PAUSE_MS: Final = 100
@@ -101,6 +103,7 @@ class Worker:
         draw: Callable[[], float] = random.random,
         observer: DurableObserver = NULL_OBSERVER,
         meters: ExecutionMeters | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.app = app
         self.queues = tuple(queues)
@@ -144,11 +147,13 @@ class Worker:
             ready=ready,
             meters=meters,
             archive=None if archiver is None else archiver.archive,
+            tracing=tracing,
         )
         # Test doubles that are called instead of an activity, by its name.
         self.stand_ins: dict[str, Definition[..., Any]] = {}
         self.cancellations = CancellationReaper(self.activities, self.claims)
         self._meters = meters
+        self._tracing = tracing if tracing is not None and tracing.is_on else None
         self._recorder = ResultRecorder(
             self.activities, self.fleet, self.engine, self.claims, self.schedule, meters=meters
         )
@@ -270,6 +275,7 @@ class Worker:
             source=f"/headgate/{self.app.name}/{execution.execution_id}",
             subject=command.subject,
             data=command.data,
+            extensions={TRACEPARENT: execution.traceparent} if execution.traceparent else {},
         )
         if command.id:
             return self.bus.unique_event_writes(event, self.activities.now_ms())
@@ -426,8 +432,12 @@ class Worker:
             put_event=self._put_event,
             is_worker_stopping=self._is_stopping,
             headers=activity.headers or {},
+            traceparent=activity.traceparent,
         )
         running = RunningAttempt(activity, context, at_ms, kind)
+        if self._tracing is not None:
+            context.traceparent = self._tracing.child_of(activity.traceparent)
+            running.began_ns = int(self._clock.seconds() * 1_000_000_000)
         if self._meters is not None:
             running.began = perf_counter()
             if activity.attempt == 1:
@@ -528,6 +538,8 @@ class Worker:
             running = self.running.get(activity.activity_id)
             if running is not None and running.activity.token == activity.token:
                 del self.running[activity.activity_id]
+                if self._tracing is not None:
+                    self._end_span(self._tracing, running, result)
                 if self._meters is not None:
                     self._meters.on_ran(activity.name, perf_counter() - running.began)
                 if running.is_abandoned:
@@ -537,6 +549,20 @@ class Worker:
                     self._interrupt(activity)
                     return
             self._recorder.record_or_buffer(activity, result)
+
+    def _end_span(self, tracing: Tracing, running: RunningAttempt, result: AttemptResult | None) -> None:
+        activity, context = running.activity, running.context.traceparent
+        attributes: dict[str, Attribute] = {"headgate.activity": activity.name, "headgate.attempt": activity.attempt}
+        if activity.execution_id:
+            attributes["headgate.execution_id"] = activity.execution_id
+        error = None if result is None else result.error
+        if error is not None:
+            attributes["error.type"] = error.type
+        ends_ns = int(self._clock.seconds() * 1_000_000_000)
+        name = "activity.run" if activity.subscription is None else "event.deliver"
+        is_error = error is not None
+        parent = activity.traceparent
+        tracing.finish(SpanRecord(name, context, parent, running.began_ns, ends_ns, attributes, is_error))
 
     def _heartbeat(self, context: ActivityContext, details: Raw | None) -> None:
         running = self.running.get(context.row_id)

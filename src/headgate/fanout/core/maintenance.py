@@ -159,7 +159,8 @@ class FanoutMaintenance:
         writes.append(event(fanout.run_id, self._ids.ulid(), f"ended as {after.status}", after.finished_at or "").put())
         if after.waiter is not None and after.waiter_signal is not None:
             signal = Signal(after.waiter_signal, summary_json(after, counts), after.run_id)
-            writes.append(message(after.waiter, signal, self.queries.now_ms(), self._ids.ulid()).put())
+            now_ms, trace = self.queries.now_ms(), after.traceparent
+            writes.append(message(after.waiter, signal, now_ms, self._ids.ulid(), traceparent=trace).put())
         return [*writes, *self._observer.closing_writes(after, counts)]
 
     def _closed(self, after: Fanout) -> None:

@@ -56,6 +56,7 @@ from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Write
 from headgate.store.port import Store
+from headgate.telemetry import traceparent
 
 # Of a transaction's 100 writes, the rest is for the fan-out's row and one counter per shard.
 PIECES_MAX: Final = 80
@@ -174,6 +175,7 @@ class Splitter:
             submitted_by=order.submitted_by,
             waiter=order.waiter,
             waiter_signal=order.waiter_signal,
+            traceparent=traceparent(),
             updated_at=now,
             attention_pk=ACTIVE,
             attention_sk=f"{now}#{run_id}",

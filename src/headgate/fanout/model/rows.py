@@ -127,6 +127,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     # The execution to signal at the end, and the signal's name.
     waiter: str | None = None
     waiter_signal: str | None = None
+    # The W3C trace context of the call that submitted it.
+    traceparent: str = ""
     attention_pk: str | None = None
     attention_sk: str | None = None
     ttl: int | None = None

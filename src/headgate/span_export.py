@@ -1,0 +1,179 @@
+"""Span export: sends finished spans to a collector over OTLP/HTTP, from a thread of its own.
+
+Turns and activities record thousands of spans a second. The span objects of the SDK cost more than a step does, so a
+span is a tuple here until the thread encodes it.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import structlog
+
+Attribute = str | int | float | bool
+
+QUEUE_MAX: Final = 50_000
+BATCH_MAX: Final = 2_000
+FLUSH_SECONDS: Final = 1.0
+_LINKS_MAX: Final = 16
+_log = structlog.get_logger(__name__)
+
+
+class SpanRecord(NamedTuple):
+    """A span that is over. `context` and `parent` are W3C trace contexts, `parent` empty for a root."""
+
+    name: str
+    context: str
+    parent: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, Attribute]
+    is_error: bool = False
+    links: Sequence[str] = ()
+
+
+class SpanExport:
+    """A bounded queue of spans and the thread that sends them. While the collector is away, spans are dropped."""
+
+    def __init__(self, url: str, *, service_name: str, timeout_seconds: float) -> None:
+        self._url = url
+        self._service_name = service_name
+        self._timeout_seconds = timeout_seconds
+        self._records: deque[SpanRecord] = deque()
+        self._stopping = threading.Event()
+        self._is_failing = False
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="headgate-spans", daemon=True)
+        self._thread.start()
+
+    def put(self, record: SpanRecord) -> None:
+        """Queue a span; drop it if the queue is full."""
+        if len(self._records) >= QUEUE_MAX:
+            self.dropped += 1
+        else:
+            self._records.append(record)
+
+    def close(self) -> None:
+        """Send what is queued, within the time-out of one request, and stop."""
+        self._stopping.set()
+        self._thread.join(2 * self._timeout_seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(FLUSH_SECONDS):
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._records:
+            count = min(len(self._records), BATCH_MAX)
+            batch = [self._records.popleft() for _ in range(count)]
+            try:
+                self._send(encode(batch, self._service_name))
+            except (OSError, urllib.error.URLError, ValueError) as exc:
+                self.dropped += len(batch)
+                if not self._is_failing:
+                    _log.warning("spans cannot be sent; dropped until the collector answers", error=str(exc))
+                self._is_failing = True
+                return
+            if self._is_failing:
+                _log.info("spans are sent again", dropped=self.dropped)
+            self._is_failing = False
+
+    def _send(self, body: bytes) -> None:
+        headers = {"content-type": "application/x-protobuf", "user-agent": "headgate"}
+        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
+        with urllib.request.urlopen(request, timeout=self._timeout_seconds) as response:
+            response.read()
+
+
+# The wire format of the messages of opentelemetry-proto, written by hand: the generated classes take several times as
+# long, and that would be the largest part of what a span costs. Fields: trace.v1.Span, common.v1.KeyValue, AnyValue.
+_KIND_INTERNAL: Final = b"\x30\x01"
+_ERROR: Final = b"\x7a\x02\x18\x02"
+_times: Final = struct.Struct("<BQBQ")
+_double: Final = struct.Struct("<BBd")
+
+
+def encode(records: Sequence[SpanRecord], service_name: str) -> bytes:
+    """Return spans as the body of an OTLP request (ExportTraceServiceRequest)."""
+    scope = _block(0x0A, _block(0x0A, b"headgate"))
+    spans = b"".join([_block(0x12, _span(record)) for record in records])
+    resource = _block(0x0A, _block(0x0A, _key_value("service.name", service_name)))
+    return _block(0x0A, resource + _block(0x12, scope + spans))
+
+
+def _span(record: SpanRecord) -> bytes:
+    context = record.context
+    # Ids with their tags, in one conversion.
+    above = f"2208{record.parent[36:52]}" if record.parent else ""
+    parts = [
+        bytes.fromhex(f"0a10{context[3:35]}1208{context[36:52]}{above}"),
+        _name_and_kind(record.name),
+        _times.pack(0x39, record.start_ns, 0x41, max(record.start_ns, record.end_ns)),
+    ]
+    for name, value in record.attributes.items():
+        parts.append(_text_attribute(name, value) if type(value) is str else _block(0x4A, _key_value(name, value)))
+    if record.links:
+        parts.extend(
+            _block(0x6A, bytes.fromhex(f"0a10{link[3:35]}1208{link[36:52]}")) for link in record.links[:_LINKS_MAX]
+        )
+    if record.is_error:
+        parts.append(_ERROR)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _name_and_kind(name: str) -> bytes:
+    return _block(0x2A, name.encode()) + _KIND_INTERNAL
+
+
+@lru_cache(maxsize=4096)
+def _text_attribute(name: str, value: str) -> bytes:
+    # Names of workflows and activities, and ids of executions, are those of many spans.
+    return _block(0x4A, _key_value(name, value))
+
+
+@lru_cache(maxsize=256)
+def _key(name: str) -> bytes:
+    return _block(0x0A, name.encode())
+
+
+def _key_value(name: str, value: Attribute) -> bytes:
+    key = _key(name)
+    match value:
+        case bool():
+            return key + b"\x12\x02\x10" + (b"\x01" if value else b"\x00")
+        case int():
+            return key + _block(0x12, b"\x18" + _varint(value & 0xFFFF_FFFF_FFFF_FFFF))
+        case float():
+            return key + b"\x12" + _double.pack(9, 0x21, value)
+        case _:
+            return key + _block(0x12, _block(0x0A, value.encode()))
+
+
+def _block(tag: int, content: bytes) -> bytes:
+    """Return a field with a length."""
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    if size < 0x4000:
+        return bytes((tag, size & 0x7F | 0x80, size >> 7)) + content
+    return bytes((tag,)) + _varint(size) + content
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
