@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, sleep, time
 
 import headgate as hg
+from bench import observed
 from bench.measure import ROUNDS, Figure, ratio
 from bench.rows import open_at
 from headgate.clock import SystemClock
@@ -127,7 +128,7 @@ def hundred_way(executions: int, steps: int) -> float:
 
 def run() -> list[Figure]:
     """Return every figure of this group."""
-    return [_serial(), _growth(), _fan_out(), *_latencies(), _recorded(), _timers(), *_sleepers()]
+    return [_serial(), *observed.run(), _growth(), _fan_out(), *_latencies(), _recorded(), _timers(), *_sleepers()]
 
 
 def _serial() -> Figure:
