@@ -11,7 +11,17 @@ from typing import Final
 from urllib.parse import quote
 
 from tests.acceptance.browser.history import PAYMENTS, RAW, SCORED
-from tests.acceptance.browser.world import FAILED, INVOICES, ORDER, SETTLED, SILENT, STUCK, World
+from tests.acceptance.browser.world import (
+    FAILED,
+    INVOICES,
+    ORDER,
+    PAYMENTS_MACHINE,
+    RETRIED,
+    SETTLED,
+    SILENT,
+    STUCK,
+    World,
+)
 
 PAGES: Final[dict[str, Callable[[World], str]]] = {
     "": lambda _: "",
@@ -56,6 +66,8 @@ STATES: Final[dict[str, Callable[[World], str]]] = {
     "run-that-waits": lambda world: f"/runs/{world.runs['revenue-report']}",
     "execution-stuck": lambda _: f"/executions/{STUCK}",
     "execution-failed": lambda _: f"/executions/{FAILED}",
+    "execution-retrying": lambda _: f"/executions/{RETRIED}",
+    "machine-execution-retrying": lambda _: f"/machine-executions/{PAYMENTS_MACHINE}%3Ainvoice-7",
     "fan-out-open": lambda world: f"/fanouts/{world.open_fanout_id}",
     "pipeline-failed": lambda _: "/pipelines/orders-score",
     "pipeline-missed": lambda _: "/pipelines/fx-rates",

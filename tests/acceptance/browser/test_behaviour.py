@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.acceptance.browser.history import RAW
 from tests.acceptance.browser.person import Person
-from tests.acceptance.browser.world import World
+from tests.acceptance.browser.world import PAYMENTS_MACHINE, RETRIED, World
 
 # Promised within one second; a loaded machine takes longer.
 LIVE_SECONDS_MAX = 15.0
@@ -153,3 +153,20 @@ def test_menu__opened__has_the_command_and_copies_it(person: Person) -> None:
     page.locator("#page-menu .copy").click()
 
     assert page.evaluate("navigator.clipboard.readText()").startswith("headgate run ls")
+
+
+def test_execution__between_two_attempts__shows_the_traceback_the_wait_and_the_log(person: Person) -> None:
+    page = person.open(f"/ui/executions/{RETRIED}")
+
+    expect(page.locator("#waits")).to_contain_text("send_to_bank queued, attempt 1 of 20 failed, next attempt")
+    attempts = page.locator("#failed-attempts")
+    expect(attempts.locator("summary").first).to_contain_text("send_to_bank attempt 1 ConnectionError")
+    expect(attempts.locator("pre.traceback").first).to_contain_text("in send_to_bank")
+    expect(attempts.locator("pre.traceback").first).not_to_contain_text("headgate/durable")
+
+
+def test_machine_execution__task_is_tried_again_later__shows_the_traceback_and_the_wait(person: Person) -> None:
+    page = person.open(f"/ui/machine-executions/{PAYMENTS_MACHINE}%3Ainvoice-7")
+
+    expect(page.locator("#waits")).to_contain_text("until")
+    expect(page.locator("#failed-attempts pre.traceback").first).to_contain_text("in read_prices")

@@ -24,6 +24,8 @@ SIGNATURE: Final = "MISSING_FIELD:amount"
 ORDER: Final = "order-4711"
 STUCK: Final = "ledger-monday"
 FAILED: Final = "prices-of-acme"
+RETRIED: Final = "payment-9"
+PAYMENTS_MACHINE: Final = "pay-suppliers"
 INVOICES: Final = "settle-invoices"
 # A dataset whose monitor is silent, and one whose incident was resolved while it was broken.
 SILENT: Final = "urn:dp:market:supplier_stock:v1"
@@ -66,6 +68,19 @@ MACHINE: Final[dict[str, Any]] = {
         "Refuse": {"Type": "Fail", "Error": "UnknownCustomer", "Cause": "the invoice names no customer"},
         "Wait for payment": {"Type": "Wait", "Seconds": 86_400, "Next": "Book"},
         "Book": {"Type": "Pass", "End": True},
+    },
+}
+
+# Its Task fails, and waits for the next attempt whenever it is looked at.
+RETRYING_MACHINE: Final[dict[str, Any]] = {
+    "StartAt": "Send",
+    "States": {
+        "Send": {
+            "Type": "Task",
+            "Resource": "read_prices",
+            "Retry": [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 3600, "MaxAttempts": 5}],
+            "End": True,
+        }
     },
 }
 
@@ -209,11 +224,14 @@ class World:
         self.execution("fulfil_order", "4711", ORDER)
         self.execution("audit_ledger", "monday", STUCK)
         self.execution("price_import", "acme", FAILED)
+        self.execution("pay_supplier", "9", RETRIED)
         for number in range(6):
             self.execution("load_orders", f"2026-01-0{number + 1}", f"load-{number + 1}")
         self.put(f"/machines/{INVOICES}", MACHINE)
         for name, value in (("acme", {"amount": 120}), ("globex", {"amount": 4_000})):
             self.machine_execution(value, name)
+        self.put(f"/machines/{PAYMENTS_MACHINE}", RETRYING_MACHINE)
+        self.post(f"/machines/{PAYMENTS_MACHINE}/executions", {"input": "invoice-7", "name": "invoice-7"})
         for name, cron in (("nightly-load", "0 3 * * *"), ("hourly-check", "@hourly"), ("monthly-close", "0 4 1 * *")):
             self.post("/schedules", {"id": name, "workflow": "load_orders", "cron": cron, "input": name})
         self.call("POST", "/schedules/monthly-close/pause", {"reason": "the books are closed by hand this month"})
@@ -228,6 +246,9 @@ class World:
         self.open_fanout_id = self.fanout("market_jobs:slow", 60, "recompute-stock", submitted_by="ann@example.com")
         self.wait("the stuck execution", lambda: self.status(STUCK) == "STUCK")
         self.wait("the failed execution", lambda: self.status(FAILED) == "FAILED")
+        self.wait("a failed attempt", lambda: bool(self.get(f"/executions/{RETRIED}/failures")["failures"]))
+        machine = quote(f"{PAYMENTS_MACHINE}:invoice-7", safe="")
+        self.wait("a failed Task", lambda: bool(self.get(f"/executions/{machine}/failures")["failures"]))
         self.wait("the order waits", lambda: "signal" in json.dumps(self.get(f"/executions/{ORDER}")["waits_for"]))
 
     def check(self, check_id: str) -> Any:

@@ -76,6 +76,19 @@ def read_prices(supplier: str) -> str:
     return supplier
 
 
+@app.activity(retry=hg.Retry(attempts=20, first="1h", most="1h"))
+def send_to_bank(order: str) -> str:
+    hg.log(f"sending {order}")
+    raise ConnectionError("bank: closed on weekends")
+
+
+@app.workflow
+async def pay_supplier(order: str) -> str:
+    """Wait for the next attempt at a payment whenever it is looked at."""
+    hg.log("paying a supplier")
+    return await send_to_bank(order)
+
+
 @app.workflow(check=False)
 async def audit_ledger(day: str) -> str:
     """Read a file in workflow code, which is not allowed: the execution is stuck."""
