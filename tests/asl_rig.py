@@ -14,6 +14,7 @@ from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import Limits
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.model.failures import ExecutionFailure
+from headgate.settings import Settings
 from headgate.store.catalogue.tables import ACTIVITIES, TIMERS
 from headgate.store.sqlite.scan import items
 from headgate.store.sqlite.store import SqliteStore
@@ -103,11 +104,11 @@ def _named(error: str) -> type[Exception]:
 class Rig:
     """An app with the functions, in virtual time, replayed before every turn unless configured otherwise."""
 
-    def __init__(self, *, replay_always: bool = True) -> None:
+    def __init__(self, *, replay_always: bool = True, settings: Settings | None = None) -> None:
         self.app = hg.App("machines")
         self.functions = Functions()
         self.functions.declare(self.app)
-        self.env = Environment(self.app, replay_always=replay_always)
+        self.env = Environment(self.app, replay_always=replay_always, settings=settings)
 
     def __enter__(self) -> Self:
         self.env.__enter__()

@@ -9,10 +9,15 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 import headgate as hg
 from headgate.asl.machines.executions import ExecutionDescription, MachineExecutions
+from headgate.asl.tasks.activities import SERVICE
+from headgate.bootstrap.task_backends import TaskClients
+from headgate.durable.sdk.activity_context import ActivityContext
+from headgate.durable.worker.executor import perform
 from headgate.errors import DefinitionError
 from headgate.settings import Settings, TaskSettings
 from headgate.testing import Environment
@@ -29,7 +34,8 @@ def handler(event, context):
 RULES: Final = (
     "s3:*:reports", "dynamodb:*:orders", "sns:publish:alerts", "sqs:*:jobs*", "events:putEvents:default",
     "lambda:invoke:price", "glue:startJobRun:nightly", "ecs:runTask:job", "batch:submitJob:jd", "athena:*",
-    "secretsmanager:getSecretValue", "nosuchservice:do", "dynamodb:getItem:missing",
+    "secretsmanager:getSecretValue", "nosuchservice:do", "dynamodb:getItem:missing", "glue:startJobRun:crashed",
+    "dynamodb:transactWriteItems:orders-counted",
 )  # fmt: skip
 
 
@@ -148,7 +154,7 @@ def test_s3__bucket_that_no_rule_names__is_refused_before_the_machine_starts(wor
 
     # Known only while it runs.
     error, cause = world.error(f"{SDK}s3:getObject", {"Bucket.$": "$$.Execution.Name", "Key": "a"})
-    assert (error, "no setting allows" in cause) == ("States.Runtime", True)
+    assert (error, "no setting allows" in cause) == ("States.Permissions", True)
 
 
 def test_dynamodb__item__is_written_under_a_condition_in_both_forms(world: World) -> None:
@@ -248,6 +254,107 @@ def test_glue__job__is_started_once_and_waited_for(world: World) -> None:
     assert isinstance(ended["StartedOn"], int)
     runs = world.client("glue").get_job_runs(JobName="nightly")["JobRuns"]
     assert sorted(each["Id"] for each in runs) == sorted([started["JobRunId"], ended["Id"]])
+
+
+# A worker dies after the call and before its result is stored: the activity runs again.
+
+
+def attempt(world: World, call: dict[str, Any], number: int, *, id: str) -> Any:
+    """Run an attempt at the activity of a service call, as a worker does."""
+    context = ActivityContext(
+        activity_id=id,
+        name=SERVICE,
+        attempt=number,
+        sign=lambda: "",
+        execution_id="m:one",
+        details=None,
+        clock_ms=lambda: 0,
+        beat=lambda _, __: None,
+        put_event=lambda *_: None,
+    )
+    ended = perform(world.env.app.activities[SERVICE], msgspec.Raw(msgspec.json.encode(call)), context)
+    assert ended is not None
+    assert ended.error is None, ended.error
+    return msgspec.json.decode(ended.result)
+
+
+def test_glue__second_attempt_after_a_crash__finds_the_run_of_the_first(world: World) -> None:
+    glue = world.client("glue")
+    command = {"Name": "pythonshell", "ScriptLocation": "s3://x/y.py"}
+    glue.create_job(Name="crashed", Role=ROLE, Command=command)
+    call = {"service": "glue", "action": "startJobRun", "parameters": {"JobName": "crashed"}}
+
+    first = attempt(world, call, 1, id="m:one#1#1")
+    second = attempt(world, call, 2, id="m:one#1#1")
+    other = attempt(world, call, 2, id="m:one#1#2")
+
+    assert first == second
+    assert other != first
+    assert len(glue.get_job_runs(JobName="crashed")["JobRuns"]) == 2
+
+
+def test_fifo_queue__second_attempt_after_a_crash__sends_no_second_message(world: World) -> None:
+    sqs = world.client("sqs")
+    url = sqs.create_queue(QueueName="jobs-crashed.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    given = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g"}
+    call = {"service": "sqs", "action": "sendMessage", "parameters": given}
+
+    attempt(world, call, 1, id="m:one#1#3")
+    attempt(world, call, 2, id="m:one#1#3")
+
+    count = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]
+    assert count == {"ApproximateNumberOfMessages": "1"}
+
+
+def test_transaction__second_attempt_after_a_crash__has_the_same_client_token(world: World) -> None:
+    dynamodb = world.client("dynamodb")
+    dynamodb.create_table(
+        TableName="orders-counted",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    add = {
+        "TableName": "orders-counted",
+        "Key": {"id": {"S": "7"}},
+        "UpdateExpression": "ADD n :one",
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+    call = {
+        "service": "aws-sdk:dynamodb",
+        "action": "transactWriteItems",
+        "parameters": {"TransactItems": [{"Update": add}]},
+    }
+
+    attempt(world, call, 1, id="m:one#1#4")
+    attempt(world, call, 2, id="m:one#1#4")
+
+    item = dynamodb.get_item(TableName="orders-counted", Key=add["Key"], ConsistentRead=True)["Item"]
+    assert item["n"] == {"N": "1"}
+
+
+def test_poll__while_aws_does_not_answer__the_job_counts_as_running(world: World) -> None:
+    dead = World("http://127.0.0.1:9")
+    job = {"id": "jr_1", "scope": {"JobName": "nightly"}}
+    with dead.env:
+        polled = attempt(dead, {"service": "glue", "action": "startJobRun", "step": "poll", "job": job}, 1, id="m#5")
+    missing = {"service": "glue", "action": "startJobRun", "step": "poll", "job": job}
+
+    assert polled == {"is_ended": False, "result": None}
+    with pytest.raises(AssertionError, match=r"Glue\.EntityNotFoundException"):
+        attempt(world, missing, 1, id="m#6")
+
+
+def test_role__of_the_settings__is_assumed_for_the_calls(ministack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = fresh_account()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", account)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "-")
+    role = f"arn:aws:iam::{account}:role/tasks"
+    tasks = TaskSettings(aws_role=role, aws_region=REGION, aws_endpoint_url=ministack)
+
+    client = TaskClients(Settings(tasks=tasks)).client("sts", read_seconds=30.0, tries=1)
+
+    assert client.get_caller_identity()["Arn"] == f"arn:aws:sts::{account}:assumed-role/tasks/headgate-tasks"
 
 
 def test_batch_and_athena__jobs__are_waited_for_and_a_failed_one_is_task_failed(world: World) -> None:

@@ -10,14 +10,17 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.task_tokens import CallbackKind
+from headgate.asl.tasks.activities import SERVICE
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
+from headgate.settings import Settings, TaskSettings
 from tests.asl_rig import Rig, beside, each, machine, task
 from tests.replay.record import ROOT, _without_machine
 from tests.replay.recordings import laid_out, plain_turns
@@ -27,6 +30,13 @@ EVENTS_TOLD = 60
 PASS = {"Type": "Pass"}
 WAIT = {"Type": "Wait", "Seconds": 30}
 ASK = {"Type": "Task", "Resource": "${keep}.waitForTaskToken", "Parameters": {"token.$": "$$.Task.Token"}}
+QUEUE = "arn:aws:states:::sqs:sendMessage.waitForTaskToken"
+JOB = "arn:aws:states:::glue:startJobRun.sync"
+ENTRIES = [
+    {"resource": "*:function:price", "function": "echo"},
+    {"resource": "sqs:sendMessage", "answer": {"approved": True}},
+    {"resource": "aws-sdk:s3:*", "error": "S3.NoSuchKeyException", "cause": "gone"},
+]
 CAUGHT = [{"ErrorEquals": ["States.ALL"], "Next": "Caught", "ResultPath": "$.caught"}]
 
 
@@ -189,8 +199,35 @@ def nested(rig: Rig) -> str:
     return rig.run(states).execution_id
 
 
+def routed(rig: Rig) -> str:
+    """Calls that a resource map replaces, and a job of AWS that is polled."""
+    job = {"id": "jr_1", "scope": {"JobName": "nightly"}}
+    ended = {"is_ended": True, "result": {"Id": "jr_1", "JobRunState": "SUCCEEDED"}}
+    rig.stand_in(SERVICE).returns_once(job).returns_once({"is_ended": False, "result": None}).returns_once(ended)
+    missing = {"Type": "Task", "Resource": "arn:aws:states:::aws-sdk:s3:getObject", "Parameters": {"Bucket": "b"}}
+    states = machine(
+        ("Price", {"Type": "Task", "Resource": "arn:aws:lambda:eu-west-1:1:function:price"}),
+        ("Work", {**task("work", Parameters="unmapped"), "ResultPath": "$.work"}),
+        ("Ask", {"Type": "Task", "Resource": QUEUE, "Parameters": {"token.$": "$$.Task.Token"}, "ResultPath": "$.ask"}),
+        ("Job", {"Type": "Task", "Resource": JOB, "Parameters": {"JobName": "nightly"}, "ResultPath": "$.job"}),
+        ("Missing", {**missing, "Catch": CAUGHT}),
+        ("Caught", PASS),
+    )
+    return rig.run(states, {"n": 1}).execution_id
+
+
+def _settings(scenario: Callable[[Rig], str], folder: Path) -> Settings | None:
+    """Return the settings of a scenario that has a resource map."""
+    if scenario is not routed:
+        return None
+    (folder / "resources.json").write_text(json.dumps({"resources": ENTRIES}))
+    tasks = TaskSettings(resources=Path("resources.json"), aws=("glue:startJobRun:nightly",))
+    return Settings(project=folder, tasks=tasks)
+
+
 SCENARIOS: tuple[Callable[[Rig], str], ...] = (
-    mapped, parallel, retried, waited, drawn, chosen, asked, looped, redriven, jsonata, timed_out, stopped, nested
+    mapped, parallel, retried, waited, drawn, chosen, asked, looped, redriven, jsonata, timed_out, stopped, nested,
+    routed,
 )  # fmt: skip
 
 
@@ -201,7 +238,7 @@ def record(folder: Path, wanted: Iterable[str]) -> list[Path]:
         path = folder / f"{scenario.__name__}.json"
         if scenario.__name__ not in wanted and (wanted or path.exists()):
             continue
-        with Rig() as rig:
+        with TemporaryDirectory() as project, Rig(settings=_settings(scenario, Path(project))) as rig:
             execution_id = scenario(rig)
             client = rig.env.service.client
             row = client.get(execution_id)

@@ -7,6 +7,7 @@ from typing import Final
 
 ALL: Final = "States.ALL"
 TASK_FAILED: Final = "States.TaskFailed"
+PERMISSIONS: Final = "States.Permissions"
 TIMEOUT: Final = "States.Timeout"
 HEARTBEAT_TIMEOUT: Final = "States.HeartbeatTimeout"
 RUNTIME: Final = "States.Runtime"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from headgate.asl.errors import StateError, runtime_error
+from headgate.asl.errors import PERMISSIONS, StateError, runtime_error
 from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.aws_documents import as_mapping, pascal_members, to_request, to_result
-from headgate.asl.tasks.aws_errors import answered_error, client_error
+from headgate.asl.tasks.aws_errors import answered_error, client_error, is_passing
 from headgate.asl.tasks.integrations import Integration
 from headgate.asl.tasks.task_access import TaskAccess, service_name
 from headgate.durable.sdk.activity_context import ActivityContext
@@ -57,15 +57,14 @@ class AwsCalls:
         own = self.access.own_name(integration, parameters)
         if own is not None:
             raise StateError(
-                f"{service_name(integration)}.AccessDeniedException",
-                f"{integration.name}: {own[:120]} belongs to Headgate itself, and no Task reaches it",
+                PERMISSIONS, f"{integration.name}: {own[:120]} belongs to Headgate itself, and no Task reaches it"
             )
         return True
 
     def check(self, integration: Integration, parameters: Json) -> None:
         """Raise `StateError` unless a rule allows a call."""
         if not self.is_allowed(integration, parameters):
-            raise runtime_error(self.access.refusal(integration, parameters))
+            raise StateError(PERMISSIONS, self.access.refusal(integration, parameters))
 
     def call(self, integration: Integration, parameters: Json, context: ActivityContext) -> Json:
         """Make a call and return its result. Raises `StateError`."""
@@ -87,6 +86,37 @@ class AwsCalls:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         client = self._client(integration)
+        try:
+            return self._sent(client, integration, given, context)
+        except ParamValidationError as exc:
+            raise runtime_error(f"The Parameters of {integration.name}: {' '.join(str(exc).split())}") from exc
+        except ClientError as exc:
+            raise answered_error(integration, client.meta.service_model, exc) from exc
+        except BotoCoreError as exc:
+            raise client_error(integration, client.meta.service_model.service_id, exc) from exc
+
+    def describe(self, integration: Integration, given: Mapping[str, Json]) -> dict[str, Any] | None:
+        """Send a request that only reads; None: AWS does not answer now. Raises `StateError`."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self._client(integration)
+        try:
+            return self._sent(client, integration, given, None)
+        except ClientError as exc:
+            if is_passing(exc):
+                return None
+            raise answered_error(integration, client.meta.service_model, exc) from exc
+        except BotoCoreError:
+            return None
+
+    def _sent(
+        self,
+        client: Any,  # noqa: ANN401 - of boto3
+        integration: Integration,
+        given: Mapping[str, Json],
+        context: ActivityContext | None,
+    ) -> dict[str, Any]:
+        """Send a request. Raises `StateError`, and the errors of botocore."""
         model = client.meta.service_model
         if integration.operation not in model.operation_names:
             raise runtime_error(f"{integration.name}: AWS has no such action; correct its name")
@@ -94,15 +124,8 @@ class AwsCalls:
         request = to_request(operation.input_shape, dict(given), integration.name)
         if context is not None:
             request |= _tokens(operation, request, context)
-        try:
-            response = _method(client, integration.operation)(**request)
-            result: dict[str, Any] = to_result(operation.output_shape, response, is_sdk=integration.is_sdk)
-        except ParamValidationError as exc:
-            raise runtime_error(f"The Parameters of {integration.name}: {' '.join(str(exc).split())}") from exc
-        except ClientError as exc:
-            raise answered_error(integration, model, exc) from exc
-        except BotoCoreError as exc:
-            raise client_error(integration, model.service_id, exc) from exc
+        response = _method(client, integration.operation)(**request)
+        result: dict[str, Any] = to_result(operation.output_shape, response, is_sdk=integration.is_sdk)
         return result
 
     def _client(self, integration: Integration) -> Any:  # noqa: ANN401 - a client of boto3

@@ -17,6 +17,8 @@ _WORDS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 # Services that answer a HEAD request without a body have no error code.
 _HEAD_CODES: Final = {("HeadObject", "404"): "NoSuchKey", ("HeadBucket", "404"): "NoSuchBucket"}
 
+_OVERLOADED: Final = frozenset({"RequestLimitExceeded", "SlowDown", "TooManyRequestsException"})
+
 
 def error_prefix(integration: Integration, service_id: str) -> str:
     """Return the prefix of the error names of a service, such as DynamoDb."""
@@ -51,6 +53,13 @@ def answered_error(integration: Integration, service_model: Any, error: Any) -> 
         detail = f"Status Code: {status}; Error Code: {code}; Request ID: {request_id}; Proxy: null"
         cause = f"{message} (Service: {declared[1].removesuffix('Exception')}; {detail})"
     return StateError(f"{prefix}.{name}", cause)
+
+
+def is_passing(error: Any) -> bool:  # noqa: ANN401 - of botocore
+    """Whether a response says that the service is overloaded or broken, and nothing about the request."""
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(error.response["Error"].get("Code", ""))
+    return status >= 500 or status == 429 or "Throttl" in code or code in _OVERLOADED
 
 
 def exception_name(shape_name: str) -> str:

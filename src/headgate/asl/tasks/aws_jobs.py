@@ -126,17 +126,18 @@ class AwsJobs:
         return _KINDS[integration.service].started(given, answer)
 
     def poll(self, integration: Integration, job: AwsJob) -> PolledJob:
-        """Describe a job. Raises `StateError` if it has failed."""
+        """Describe a job; while AWS does not answer, it counts as running. Raises `StateError` if it has failed."""
         kind = _KINDS[integration.service]
-        description, has_succeeded = kind.judge(self._request(integration, kind.describe(job)))
+        action, parameters = kind.describe(job)
+        answer = self._calls.describe(msgspec.structs.replace(integration, action=action), parameters)
+        if answer is None:
+            return PolledJob(is_ended=False)
+        description, has_succeeded = kind.judge(answer)
         if has_succeeded is False:
             raise _failed(description)
         return PolledJob(is_ended=has_succeeded is True, result=description if has_succeeded else None)
 
     def stop(self, integration: Integration, job: AwsJob) -> None:
         """Stop a job. Raises `StateError`."""
-        self._request(integration, _KINDS[integration.service].stop(job))
-
-    def _request(self, integration: Integration, call: tuple[str, dict[str, Json]]) -> Mapping[str, Any]:
-        action, parameters = call
-        return self._calls.request(msgspec.structs.replace(integration, action=action), parameters)
+        action, parameters = _KINDS[integration.service].stop(job)
+        self._calls.request(msgspec.structs.replace(integration, action=action), parameters)

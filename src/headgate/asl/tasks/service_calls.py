@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headgate.asl.errors import runtime_error
+from headgate.asl.errors import PERMISSIONS, StateError, runtime_error
 from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.actions import ACTIONS, CallParameters, normalized_call
 from headgate.asl.tasks.activities import JobStep, ResourceCall, ServiceCall
@@ -69,20 +69,20 @@ class ServiceCalls:
 
     def _aws(self, integration: Integration, parameters: Json) -> AwsCalls:
         if self._backends.aws is None:
-            raise runtime_error(self._backends.access.refusal(integration, parameters))
+            raise StateError(PERMISSIONS, self._backends.access.refusal(integration, parameters))
         return self._backends.aws
 
     def _invoke_http(self, integration: Integration, call: ServiceCall) -> Json:
         access, http = self._backends.access, self._backends.http
         if http is None or not access.allows(integration, call.parameters):
-            raise runtime_error(access.refusal(integration, call.parameters))
+            raise StateError(PERMISSIONS, access.refusal(integration, call.parameters))
         return http.invoke(CallParameters(integration.name, call.parameters))
 
     def _own(self, integration: Integration | None, call: ServiceCall, context: ActivityContext) -> Json:
         service, action, is_sdk = normalized_call(call.service, call.action)
         if action not in ACTIONS.get(service, ()):
             if integration is not None:
-                raise runtime_error(self._backends.access.refusal(integration, call.parameters))
+                raise StateError(PERMISSIONS, self._backends.access.refusal(integration, call.parameters))
             raise runtime_error(unknown_integration(call.service, call.action))
         parameters = CallParameters(f"{service}:{action}", call.parameters)
         match service:
