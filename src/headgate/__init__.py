@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headgate.durable.model.message_types import Query, Signal, Update
     from headgate.durable.model.payload_types import register_type
     from headgate.durable.model.retry import Retry
+    from headgate.durable.model.schedule_declarations import Cron
     from headgate.durable.model.starts import Reuse
     from headgate.durable.remote.async_client import AsyncClient, AsyncRemoteHandle
     from headgate.durable.remote.sync_client import Client, RemoteHandle
@@ -106,6 +107,7 @@ _NAMES_BY_MODULE = {
     "durable.model.encryption": ("Encryption", "KeyProvider", "KeyringKeys"),
     "durable.model.payload_types": ("register_type",),
     "durable.model.retry": ("Retry",),
+    "durable.model.schedule_declarations": ("Cron",),
     "durable.model.starts": ("Reuse",),
     "durable.bus.subscriptions": ("Filter",),
     "durable.sdk.workflow": (
@@ -153,6 +155,7 @@ __all__ = (
     "Client",
     "ClientCall",
     "Cors",
+    "Cron",
     "Encryption",
     "Event",
     "ExecutionFailure",

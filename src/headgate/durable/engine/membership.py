@@ -76,6 +76,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     workflows: tuple[str, ...] = ()
     activities: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    # The schedules that its app declares, with the digest of each declaration.
+    schedules: tuple[str, ...] = ()
     # The id of its code; empty for workers of earlier versions of Headgate.
     build: str = ""
     # The workflows whose executions it pins to its build.
@@ -146,8 +148,12 @@ class Fleet:
         queues: Collection[str],
         *,
         pinned: Collection[str] = (),
+        schedules: Collection[str] = (),
     ) -> None:
-        """Register as a worker under a new id. `pinned` are the workflows whose executions it pins to its build."""
+        """Register as a worker under a new id. `pinned` are the workflows whose executions it pins to its build.
+
+        `schedules` are those that its app declares, with the digest of each.
+        """
         now_ms = self._now_ms()
         self.worker_id = self._ids.make("wrk")
         self._member = Member(
@@ -162,6 +168,7 @@ class Fleet:
             workflows=tuple(sorted(workflows)),
             activities=tuple(sorted(activities)),
             queues=tuple(sorted(queues)),
+            schedules=tuple(sorted(schedules)),
             limits=self._limits,
             build=self.build,
             pinned=tuple(sorted(pinned)),
@@ -278,6 +285,11 @@ class Fleet:
     def members(self) -> list[Member]:
         """Return all known workers, this one first."""
         return ([self._member] if self._member is not None else []) + self._others
+
+    def declared_schedules(self, app: str) -> set[str]:
+        """Return what the other live workers of an app declare, as their rows have it."""
+        alive = [member for member in self._others if member.app == app and self.is_alive(member)]
+        return {entry for member in alive for entry in member.schedules}
 
     def dead(self) -> list[Member]:
         """Return the workers whose lease has expired or was revoked."""

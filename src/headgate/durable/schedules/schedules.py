@@ -102,8 +102,17 @@ class Schedules:
         self._ids = ids
         self._rows = ScheduleRows(store, ids, limits_of)
 
-    def create(self, schedule_id: str, spec: Spec, *, paused: bool = False, reason: str = "") -> Schedule:
-        """Store a new schedule, with slots from now on.
+    def create(
+        self,
+        schedule_id: str,
+        spec: Spec,
+        *,
+        paused: bool = False,
+        reason: str = "",
+        declared_by: str = "",
+        declared_digest: str = "",
+    ) -> Schedule:
+        """Store a new schedule, with slots from now on; `declared_by` is the app whose code declares it.
 
         Creating the same schedule again changes nothing. Raises `ConflictError` if the id has a different schedule, and
         `InvalidScheduleError`, `InvalidIdError` or another `UserError` for an invalid one.
@@ -118,6 +127,8 @@ class Schedules:
             revision=1,
             paused=paused,
             reason=reason,
+            declared_by=declared_by,
+            declared_digest=declared_digest,
         )
         try:
             self._store.put(SCHEDULES, row_item(schedule, due_at_ms(schedule, now_ms)), condition=absent())
@@ -131,6 +142,10 @@ class Schedules:
             ) from exc
         self._observer.on_work_stored()
         return schedule
+
+    def find(self, schedule_id: str) -> Schedule | None:
+        """Return the stored schedule, if there is one."""
+        return self._find(schedule_id)
 
     def get(self, schedule_id: str) -> Schedule:
         """Return the stored schedule. Raises `NotFoundError`."""
@@ -164,21 +179,30 @@ class Schedules:
         query = Query(table=SCHEDULES, index="due-index", partition=partition, limit=limit, cursor=cursor)
         return self._store.query(query)
 
-    def update(self, schedule_id: str, spec: Spec, *, revision: int | None = None) -> Schedule:
+    def update(
+        self,
+        schedule_id: str,
+        spec: Spec,
+        *,
+        revision: int | None = None,
+        also: Callable[[Schedule], Schedule | None] = lambda current: current,
+    ) -> Schedule:
         """Replace the spec of a schedule. Slots up to now are decided by the old spec.
 
-        With `revision`, only if that is the current one. Raises `ConflictError`, `NotFoundError`, or a `UserError` as
+        With `revision`, only if that is the current one. `also` changes other parts of it, or
+        returns None to leave it as it is. Raises `ConflictError`, `NotFoundError`, or a `UserError` as
         `create` does.
         """
         spec = checked(spec)
 
         def change(current: Schedule) -> Schedule:
-            if current.spec == spec:
-                return current
-            if current.spec.recurrence == spec.recurrence:
-                return replace(current, spec=spec)
+            marked = also(current)
+            if marked is None or marked.spec == spec:
+                return marked or current
+            if marked.spec.recurrence == spec.recurrence:
+                return replace(marked, spec=spec)
             now_ms = self._now_ms()
-            settled = self._settled(current, now_ms)
+            settled = self._settled(marked, now_ms)
             return replace(settled, spec=spec, judged_through_ms=max(settled.judged_through_ms, now_ms))
 
         return self._change(schedule_id, change, revision)

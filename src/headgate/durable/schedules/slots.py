@@ -131,6 +131,10 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     # The buffered slot, which waits until nothing is open.
     buffered_ms: int | None = None
     backfills: tuple[Backfill, ...] = ()
+    # The app whose code declares it, and the digests of that declaration and of earlier ones.
+    declared_by: str = ""
+    declared_digest: str = ""
+    superseded: tuple[str, ...] = ()
 
 
 class Start(Struct, frozen=True):

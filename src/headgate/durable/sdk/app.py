@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from msgspec import Raw
+
 from headgate.durable.bus.events import Event, Mode
 from headgate.durable.bus.subscriptions import RETRY_DEFAULT, Filter, HandlerSignature, Subscription
 from headgate.durable.http.router import Router
 from headgate.durable.model import payload
 from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
-from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.history import NULL, ActivityOptions
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import BUILT_IN, check_name, is_built_in
 from headgate.durable.model.payload_codec import PayloadCodec
 from headgate.durable.model.retry import Retry
+from headgate.durable.model.schedule_declarations import Cron, ScheduleDeclaration
 from headgate.durable.replay.determinism_lint import lint
 from headgate.durable.sdk.definitions import Activity, Limit, Workflow
-from headgate.errors import DefinitionError, NotFoundError
+from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 
 if TYPE_CHECKING:
     from headgate.durable.bus.bus import Bus
@@ -58,6 +61,7 @@ class App(Router):
         self.activities: dict[str, Activity[..., Any]] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.handlers: dict[str, Activity[..., Any]] = {}
+        self.schedules: dict[str, ScheduleDeclaration] = {}
         # Workflows whose source had undefined names when they were declared.
         self._unseen: list[Workflow[..., Any]] = []
         self._client: Client | None = None
@@ -75,6 +79,7 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        schedule: Cron | None = None,
         versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
     ) -> Callable[[Callable[P, Awaitable[R]]], Workflow[P, R]]: ...
@@ -87,6 +92,7 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        schedule: Cron | None = None,
         versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
     ) -> Any:
@@ -95,7 +101,8 @@ class App(Router):
         Its source, and that of the functions of the same package that it names, is checked for code that cannot be
         replayed (clocks, random numbers, I/O), unless `check` is False. With `versioning="pinned"`, an execution stays
         with the build of the worker that took its first turn; with "auto", any build whose code fits its history
-        continues it. Raises `DefinitionError` with the findings and their remedies.
+        continues it. With `schedule`, it is started without arguments at these times, by a schedule with the name of
+        the workflow. Raises `DefinitionError` with the findings and their remedies.
         """
 
         def declare(function: Callable[P, Awaitable[R]]) -> Workflow[P, R]:
@@ -112,6 +119,8 @@ class App(Router):
             if check:
                 self._check(workflow)
             self._declare(self.workflows, "workflow", workflow.name, workflow)
+            if schedule is not None:
+                self._schedule(workflow.name, workflow, schedule, NULL)
             return workflow
 
         return declare if function is None else declare(function)
@@ -240,6 +249,24 @@ class App(Router):
             mode=mode,
         )
         self._declare(self.subscriptions, "subscription", name, subscription)
+
+    def schedule(self, id: str, workflow: Workflow[P, R], cron: Cron, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Declare a schedule that starts a workflow with these arguments.
+
+        Workers of the app create it when they start, change it when its declaration changes, and remove it when no live
+        worker has declared it for ten minutes.
+        """
+        self._schedule(id, workflow, cron, workflow.input_of(args, kwargs))
+
+    def _schedule(self, id: str, workflow: Workflow[..., Any], cron: Cron, input: Raw) -> None:
+        try:
+            workflow.signature.unpack(input, what=f"input of workflow {workflow.name}")
+        except InvalidPayloadError as exc:
+            raise DefinitionError(
+                f"schedule {id}: {exc}; @app.workflow(schedule=...) passes no arguments: use app.schedule()"
+            ) from exc
+        declaration = ScheduleDeclaration(id, workflow.name, cron, bytes(input).decode())
+        self._declare(self.schedules, "schedule", id, declaration)
 
     def check_again(self) -> None:
         """Check workflows again whose source had undefined names. Raises `DefinitionError`."""

@@ -14,8 +14,12 @@ from headgate.durable.worker.slots import Slots
 RENEW: Final = "renew"
 SWEEP: Final = "sweep"
 ARCHIVE: Final = "archive"
+DECLARED: Final = "declared"
+UNDECLARED: Final = "undeclared"
 SWEEP_SECONDS: Final = 2.0
 ARCHIVE_SECONDS: Final = 60.0
+DECLARED_SECONDS: Final = 60.0
+UNDECLARED_SECONDS: Final = 300.0
 
 
 class PollSchedule:
@@ -33,7 +37,7 @@ class PollSchedule:
         self._is_stale = True
         self._idle_until = 0.0
         self._is_claim_rejected = False
-        self._due_at = {RENEW: 0.0, SWEEP: 0.0, ARCHIVE: 0.0}
+        self._due_at = {RENEW: 0.0, SWEEP: 0.0, ARCHIVE: 0.0, DECLARED: 0.0, UNDECLARED: 0.0}
 
     # From any thread.
 
@@ -72,7 +76,7 @@ class PollSchedule:
         self._is_claim_rejected = is_rejected
 
     def take(self, task: str, interval_seconds: float) -> bool:
-        """Whether `RENEW`, `SWEEP` or `ARCHIVE` is due now; if so, it is due again after the interval."""
+        """Whether a task is due now; if so, it is due again after the interval."""
         now = self._clock.monotonic()
         if now < self._due_at[task]:
             return False

@@ -37,6 +37,7 @@ from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.payload_codec import is_sealed_text
 from headgate.durable.model.records import NEVER_MS, Activity, Execution
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits, WorkerUsage
+from headgate.durable.schedules.declared import DeclaredSchedules
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.durable.sdk.app import App
@@ -48,9 +49,13 @@ from headgate.durable.worker.executor import RunningAttempt, failed, perform
 from headgate.durable.worker.poll_schedule import (
     ARCHIVE,
     ARCHIVE_SECONDS,
+    DECLARED,
+    DECLARED_SECONDS,
     RENEW,
     SWEEP,
     SWEEP_SECONDS,
+    UNDECLARED,
+    UNDECLARED_SECONDS,
     PollSchedule,
 )
 from headgate.durable.worker.poller import PAGE, WorkPoller
@@ -162,6 +167,8 @@ class Worker:
         self._poller = WorkPoller(store, clock, self.fleet, self.engine)
         self._stuck = StuckSweep(store, clock, ids, self.fleet, self.engine)
         self._schedules = Schedules(store, clock, ids)
+        declarations = () if activities_only else tuple(app.schedules.values())
+        self._declared = DeclaredSchedules(self._schedules, clock, app.name, declarations)
         self._archiver = archiver
         self._forwarder = forwarder
         self._sealing = ActivitySealing(app.codec)
@@ -186,7 +193,15 @@ class Worker:
             return
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
         pinned = [each.name for each in self.app.workflows.values() if each.versioning is Versioning.PINNED]
-        self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues, pinned=pinned)
+        self.fleet.join(
+            self.app.name,
+            self.app.workflows,
+            self.app.activity_names(),
+            self.queues,
+            pinned=pinned,
+            schedules=self._declared.entries(),
+        )
+        self._reconcile_schedules()
         self._stuck.restart()
 
     def announce_stop(self) -> None:
@@ -343,6 +358,7 @@ class Worker:
         self.release_stuck()
         if self._archiver is not None and self.schedule.take(ARCHIVE, ARCHIVE_SECONDS):
             self._archiver.archive_due()
+        self._reconcile_schedules()
         self.schedule.end_poll(min(due_ms))
         self.deadlines.end_queued()
         self._release_surplus()
@@ -402,6 +418,13 @@ class Worker:
         # of this worker that is freed makes a poll due by itself.
         pause_ms = _SLOT_PAUSE_MS if self.slots.is_lacking else _PAUSE_MS
         return max(self.activities.next_available_ms(self.queues), self.activities.now_ms() + pause_ms)
+
+    def _reconcile_schedules(self) -> None:
+        """Have the stored schedules agree with those that the app declares, if that is due."""
+        if self.schedule.take(DECLARED, DECLARED_SECONDS):
+            self._declared.reconcile(self.fleet.declared_schedules(self.app.name))
+        if self.schedule.take(UNDECLARED, UNDECLARED_SECONDS):
+            self._declared.remove_undeclared(self.fleet.declared_schedules(self.app.name))
 
     def _fire_schedules(self) -> int:
         """Start the executions of due schedules, and return when the next schedule is due."""

@@ -120,6 +120,8 @@ class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     paused: bool
     next: str | None = None
     reason: str = ""
+    # The app whose code declares it; empty if it was made by hand.
+    declared_by: str = ""
     start: datetime | None = None
     end: datetime | None = None
     jitter_seconds: int = 0
