@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -27,7 +28,8 @@ def build_of(app: App) -> str:
     """Return the digest of the source of an app, its imports within its own folder, and the version of Headgate."""
     digest = hashlib.blake2b(f"{app.name}\0{version('headgate')}".encode(), digest_size=DIGEST_BYTES)
     functions = [each.function for each in _declared(app) if _package(each.function.__module__) != "headgate"]
-    for name, function in sorted((each.__qualname__, each) for each in functions):
+    # Functions that one factory made have the same name: only the names are compared.
+    for name, function in sorted(((each.__qualname__, each) for each in functions), key=itemgetter(0)):
         if _source_file(function.__module__) is None:
             # Defined in a shell or by exec.
             digest.update(f"\0{name}\0".encode())

@@ -96,3 +96,17 @@ def test_build__function_without_a_file__is_named_by_its_code() -> None:
 
     assert build_of(made(1)) == build_of(made(1))
     assert build_of(made(1)) != build_of(made(2))
+
+
+def test_build__activities_of_one_factory__have_one_qualified_name() -> None:
+    def answer(value: int) -> Callable[[], int]:
+        def answering() -> int:
+            return value
+
+        return answering
+
+    app = hg.App("shop")
+    for value in range(3):
+        app.activity(name=f"answer-{value}")(answer(value))
+
+    assert build_of(app) == build_of(app)
