@@ -2,11 +2,13 @@
 
 python -m tests.soak                      all parts at full length, about three hours
 python -m tests.soak crashes --kills 50   one part, shorter
+python -m tests.soak collections          state machines of the folder that HEADGATE_SOAK_COLLECTIONS names
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -15,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.soak import attacks, commands, crashes, memory, overload, requests, seeds
+from tests.soak import attacks, collections, commands, crashes, memory, overload, requests, seeds
 from tests.soak.figures import Figure
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
-PARTS: Final = ("crashes", "commands", "seeds", "attacks", "requests", "overload", "memory")
+PARTS: Final = ("crashes", "commands", "seeds", "attacks", "requests", "overload", "memory", "collections")
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
 _OPENING: Final = """# Reliability
 
@@ -37,7 +39,9 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=50)
     chosen = parser.parse_args()
     ok = True
-    for part in chosen.parts or PARTS:
+    # The collections are not part of the repository.
+    usual = [part for part in PARTS if part != "collections" or collections.FOLDER in os.environ]
+    for part in chosen.parts or usual:
         began = time.monotonic()
         figures = _run(part, chosen)
         minutes = (time.monotonic() - began) / 60
@@ -70,6 +74,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "attacks": attacks.run,
             "requests": lambda: requests.run(chosen.examples),
             "overload": overload.run,
+            "collections": collections.run,
             "memory": lambda: memory.run(Path(folder), 60 * chosen.memory_minutes),
         }
         return runs[part]()
