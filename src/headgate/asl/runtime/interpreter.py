@@ -89,6 +89,9 @@ _SECONDS_MAX: Final = 99_999_999
 _ENTERED: Final = {kind: f"{kind}StateEntered" for kind in StateType}
 _EXITED: Final = {kind: f"{kind}StateExited" for kind in StateType}
 _START_EVENTS: Final = ("Entered", "Scheduled", "Started")
+# States that a branch or an iteration may enter in a row without a Wait, a Task, a Parallel or a Map.
+IDLE_STATES_MAX: Final = 25_000
+_IDLE: Final = frozenset({StateType.PASS, StateType.CHOICE})
 _RETRYABLE: Final = frozenset({StateType.TASK, StateType.PARALLEL, StateType.MAP})
 
 
@@ -153,13 +156,20 @@ class MachineRun:
     async def machine(self, machine: Machine, frame: Frame, branch: Branch, *, is_top: bool = False) -> Json:
         """Run the machine from `frame` to its end and return its output. Raises `StateError`."""
         states = machine.states
+        idle_states = 0
         while True:
-            outcome = await self._state(states[frame.state], frame, branch)
+            state = states[frame.state]
+            outcome = await self._state(state, frame, branch)
             if outcome.next is None:
                 return outcome.output
             frame.move_to(outcome.next, outcome.output)
             if is_top:
                 self.host.on_transition(frame)
+                continue
+            # A branch cannot continue as new: a loop that neither waits nor calls anything would never end its turn.
+            idle_states = idle_states + 1 if state.kind in _IDLE else 0
+            if idle_states >= IDLE_STATES_MAX:
+                raise runtime_error(f"The branch entered {IDLE_STATES_MAX} states in a row without a Wait or a Task.")
 
     async def _state(self, state: State, frame: Frame, branch: Branch) -> StateOutcome:
         entered_at = iso_timestamp(self.host.now_ms())

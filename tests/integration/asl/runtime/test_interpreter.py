@@ -255,6 +255,24 @@ def test_poll_loop__of_thousands_of_rounds__goes_on_under_one_id_in_runs_of_boun
     assert max(sizes[1:]) - min(sizes[1:]) <= 20
 
 
+def test_loop__in_a_branch_without_a_wait_or_a_task__fails_instead_of_holding_its_worker() -> None:
+    again = {
+        "Type": "Choice",
+        "Choices": [{"Variable": "$.done", "BooleanEquals": True, "Next": "Out"}],
+        "Default": "In",
+    }
+    branch = {
+        "StartAt": "In",
+        "States": {"In": {"Type": "Pass", "Next": "Again"}, "Again": again, "Out": {"Type": "Succeed"}},
+    }
+    definition = machine(("Both", {"Type": "Parallel", "Branches": [branch]}))
+    with Rig(replay_always=False) as rig:
+        found = rig.run(definition, {"done": False})
+
+    assert (found.status, found.error) == (ExecutionStatus.FAILED, "States.Runtime")
+    assert found.cause == "The branch entered 25000 states in a row without a Wait or a Task."
+
+
 def test_token_wait__for_another_machine__only_starts_it(rig: Rig) -> None:
     rig.env.service.asl.machines.put("inner", json.dumps(machine(("Long", LONG))))
     given = {"StateMachineArn": "arn:aws:states:eu-west-1:1:stateMachine:inner", "Input": {"t.$": "$$.Task.Token"}}
