@@ -559,6 +559,31 @@ def test_pool__slots_of_a_run__freed(actor: Actor) -> None:
     actor.press("Free", lambda: run_id not in holders(), within=f"li:has-text('{run_id}')", audit="pool.free")
 
 
+def test_versions__current_build_set_and_drained__shown_without_a_reload(actor: Actor) -> None:
+    world = actor.world
+
+    def deployments() -> list[Any]:
+        found: list[Any] = world.get("/deployments")["deployments"]
+        return found
+
+    app, version = next((each["app"], one["build"]) for each in deployments() for one in each["versions"])
+
+    def state() -> tuple[str, str]:
+        found = next(each for each in deployments() if each["app"] == app)
+        return found["current"], next(one["state"] for one in found["versions"] if one["build"] == version)
+
+    actor.open("/workers")
+    row = f"tr:has-text('{version}'):has(button)"
+    current = f"start on build {version}"
+    audit = "deployment.set_current"
+    actor.press("Set current", lambda: state() == (version, "CURRENT"), within=row, shows=current, audit=audit)
+    actor.press("Any build", lambda: state() == ("", "ACTIVE"), lacks=current, audit=audit)
+    actor.press("Drain", lambda: state()[1] == "DRAINED", within=row, shows="safe to remove", audit="deployment.drain")
+    actor.press(
+        "Undo drain", lambda: state()[1] == "ACTIVE", within=row, lacks="safe to remove", audit="deployment.drain"
+    )
+
+
 def test_keys__issued_rotated_and_revoked(actor: Actor) -> None:
     world = actor.world
     actor.open("/settings")

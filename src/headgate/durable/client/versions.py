@@ -90,7 +90,7 @@ class Versions:
     def all(self) -> list[AppVersions]:
         """Return every app with its builds that have a live worker, an open execution or a role. Reads them all."""
         now_ms = self._now_ms()
-        alive = [each for each in list_members(self._store) if each.workflows and each.seems_alive(now_ms)]
+        alive = [each for each in list_members(self._store) if _has_own_workflows(each) and each.seems_alive(now_ms)]
         deployments = self._deployments.all()
         uses = self._uses(alive)
         known = {(member.app, member.build) for member in alive if member.build} | set(uses)
@@ -249,6 +249,11 @@ class _AppsOfWorkflows:
         if workflow not in self._apps:
             self._apps[workflow] = self._declarations.app_of(workflow)
         return self._apps[workflow]
+
+
+def _has_own_workflows(member: Member) -> bool:
+    """Whether a worker serves more than the workflows that are part of the product, as a server without an app does."""
+    return any(not is_built_in(workflow) for workflow in member.workflows)
 
 
 def _version(deployment: Deployment, build: str, members: Iterable[Member], uses: Mapping[str, WorkflowUse]) -> Version:

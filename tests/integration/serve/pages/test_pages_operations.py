@@ -188,6 +188,27 @@ def test_workers__one_with_limits__shows_what_it_has_in_use(site: Site) -> None:
     fleet.leave()
 
 
+def test_workers__two_builds__shows_what_each_holds_and_its_actions(site: Site) -> None:
+    fleets = [Fleet(site.opened.store, site.clock, site.service.ids, build=build, host=build) for build in ("v1", "v2")]
+    for fleet in fleets:
+        fleet.join("shop", ["order"], ["charge"], ["default"])
+    done(site.post(f"{API}/deployments/shop/current", {"build": "v2", "reason": "release"}), 200)
+
+    page = site.page("/ui/workers")
+
+    text = text_of(page)
+    assert "New executions of shop start on build v2" in text
+    assert "safe to remove: no open execution is pinned to it" in text
+    assert set(actions_of(page)) >= {"Set current", "Any build"}
+    assert actions_of(page)["Any build"]["cli"] == "headgate deploy set-current --any --app shop --reason {reason}"
+    done(site.post(f"{API}/deployments/shop/current", {"build": None}), 200)
+    assert set(actions_of(site.page("/ui/workers"))) >= {"Set current", "Drain"}
+    done(site.post(f"{API}/deployments/shop/drain", {"build": "v1"}), 200)
+    assert "Undo drain" in actions_of(site.page("/ui/workers"))
+    for fleet in fleets:
+        fleet.leave()
+
+
 def test_events__of_a_type__are_listed_with_their_content(site: Site) -> None:
     page = text_of(site.page("/ui/events?type=order.*"))
 

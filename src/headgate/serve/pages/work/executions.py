@@ -55,6 +55,9 @@ def sentence(execution: Mapping[str, Any]) -> str:
     why = f": {error['message']}" if error else ""
     match execution["status"]:
         case Status.RUNNING:
+            blocked = next((each["fact"] for each in execution["waits_for"] if each["kind"] == "worker"), None)
+            if blocked is not None:
+                return f"It waits for a worker: {blocked}."
             waits = [_wait(each) for each in execution["waits_for"]]
             return (
                 f"It waits for {', '.join(waits[:3])}{' and others' if len(waits) > 3 else ''}."
@@ -62,7 +65,7 @@ def sentence(execution: Mapping[str, Any]) -> str:
                 else "It runs."
             )
         case Status.STUCK:
-            return f"It is stuck{why}. Fix the code, then redrive it."
+            return f"It is stuck{why}. A worker with fixed code releases it, or redrive it."
         case status if status in _CLOSED and error:
             return f"It ended as {status.lower()}{why}"
         case status:

@@ -1,4 +1,4 @@
-"""Worker page: worker processes, the queues that they serve, and the pools that pipelines share."""
+"""Worker page: worker processes, the builds of their code, the queues that they serve, and the pools of pipelines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command
 from headgate.serve.pages.live_updates import ALL_WORK, changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips
+from headgate.serve.pages.work.versions import VersionTable, version_table
 
 ADDRESS: Final = "/ui/workers"
 FILTERS: Final = ("state", "queue")
@@ -32,6 +33,7 @@ class WorkerPage(Struct, frozen=True, kw_only=True):
     """View of the workers."""
 
     workers: list[Any]
+    versions: VersionTable
     queues: list[Queue]
     chips: list[Chip]
     filters: Mapping[str, Any]
@@ -74,6 +76,7 @@ def worker_page(api: ApiCaller, query: Mapping[str, Any]) -> WorkerPage:
             for each in every
             if (state is None or each["alive"] is (state == _ALIVE)) and (queue is None or queue in each["queues"])
         ],
+        versions=version_table(api),
         queues=queues_of(every),
         chips=chips(ADDRESS, query, "state", _STATES),
         filters={name: query.get(name, "") for name in FILTERS},
