@@ -126,7 +126,7 @@ class MachineExecutions:
         self._clock = clock
         self._ids = ids
         self._known_functions = known_functions
-        self._local_tasks = local_tasks
+        self.local_tasks = local_tasks
         self._routes = routes
 
     def start(
@@ -277,7 +277,7 @@ class MachineExecutions:
         if not is_internal:
             mocked = self._mocked_states(case)
             tasks = [(name, spec) for name, spec in tasks_of(definition) if name not in mocked]
-            refused = None if self._local_tasks is None else _refusal(self._local_tasks, tasks)
+            refused = None if self.local_tasks is None else _refusal(self.local_tasks, tasks)
             if refused is not None:
                 raise DefinitionError(f"machine {machine}: {refused}")
             named = self._called_functions(tasks)

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from headgate.asl.errors import StateError, runtime_error
-from headgate.asl.expressions.jsonpath import compile_path
 from headgate.asl.expressions.scope import Json, Scope
 from headgate.asl.runtime.execution_request import ExecutionRequest
 from headgate.asl.tasks import activities
@@ -126,6 +125,9 @@ def _invoked(result: Json) -> Json:
 
 def _fanout_call(call: TaskCall, target: FanoutTarget) -> TaskCall:
     """Return the call of a fan-out in the place of another one. Raises `StateError` if its items are not a list."""
+    # Imported on use: the query languages are slow to import.
+    from headgate.asl.expressions.jsonpath import compile_path
+
     items = compile_path(target.items, "items")(Scope(call.input, {}, {}, Random(0), call.input))
     parameters = {"items": items, "chunk_size": target.chunk_size, "each": target.each, "collect": target.collect}
     return replace(

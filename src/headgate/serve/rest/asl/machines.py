@@ -136,7 +136,7 @@ class _Machines:
         return Answer(machine_view(stored), 201 if is_new else 200, headers)
 
     def validate(self, call: Call[None, NoQuery]) -> Answer:
-        return Answer(_validated(GivenDefinition.read(call.content), LocalTasks()))
+        return Answer(_validated(GivenDefinition.read(call.content), self._executions.local_tasks))
 
     def graph(self, call: Call[None, GraphQuery]) -> Response[Any]:
         query = call.query

@@ -212,6 +212,23 @@ def test_validate__loop_that_outruns_the_history__is_a_warning_or_a_problem(api:
     assert api.keep("loop", loop).status_code == 201
 
 
+def test_validate__table_that_nothing_declares_or_allows__is_a_problem_and_refuses_the_start(api: Machines) -> None:
+    resource = "arn:aws:states:::dynamodb:getItem"
+    state = {"Type": "Task", "Resource": resource, "Parameters": {"TableName": "orders", "Key": {}}, "End": True}
+    machine = {"StartAt": "A", "States": {"A": state}}
+
+    found = api.post("/machines/validate", machine).json()
+    for_aws = api.post("/machines/validate", {"definition": machine, "target": "aws"}).json()
+    kept = api.keep("reads", machine)
+    started = api.post("/machines/reads/executions", {"input": {}})
+
+    assert [(each["path"], each["code"]) for each in found["problems"]] == [("$.States.A.Resource", "BAD_RESOURCE")]
+    assert "tasks.tables does not declare it" in found["problems"][0]["fact"]
+    assert (for_aws["valid"], len(for_aws["notes"])) == (True, 1)
+    assert kept.status_code == 201
+    assert "state 'A': table orders" in problem(started, 400, "bad_definition")["detail"]
+
+
 # Executions
 
 
