@@ -564,7 +564,7 @@ def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        books = site.until_over(40.0)
+        books = site.until_over(90.0)
     finally:
         worker.stop(0.0)
         thread.join(20)

@@ -29,6 +29,7 @@ from headgate.fanout.handler_modules import ForeignModuleError, import_module, i
 from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.local_access import LocalAccess
 from headgate.fanout.model.sources import Piece, read_items
+from headgate.fanout.model.traces import formatted_traceback
 from headgate.file_roots import FileRoots
 
 Handler = Callable[[Any], Any]
@@ -212,6 +213,8 @@ def _each(handler: Loaded, work: Work, job: Job) -> str | None:
             first = first or exc
             results.append(None)
             work.item_error(place, exc)
+            # With what the handler has printed: an item has no log of its own.
+            sys.stderr.write(f"item {place} failed:\n{formatted_traceback(exc)}\n")
         work.progress(number + 1)
     if first is not None and len(work.item_errors) == len(work.items):
         # Every item failed: fail the attempt with the first error, so that it is retried.
@@ -264,7 +267,16 @@ def _failed(
         place: _text(text) for place, text in item_errors.items() if isinstance(place, int) and isinstance(text, str)
     }
     message = _message(error) if error_class is None else _described(error)
-    return Failed(job.key, _since_ms(started), error_class or type(error).__name__, _text(message), is_final, errors)
+    return Failed(
+        key=job.key,
+        duration_ms=_since_ms(started),
+        error_class=error_class or type(error).__name__,
+        message=_text(message),
+        is_final=is_final,
+        item_errors=errors,
+        traceback=formatted_traceback(error),
+        memory_mb=_memory_mb(),
+    )
 
 
 def _message(error: BaseException) -> str:

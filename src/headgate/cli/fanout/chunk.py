@@ -50,6 +50,33 @@ def show(
         show_table(("ATTEMPT", "OUTCOME", "STARTED", "DURATION", "ERROR"), rows, nothing="")
 
 
+@server_command(app, "logs")
+def logs(
+    api: Api,
+    run_id: FanoutId,
+    chunk_id: Annotated[str, typer.Argument(metavar="CHUNK", help="Chunk id, such as chunk-0000500.")],
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of the attempt. [default: the last with a log]")
+    ] = None,
+) -> Answer:
+    """Show what an attempt at a chunk printed, and the traceback of its failure."""
+    found = api.get(at("fanouts", run_id, "chunks", chunk_id, "logs"))
+    kept = [each for each in found["logs"] if attempt is None or each["attempt"] == attempt]
+    yield {**found, "logs": kept}
+    if not kept:
+        which = "no attempt" if attempt is None else f"attempt {attempt} has not"
+        typer.echo(f"{chunk_id} of {run_id}: {which} printed anything or left a traceback")
+        return
+    log = kept[-1]
+    typer.echo(f"{chunk_id} of {run_id}, attempt {log['attempt']}, ended {short(log['ended_at'])}")
+    for text in (log["printed"], log["traceback"]):
+        if text:
+            typer.echo(text.rstrip("\n"))
+    earlier = [str(each["attempt"]) for each in found["logs"] if each["attempt"] != log["attempt"]]
+    if attempt is None and earlier:
+        typer.echo(f"other attempts with a log: {', '.join(earlier)}; show one with --attempt N")
+
+
 def _facts(found: dict[str, Any]) -> dict[str, Any]:
     last = found["start"] + found["items"] - 1
     done = found.get("items_ok", 0), found.get("items_failed", 0), found.get("items_deferred", 0)

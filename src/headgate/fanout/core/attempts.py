@@ -21,12 +21,14 @@ from headgate.fanout.model.rows import (
     NO_TOKEN,
     SLOW_LANE,
     Attempt,
+    AttemptLog,
     Chunk,
     Policy,
     attempt_key,
     attention_partition,
     chunk_id_at,
     chunk_key,
+    log_key,
     queue_partition,
     queue_position,
     sort_key,
@@ -60,6 +62,11 @@ class AttemptFailure(Struct, frozen=True):
     is_final: bool = False
     item_errors: Mapping[int, str] = {}
     is_lost: bool = False
+    traceback: str = ""
+    # What it wrote to standard output and error, shortened.
+    printed: str = ""
+    memory_mb: int | None = None
+    duration_ms: int | None = None
 
 
 class AttemptResult(Struct, frozen=True):
@@ -71,6 +78,7 @@ class AttemptResult(Struct, frozen=True):
     deferred: Sequence[int] = ()
     memory_mb: int | None = None
     duration_ms: int | None = None
+    printed: str = ""
 
 
 _WATCHED: Final = (Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED)
@@ -171,14 +179,18 @@ def completion_change(
         item_errors=_dumped_errors(item_errors),
         deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
         lease_expires_at=None,
+        log_ref=None,
     )
+    log = _log(after, now, printed=result.printed)
+    if log is not None:
+        after = replace(after, log_ref=log.sk)
     counted = {
         "items_ok": ok,
         "items_failed": len(item_errors),
         "items_deferred": len(deferred),
         "busy_ms": duration_ms,
     }
-    extra_writes: list[Write] = []
+    extra_writes: list[Write] = [] if log is None else [log.put()]
     if chunk.attempt > 1:
         extra_writes.append(_attempt(after, AttemptOutcome.COMPLETED, now_ms, None).put())
     disposition = Disposition.DONE
@@ -205,10 +217,14 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         limit = f"{lost_attempts} attempts were lost, at most {policy.lost_attempts_max} may be"
         failure = replace(failure, message=f"{failure.message}; {limit}")
     spent_ms = _spent_ms(chunk, now_ms)
+    log = _log(chunk, timestamp(now_ms), traceback=failure.traceback, printed=failure.printed)
     after = replace(
         chunk,
         completed_at=timestamp(now_ms),
-        duration_ms=spent_ms,
+        # Of the attempt itself, if its worker has measured it: a chunk may wait in its worker's queue.
+        duration_ms=spent_ms if failure.duration_ms is None else failure.duration_ms,
+        memory_mb=failure.memory_mb,
+        log_ref=None if log is None else log.sk,
         lost_attempts=lost_attempts,
         error=_text(failure.message),
         error_class=_text(failure.error_class),
@@ -219,7 +235,7 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
     counted = {"busy_ms": spent_ms, "wasted_ms": spent_ms}
     if outcome is AttemptOutcome.LOST:
         counted["lost"] = 1
-    extra_writes = (_attempt(after, outcome, now_ms, failure).put(),)
+    extra_writes = (_attempt(after, outcome, now_ms, failure).put(), *([] if log is None else [log.put()]))
     if failure.is_final:
         return ChunkChange(
             chunk, with_disposition(after, Disposition.QUARANTINED, timestamp(now_ms)), counted, extra_writes
@@ -344,8 +360,17 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
         error_class=None if failure is None else _text(failure.error_class),
         error_fingerprint=None if failure is None else fingerprint(failure.error_class, failure.message),
         receive_count=chunk.receive_count,
+        memory_mb=chunk.memory_mb,
+        log_ref=chunk.log_ref,
         ttl=chunk.ttl,
     )
+
+
+def _log(chunk: Chunk, ended_at: str, *, traceback: str = "", printed: str = "") -> AttemptLog | None:
+    if not traceback and not printed:
+        return None
+    key = log_key(chunk.run_id, chunk.chunk_id, chunk.attempt)
+    return AttemptLog(chunk.run_id, str(key.sort), chunk.attempt, ended_at, traceback, printed, chunk.ttl)
 
 
 def _lost_error(chunk: Chunk) -> AttemptFailure:

@@ -13,6 +13,7 @@ from headgate.fanout.model.counts import Counts, counts_of
 from headgate.fanout.model.rows import (
     ACTIVE,
     Attempt,
+    AttemptLog,
     Chunk,
     Fanout,
     attempt_of,
@@ -21,6 +22,7 @@ from headgate.fanout.model.rows import (
     chunk_of,
     counter_key,
     fanout_of,
+    log_of,
     queue_partition,
     run_key,
     timestamp,
@@ -34,6 +36,8 @@ PAGE: Final = 100
 PAGE_MAX: Final = 1000
 # Page size for full scans: rows may hold their items, so that large pages could fill the memory.
 ROWS_AT_ONCE: Final = 200
+# The logs of the last attempts: each may have some 20 KB.
+LOGS_MAX: Final = 20
 
 
 class ChunkRows(Struct, frozen=True):
@@ -233,6 +237,20 @@ class FanoutQueries:
             )
         )
         return [attempt_of(item) for item in page.items]
+
+    def logs(self, chunk: Chunk) -> list[AttemptLog]:
+        """Return the logs of the attempts of a chunk that printed something or have a traceback, in their order."""
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                partition=chunk.run_id,
+                sort=Sort(Range.BEGINS_WITH, f"LOG#{chunk.chunk_id}#"),
+                limit=LOGS_MAX,
+                consistent=True,
+                descending=True,
+            )
+        )
+        return [log_of(item) for item in reversed(page.items)]
 
     def now(self) -> str:
         """Return the current time as rows store it."""

@@ -173,7 +173,8 @@ def _row_bytes(chunk: Chunk) -> int:
 
 def _extra_bytes(write: Write) -> int:
     item: Mapping[str, Any] = write.item if isinstance(write, Put) else {}
-    texts = (item.get("input"), item.get("item_errors"), item.get("deferred"))
+    names = ("input", "item_errors", "deferred", "traceback", "printed")
+    texts = [item.get(name) for name in names]
     return min(_BYTES_USUAL + sum(map(_bytes, texts)), _ROW_BYTES_MAX)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import resource
@@ -12,10 +13,14 @@ import sys
 import threading
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headgate import typed_decode
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import Loaded, load, perform
+from headgate.fanout.local import captured_output
+from headgate.fanout.local.child_process import TRACE_SIGNAL
 from headgate.fanout.local.source_files import loaded_files, possible_files
 from headgate.fanout.model.child_protocol import JOBS, Imported, Job, Progress, Ready, Unusable
 from headgate.fanout.model.local_access import LocalAccess
@@ -27,6 +32,11 @@ def main(arguments: list[str]) -> None:
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
     access = typed_decode.from_json(arguments[3], LocalAccess)
     _guard(int(arguments[4]), descriptor)
+    # What was printed before a crash must be in the file.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # not replaced yet
+    # The traceback of every thread: of one that crashes, and of one that takes too long.
+    faulthandler.enable()
+    faulthandler.register(TRACE_SIGNAL)
     # Ctrl-C in a terminal reaches the whole process group: the worker decides when a child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = ProcessChannel(socket.socket(fileno=descriptor), JOBS)
@@ -72,7 +82,11 @@ def _serve(
     modules_count = len(sys.modules)
     while True:
         job = jobs.get()
+        captured_output.begin_job()
         answer = perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done)), files)  # type: ignore[misc]
+        printed = captured_output.end_job()
+        if printed:
+            answer = replace(answer, printed=printed)
         if len(sys.modules) != modules_count:
             modules_count = len(sys.modules)
             channel.send(Imported(loaded_files()))

@@ -24,6 +24,7 @@ AHEAD_MAX: Final = 64
 EARLY_DEATHS_MAX: Final = 3
 # Idle children are ended after this time, since modules that a handler imported may have changed on disk.
 IDLE_SECONDS_MAX: Final = 10.0
+LIMIT_OUTPUT_SECONDS: Final = 0.5
 # A handler that could not be loaded is tried again after this time: a missing package may have been installed.
 RETRY_SECONDS: Final = 30.0
 _log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class ChildPool:
         self._owners: dict[int, Child] = {}
         # Mean duration of jobs by handler.
         self._means: dict[str, float] = {}
+        self._limit_output_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._wakeup: socket.socket | None = None
         self._waker: socket.socket | None = None
@@ -153,6 +155,10 @@ class ChildPool:
         for child in self._children:
             if child.jobs and now >= self._deadline(child):
                 child.kill(ErrorClass.TIMEOUT, child.jobs[0].key)
+        if now >= self._limit_output_at:
+            self._limit_output_at = now + LIMIT_OUTPUT_SECONDS
+            for child in self._children:
+                child.limit_output()
         self._assign()
         self._retire_outdated(now)
         return messages, woken
@@ -308,9 +314,16 @@ class ChildPool:
             return []
         spent_ms = round(1000 * (self._clock.monotonic() - busy_since))
         is_lost = death.error_class is ErrorClass.LOST
-        return self._finished(
-            Failed(death.jobs[0].key, spent_ms, death.error_class.value, death.message, is_lost=is_lost)
+        failed = Failed(
+            death.jobs[0].key,
+            spent_ms,
+            death.error_class.value,
+            death.message,
+            is_lost=is_lost,
+            printed=death.printed,
+            memory_mb=death.memory_mb,
         )
+        return self._finished(failed)
 
     def _count_early_death(self, child: Child, death: Death) -> None:
         """Mark a handler as unusable after several children died before they were ready."""

@@ -7,22 +7,30 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.core.attempts import ErrorClass
+from headgate.fanout.local.captured_output import OutputFile
 from headgate.fanout.local.source_files import SourceFiles
 from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job
 from headgate.fanout.model.local_access import LocalAccess
 
 READY_SECONDS_MAX: Final = 60.0
+# Makes a child write the traceback of every thread to its output. It works while C code runs, too.
+TRACE_SIGNAL: Final = signal.SIGUSR2
+TRACE_SECONDS: Final = 0.05
 ENDING_SECONDS_MAX: Final = 1.0
+ENDING_PAUSE_SECONDS: Final = 0.0005
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -37,6 +45,9 @@ class Death(Struct, frozen=True):
     jobs: tuple[Job, ...]
     was_ready: bool
     is_own_fault: bool = True
+    # What the running job has printed; with the traceback of every thread if it crashed or took too long.
+    printed: str = ""
+    memory_mb: int | None = None
 
 
 class Child:
@@ -50,7 +61,15 @@ class Child:
             # -P: modules of the current folder must not replace those that this program itself imports.
             command = [sys.executable, "-P", "-m", "headgate.fanout.local.child_main", *arguments]
             # A new session, so that processes started by the handler can be killed with it.
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+            self._output = OutputFile()
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output.fileno(),
+                stderr=self._output.fileno(),
+                start_new_session=True,
+            )
         self.handler = handler
         self.memory_mb = memory_mb
         self.is_ready = False
@@ -61,6 +80,8 @@ class Child:
         self.files = SourceFiles()
         self._killed_as: ErrorClass | None = None
         self._killed_for: int | None = None
+        self._memory_mb: int | None = None
+        self._ended: Death | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -120,21 +141,51 @@ class Child:
         """Kill the child and everything it started, because of a job; the running one if none is named."""
         if self._killed_as is None:
             self._killed_as, self._killed_for = why, job_key
+            if why is ErrorClass.TIMEOUT and self.is_ready:
+                self._write_traceback()
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
 
+    def _write_traceback(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, TRACE_SIGNAL)
+            threading.Event().wait(TRACE_SECONDS)
+
+    def limit_output(self) -> None:
+        """Keep what its job prints from filling the disk."""
+        self._output.limit()
+
     def death(self) -> Death:
-        """Wait for the child's end, and return how it ended."""
-        try:
-            code = self._process.wait(ENDING_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
+        """Wait for the child's end, and return how it ended. The same again if it is called again."""
+        if self._ended is None:
+            code = self._wait()
+            self.channel.close()
+            self._sweep()
+            death = self._death(code)
+            self._ended = replace(death, printed=self._output.text(), memory_mb=self._memory_mb)
+            self._output.close()
+        return self._ended
+
+    def _wait(self) -> int:
+        """Wait for the end, and return the exit code, negative for a signal."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        deadline = monotonic() + ENDING_SECONDS_MAX
+        pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        while pid == 0 and monotonic() < deadline:
+            threading.Event().wait(ENDING_PAUSE_SECONDS)
+            pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        if pid == 0:
             # It has closed its channel and is still running.
             self.kill(ErrorClass.CRASH)
-            code = self._process.wait()
-        self.channel.close()
-        self._sweep()
+            _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._memory_mb = usage.ru_maxrss // (1024 if sys.platform != "darwin" else 1_048_576)
+        return self._process.returncode
+
+    def _death(self, code: int) -> Death:
         jobs = tuple(self.jobs)
         self.jobs.clear()
         if self._killed_for is not None and not (jobs and jobs[0].key == self._killed_for):

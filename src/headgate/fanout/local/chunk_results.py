@@ -43,6 +43,7 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
             deferred=answer.deferred,
             memory_mb=answer.memory_mb,
             duration_ms=answer.duration_ms,
+            printed=answer.printed,
         )
         is_waiting = claim.fanout.queue_url is not None
         try:
@@ -51,10 +52,18 @@ def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: flo
             )
         except InvalidPayloadError as exc:
             # The result names items of another chunk, so that it cannot be recorded: the attempt counts as failed.
-            answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc))
+            answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc), printed=answer.printed)
     if claim.fanout.cancelled_at is not None:
         return move_change(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
     failure = AttemptFailure(
-        answer.error_class, answer.message, answer.is_final, answer.item_errors, is_lost=answer.is_lost
+        answer.error_class,
+        answer.message,
+        answer.is_final,
+        answer.item_errors,
+        is_lost=answer.is_lost,
+        traceback=answer.traceback,
+        printed=answer.printed,
+        memory_mb=answer.memory_mb,
+        duration_ms=answer.duration_ms,
     )
     return failure_change(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)

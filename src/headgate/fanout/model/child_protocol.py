@@ -67,6 +67,8 @@ class Done(Struct, frozen=True, tag="done", omit_defaults=True):
     output_key: str | None = None
     item_errors: dict[int, str] = {}
     deferred: list[int] = []
+    # What it wrote to standard output and error, shortened.
+    printed: str = ""
 
 
 class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
@@ -80,6 +82,10 @@ class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
     item_errors: dict[int, str] = {}
     # The process was ended from outside, and not because of the job.
     is_lost: bool = False
+    traceback: str = ""
+    printed: str = ""
+    # The largest memory of its process so far.
+    memory_mb: int | None = None
 
 
 Answer = Ready | Imported | Unusable | Progress | Done | Failed

@@ -247,6 +247,24 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     error_class: str | None = None
     error_fingerprint: str | None = None
     receive_count: int = 0
+    memory_mb: int | None = None
+    log_ref: str | None = None
+    ttl: int | None = None
+
+    def put(self) -> Put:
+        """Return the write that stores this row."""
+        return Put(FANOUT, msgspec.to_builtins(self))
+
+
+class AttemptLog(Struct, frozen=True, omit_defaults=True):
+    """What an attempt printed, and the traceback of its failure. Apart from the attempt, because it may be long."""
+
+    run_id: str = field(name="PK")
+    sk: str = field(name="SK")
+    attempt: int
+    ended_at: str
+    traceback: str = ""
+    printed: str = ""
     ttl: int | None = None
 
     def put(self) -> Put:
@@ -276,6 +294,11 @@ def chunk_of(item: Item) -> Chunk:
 def attempt_of(item: Item) -> Attempt:
     """Decode an attempt."""
     return _converted(item, Attempt)
+
+
+def log_of(item: Item) -> AttemptLog:
+    """Decode the log of an attempt."""
+    return _converted(item, AttemptLog)
 
 
 _FOREIGN: Final[dict[str, str]] = {
@@ -328,6 +351,11 @@ def start_of(sk: str) -> int:
 def attempt_key(run_id: str, chunk_id: str, attempt: int) -> Key:
     """Return the key of an attempt's row."""
     return Key(run_id, f"ATT#{chunk_id}#{attempt:04d}")
+
+
+def log_key(run_id: str, chunk_id: str, attempt: int) -> Key:
+    """Return the key of the row with the log of an attempt."""
+    return Key(run_id, f"LOG#{chunk_id}#{attempt:04d}")
 
 
 def counter_key(run_id: str, shard: int) -> Key:

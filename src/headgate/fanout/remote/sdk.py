@@ -42,6 +42,7 @@ from headgate.fanout.model.messages import ChunkMessage, Message, message_of
 from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout
 from headgate.fanout.model.sources import Piece, read_items
 from headgate.fanout.model.states import Admission
+from headgate.fanout.model.traces import formatted_traceback
 from headgate.fanout.remote.heartbeat import GRACE_SECONDS, ChunkHeartbeat, Deadline, RemainingMs
 
 _log = structlog.get_logger(__name__)
@@ -356,4 +357,5 @@ def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final
         message=described.message,
         is_final=is_final or not described.retryable or isinstance(error, NotFoundError),
         item_errors=item_errors,
+        traceback=formatted_traceback(error),
     )

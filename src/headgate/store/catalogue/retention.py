@@ -133,6 +133,7 @@ _DURABLE: Final = {
     "campaign member": _FANOUT,
     "deferred items of a chunk": _FANOUT,
     "chunk attempt": _FANOUT,
+    "log of an attempt": _FANOUT,
     "fan-out event": _FANOUT,
     "fan-out counters": _FANOUT,
     "execution": _EXECUTION,

@@ -170,6 +170,7 @@ FANOUT: Final = Table(
         Entity("campaign member", "CAMPAIGN#{campaign}", "MEMBER#{created_at}#{run_id}"),
         Entity("deferred items of a chunk", "{run_id}", "SLOW#slow-{start:07d}"),
         Entity("chunk attempt", "{run_id}", "ATT#chunk-{start:07d}#{attempt:04d}"),
+        Entity("log of an attempt", "{run_id}", "LOG#chunk-{start:07d}#{attempt:04d}"),
         Entity("fan-out event", "{run_id}", "EVT#{event_id}"),
         Entity("fan-out counters", "{run_id}", "CTR#{shard:02d}"),
     ),

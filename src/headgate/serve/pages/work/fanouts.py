@@ -85,6 +85,8 @@ class ChunkPage(Struct, frozen=True, kw_only=True):
 
     run_id: str
     chunk: Any
+    # The newest first.
+    logs: Sequence[Any]
     commands: tuple[tuple[str, str], ...]
 
 
@@ -311,7 +313,9 @@ def _one(api: ApiCaller, request: PageRequest) -> Page:
 
 def _chunk(api: ApiCaller, request: PageRequest) -> Page:
     run_id, chunk_id = request.path["run_id"], request.path["chunk_id"]
-    chunk = api.call("GET /fanouts/{id}/chunks/{chunk_id}", path={"id": run_id, "chunk_id": chunk_id})
+    path = {"id": run_id, "chunk_id": chunk_id}
+    chunk = api.call("GET /fanouts/{id}/chunks/{chunk_id}", path=path)
+    logs = api.call("GET /fanouts/{id}/chunks/{chunk_id}/logs", path=path)
     return Page(
         template="chunk.html",
         title=chunk_id,
@@ -319,7 +323,11 @@ def _chunk(api: ApiCaller, request: PageRequest) -> Page:
         view=ChunkPage(
             run_id=run_id,
             chunk=chunk,
-            commands=(("This page", command("chunk", "show", run_id, chunk_id)),),
+            logs=[*reversed(logs["logs"])],
+            commands=(
+                ("This page", command("chunk", "show", run_id, chunk_id)),
+                ("Output and tracebacks", command("chunk", "logs", run_id, chunk_id)),
+            ),
         ),
         actions=chunk_actions(api, run_id, chunk),
         json=twin(f"/fanouts/{segment(run_id)}/chunks/{segment(chunk_id)}"),

@@ -26,10 +26,12 @@ from headgate.serve.http.raw_json import checked, missing
 from headgate.serve.http.views import shown
 from headgate.serve.rest.fanout.models import (
     ChunkDetail,
+    ChunkLogs,
     ChunkPage,
     ChunkView,
     StuckList,
     chunk_detail,
+    chunk_logs,
     chunk_view,
     stuck_view,
 )
@@ -41,6 +43,7 @@ _UINT32_MAX: Final = 2**32 - 1
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
 LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 Token = Annotated[str, Meta(min_length=1, max_length=200)]
+LogText = Annotated[str, Meta(max_length=16_000)]
 # Errors by index of the item within the fan-out.
 ItemErrors = Annotated[dict[int, str], Meta(extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}})]
 
@@ -159,6 +162,8 @@ class CompleteChunk(Struct, forbid_unknown_fields=True):
     deferred: list[int] = []
     memory_mb: Annotated[int, Meta(ge=0)] | None = None
     duration_ms: Annotated[int, Meta(ge=0)] | None = None
+    # What the attempt wrote to standard output and error.
+    printed: LogText = ""
 
 
 class FailChunk(Struct, forbid_unknown_fields=True):
@@ -169,6 +174,11 @@ class FailChunk(Struct, forbid_unknown_fields=True):
     message: str = ""
     is_final: bool = False
     item_errors: ItemErrors = {}
+    traceback: LogText = ""
+    # What the attempt wrote to standard output and error.
+    printed: LogText = ""
+    memory_mb: Annotated[int, Meta(ge=0)] | None = None
+    duration_ms: Annotated[int, Meta(ge=0)] | None = None
 
 
 class ReleaseChunk(Struct, forbid_unknown_fields=True):
@@ -193,6 +203,7 @@ class FanoutChunks:
             Operation("GET", f"{run}/chunks", "List chunks", self.ls, {200: ChunkPage}, query=ChunkQuery),
             Operation("GET", f"{run}/cells", "Show the state of every chunk", self.cells, {200: CellsView}),
             Operation("GET", one, "Show a chunk and its attempts", self.show, {200: ChunkDetail}),
+            Operation("GET", f"{one}/logs", "Show the output and tracebacks of a chunk", self.logs, {200: ChunkLogs}),
             Operation("GET", f"{run}/stuck", "List stuck chunks", self.stuck, {200: StuckList}, query=StuckQuery),
             Operation("GET", f"{run}/failures", "List failures", self.failures, {200: ChunkPage}, query=FailureQuery),
             Operation(
@@ -235,6 +246,10 @@ class FanoutChunks:
     def show(self, call: Call[None, NoQuery]) -> Answer:
         chunk = self._queries.chunk(call.path["id"], call.path["chunk_id"])
         return Answer(chunk_detail(chunk, self._queries.attempts(chunk)))
+
+    def logs(self, call: Call[None, NoQuery]) -> Answer:
+        chunk = self._queries.chunk(call.path["id"], call.path["chunk_id"])
+        return Answer(chunk_logs(chunk, self._queries.logs(chunk)))
 
     def stuck(self, call: Call[None, StuckQuery]) -> Answer:
         seconds = optional_seconds(call.query.older_than, name="older_than")
@@ -307,6 +322,7 @@ class FanoutChunks:
             deferred=body.deferred,
             memory_mb=body.memory_mb,
             duration_ms=body.duration_ms,
+            printed=body.printed,
         )
         return Answer(chunk_view(self._tracker.complete(claim, result)))
 
@@ -315,7 +331,16 @@ class FanoutChunks:
         claim = self._claim(call, body.token, ended=_GIVEN_UP)
         if claim.chunk.disposition in _GIVEN_UP:
             return Answer(chunk_view(claim.chunk))
-        failure = AttemptFailure(body.error_class, body.message, body.is_final, body.item_errors)
+        failure = AttemptFailure(
+            body.error_class,
+            body.message,
+            body.is_final,
+            body.item_errors,
+            traceback=body.traceback,
+            printed=body.printed,
+            memory_mb=body.memory_mb,
+            duration_ms=body.duration_ms,
+        )
         return Answer(chunk_view(self._tracker.fail(claim, failure)))
 
     def release(self, call: Call[ReleaseChunk, NoQuery]) -> Answer:

@@ -15,7 +15,7 @@ from headgate.fanout.insight.progress import Progress, Stall, Straggler
 from headgate.fanout.insight.stuck import Stuck, StuckKind
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import FanoutEvent
-from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, kept_days
+from headgate.fanout.model.rows import Attempt, AttemptLog, Chunk, Fanout, Policy, kept_days
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
@@ -180,6 +180,27 @@ class AttemptView(Struct, frozen=True, omit_defaults=True):
     error_class: str | None = None
     error_fingerprint: str | None = None
     receive_count: int = 0
+    # The largest memory of its process so far.
+    memory_mb: int | None = None
+    # Set if it has a log: see the logs of the chunk.
+    log_ref: str | None = None
+
+
+class AttemptLogView(Struct, frozen=True):
+    """What an attempt wrote to standard output and error, and the traceback of its failure. Long texts are cut."""
+
+    attempt: int
+    ended_at: str
+    traceback: str
+    printed: str
+
+
+class ChunkLogs(Struct, frozen=True):
+    """The logs of the last attempts of a chunk, in their order. An attempt without output or traceback has none."""
+
+    run_id: str
+    chunk_id: str
+    logs: list[AttemptLogView]
 
 
 class ChunkDetail(ChunkView, frozen=True, omit_defaults=True, kw_only=True):
@@ -349,6 +370,11 @@ def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
 def attempt_view(attempt: Attempt) -> AttemptView:
     """Return the view of an attempt."""
     return shown(AttemptView, attempt)
+
+
+def chunk_logs(chunk: Chunk, logs: list[AttemptLog]) -> ChunkLogs:
+    """Return the logs of a chunk."""
+    return ChunkLogs(chunk.run_id, chunk.chunk_id, [shown(AttemptLogView, log) for log in logs])
 
 
 def stuck_view(stuck: Stuck) -> StuckView:
