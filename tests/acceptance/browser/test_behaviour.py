@@ -168,5 +168,5 @@ def test_execution__between_two_attempts__shows_the_traceback_the_wait_and_the_l
 def test_machine_execution__task_is_tried_again_later__shows_the_traceback_and_the_wait(person: Person) -> None:
     page = person.open(f"/ui/machine-executions/{PAYMENTS_MACHINE}%3Ainvoice-7")
 
-    expect(page.locator("#waits")).to_contain_text("until")
+    expect(page.locator("#waits")).to_contain_text("timer due in")
     expect(page.locator("#failed-attempts pre.traceback").first).to_contain_text("in read_prices")
