@@ -119,7 +119,12 @@ def _span(record: SpanRecord) -> bytes:
         _times.pack(0x39, record.start_ns, 0x41, max(record.start_ns, record.end_ns)),
     ]
     for name, value in record.attributes.items():
-        parts.append(_text_attribute(name, value) if type(value) is str else _block(0x4A, _key_value(name, value)))
+        if type(value) is str:
+            parts.append(_text_attribute(name, value))
+        elif type(value) is int and 0 <= value < 0x80:
+            parts.append(b"%b\x12\x02\x18%c" % (_small_key(name), value))
+        else:
+            parts.append(_block(0x4A, _key_value(name, value)))
     if record.links:
         parts.extend(
             _block(0x6A, bytes.fromhex(f"0a10{link[3:35]}1208{link[36:52]}")) for link in record.links[:_LINKS_MAX]
@@ -138,6 +143,13 @@ def _name_and_kind(name: str) -> bytes:
 def _text_attribute(name: str, value: str) -> bytes:
     # Names of workflows and activities, and ids of executions, are those of many spans.
     return _block(0x4A, _key_value(name, value))
+
+
+@lru_cache(maxsize=256)
+def _small_key(name: str) -> bytes:
+    """Return the begin of an attribute whose value is a number of one byte."""
+    key = _key(name)
+    return bytes((0x4A, len(key) + 4)) + key
 
 
 @lru_cache(maxsize=256)
