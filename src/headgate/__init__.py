@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headgate.durable.remote.sync_client import Client, RemoteHandle
     from headgate.durable.sdk.activity_context import activity, complete_later, heartbeat
     from headgate.durable.sdk.app import App
+    from headgate.durable.sdk.by_name import call_activity, start_child
     from headgate.durable.sdk.definitions import Activity, Child, Limit, Workflow
     from headgate.durable.sdk.emitting import emit
     from headgate.durable.sdk.execution_log import log
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),
     "durable.sdk.app": ("App",),
+    "durable.sdk.by_name": ("call_activity", "start_child"),
     "durable.remote.async_client": ("AsyncClient", "AsyncRemoteHandle"),
     "durable.remote.sync_client": ("Client", "RemoteHandle"),
     "durable.sdk.definitions": ("Activity", "Child", "Limit", "Workflow"),
@@ -190,6 +192,7 @@ __all__ = (
     "WorkflowCall",
     "__version__",
     "activity",
+    "call_activity",
     "chunk_handler",
     "complete_later",
     "connect",
@@ -212,6 +215,7 @@ __all__ = (
     "signal",
     "sleep",
     "sleep_until",
+    "start_child",
     "testing",
     "uuid",
     "wait_condition",

@@ -47,6 +47,15 @@ class ParentClose(enum.StrEnum):
     ABANDON = "abandon"
 
 
+class Cancellation(enum.StrEnum):
+    """What the code of a parent does when it cancels a child that it awaits."""
+
+    # Request cancellation, and go on at once.
+    REQUEST = "request"
+    # Request cancellation, and wait until the child has ended.
+    WAIT = "wait"
+
+
 class ActivityOptions(Struct, frozen=True, omit_defaults=True):
     """The options of an activity. Times are in seconds; None is no limit."""
 

@@ -138,6 +138,8 @@ class Interpreter:
         self._commands: list[Command] = []
         self._pending: dict[int, PendingFuture[Any]] = {}
         self._children: dict[int, StartChild] = {}
+        # Children whose cancellation was requested, and whose end the code still awaits.
+        self._asked_to_cancel: set[int] = set()
         self._timers: dict[int, DurableTimer] = {}
         self._recorded: dict[int, Command] = {}
         self._patches: dict[str, bool] = {}
@@ -360,6 +362,16 @@ class Interpreter:
         else:
             self._commands.append(CancelActivity(seq))
 
+    def request_cancel(self, seq: int) -> bool:
+        """Request cancellation of a child, once, and keep its future. False if the child has not left this turn."""
+        child = self._children.get(seq)
+        if child is None or child in self._commands:
+            return False
+        if seq not in self._asked_to_cancel:
+            self._asked_to_cancel.add(seq)
+            self._commands.append(CancelChild(seq, child.child_id))
+        return True
+
     def break_off(self, error: BaseException) -> None:
         """Have `advance` raise this error, whatever the code does with it: the turn cannot be completed."""
         self._broken = error
@@ -488,6 +500,9 @@ class Interpreter:
         if event.status is Status.SUCCEEDED:
             self._resolve(future, event.result)
             return
+        if event.status is Status.CANCELLED and event.seq in self._asked_to_cancel:
+            future.cancel()
+            return
         error = event.error or ErrorInfo(type=event.status.value, message=f"the child ended {event.status.value}")
         child_id = child.child_id if child is not None else ""
         future.set_exception(revive(error, otherwise=ChildFailure, execution_id=child_id, status=event.status.value))
@@ -547,7 +562,8 @@ class Interpreter:
     def _take_back(self, seq: int) -> bool:
         """Drop a command that was issued in this turn."""
         for place in range(len(self._commands) - 1, -1, -1):
-            if getattr(self._commands[place], "seq", None) == seq:
+            command = self._commands[place]
+            if getattr(command, "seq", None) == seq and not isinstance(command, CancelChild):
                 del self._commands[place]
                 return True
         return False

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from headgate.durable.model.duration import Duration
+from headgate.durable.model.history import Cancellation, ParentClose
+from headgate.durable.model.retry import Retry
 from headgate.durable.model.starts import Reuse
 
 R_co = TypeVar("R_co", covariant=True)
@@ -40,6 +42,27 @@ class SignalWithStartOptions(TypedDict, total=False):
     tags: Mapping[str, str] | None
     memo: Any
     timeout: Duration | None
+
+
+class ActivityCallOptions(TypedDict, total=False):
+    """The options of `hg.call_activity`."""
+
+    retry: Retry
+    timeout: Duration
+    schedule_to_start: Duration
+    schedule_to_close: Duration
+    heartbeat: Duration
+    queue: str
+
+
+class ChildCallOptions(TypedDict, total=False):
+    """The options of `hg.start_child`."""
+
+    id: str
+    parent_close: ParentClose | str
+    cancellation: Cancellation | str
+    timeout: Duration
+    tags: Mapping[str, str]
 
 
 class Takes0(Protocol[R_co]):

@@ -13,7 +13,7 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
-from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
+from headgate.durable.model.history import NULL, ActivityOptions, Cancellation, ParentClose, StartChild
 from headgate.durable.model.interceptors import (
     ClientCall,
     ClientCallKind,
@@ -163,9 +163,16 @@ class Activity(Generic[P, R]):
 class Child(PendingFuture[R]):
     """A child execution: await it for its result."""
 
-    __slots__ = ("id",)
+    __slots__ = ("awaits_end", "id")
 
     id: str
+    # Whether cancelling it waits for the end of the child.
+    awaits_end: bool
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - asyncio's signature
+        if self.awaits_end and not self.done() and self._interpreter.request_cancel(self.seq):
+            return True
+        return super().cancel(msg)
 
     @overload
     def signal(self, name: Signal[None], /) -> Awaitable[None]: ...
@@ -189,6 +196,7 @@ class ExecutionOptions:
 
     id: str | None = None
     parent_close: ParentClose = ParentClose.TERMINATE
+    cancellation: Cancellation = Cancellation.REQUEST
     timeout_seconds: float | None = None
     tags: Mapping[str, str] | None = None
     reuse: Reuse | str | None = None
@@ -242,6 +250,7 @@ class Workflow(Generic[P, R]):
         *,
         id: str | None = None,
         parent_close: ParentClose | str = ParentClose.TERMINATE,
+        cancellation: Cancellation | str = Cancellation.REQUEST,
         timeout: Duration | None = None,
         tags: Mapping[str, str] | None = None,
         reuse: Reuse | str | None = None,
@@ -250,28 +259,26 @@ class Workflow(Generic[P, R]):
     ) -> Workflow[P, R]:
         """Return the same workflow with options for the executions that are started through it.
 
-        `parent_close` is for children; `reuse`, `memo` and `delay` are for executions started from outside.
+        `parent_close` and `cancellation` are for children: with `cancellation="wait"`, code that cancels the child it
+        awaits goes on once the child has ended. `reuse`, `memo` and `delay` are for executions started from outside.
         """
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._options = replace(
-            self._options,
-            id=id if id is None else check_execution_id(id),
-            parent_close=self._parent_close(parent_close),
-            timeout_seconds=optional_seconds(timeout, name="timeout"),
-            tags=check_tags(tags or {}),
+            checked_options(
+                self._options,
+                self.name,
+                id=id,
+                parent_close=parent_close,
+                cancellation=cancellation,
+                timeout=timeout,
+                tags=tags,
+            ),
             reuse=reuse,
             memo=memo,
             delay_seconds=optional_seconds(delay, name="delay"),
         )
         return copy
-
-    def _parent_close(self, value: ParentClose | str) -> ParentClose:
-        try:
-            return ParentClose(value)
-        except ValueError:
-            allowed = [each.value for each in ParentClose]
-            raise DefinitionError(f"workflow {self.name}: parent_close {value!r}: use one of {allowed}") from None
 
     @overload
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
@@ -481,30 +488,74 @@ class Workflow(Generic[P, R]):
         return handle
 
     def _start_child(self, interpreter: Interpreter, raw: Raw) -> Child[R]:
-        assert interpreter.started is not None, "workflow code runs after it was started"
-        headers = interpreter.outbound_headers(OutboundKind.CHILD, self.name, raw)
-        seq = interpreter.next_seq()
-        options = self._options
-        timeout_seconds = options.timeout_seconds if options.timeout_seconds is not None else self.timeout_seconds
-        command = StartChild(
-            seq,
-            self.name,
-            options.id or child_id(interpreter.execution_id, interpreter.started.run, seq),
-            raw,
-            options.parent_close,
-            timeout_seconds,
-            dict(options.tags or {}),
-            headers,
+        timeout_seconds = _first(self._options.timeout_seconds, self.timeout_seconds)
+        return new_child(
+            interpreter, self.name, raw, replace(self._options, timeout_seconds=timeout_seconds), self._decode
         )
-        future: Child[R] = interpreter.start_child(command, self._decode, Child)
-        future.id = command.child_id
-        return future
 
     def _decode(self, result: Raw) -> Any:  # noqa: ANN401
         return self.signature.decode_result(result, f"result of workflow {self.name}")
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def new_child(
+    interpreter: Interpreter,
+    workflow: str,
+    input: Raw,
+    options: ExecutionOptions,
+    decode: Callable[[Raw], Any],
+) -> Child[Any]:
+    """Start a child of the running workflow."""
+    assert interpreter.started is not None, "workflow code runs after it was started"
+    headers = interpreter.outbound_headers(OutboundKind.CHILD, workflow, input)
+    seq = interpreter.next_seq()
+    command = StartChild(
+        seq,
+        workflow,
+        options.id or child_id(interpreter.execution_id, interpreter.started.run, seq),
+        input,
+        options.parent_close,
+        options.timeout_seconds,
+        dict(options.tags or {}),
+        headers,
+    )
+    future: Child[Any] = interpreter.start_child(command, decode, Child)
+    future.id = command.child_id
+    future.awaits_end = options.cancellation is Cancellation.WAIT
+    return future
+
+
+def checked_options(
+    options: ExecutionOptions,
+    workflow: str,
+    *,
+    id: str | None,
+    parent_close: ParentClose | str,
+    cancellation: Cancellation | str,
+    timeout: Duration | None,
+    tags: Mapping[str, str] | None,
+) -> ExecutionOptions:
+    """Return options with those of a child. Raises `DefinitionError`, `InvalidIdError`."""
+    try:
+        close = ParentClose(parent_close)
+    except ValueError:
+        allowed = [each.value for each in ParentClose]
+        raise DefinitionError(f"workflow {workflow}: parent_close {parent_close!r}: use one of {allowed}") from None
+    try:
+        cancel = Cancellation(cancellation)
+    except ValueError:
+        allowed = [each.value for each in Cancellation]
+        raise DefinitionError(f"workflow {workflow}: cancellation {cancellation!r}: use one of {allowed}") from None
+    return replace(
+        options,
+        id=id if id is None else check_execution_id(id),
+        parent_close=close,
+        cancellation=cancel,
+        timeout_seconds=optional_seconds(timeout, name="timeout"),
+        tags=check_tags(tags or {}),
+    )
 
 
 def _first(value: float | None, otherwise: float | None) -> float | None:
