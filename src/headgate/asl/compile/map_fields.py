@@ -52,6 +52,7 @@ _CALL_FIELDS: Final[Mapping[Language, Mapping[str, Check]]] = {
     Language.JSONPATH: {"Parameters": template},
     Language.JSONATA: {"Arguments": jsonata},
 }
+_PARQUET: Final = "PARQUET"
 _READ_ACTIONS: Final = ("s3:getObject", "s3:listObjectsV2")
 _WRITE_ACTIONS: Final = ("s3:putObject",)
 
@@ -64,8 +65,19 @@ def _text_list(location: SourceLocation, value: Json) -> None:
         text(location.at(index), entry)
 
 
+_INPUT_TYPE: Final = one_of("CSV", "JSON", "JSONL", _PARQUET, "MANIFEST")
+
+
+def _input_type(location: SourceLocation, value: Json) -> None:
+    _INPUT_TYPE(location, value)
+    if value == _PARQUET:
+        location.report_only_aws(
+            ProblemCode.ONLY_ON_AWS, "no Parquet file can be read here", "write CSV, JSON or JSONL"
+        )
+
+
 _READER_CONFIG: Final[Mapping[str, Check]] = {
-    "InputType": one_of("CSV", "JSON", "JSONL", "PARQUET", "MANIFEST"),
+    "InputType": _input_type,
     "Transformation": one_of("NONE", "LOAD_AND_FLATTEN"),
     "ManifestType": one_of("ATHENA_DATA", "S3_INVENTORY"),
     "CSVHeaderLocation": one_of("FIRST_ROW", "GIVEN"),

@@ -715,6 +715,13 @@ def test_findings__resource_map__replaces_what_it_names() -> None:
     assert found({"JobName": "returns"}) == ["BAD_RESOURCE"]
 
 
+def test_findings__item_reader_of_parquet__is_for_aws_alone() -> None:
+    definition = _distributed(ItemReader={"Resource": _GET, "ReaderConfig": {"InputType": "PARQUET"}})
+
+    assert ("NOTE", "ONLY_ON_AWS") in _by_severity(definition, Target.AWS)
+    assert _by_severity(definition, Target.LOCAL) == [("ERROR", "ONLY_ON_AWS")]
+
+
 def test_findings__placeholder_that_a_deployment_fills_in__is_a_note_for_aws() -> None:
     template = {"TableName": "${Table}", "uri.$": "States.Format('s3://${Bucket}/{}', $.key)", "id.$": "$.${Key}"}
     definition = _one(_task(Resource="arn:aws:states:::lambda:invoke", Parameters=template))
