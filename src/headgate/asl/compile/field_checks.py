@@ -208,9 +208,12 @@ def template(location: SourceLocation, value: Json) -> None:
 
 def jsonata(location: SourceLocation, value: Json) -> None:
     """Check any JSON value that may have JSONata strings in it."""
-    _all_compile(
-        location, value, compile_jsonata, ProblemCode.BAD_JSONATA, "write a JSONata expression between {% and %}"
-    )
+    allowed = "write a JSONata expression between {% and %}"
+    _all_compile(location, value, compile_jsonata, ProblemCode.BAD_JSONATA, allowed)
+    for place, fragment in _fragments(location, value):
+        for text in fragment.values() if isinstance(fragment, dict) else (fragment,):
+            if isinstance(text, str) and text.startswith("{%") != text.endswith("%}"):
+                place.warn(ProblemCode.BAD_JSONATA, "it is text: an expression has both {% and %}", allowed)
 
 
 def _all_compile(

@@ -29,8 +29,11 @@ _INTEGRATION: Final = re.compile(
     rf"arn:{_PARTITION}:states:[^:]*:[^:]*:(?P<service>(?:aws-sdk:)?[a-z0-9-]+):(?P<action>[A-Za-z0-9]+)"
     r"(?P<wait>\.sync(?::2)?|\.waitForTaskToken)?"
 )
-_LAMBDA: Final = re.compile(rf"arn:{_PARTITION}:lambda:[^:]*:[^:]*:function:\S+")
-_ACTIVITY: Final = re.compile(rf"arn:{_PARTITION}:states:[^:]*:[^:]*:activity:\S+")
+_LAMBDA: Final = re.compile(
+    rf"arn:{_PARTITION}:lambda:[^:]*:[^:]*:function:[A-Za-z0-9_.-]+(?::(?:\$LATEST|[A-Za-z0-9_-]+))?"
+    r"(?:\.waitForTaskToken)?"
+)
+_ACTIVITY: Final = re.compile(rf"arn:{_PARTITION}:states:[^:]*:[^:]*:activity:[A-Za-z0-9_.-]+")
 
 
 def check_resource(location: SourceLocation, resource: str, parameters: Json) -> None:
@@ -38,7 +41,11 @@ def check_resource(location: SourceLocation, resource: str, parameters: Json) ->
     constants, is_complete = constant_parameters(parameters)
     if location.target is Target.AWS:
         if _is_for_aws(location, resource) and location.tasks is not None:
-            reason = location.tasks.refusal(resource, constants, is_complete=is_complete)
+            try:
+                reason = location.tasks.refusal(resource, constants, is_complete=is_complete)
+            except ValueError as error:
+                # A form of ARN that is unknown here.
+                reason = f"{error}; map it in a resource map (--resources FILE)"
             if reason is not None:
                 _report(location.report_only_aws, ProblemCode.ONLY_ON_AWS, reason)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -64,15 +64,31 @@ def _declared(template: Json) -> Iterator[tuple[str, dict[str, Json]]]:
 
 def evaluated(value: Json) -> Json:
     """Return a value of a template with each function in it, such as `{"Fn::GetAtt": …}`, evaluated."""
+    return _evaluated(value, lambda text: text, has_references=True)
+
+
+def evaluated_definition(definition: Json, fill: Callable[[str], str]) -> Json:
+    """Return a definition with the functions in it evaluated; `fill` replaces the placeholders that they produce.
+
+    A member called Ref is data, except in the place of a Resource.
+    """
+    return _evaluated(definition, fill, has_references=False)
+
+
+def _evaluated(value: Json, fill: Callable[[str], str], *, has_references: bool) -> Json:
     if isinstance(value, list):
-        return [evaluated(entry) for entry in value]
+        return [_evaluated(entry, fill, has_references=has_references) for entry in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         name, argument = next(iter(value.items()))
-        if name == "Ref" or name.startswith(_PREFIX):
-            return call(name, evaluated(argument))
-    return {key: evaluated(member) for key, member in value.items()}
+        if name.startswith(_PREFIX) or (name == "Ref" and has_references):
+            result = call(name, _evaluated(argument, fill, has_references=True))
+            return fill(result) if isinstance(result, str) else result
+    return {
+        key: _evaluated(member, fill, has_references=has_references or key == "Resource")
+        for key, member in value.items()
+    }
 
 
 def call(name: str, argument: Json) -> Json:

@@ -8,11 +8,14 @@ from typing import Final
 import msgspec
 
 from headgate.asl.compile.parser import check_size, load
+from headgate.asl.documents.cloudformation import evaluated_definition
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import Substitution
 from headgate.errors import DefinitionError
 
 _SHOWN_MAX: Final = 10
+# Names by which a text may have functions of CloudFormation as objects.
+_FUNCTIONS: Final = ("Fn::", "Ref")
 
 
 def read_definition(text: str, variables: Mapping[str, str]) -> Json:
@@ -44,6 +47,8 @@ def read_filled(text: str, substitution: Substitution) -> Json:
     filled = substitution.fill(text.removeprefix("\ufeff"))
     try:
         document = load(filled) if is_json(filled) else _load_yaml(filled, substitution)
+        if any(function in filled for function in _FUNCTIONS):
+            document = evaluated_definition(document, substitution.fill)
         # It is stored as JSON: lone surrogates and non-finite numbers are refused here.
         msgspec.json.encode(document)
     except DefinitionError as error:

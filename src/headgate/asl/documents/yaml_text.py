@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
-from headgate.asl.documents.cloudformation import call
+from headgate.asl.documents.cloudformation import call, evaluated
 from headgate.asl.expressions.scope import Json
 from headgate.errors import DefinitionError
 
@@ -30,7 +30,6 @@ _NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[
 _COLLECTIONS: Final = frozenset({None, "!", f"{_STANDARD}map", f"{_STANDARD}seq"})
 # Deeper than any machine that the validator accepts.
 _DEPTH_MAX: Final = 1_000
-_FUNCTION: Final = "Fn::"
 
 
 class _Open(Struct):
@@ -127,13 +126,9 @@ class _Reader:
         return value
 
     def _evaluated(self, tag: str | None, value: Json) -> Json:
-        if tag is not None and _is_function(tag):
-            result = call(tag.removeprefix("!"), value)
-        elif isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith(_FUNCTION):
-            name, argument = next(iter(value.items()))
-            result = call(name, argument)
-        else:
+        if tag is None or not _is_function(tag):
             return value
+        result = call(tag.removeprefix("!"), evaluated(value))
         return self._fill(result) if isinstance(result, str) else result
 
     def _add(self, value: Json) -> None:

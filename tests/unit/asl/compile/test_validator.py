@@ -673,6 +673,10 @@ def _by_severity(definition: Json, target: Target) -> list[tuple[str, str]]:
         pytest.param("arn:aws:states:::aws-sdk:s3:copyObject", ["ERROR"], ["NOTE"], id="sdk"),
         pytest.param("arn:aws:states:::emr-containers:startJobRun.sync", ["ERROR"], ["NOTE"], id="hyphen"),
         pytest.param("arn:aws:states:eu-west-1:12:aws-sdk:s3:copyObject", ["ERROR"], ["NOTE"], id="region-and-account"),
+        pytest.param("arn:aws:lambda:eu-west-1:1:function:work:$LATEST", [], [], id="function-with-a-version"),
+        pytest.param(
+            "arn:aws:lambda:eu-west-1:1:function:work:", ["ERROR"], ["ERROR"], id="function-without-its-alias"
+        ),
         pytest.param("work", [], ["ERROR"], id="name"),
         pytest.param("machine:other.sync", [], ["ERROR"], id="machine"),
         pytest.param("fanout:work", [], ["ERROR"], id="fan-out"),
@@ -756,6 +760,11 @@ def test_findings__placeholder_that_a_deployment_fills_in__is_a_note_for_aws() -
         ),
         pytest.param(_one(_task(InputPath="$.labels[?(@.Name=='Receipt' && @.ok==true)]")), [], id="quoted"),
         pytest.param(_one(_task(Parameters={"name.$": "$$.Execution.Name "})), [], id="white-space-after-a-path"),
+        pytest.param(
+            _jsonata(_task(Arguments={"a": ["{% 1 %", "{% 1 %}", "x"]}, Output="1 %}")),
+            [(f"{_A}.Arguments.a[0]", "BAD_JSONATA"), (f"{_A}.Output", "BAD_JSONATA")],
+            id="half-of-the-signs-of-an-expression",
+        ),
     ],
 )
 def test_findings__what_aws_accepts_and_is_probably_mistaken__is_a_warning(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+import yaml
 
 from headgate.asl.documents.definition_text import read_definition
 from headgate.asl.documents.yaml_text import load_yaml
@@ -80,14 +82,27 @@ def test_load__scalar__has_the_type_of_yaml_1_2(text: str, value: Any) -> None:
         ("!FindInMap [Sizes, eu, small]", "${Sizes.eu.small}"),
         ("!If [IsLive, 5, 6]", 5),
         ("!Select [0, [a]]", "${Fn::Select}"),
-        ("{'Fn::GetAtt': [Work, Arn]}", "${Work.Arn}"),
-        ("{'Fn::Sub': '${X}/y'}", "${X}/y"),
-        # In a definition, a member called Ref is data.
-        ("{Ref: x}", {"Ref": "x"}),
+        ("!Sub ['${A}', {A: {'Fn::GetAtt': [Work, Arn]}}]", "${Work.Arn}"),
     ],
 )
 def test_load__function_of_cloudformation__is_text_with_placeholders(text: str, value: Any) -> None:
     assert _read(f"a: {text}")["a"] == value
+
+
+def test_read__functions_as_objects__in_json_and_in_yaml() -> None:
+    states = {
+        "A": {"Type": "Task", "Resource": {"Fn::GetAtt": ["Work", "Arn"]}, "Next": "B"},
+        "B": {"Type": "Task", "Resource": {"Ref": "Other"}, "Parameters": {"Ref": "data", "t": {"Fn::Sub": "${T}/y"}}},
+    }
+    definition = {"StartAt": "A", "States": states}
+
+    read = [read_definition(text, {"T": "x"}) for text in (json.dumps(definition), yaml.safe_dump(definition))]
+
+    assert read[0] == read[1]
+    assert read[0]["States"]["A"]["Resource"] == "${Work.Arn}"
+    # A member called Ref is data, except in the place of a Resource.
+    assert read[0]["States"]["B"]["Parameters"] == {"Ref": "data", "t": "x/y"}
+    assert read[0]["States"]["B"]["Resource"] == "${Other}"
 
 
 @pytest.mark.parametrize(
