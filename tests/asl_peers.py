@@ -327,7 +327,7 @@ validator. Where documents and programs disagree:
   payload templates (some 30): asl-validator refuses them; they are in published definitions. Headgate accepts them.
 - `yes`, `no`, `on` and `off` in YAML (1): text in YAML 1.2, which asl-validator reads, and booleans in YAML 1.1, which
   SAM reads. Headgate reads text.
-- Of the 114 definitions that asl-validator tests itself with, Headgate judges 103 alike for AWS. It refuses a hyphen in
+- Of the 112 definitions that asl-validator tests itself with, Headgate judges 100 alike for AWS. It refuses a hyphen in
   the name of a variable, fields of a distributed Map without `"Mode": "DISTRIBUTED"`, `[(@.length-1)]` and ARNs of SWF,
   and accepts JSONata without a blank after `{%`, or with several.
 - `$$.Execution.Id` is an ARN on AWS, and `MACHINE:NAME` here: a machine that splits it (1) fails here."""
