@@ -369,6 +369,21 @@ def test_retry_from_failure__after_the_fix__goes_on(open_env: OpenEnvironment, k
     assert SECRET.encode() not in files(env)
 
 
+def test_schedule__of_a_workflow_with_a_codec__starts_executions_with_encrypted_input(
+    open_env: OpenEnvironment, keys: Keys
+) -> None:
+    app = build(keys, accept_plain=False)
+    child = app.workflows["child"]
+    app.schedule("hourly", child, hg.Cron("every 1h"), Card(SECRET))
+    env = open_env(app)
+    env.advance("2h1m")
+    found = env.service.client.list(workflow="child", status=hg.Status.SUCCEEDED).executions
+
+    assert len(found) == 2
+    (started, *_) = turns(env, env.service.client.handle(found[0].execution_id))
+    assert SECRET not in dump_turn(started)
+
+
 def test_search__by_tags_and_status__needs_no_key(open_env: OpenEnvironment, keys: Keys) -> None:
     env = open_env(build(keys))
     run_order(env, Card(SECRET, 5))

@@ -12,6 +12,7 @@ from headgate.durable.bus.event_log import RETENTION_DAYS
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.client.client import Client
 from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
+from headgate.durable.client.sealing import Sealing
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
@@ -65,7 +66,9 @@ class Service:
         waiters = ResultWaiters(store, clock)
         self.notifier = LocalNotifier(waiters)
         self.bus = Bus(store, clock, self.ids, observer=self.notifier, retention_days=events_days)
-        self.schedules = Schedules(store, clock, self.ids, limits_of=self._limits_of, observer=self.notifier)
+        self.schedules = Schedules(
+            store, clock, self.ids, limits_of=self._limits_of, observer=self.notifier, seal=Sealing(app.workflows).start
+        )
         self.archive = Archive(blobs, kept_seconds=archive_seconds)
         self.client = Client(
             store,

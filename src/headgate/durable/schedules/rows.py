@@ -40,10 +40,12 @@ class ScheduleRows:
         store: Store,
         ids: IdMaker,
         limits_of: Callable[[str], tuple[float | None, float | None]] = lambda _: (None, None),
+        seal: Callable[[StartRequest], StartRequest] = lambda request: request,
     ) -> None:
         self._store = store
         self._ids = ids
         self._limits_of = limits_of
+        self._seal = seal
         self._declarations = Declarations(store)
 
     def find(self, schedule_id: str) -> Schedule | None:
@@ -105,7 +107,7 @@ class ScheduleRows:
             timeout_seconds=limits.timeout_seconds,
             retention_seconds=limits.retention_seconds,
         )
-        return start_writes(request, now_ms, self._ids.ulid())[1]
+        return start_writes(self._seal(request), now_ms, self._ids.ulid())[1]
 
     def _limits(self, spec: Spec) -> Limits:
         """Return the limits of a schedule, or those of its workflow's declaration."""

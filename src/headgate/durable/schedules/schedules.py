@@ -17,6 +17,7 @@ from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.names import check_name, check_new_execution_id, check_not_built_in, check_tags
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
+from headgate.durable.model.starts import StartRequest
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.rows import (
     DUE,
@@ -95,12 +96,14 @@ class Schedules:
         *,
         limits_of: Callable[[str], tuple[float | None, float | None]] = lambda _workflow: (None, None),
         observer: DurableObserver = NULL_OBSERVER,
+        seal: Callable[[StartRequest], StartRequest] = lambda request: request,
     ) -> None:
+        """`seal` returns a start as it is stored, by the codec of its workflow."""
         self._observer = observer
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._rows = ScheduleRows(store, ids, limits_of)
+        self._rows = ScheduleRows(store, ids, limits_of, seal)
 
     def create(
         self,

@@ -23,6 +23,7 @@ from headgate.durable.bus.dead_letters import RETENTION_DAYS as DEAD_LETTERS_DAY
 from headgate.durable.bus.events import TRACEPARENT, Event, Mode
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.bus.subscriptions import HandlerSignature
+from headgate.durable.client.sealing import Sealing
 from headgate.durable.engine.activity_store import Activities, AttemptResult, deadline, options_of
 from headgate.durable.engine.engine import Engine
 from headgate.durable.engine.membership import MEMBER, Fleet
@@ -166,7 +167,7 @@ class Worker:
         self._lost_claims = LostClaimFinder(self.activities, self.claims, self.engine)
         self._poller = WorkPoller(store, clock, self.fleet, self.engine)
         self._stuck = StuckSweep(store, clock, ids, self.fleet, self.engine)
-        self._schedules = Schedules(store, clock, ids)
+        self._schedules = Schedules(store, clock, ids, seal=Sealing(app.workflows).start)
         declarations = () if activities_only else tuple(app.schedules.values())
         self._declared = DeclaredSchedules(self._schedules, clock, app.name, declarations)
         self._archiver = archiver
