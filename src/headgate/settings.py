@@ -213,8 +213,9 @@ SessionSeconds = Annotated[int, Meta(ge=60, le=2_592_000, extra={"allowed": "an 
 WatchdogSeconds = Annotated[float, Meta(ge=1, le=3600, extra={"allowed": "a number from 1 to 3,600"})]
 SilentSeconds = Annotated[float, Meta(ge=4, le=86_400, extra={"allowed": "a number from 4 to 86,400"})]
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
+PROCESSES_MAX: Final = 64
 ServingProcesses = Annotated[
-    Annotated[int, Meta(ge=1, le=64)] | Literal["auto"],
+    Annotated[int, Meta(ge=1, le=PROCESSES_MAX)] | Literal["auto"],
     Meta(
         extra={
             "allowed": "a whole number from 1 to 64, or auto",
@@ -611,7 +612,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Annotated[
         Many,
         about(
-            "Maximum HTTP requests that wait for their response to begin; further ones get 503, pages at half of it."
+            "Maximum HTTP requests that wait for their response to begin, in each serving process; further ones get "
+            "503, pages at half of it."
         ),
     ] = 128
     failed_logins_per_minute: Annotated[

@@ -52,6 +52,8 @@ METRICS_SECONDS_MAX: Final = 2.0
 # Share of the drain's grace period that a process may take beyond it, to close its store.
 _CLOSE_SHARE: Final = 0.15
 _CHECK_SECONDS: Final = 0.5
+# A check so long after the one before it is late.
+_LATE_SECONDS: Final = 1.5
 _POLL_SECONDS: Final = 0.02
 # Pause before a process is started again: at once if it ran for a while, and longer with each failure after that.
 STABLE_SECONDS: Final = 10.0
@@ -64,6 +66,14 @@ def restart_pause_seconds(lived_seconds: float, failures: int) -> tuple[float, i
     """Return the pause before a process that has ended is started again, and its failures in a row."""
     failures = 0 if lived_seconds >= STABLE_SECONDS else failures + 1
     return min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2 ** max(0, failures - 1)), failures
+
+
+def is_silent(now: float, received_at: float, checked_at: float, limit_seconds: float) -> bool:
+    """Whether a process is silent for longer than the limit.
+
+    Not if this process itself was held up since its last check: heartbeats wait to be read.
+    """
+    return now - received_at > limit_seconds and now - checked_at < _LATE_SECONDS
 
 
 class ServingProcesses:
@@ -210,14 +220,16 @@ class ServingProcesses:
 
     async def _watch(self, running: _Process, lost: asyncio.Event) -> None:
         """Return when a process has disconnected. One without a heartbeat is killed."""
-        started_at = self._clock.monotonic()
+        checked_at = self._clock.monotonic()
         while not lost.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(lost.wait(), _CHECK_SECONDS)
             limit_seconds = SILENT_SECONDS_MAX if running.is_ready else START_SECONDS_MAX
-            if self._clock.monotonic() - max(running.channel.received_at, started_at) > limit_seconds:
+            before, checked_at = checked_at, self._clock.monotonic()
+            if is_silent(checked_at, running.channel.received_at, before, limit_seconds):
                 _log.error("serving process is silent; it is killed", action="process.kill", process=running.number)
                 running.process.kill()
+                await lost.wait()
 
     def _on_ended(self, ended: _Process) -> None:
         self._memory.connections.clear(ended.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from headgate.settings import Settings
+from headgate.settings import PROCESSES_MAX, Settings
 
 
 def process_count(settings: Settings) -> int:
@@ -13,7 +13,7 @@ def process_count(settings: Settings) -> int:
     if chosen != "auto":
         return chosen
     # The lease of a region's writer belongs to one process.
-    return 1 if settings.region.name is not None else available_cores()
+    return 1 if settings.region.name is not None else min(PROCESSES_MAX, available_cores())
 
 
 def available_cores() -> int:

@@ -8,6 +8,7 @@ from headgate.serve.processes.supervisor import (
     RESTART_SECONDS,
     RESTART_SECONDS_MAX,
     STABLE_SECONDS,
+    is_silent,
     restart_pause_seconds,
 )
 from headgate.serve.runtime.merged_metrics import MergedRegistry, decode_metrics, encode_metrics
@@ -47,3 +48,12 @@ def test_metrics__of_processes_that_ended__stay_in_the_sum() -> None:
     assert merged.get_sample_value("open") is None, "a gauge is of one process"
     merged.update_process(3, decode_metrics(encode_metrics(_registry(40, 0.1))))
     assert merged.get_sample_value("calls_total", {"method": "read"}) == 75
+
+
+def test_silent__no_heartbeat_beyond_the_limit__is_silent() -> None:
+    assert is_silent(now=20.0, received_at=11.0, checked_at=19.5, limit_seconds=8.0)
+    assert not is_silent(now=20.0, received_at=13.0, checked_at=19.5, limit_seconds=8.0)
+
+
+def test_silent__first_process_was_suspended__the_heartbeats_are_read_first() -> None:
+    assert not is_silent(now=120.0, received_at=11.0, checked_at=11.5, limit_seconds=8.0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from headgate.clock import VirtualClock
 from headgate.store.cache.keys import CacheKind, Key, dataset_config, signal_state, signal_states_of
@@ -161,3 +163,40 @@ def test_cache__peer_ended_between_commit_and_count__everything_is_read_again() 
 def test_no_peers__changes__count_nothing() -> None:
     NO_PEERS.count("a")
     assert NO_PEERS.by_others("a") == 0
+
+
+def test_caches__writes_and_reads_by_all_processes_at_once__no_read_is_older_than_an_acknowledged_write() -> None:
+    processes, threads, steps = 3, 6, 400
+    keys = [signal_state(URN, name) for name in ("FRESHNESS", "VOLUME")]
+    everyone, table = caches(processes), dict.fromkeys(keys, 0)
+    acknowledged = dict(table)
+    committing, failures = threading.Lock(), list[str]()
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(steps):
+            key, cache = draw.choice(keys), draw.choice(everyone)
+            if draw.random() < 0.3:
+                with committing:
+                    version = table[key] = table[key] + 1
+                if draw.random() < 0.1:
+                    cache.invalidate(signal_states_of(URN))
+                else:
+                    cache.wrote(key, f"value {version}", version)
+                with committing:
+                    acknowledged[key] = max(acknowledged[key], version)
+            else:
+                known = acknowledged[key]
+                found = cache.get(key, partial(_loaded, table, key), str).version or 0
+                if found < known:
+                    failures.append(f"{key}: {found} after {known} was acknowledged")
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+    assert not failures, failures[:3]
+    assert sum(table.values()) > threads * steps // 10
+
+
+def _loaded(table: dict[Key, int], key: Key) -> Loaded[str] | None:
+    version = table[key]
+    return Loaded(f"value {version}", version) if version else None
