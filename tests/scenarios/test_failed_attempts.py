@@ -101,6 +101,22 @@ def test_log__in_attempts_that_fail__every_line_is_kept_once(open_env: OpenEnvir
     assert found == [("WARNING", "charge", f"attempt {number}") for number in (1, 2, 3)]
 
 
+def test_log__activity_waits_for_its_next_attempt__its_lines_are_on_the_last_page(open_env: OpenEnvironment) -> None:
+    mine = app_with(5)
+    env = open_env(mine)
+    handle = env.start(mine.workflows["pay"])
+    env.run()
+
+    page = env.service.client.log_page(handle.id)
+
+    assert ([note.text for note in page.notes], page.cursor) == (["attempt 1"], None)
+    env.advance("1m")
+    page = env.service.client.log_page(handle.id, limit=2)
+    assert [note.text for note in page.notes] == ["attempt 1", "attempt 2"]
+    rest = env.service.client.log_page(handle.id, cursor=page.cursor)
+    assert [note.text for note in rest.notes] == ["attempt 3", "attempt 4", "attempt 5"]
+
+
 def test_log__outside_of_workflow_and_activity__names_what_to_use() -> None:
     with pytest.raises(WorkflowViolationError, match="elsewhere use logging"):
         hg.log("nowhere")

@@ -163,6 +163,7 @@ def test_execution__between_two_attempts__shows_the_traceback_the_wait_and_the_l
     expect(attempts.locator("summary").first).to_contain_text("send_to_bank attempt 1 ConnectionError")
     expect(attempts.locator("pre.traceback").first).to_contain_text("in send_to_bank")
     expect(attempts.locator("pre.traceback").first).not_to_contain_text("headgate/durable")
+    expect(page.locator("pre.log")).to_contain_text("INFO send_to_bank: sending 9")
 
 
 def test_machine_execution__task_is_tried_again_later__shows_the_traceback_and_the_wait(person: Person) -> None:

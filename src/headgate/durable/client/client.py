@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from headgate.durable.client.resets import Messages, ResetResult, Resets
 from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.sealing import Sealing
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
-from headgate.durable.engine.activity_store import Activities, AttemptResult
+from headgate.durable.engine.activity_store import Activities, AttemptResult, notes_so_far
 from headgate.durable.engine.inbox import delayed_start
 from headgate.durable.engine.stuck import released
 from headgate.durable.model.activity_tokens import read_token
@@ -53,10 +53,9 @@ from headgate.durable.model.names import (
 )
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.payload_codec import is_sealed_text
-from headgate.durable.model.records import ANSWER, Execution, activity_id, activity_of, execution_of, message
+from headgate.durable.model.records import ANSWER, Activity, Execution, activity_of, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
-from headgate.durable.replay.open_work import open_work
 from headgate.durable.replay.query_replay import QUERY_SECONDS, answer
 from headgate.errors import (
     AlreadyStartedError,
@@ -72,7 +71,7 @@ from headgate.ids import IdMaker
 from headgate.span_export import SpanRecord
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES
 from headgate.store.keyring import Keyring
-from headgate.store.model.requests import Put, Write
+from headgate.store.model.requests import Put, Query, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from headgate.telemetry import Tracing, traceparent
@@ -446,21 +445,30 @@ class Client:
         return sorted(notes, key=lambda note: note.at_ms)
 
     def log_page(self, execution_id: str, *, limit: int = 100, cursor: str | None = None) -> LogPage:
-        """Return a page of log lines, in the order of the turns that recorded them. Raises `CursorError`."""
+        """Return a page of log lines, in the order of the turns that recorded them. Raises `CursorError`.
+
+        The last page ends with the lines of failed attempts at activities that have not ended.
+        """
         place = LogPlace.parse(cursor)
-        last_turn = self.get(execution_id).turn
-        return read_page(self.history(execution_id, after=place.turn - 1), place, last_turn, limit)
+        row = self.get(execution_id)
+        page = read_page(self.history(execution_id, after=place.turn - 1), place, row.turn, limit)
+        if page.cursor is not None:
+            return page
+        pending = [note for activity in self._open_activities(row) for note in notes_so_far(activity)]
+        return replace(page, notes=[*page.notes, *sorted(pending, key=lambda note: note.at_ms)])
 
     def failures(self, execution_id: str, *, limit: int = 20) -> Sequence[AttemptFailure]:
         """Return the last failed attempts at activities, newest first, with their tracebacks."""
         row = self.get(execution_id)
-        turns = [*self.history(execution_id, after=max(0, row.turn - TURNS_MAX))]
-        pending = (
-            () if row.status.is_closed else list(open_work(turn for turn in turns if turn.run == row.run).activities)
-        )
-        ids = [activity_id(execution_id, row.run, seq) for seq in islice(pending, _OPEN_MAX)]
-        items = self._store.get_many(ACTIVITIES, [Key(each) for each in ids], consistent=True) if ids else []
-        return attempt_failures(turns, [activity_of(item) for item in items if item is not None], limit)
+        turns = self.history(execution_id, after=max(0, row.turn - TURNS_MAX))
+        return attempt_failures(turns, self._open_activities(row), limit)
+
+    def _open_activities(self, row: Execution) -> Sequence[Activity]:
+        """Return the activities of an execution that have not ended, up to a limit."""
+        if row.status.is_closed:
+            return []
+        query = Query(table=ACTIVITIES, index="execution-index", partition=row.execution_id, limit=_OPEN_MAX)
+        return [activity_of(item) for item in self._store.query(query).items]
 
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
         """Return the answer of a query handler, as of the last turn. Waits for the first turn of a new execution.

@@ -77,6 +77,11 @@ def failed_attempts_of(activity: Activity) -> tuple[FailedAttempt, ...]:
     return () if activity.failed_attempts is None else _attempts_decoder.decode(activity.failed_attempts)
 
 
+def notes_so_far(activity: Activity) -> tuple[Note, ...]:
+    """Return the log lines of the failed attempts of an activity."""
+    return () if activity.notes is None else _notes_decoder.decode(activity.notes)
+
+
 @lru_cache(maxsize=1024)
 def _options(text: str) -> ActivityOptions:
     # Cached: the activities of an app share a few options, which every step decodes several times.
@@ -479,9 +484,7 @@ class Activities:
                 return
 
     def _notes(self, activity: Activity, outcome: AttemptResult) -> tuple[Note, ...]:
-        if activity.notes is None:
-            return outcome.notes
-        return (*_notes_decoder.decode(activity.notes), *outcome.notes)
+        return outcome.notes if activity.notes is None else (*notes_so_far(activity), *outcome.notes)
 
     def _put(self, activity: Activity, token: str, *more: Write) -> None:
         self._transact(activity, [activity.put(token), *more])

@@ -10,7 +10,7 @@ from headgate.errors import WorkflowViolationError
 def log(text: str, *, level: str = "INFO") -> None:
     """Write a line to the log of the execution, in a workflow or in an activity.
 
-    A replay of the workflow writes none. The lines of an activity come with its end, those of failed attempts included.
+    A replay of the workflow writes none. The lines of an activity are shown once its attempt has ended.
     """
     interpreter = running()
     if interpreter is not None:

@@ -255,7 +255,8 @@ class LogLine(Struct, frozen=True):
 class Log(Struct, frozen=True):
     """A page of the log, in the order the execution recorded it: an activity's lines come with its completion.
 
-    A page may be short or empty and still have a cursor.
+    Lines of failed attempts at an activity that goes on are at the end of the last page. A page may be short or empty
+    and still have a cursor.
     """
 
     lines: list[LogLine]
