@@ -18,6 +18,7 @@ from headgate.durable.model.history import StartActivity, dump_turn
 from headgate.durable.model.payload_codec import sealed_of
 from headgate.errors import AlreadyStartedError, DefinitionError, SealedPayloadError
 from headgate.store.keyring import Keyring, Purpose
+from tests.scenarios import map_handlers
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import turns
 
@@ -382,6 +383,20 @@ def test_schedule__of_a_workflow_with_a_codec__starts_executions_with_encrypted_
     assert len(found) == 2
     (started, *_) = turns(env, env.service.client.handle(found[0].execution_id))
     assert SECRET not in dump_turn(started)
+
+
+def test_map__in_a_workflow_that_accepts_encrypted_values_only__gets_its_results(
+    open_env: OpenEnvironment, keys: Keys
+) -> None:
+    app = build(keys, accept_plain=False)
+
+    @app.workflow
+    async def doubled(numbers: list[int]) -> list[int]:
+        mapped = await hg.map(map_handlers.double, numbers)
+        return mapped.results or []
+
+    env = open_env(app)
+    assert env.result(env.start(doubled, [1, 2])) == [2, 4]
 
 
 def test_search__by_tags_and_status__needs_no_key(open_env: OpenEnvironment, keys: Keys) -> None:

@@ -28,6 +28,7 @@ from headgate.durable.model.history import (
     Turn,
     UpdateRequested,
 )
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.payload_codec import (
     ERROR,
     INPUT,
@@ -40,6 +41,7 @@ from headgate.durable.model.payload_codec import (
     seal,
     seal_error,
     seal_once,
+    sealed_of,
 )
 
 
@@ -91,6 +93,8 @@ class SealedHistory:
                 return event
 
     def _open_signal(self, signal: Signal) -> Signal:
+        if is_built_in(signal.name) and sealed_of(signal.payload) is None:
+            return signal  # From Headgate itself, such as the end of a fan-out.
         return replace(signal, payload=self._open(signal.payload, signal_place(signal.name)))
 
     def _open_child_end(self, event: ChildEnded) -> ChildEnded:
