@@ -11,9 +11,10 @@ from headgate.cli.api_client import Api, at, read_payload, read_tags
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.durable.execution_repair import StatusOption, bulk, read_status, reset, retry
 from headgate.cli.durable.execution_waits import Id, download, read_logs, replay, result, watch
-from headgate.cli.options import Tags
+from headgate.cli.options import SinceOption, Tags, UntilOption
 from headgate.cli.output import compact, short, show_cut, show_facts, show_table
 from headgate.cli.session import echo_json
+from headgate.cli.times import past_time
 from headgate.cli.tracebacks import error_text, show_traceback
 from headgate.errors import TransientError, UserError
 
@@ -75,20 +76,33 @@ def start(
 
 
 @server_command(app, "ls")
-def ls(
+def ls(  # noqa: PLR0913 - each is a filter of the list
     api: Api,
     status: StatusOption = None,
     workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by workflow.")] = None,
     parent: Annotated[str | None, typer.Option(metavar="ID", help="Only children of this execution.")] = None,
     tag: Tags = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text in the id, the workflow, a tag or the error.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 50,
     order: Annotated[Order, typer.Option(help="Sort by start time.")] = Order.NEWEST,
     all: Annotated[
         bool, typer.Option("--all", help="Include executions of state machines, such as the lifecycles of pipelines.")
     ] = False,
 ) -> Answer:
-    """List executions of workflows, newest first; with --all, those of state machines too."""
-    query: dict[str, Any] = {"status": read_status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
+    """List executions of workflows by start time, newest first; with --all, those of state machines too."""
+    query: dict[str, Any] = {
+        "status": read_status(status),
+        "workflow": workflow,
+        "parent": parent,
+        "tag": tag or None,
+        "since": past_time(since, "--since"),
+        "until": past_time(until, "--until"),
+        "text": text,
+    }
     if not (all or workflow or parent):
         query["machines"] = "false"
     # One more than is shown, to know whether there are more.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable.client.failed_attempts import TURNS_MAX, AttemptFailure, attempt_failures
 from headgate.durable.client.handle import Handle, update_failure
-from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions
+from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions, start_text
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
 from headgate.durable.client.resets import Messages, ResetResult, Resets
@@ -408,19 +408,33 @@ class Client:
         """Return an execution. Raises `NotFoundError`."""
         return self._sender.get(execution_id)
 
-    def list(
+    def list(  # noqa: PLR0913 - each is a filter of callers
         self,
         *,
         status: Status | None = None,
         workflow: str | None = None,
         parent_id: str | None = None,
         tags: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str = "",
         limit: int = 100,
         cursor: str | None = None,
         ascending: bool = False,
     ) -> Listing:
-        """Return executions by start time that match every filter; without a filter, the running ones."""
-        filter = ExecutionFilter(status=status, workflow=workflow, parent_id=parent_id, tags=dict(tags or {}))
+        """Return executions by start time that match every filter; without a filter, the running ones.
+
+        They were started from `since` on and before `until`; `text` is in the id, the workflow, a tag or the error.
+        """
+        filter = ExecutionFilter(
+            status=status,
+            workflow=workflow,
+            parent_id=parent_id,
+            tags=dict(tags or {}),
+            text=text,
+            started_since=start_text(since),
+            started_until=start_text(until),
+        )
         return list_executions(self._store, filter, limit=limit, cursor=cursor, ascending=ascending)
 
     def started(self, row: Execution, *, first: bool = False) -> Started:

@@ -1,15 +1,16 @@
-"""Execution listing: pages of executions from an index, newest first, filtered by tags."""
+"""Execution listing: pages of executions from an index, newest first, filtered by time, tags and text."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
 
 from headgate.durable.model.history import Status
-from headgate.durable.model.records import Execution, execution_of
+from headgate.durable.model.records import Execution, execution_of, instant
 from headgate.errors import CursorError
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.requests import Query, Range, Sort
@@ -21,6 +22,8 @@ SCANNED_MAX: Final = 10_000
 _PAGE: Final = 100
 # Between the start time and the id in a cursor. Neither contains it.
 _SEPARATOR: Final = "|"
+# Sorted by id, the others by start time.
+_PARENT_INDEX: Final = "parent-index"
 
 
 class Listing(Struct, frozen=True):
@@ -33,7 +36,8 @@ class Listing(Struct, frozen=True):
 class ExecutionFilter(Struct, frozen=True, kw_only=True):
     """A filter of executions. A parent, a workflow or a status selects the index; the rest filters its rows.
 
-    `error` is text in the error, in any case. Times are as in the rows: from `since`, and before `until`.
+    `error` is text in the error, and `text` in the id, the workflow, a tag or the error, both in any case. Times are as
+    in the rows: from `since`, and before `until`.
     """
 
     status: Status | None = None
@@ -43,10 +47,16 @@ class ExecutionFilter(Struct, frozen=True, kw_only=True):
     # The build of the worker that took the last turn.
     build: str = ""
     error: str = ""
+    text: str = ""
     started_since: str = ""
     started_until: str = ""
     ended_since: str = ""
     ended_until: str = ""
+
+
+def start_text(moment: datetime | None) -> str:
+    """Return a time as rows have it; empty for None."""
+    return "" if moment is None else instant(round(moment.timestamp() * 1000))
 
 
 def list_executions(
@@ -64,6 +74,7 @@ def list_executions(
                 table=EXECUTIONS,
                 index=index,
                 partition=partition,
+                sort=None if index == _PARENT_INDEX else _start_range(filter.started_since, filter.started_until),
                 limit=limit - len(executions),
                 cursor=cursor,
                 descending=not ascending,
@@ -80,7 +91,7 @@ def list_executions(
 
 def _index(filter: ExecutionFilter) -> tuple[str, str]:
     if filter.parent_id is not None:
-        return "parent-index", filter.parent_id
+        return _PARENT_INDEX, filter.parent_id
     if filter.workflow is not None:
         return "workflow-index", filter.workflow
     return "status-index", (filter.status or Status.RUNNING).value
@@ -99,9 +110,28 @@ def _matches(row: Execution, filter: ExecutionFilter) -> bool:
         return False
     if filter.build and row.build != filter.build:
         return False
+    return _has_text(row, filter) and all(row.tags.get(name) == value for name, value in filter.tags.items())
+
+
+def _has_text(row: Execution, filter: ExecutionFilter) -> bool:
     if filter.error and filter.error.casefold() not in (row.error or row.failure or "").casefold():
         return False
-    return all(row.tags.get(name) == value for name, value in filter.tags.items())
+    if not filter.text:
+        return True
+    text = filter.text.casefold()
+    tags = (f"{name}:{value}" for name, value in row.tags.items())
+    return any(
+        text in each.casefold() for each in (row.execution_id, row.workflow, row.error or row.failure or "", *tags)
+    )
+
+
+def _start_range(since: str, until: str) -> Sort | None:
+    """Return the range of start times to read. Its end is included, and filtered from the rows."""
+    if since and until:
+        return Sort(Range.BETWEEN, since, max(since, until))
+    if since:
+        return Sort(Range.AT_LEAST, since)
+    return Sort(Range.AT_MOST, until) if until else None
 
 
 def _is_between(moment: str, since: str, until: str) -> bool:
@@ -110,34 +140,37 @@ def _is_between(moment: str, since: str, until: str) -> bool:
 
 def list_all(
     store: Store,
+    filter: ExecutionFilter,
     *,
-    tags: Mapping[str, str] | None = None,
     without: Collection[str] = (),
     limit: int = 100,
     cursor: str | None = None,
     ascending: bool = False,
 ) -> Listing:
-    """Return a page of the executions in any status, by start time, except those of the workflows `without`.
+    """Return a page of the executions in any status that match, except those of the workflows `without`.
 
     The index is by status, so the lists of all statuses are merged. The page may hold fewer than `limit` although there
     are more. Raises `CursorError` for a cursor of another list.
     """
     after = _position_of(cursor)
-    wanted = ExecutionFilter(tags=dict(tags or {}))
     limit = max(1, min(limit, LIMIT_MAX))
-    parts = [_in_status(store, status, after, ascending=ascending) for status in Status]
+    since, until = filter.started_since, filter.started_until
+    if after is not None:
+        since, until = (max(since, after[0]), until) if ascending else (since, min(until or after[0], after[0]))
+    parts = [_in_status(store, status, after, _start_range(since, until), ascending=ascending) for status in Status]
     executions: list[Execution] = []
     for scanned, row in enumerate(heapq.merge(*parts, key=_position, reverse=not ascending), 1):
-        if row.workflow not in without and _matches(row, wanted):
+        if row.workflow not in without and _matches(row, filter):
             executions.append(row)
         if len(executions) == limit or scanned == SCANNED_MAX:
             return Listing(executions, _SEPARATOR.join(_position(row)))
     return Listing(executions, None)
 
 
-def _in_status(store: Store, status: Status, after: tuple[str, str] | None, *, ascending: bool) -> Iterator[Execution]:
+def _in_status(
+    store: Store, status: Status, after: tuple[str, str] | None, starts: Sort | None, *, ascending: bool
+) -> Iterator[Execution]:
     """Yield the executions of a status beyond a position. The index has no order among those of one start time."""
-    edge = Range.AT_LEAST if ascending else Range.AT_MOST
     cursor: str | None = None
     pending: list[Execution] = []
     while True:
@@ -146,7 +179,7 @@ def _in_status(store: Store, status: Status, after: tuple[str, str] | None, *, a
                 table=EXECUTIONS,
                 index="status-index",
                 partition=status.value,
-                sort=None if after is None else Sort(edge, after[0]),
+                sort=starts,
                 limit=_PAGE,
                 cursor=cursor,
                 descending=not ascending,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -92,6 +93,13 @@ _USER_CODE: Final = frozenset({"update_rejected", "update_failed", "query_failed
 def path_of(*segments: str) -> str:
     """Return the path of these segments, with slashes in a segment escaped."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+
+
+def moment_text(moment: datetime | None) -> str | None:
+    """Return a time for a query; one without a zone is in UTC."""
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
 
 
 def json_body(members: Mapping[str, object]) -> bytes:

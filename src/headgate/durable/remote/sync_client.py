@@ -57,6 +57,7 @@ from headgate.durable.remote.exchange import (
     Retries,
     checked,
     json_body,
+    moment_text,
     path_of,
 )
 from headgate.durable.remote.http_errors import no_reply, retry_after_seconds
@@ -541,9 +542,15 @@ class Client:
         workflow: str | None = None,
         parent_id: str | None = None,
         tags: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str = "",
         oldest_first: bool = False,
     ) -> Iterator[ExecutionSummary]:
-        """Give all executions that match every filter, by start time, page by page as they are read."""
+        """Give all executions that match every filter, by start time, page by page as they are read.
+
+        They were started from `since` on and before `until`; `text` is in the id, the workflow, a tag or the error.
+        """
         cursor: str | None = None
         while True:
             page = self.execution_page(
@@ -551,6 +558,9 @@ class Client:
                 workflow=workflow,
                 parent_id=parent_id,
                 tags=tags,
+                since=since,
+                until=until,
+                text=text,
                 oldest_first=oldest_first,
                 cursor=cursor,
             )
@@ -559,13 +569,16 @@ class Client:
             if cursor is None:
                 return
 
-    def execution_page(
+    def execution_page(  # noqa: PLR0913 - each is a filter of callers
         self,
         *,
         status: Status | None = None,
         workflow: str | None = None,
         parent_id: str | None = None,
         tags: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str = "",
         oldest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
@@ -576,6 +589,9 @@ class Client:
             "workflow": workflow,
             "parent": parent_id,
             "tag": [f"{name}:{value}" for name, value in (tags or {}).items()] or None,
+            "since": moment_text(since),
+            "until": moment_text(until),
+            "text": text or None,
             "order": "oldest" if oldest_first else "newest",
             "limit": str(limit),
             "cursor": cursor,

@@ -99,6 +99,10 @@ def test_executions__nothing_started__say_how_to_start_one(site: Site) -> None:
 def test_executions__listed__link_to_their_pages_and_filter_by_workflow(site: Site) -> None:
     assert "/ui/executions/order-7" in Document.read(site.page("/ui/executions")).links
     assert "/ui/executions/order-7" in Document.read(site.page("/ui/executions?workflow=approval&status=RUNNING")).links
+    assert "/ui/executions/order-7" in Document.read(site.page("/ui/executions?text=ORDER-7")).links
+    future = "/ui/executions?since=2999-01-01T00:00:00Z&text=order"
+    assert "No executions match" in text_of(site.page(future))
+    assert "headgate execution ls --text order --since 2999-01-01T00:00:00Z" in text_of(site.page(future))
 
 
 def test_execution__open__can_be_sent_a_signal_and_cancelled(site: Site) -> None:

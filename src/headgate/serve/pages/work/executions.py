@@ -20,7 +20,7 @@ LISTED: Final = 50
 TURNS_MAX: Final = 1000
 CHILDREN_MAX: Final = 50
 FAILURES_MAX: Final = 10
-FILTERS: Final = ("workflow", "status", "tag", "cursor")
+FILTERS: Final = ("workflow", "status", "tag", "text", "since", "until", "cursor")
 CHOICES: Final = frozenset({"tag"})
 _CLOSED: Final = frozenset(each.value for each in Status if each.is_closed)
 
@@ -198,6 +198,9 @@ def _list(api: ApiCaller, request: PageRequest) -> Page:
         ("--workflow", request.query.get("workflow")),
         ("--status", request.query.get("status")),
         ("--tag", request.query.get("tag", [])),
+        ("--text", request.query.get("text")),
+        ("--since", request.query.get("since")),
+        ("--until", request.query.get("until")),
     )
     return Page(
         template="executions.html",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from headgate.durable.client.listing import ExecutionFilter, list_executions
+from headgate.durable.client.listing import ExecutionFilter, list_executions, start_text
 from headgate.durable.client.resets import Messages
 from headgate.durable.model.history import Status
-from headgate.durable.model.records import Execution, instant
+from headgate.durable.model.records import Execution
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, CursorError, UserError
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -210,15 +209,11 @@ def _filter(where: Where, status: Status) -> ExecutionFilter:
         tags=where.tag,
         build=where.build or "",
         error=where.error or "",
-        started_since=_text(where.started_since),
-        started_until=_text(where.started_until),
-        ended_since=_text(where.ended_since),
-        ended_until=_text(where.ended_until),
+        started_since=start_text(where.started_since),
+        started_until=start_text(where.started_until),
+        ended_since=start_text(where.ended_since),
+        ended_until=start_text(where.ended_until),
     )
-
-
-def _text(moment: datetime | None) -> str:
-    return "" if moment is None else instant(round(moment.timestamp() * 1000))
 
 
 def _position(cursor: str | None, statuses: list[Status]) -> tuple[int, str | None]:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from headgate.asl.runtime.durable_host import WORKFLOW as MACHINE_WORKFLOW
 from headgate.auth.roles import Permission
 from headgate.durable.client.blocked_on import BlockedOn
-from headgate.durable.client.listing import list_all
+from headgate.durable.client.listing import ExecutionFilter, list_all, start_text
 from headgate.durable.client.patches import open_patches
 from headgate.durable.client.start_lookup import servers
 from headgate.durable.engine.membership import list_members
@@ -259,9 +259,15 @@ class Executions:
         ascending = query.order == "oldest"
         without = () if query.machines else (MACHINE_WORKFLOW,)
         if query.status is None and query.workflow is None and query.parent is None:
+            wanted = ExecutionFilter(
+                tags=tags or {},
+                text=query.text,
+                started_since=start_text(query.since),
+                started_until=start_text(query.until),
+            )
             listing = list_all(
                 self._service.store,
-                tags=tags,
+                wanted,
                 without=without,
                 limit=query.limit,
                 cursor=query.cursor,
@@ -273,6 +279,9 @@ class Executions:
             workflow=query.workflow,
             parent_id=query.parent,
             tags=tags,
+            since=query.since,
+            until=query.until,
+            text=query.text,
             limit=query.limit,
             cursor=query.cursor,
             ascending=ascending,

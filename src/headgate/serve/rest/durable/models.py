@@ -21,6 +21,7 @@ from headgate.serve.rest.parameters import (
     Duration,
     DurationText,
     Limit,
+    Moment,
     Name,
     NewExecutionId,
     NonEmpty,
@@ -94,12 +95,18 @@ class Why(Struct, forbid_unknown_fields=True):
 
 
 class ListQuery(Struct, forbid_unknown_fields=True):
-    """Filter of executions. A tag is `name:value`. Without `machines`, executions of state machines are left out."""
+    """Filter of executions. A tag is `name:value`. Without `machines`, executions of state machines are left out.
+
+    They were started from `since` on and before `until`; `text` is in the id, the workflow, a tag or the error.
+    """
 
     status: Status | None = None
     workflow: NonEmpty | None = None
     parent: NonEmpty | None = None
     tag: list[Tag] = []
+    since: Moment | None = None
+    until: Moment | None = None
+    text: Annotated[str, Meta(max_length=200)] = ""
     limit: Limit = 100
     cursor: Cursor | None = None
     order: Literal["newest", "oldest"] = "newest"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -760,6 +761,46 @@ def test_reset__with_an_idempotency_key__answers_the_same_again(api: Api) -> Non
 )
 def test_bulk__cannot_be__is_400(api: Api, body: dict[str, Any], code: str) -> None:
     problem(api.post("/executions/bulk", body), 400, code)
+
+
+# Search
+
+
+def _pages(api: Api, query: str) -> list[str]:
+    """Return the ids of all pages of a list, two at a time."""
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = api.get(f"/executions?limit=2&{query}{cursor}").json()
+        found += [each["id"] for each in page["executions"]]
+        if page["cursor"] is None:
+            return found
+        cursor = f"&cursor={quote(page['cursor'])}"
+
+
+@pytest.mark.parametrize("scope", ["", "workflow=order&", "status=RUNNING&"])
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_search__by_start_time_and_text__has_pages_in_every_list(api: Api, scope: str, order: str) -> None:
+    moments = []
+    for number in range(6):
+        moments.append(quote(api.env.now.isoformat()))
+        api.started("order", "book", id=f"o{number}", tags={"region": "North" if number % 2 else "south"})
+        api.env.clock.advance(60)
+    ids = [f"o{number}" for number in range(6)]
+
+    def listed(query: str) -> list[str]:
+        found = _pages(api, f"{scope}order={order}&{query}")
+        return found if order == "oldest" else found[::-1]
+
+    assert listed("") == ids
+    assert listed(f"since={moments[2]}") == ids[2:]
+    assert listed(f"until={moments[2]}") == ids[:2]
+    assert listed(f"since={moments[1]}&until={moments[5]}") == ids[1:5]
+    assert listed(f"since={moments[3]}&until={moments[2]}") == []
+    assert listed("text=NORTH") == ids[1::2]
+    assert listed(f"text=region:south&since={moments[1]}") == ["o2", "o4"]
+    assert listed("text=o3") == ["o3"]
+    problem(api.get("/executions?since=yesterday"), 400, "bad_payload")
 
 
 # The document
