@@ -45,6 +45,9 @@ WORKFLOW: Final = "headgate.machine"
 # The machine's own Retry decides after a failure; the engine only repeats attempts lost with their worker.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
+# The recorded answers that one turn uses, and the timer after them.
+RECORDED_A_TURN: Final = 100
+RECORDED_PAUSE_SECONDS: Final = 0.01
 # How often the job of a `.sync` Task is polled: soon at first, and less often the longer it runs.
 JOB_POLL_SECONDS: Final = 1.0
 JOB_POLL_BACKOFF: Final = 1.5
@@ -112,6 +115,7 @@ class DurableHost(TaskRouter):
 
     def __init__(self, request: ExecutionRequest, dependencies: HostDependencies) -> None:
         super().__init__(request)
+        self._recorded_count = 0
         self._dependencies = dependencies
         self.journal = dependencies.journal(request)
         self._interpreter: Interpreter = current("a state machine")
@@ -161,7 +165,9 @@ class DurableHost(TaskRouter):
     # Tasks.
 
     async def dispatch(self, call: TaskCall, route: TaskRoute | None = None) -> Json:
-        if call.token and (route is None or not route.is_recorded):
+        if route is not None and route.is_recorded:
+            await self._pause_between_recorded()
+        elif call.token:
             return await self._call_and_wait(call, route)
         if route is None and call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
             match call.target.callee:
@@ -172,6 +178,12 @@ class DurableHost(TaskRouter):
                 case Callee.SERVICE:
                     return await self._run_job(call)
         return await super().dispatch(call, route)
+
+    async def _pause_between_recorded(self) -> None:
+        """End the turn now and then: a loop of states with recorded answers never waits for anything else."""
+        self._recorded_count += 1
+        if self._recorded_count % RECORDED_A_TURN == 0:
+            await self.sleep(RECORDED_PAUSE_SECONDS)
 
     def find_route(self, call: RoutedCall) -> TaskRoute | None:
         # Recorded: the map of the process that replays this may be another one.

@@ -316,6 +316,31 @@ def test_mocks__iterations_of_a_map__are_answered(world: Open) -> None:
     assert ended.output == [{"done": True}] * 3
 
 
+def test_answer__in_a_loop_without_an_end__does_not_hold_a_turn(world: Open) -> None:
+    made = world({"resource": "glue:*", "answer": {}})
+    inner = {
+        "StartAt": "Call",
+        "States": {
+            "Call": {"Type": "Task", "Resource": GLUE, "Next": "Again"},
+            "Again": {
+                "Type": "Choice",
+                "Choices": [{"Variable": "$.end", "IsPresent": True, "Next": "End"}],
+                "Default": "Call",
+            },
+            "End": {"Type": "Succeed"},
+        },
+    }
+    both = machine(("Both", {"Type": "Parallel", "Branches": [inner]}))
+    execution_id, _ = made.executions.start_definition("m", json.dumps(both), {}, name="endless")
+    made.env.advance("100ms")
+    assert made.executions.describe(execution_id).status == "RUNNING"
+
+    made.executions.stop(execution_id)
+    made.env.run()
+
+    assert made.executions.describe(execution_id).status == "ABORTED"
+
+
 # Headgate's own machines.
 
 
