@@ -25,7 +25,7 @@ from headgate.asl.compile.state_fields import (
     languages_with,
 )
 from headgate.asl.compile.task_resources import check_resource
-from headgate.asl.expressions.jsonpath import bare_words
+from headgate.asl.expressions.jsonpath import bare_word
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import ExecutionType, Language, MapMode, StateType
 from headgate.asl.model.substitution import unresolved
@@ -291,7 +291,8 @@ def _check_texts(location: SourceLocation, definition: Json) -> None:
     while pending:
         steps, value = pending.pop()
         if isinstance(value, str):
-            for word in bare_words(value) if value.startswith("$") and "[?" in value else ():
+            word = bare_word(value) if value.startswith("$") and "[?" in value else None
+            if word is not None:
                 allowed = f"write '{word}' with quotes"
                 location.at(*steps).warn(ProblemCode.BAD_PATH, f"{word} in the filter is read as text", allowed)
             for name in unresolved(value):

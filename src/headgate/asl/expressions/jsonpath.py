@@ -150,9 +150,9 @@ def compile_reference(text: Json) -> Reference:
     return Reference(path.text, path.steps)
 
 
-def bare_words(text: str) -> list[str]:
-    """Return the words without quotes that filters of a path compare with."""
-    return [found["word"] for found in _BARE_WORD.finditer(text) if found["word"]]
+def bare_word(text: str) -> str | None:
+    """Return the first word without quotes that a filter of a path compares with."""
+    return next((found["word"] for found in _BARE_WORD.finditer(text) if found["word"]), None)
 
 
 @lru_cache(maxsize=_CACHED_MAX)

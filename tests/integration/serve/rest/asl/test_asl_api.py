@@ -229,6 +229,47 @@ def test_validate__table_that_nothing_declares_or_allows__is_a_problem_and_refus
     assert "state 'A': table orders" in problem(started, 400, "bad_definition")["detail"]
 
 
+def test_validate__definition_for_aws__notes_what_only_aws_can_run(api: Machines) -> None:
+    state = {"Type": "Task", "Resource": "arn:aws:states:::mediaconvert:createJob.sync", "End": True}
+    definition = {"StartAt": "A", "States": {"A": state}}
+
+    here = api.post("/machines/validate", definition).json()
+    on_aws = api.post("/machines/validate", {"definition": definition, "target": "aws"}).json()
+
+    assert (here["valid"], [each["code"] for each in here["problems"]]) == (False, ["BAD_RESOURCE"])
+    assert (on_aws["valid"], on_aws["problems"]) == (True, [])
+    assert [each["code"] for each in on_aws["notes"]] == ["ONLY_ON_AWS"]
+    problem(api.post("/machines/validate", {"definition": definition, "target": "azure"}), 400, "bad_payload")
+
+
+def test_put__yaml_with_variables__is_stored_as_json(api: Machines) -> None:
+    text = "StartAt: Echo\nStates:\n  Echo: {Type: Task, Resource: !Ref Work, End: true}\n"
+
+    stored = api.keep("written", {"definition": text, "variables": {"Work": "echo"}})
+    unused = api.keep("written", {"definition": text, "variables": {"Work": "echo", "work.arn": "x"}})
+
+    assert stored.status_code == 201, stored.text
+    assert api.get("/machines/written").json()["definition"]["States"]["Echo"]["Resource"] == "echo"
+    assert (
+        "there is no ${work.arn} in the definition; it has ${Work}" in problem(unused, 400, "bad_definition")["detail"]
+    )
+
+
+def test_validate__warnings__are_problems_if_asked_for(api: Machines) -> None:
+    rule = {"Variable": "$.x", "IsNull": True, "Next": "B"}
+    loop = {
+        "StartAt": "A",
+        "States": {"A": {"Type": "Choice", "Choices": [rule], "Default": "A"}, "B": {"Type": "Succeed"}},
+    }
+
+    found = api.post("/machines/validate", loop).json()
+    strict = api.post("/machines/validate", {"definition": loop, "strict": True}).json()
+
+    assert (found["valid"], strict["valid"]) == (True, False)
+    assert "IDLE_LOOP" in [each["code"] for each in found["warnings"]]
+    assert strict["problems"] == found["warnings"]
+
+
 # Executions
 
 
