@@ -310,9 +310,9 @@ answer to every Task, made from what each machine reads.
 | broken: the definition is not JSON | 1 |
 | broken: QueryLanguage stands among the states | 1 |
 | broken: MaxItems of an ItemReader is 0, and must be positive | 3 |
-| valid, and run to success | 206 |
+| valid, and run to success | 213 |
 | valid, and run into a Fail of their own | 14 |
-| valid, and run until they read what the recorded answers do not have | 69 |
+| valid, and run until they read what the recorded answers do not have | 62 |
 
 Each construct that such a definition has and that Headgate refused before is a machine above, or a test of the
 validator. Where documents and programs disagree:

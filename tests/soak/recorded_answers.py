@@ -30,6 +30,7 @@ _STEP: Final = re.compile(r"\[['\"]([^'\"]+)['\"]\]|\[(\d+)\]|\[[^\]]*\]|\.\.?([
 _JSONATA_PATH: Final = re.compile(r"\$?[A-Za-z_]\w*(?:\.`?\w+`?|\[[^\]]*\])+")
 _JSONATA_ROOTS: Final = frozenset({"states", "input", "result", "context", "errorOutput", "Execution", "Input"})
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_QUOTED_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _CALL: Final = re.compile(r"States\.(\w+)\(([^()]*)\)")
 _NUMBERS: Final = frozenset({"MathAdd", "MathRandom", "ArrayRange"})
 _LISTS: Final = frozenset({"ArrayLength", "ArrayGetItem", "ArrayContains", "ArrayPartition", "ArrayUnique"})
@@ -106,7 +107,8 @@ class Answers:
                 _offer(place, _PAST)
             elif key in _TEXT_MEMBERS:
                 place.is_text = True
-        # Calls nest: the innermost is read first, and stands as nothing in the next.
+        # Texts may have parentheses. Calls nest: the innermost is read first, and stands as nothing in the next.
+        text = _QUOTED_TEXT.sub("''", text)
         while called := _CALL.search(text):
             self._read_call(called[1], called[2])
             text = text[: called.start()] + text[called.end() :]
@@ -160,7 +162,7 @@ class Answers:
             return [self._object(place, call, depth) for _ in range(place.length)]
         if place.is_json_text:
             # Within such a text there is no other.
-            return json.dumps(self._object(place, call, 1)) if depth < 2 else TEXT
+            return json.dumps(self._object(place, call, 1)) if depth < 2 else "1"
         if place.members:
             return self._object(place, call, depth)
         if place.values:
