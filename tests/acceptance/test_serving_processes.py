@@ -228,12 +228,16 @@ def test_processes__limits_and_credentials__hold_for_all_together(tmp_path: Path
             key = {"authorization": f"Bearer {issued['text']}"}
             assert [each.send("GET", "/api/v1/datasets", **key).status for each in both] == [200, 200]
             assert theirs.send("DELETE", f"/api/v1/api-keys/{issued['key']['key_id']}").status in (200, 204)
+            began_at = time.monotonic()
             revoked = [each.send("GET", "/api/v1/datasets", **key).status for each in both]
             assert revoked == [401, 401], "at once, in both"
             wrong = {"authorization": "Bearer hg_nobody"}
-            answers = [both[number % 2].send("GET", "/api/v1/datasets", **wrong).status for number in range(10)]
-            assert answers == [401] * 4 + [429] * 6, "six in a minute, of which two were the revoked key"
-            assert metric(ours.send("GET", "/metrics").text, "headgate_failed_logins_total") == 12
+            answers = [both[number % 2].send("GET", "/api/v1/datasets", **wrong).status for number in range(20)]
+            # Six in a minute, of which two were the revoked key; alone, each process would have admitted six.
+            admitted = 2 + answers.count(401)
+            assert 6 <= admitted <= 7 + (time.monotonic() - began_at) / 10
+            assert answers.count(429) == 22 - admitted
+            assert metric(ours.send("GET", "/metrics").text, "headgate_failed_logins_total") == 22
         assert _grpc_answering(served, 2) == {served.first, other}
 
 
@@ -353,7 +357,7 @@ def _stored(served: Served) -> float:
 
 
 def test_processes__stopped__requests_in_progress_are_finished_and_all_end(tmp_path: Path) -> None:
-    with Served(tmp_path, processes=3, HEADGATE_DRAIN_SECONDS="8") as served, ExitStack() as stack:
+    with Served(tmp_path, processes=3, HEADGATE_DRAIN_SECONDS="60") as served, ExitStack() as stack:
         served.register()
         others = served.others()
         assert len(others) == 2
@@ -370,7 +374,6 @@ def test_processes__stopped__requests_in_progress_are_finished_and_all_end(tmp_p
         # Their heads have been read when a later request of the same process is answered.
         for pid in (served.first, others[0]):
             served.to(pid).close()
-        began_at = time.monotonic()
         # As a service manager does, which signals all processes of a service.
         for pid in (*others, served.first):
             os.kill(pid, signal.SIGTERM)
@@ -381,8 +384,8 @@ def test_processes__stopped__requests_in_progress_are_finished_and_all_end(tmp_p
             assert sock.recv(65536).startswith(b"HTTP/1.1 200"), served.server.stderr
         while stream.readline():
             pass
-        assert served.server.exit_code() == 0
-        assert time.monotonic() - began_at < 8
+        # The exit code says that all were drained in time.
+        assert served.server.exit_code(90.0) == 0
         assert all(is_gone(pid) for pid in others)
 
 

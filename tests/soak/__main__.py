@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.soak import attacks, collections, commands, crashes, memory, overload, requests, seeds
+from tests.soak import attacks, collections, commands, crashes, memory, overload, processes, requests, seeds
 from tests.soak.figures import Figure
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
-PARTS: Final = ("crashes", "commands", "seeds", "attacks", "requests", "overload", "memory", "collections")
+PARTS: Final = ("crashes", "processes", "commands", "seeds", "attacks", "requests", "overload", "memory", "collections")
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
 _OPENING: Final = """# Reliability
 
@@ -69,6 +69,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="headgate-soak-") as folder:
         runs: dict[str, Callable[[], list[Figure]]] = {
             "crashes": lambda: crashes.run(Path(folder), chosen.kills),
+            "processes": lambda: processes.run(Path(folder), chosen.kills),
             "commands": lambda: commands.run(Path(folder), max(1, chosen.kills // 10)),
             "seeds": lambda: seeds.run(60 * chosen.seed_minutes),
             "attacks": attacks.run,
@@ -87,6 +88,7 @@ def _title(part: str) -> str:
 def _about(part: str, chosen: argparse.Namespace, minutes: float) -> str:
     flags = {
         "crashes": f" --kills {chosen.kills}",
+        "processes": f" --kills {chosen.kills}",
         "commands": f" --kills {chosen.kills}",
         "seeds": f" --seed-minutes {chosen.seed_minutes:g}",
         "requests": f" --examples {chosen.examples}",

@@ -99,6 +99,8 @@ class ServingProcesses:
         self._listening = -1
         self._is_serving = False
         self._is_stopping = False
+        # The same for a task that pauses before a restart.
+        self._stopping = asyncio.Event()
         self._processes: dict[int, _Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
@@ -139,22 +141,28 @@ class ServingProcesses:
 
     async def collect_metrics(self) -> None:
         """Refresh the metrics of the processes in the registry; keep the previous values of one that is late."""
-        replies = []
+        replies = {}
         for each in self._processes.values():
-            number = next(self._numbers)
-            reply = self._replies[number] = asyncio.get_running_loop().create_future()
-            replies.append(reply)
-            each.channel.send(MetricsRequest(number))
+            if each.is_ready:
+                number = next(self._numbers)
+                replies[number] = asyncio.get_running_loop().create_future()
+                each.channel.send(MetricsRequest(number))
+        self._replies |= replies
         with suppress(TimeoutError):
             async with asyncio.timeout(METRICS_SECONDS_MAX):
-                await asyncio.gather(*replies)
-        self._replies.clear()
+                await asyncio.gather(*replies.values())
+        for number in replies:
+            del self._replies[number]
 
     async def drain(self, grace_seconds: float) -> None:
         """Have the processes finish their requests and exit. One that is late is killed."""
         self._is_stopping = True
+        self._stopping.set()
         for each in self._processes.values():
-            each.channel.send(Drain(grace_seconds))
+            if each.is_ready:
+                each.channel.send(Drain(grace_seconds))
+            else:
+                each.process.kill()
         if not self._tasks:
             return
         _done, late = await asyncio.wait(self._tasks, timeout=grace_seconds * (1 + _CLOSE_SHARE))
@@ -185,7 +193,8 @@ class ServingProcesses:
                 pause_seconds=pause_seconds,
             )
             self.restarts += 1
-            await asyncio.sleep(pause_seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_seconds)
 
     async def _supervise(self, number: int) -> int:
         """Start a process, and return its exit status when it has ended."""
