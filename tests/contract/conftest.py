@@ -198,9 +198,9 @@ def store(open_store: OpenStore) -> AnyStore:
 @pytest.fixture
 def eventually(clock: VirtualClock) -> Eventually:
     def poll(read: Callable[[], T], accept: Callable[[T], bool]) -> T:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not accept(answer := read()):
-            assert time.monotonic() < deadline, f"still not accepted after 10 s: {answer!r:.2000}"
+            assert time.monotonic() < deadline, f"still not accepted after 60 s: {answer!r:.2000}"
             # Whether a backend's index lags by the machine's clock or by the test's, it catches up.
             clock.advance(INDEX_LAG_SECONDS / 4)
             time.sleep(0.002)

@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _SHOWN_MAX: Final = 2000
+_ITEMS_NAMED_MAX: Final = 10
 
 
 @server_command(app, "show")
@@ -78,14 +79,13 @@ def logs(
 
 
 def _facts(found: dict[str, Any]) -> dict[str, Any]:
-    last = found["start"] + found["items"] - 1
     done = found.get("items_ok", 0), found.get("items_failed", 0), found.get("items_deferred", 0)
     return {
         "run": found["run_id"],
         "chunk": found["chunk_id"],
         "status": found["status"],
         "disposition": found["disposition"],
-        "items": f"{found['items']}, from {found['start']} to {last}",
+        "items": _items(found),
         "done": "" if not any(done) else f"{done[0]} ok, {done[1]} failed, {done[2]} deferred",
         "input": _cut(compact(found["input"])) if "input" in found else found.get("input_key"),
         "output": _cut(compact(found["output"])) if "output" in found else found.get("output_key"),
@@ -104,6 +104,15 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": found.get("error_fingerprint"),
         "message": found.get("message"),
     }
+
+
+def _items(found: dict[str, Any]) -> str:
+    """Return the number of items and their indexes; those of the slow lane need not follow each other."""
+    places = found["deferred"] if found["lane"] == "slow" and found.get("deferred") else None
+    if places is None:
+        return f"{found['items']}, from {found['start']} to {found['start'] + found['items'] - 1}"
+    named = ", ".join(map(str, places[:_ITEMS_NAMED_MAX]))
+    return f"{found['items']}: {named}" + ("" if len(places) <= _ITEMS_NAMED_MAX else ", …")
 
 
 def _cut(text: str) -> str:

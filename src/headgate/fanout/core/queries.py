@@ -77,10 +77,24 @@ class FanoutQueries:
         """Return the current counts, which may be a second ahead of the fan-out's own row."""
         keys = [counter_key(fanout.run_id, shard) for shard in range(fanout.shards)]
         if not keys:
-            total, done, dead = fanout.chunks_total, fanout.chunks_completed, fanout.chunks_failed
-            left = max(0, total - done - dead)
-            return Counts(total=total, done=done, dead=dead, queued=left, items_total=fanout.items_total)
+            return self._foreign_counts(fanout)
         return counts_of(self._store.get_many(FANOUT, keys, consistent=True))
+
+    def _foreign_counts(self, fanout: Fanout) -> Counts:
+        """Return the counts of a fan-out that another program has written: it has no counters, only chunks."""
+        found = dict.fromkeys((each.bucket for each in Disposition), 0)
+        items = dict.fromkeys(("items_ok", "items_failed"), 0)
+        total = 0
+        for chunk in self.every_chunk(fanout.run_id):
+            total += 1
+            found[chunk.disposition.bucket] += 1
+            if chunk.disposition is Disposition.DONE:
+                items["items_ok"] += chunk.items_ok or chunk.items - chunk.items_failed
+                items["items_failed"] += chunk.items_failed
+        # Chunks that it has not written yet are waiting too.
+        missing = max(0, fanout.chunks_total - total)
+        found["queued"] += missing
+        return Counts(total=total + missing, items_total=fanout.items_total, **found, **items)
 
     def by_group(
         self,

@@ -180,7 +180,7 @@ class Splitter:
             attention_pk=ACTIVE,
             attention_sk=f"{now}#{run_id}",
         )
-        put = Put(FANOUT, msgspec.to_builtins(fanout), absent())
+        put = Put(FANOUT, fanout.item(), absent())
         try:
             member = member_put(fanout)
             self._store.transact([put, *counter_puts(run_id, self._shards), *([] if member is None else [member])])

@@ -15,14 +15,17 @@ _SPECIFICS: Final = (
     (re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"), "<n>"),
 )
 _MESSAGE_MAX: Final = 512
+# Of a longer message the beginning tells what is wrong.
+_READ_MAX: Final = 4_096
 
 
 def generalised(message: str) -> str:
     """Return the message with quotes, ids, paths and numbers replaced by placeholders."""
-    text = message[:_MESSAGE_MAX]
+    # Cut after the replacements: a cut through a number or path would make one error two.
+    text = message[:_READ_MAX]
     for pattern, name in _SPECIFICS:
         text = pattern.sub(name, text)
-    return " ".join(text.split())
+    return " ".join(text.split())[:_MESSAGE_MAX]
 
 
 def fingerprint(error_class: str, message: str) -> str:

@@ -35,6 +35,7 @@ MAIN_LANE: Final = "main"
 SLOW_LANE: Final = "slow"
 NO_TOKEN: Final = "-"
 _RUN: Final = "RUN"
+_ZERO_COUNTERS: Final[Item] = dict.fromkeys(("jobs_total", "jobs_completed", "jobs_failed", "n_chunks", "n_spectra"), 0)
 R = TypeVar("R")
 _CHUNK_PREFIX: Final = "CHUNK#"
 _SLOW_PREFIX: Final = "SLOW#"
@@ -145,9 +146,13 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
         except msgspec.DecodeError as exc:
             raise CorruptionError(f"fan-out {self.run_id}: its policy cannot be read ({exc})") from exc
 
+    def item(self) -> Item:
+        """Return the row. Programs that read the external layout expect its counters, also while they are zero."""
+        return {**_ZERO_COUNTERS, **msgspec.to_builtins(self)}
+
     def replacing(self, version: int) -> Put:
         """Return the put of this row, conditional on the stored version."""
-        return Put(FANOUT, msgspec.to_builtins(self), version_is(version))
+        return Put(FANOUT, self.item(), version_is(version))
 
 
 class Chunk(Struct, frozen=True, omit_defaults=True):

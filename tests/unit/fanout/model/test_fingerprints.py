@@ -70,3 +70,10 @@ def test_generalised__of_any_text__has_no_digit_and_no_run_of_spaces(message: st
 
     assert not re.search(r"[0-9]{2,}", found.replace("<n>", ""))
     assert "  " not in found
+
+
+def test_fingerprint__long_messages_that_differ_in_numbers__are_one_error() -> None:
+    def message(number: int) -> str:
+        return f"row {number}: " + "the fit did not converge; " * 18 + f"residual {number * 0.001} of {number}"
+
+    assert len({fingerprint("ValueError", message(number)) for number in (7, 1_234, 9_876_543)}) == 1

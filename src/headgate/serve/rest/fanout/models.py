@@ -131,9 +131,17 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     start: int
     items: int
     created_at: str
-    attempt: int = 0
+    # Counters are always there, also zeros.
+    attempt: int
     # Attempts since the last redrive whose worker vanished; they do not count against `max_attempts`.
-    lost_attempts: int = 0
+    lost_attempts: int
+    items_done: int
+    items_ok: int
+    items_failed: int
+    items_deferred: int
+    redrives: int
+    heals: int
+    receive_count: int
     input_key: str = ""
     worker: str | None = None
     started_at: str | None = None
@@ -141,13 +149,6 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     duration_ms: int | None = None
     lease_expires_at: str | None = None
     heartbeat_at: str | None = None
-    items_done: int = 0
-    items_ok: int = 0
-    items_failed: int = 0
-    items_deferred: int = 0
-    redrives: int = 0
-    heals: int = 0
-    receive_count: int = 0
     message_id: str | None = None
     output_key: str | None = None
     output: Raw | None = None
