@@ -45,6 +45,8 @@ _TRACES_PATH: Final = "/v1/traces"
 
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
+_SAMPLED: Final = "13579bdf"
+
 _correlation: ContextVar[str | None] = ContextVar("correlation_id", default=None)
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
 _execution_id: ContextVar[str] = ContextVar("execution_id", default="")
@@ -339,7 +341,8 @@ class Tracing:
 
     def finish(self, record: SpanRecord) -> None:
         """Record a span that is over, whose context `child_of` made. One that is not sampled is dropped."""
-        if self._provider is None or not int(record.context[53:], 16) & 1:
+        # The last digit of the flags says whether the trace is sampled.
+        if self._provider is None or record.context[54] not in _SAMPLED:
             return
         if self._export is not None:
             self._export.put(record)

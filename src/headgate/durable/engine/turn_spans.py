@@ -48,16 +48,17 @@ class TurnSpans:
     def end(self, span: TurnSpan, turn: TurnTransaction) -> None:
         """Record the span of a turn that is committed."""
         row = turn.execution
+        is_closed = row.status.is_closed
         attributes: dict[str, Attribute] = {
             "headgate.execution_id": row.execution_id,
             "headgate.workflow": row.workflow,
             "headgate.turn": row.turn if turn.turn is not None else row.turn + 1,
         }
-        if row.status.is_closed:
+        if is_closed:
             attributes["headgate.status"] = row.status.value
         if span.error:
             attributes["error.type"] = span.error
-        is_error = bool(span.error) or (row.status.is_closed and row.error is not None)
+        is_error = bool(span.error) or (is_closed and row.error is not None)
         ends_ns = self._now_ns()
         self._tracing.finish(
             SpanRecord(
@@ -79,8 +80,8 @@ class TurnSpans:
 
 def _links(sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the trace contexts of the messages that a turn consumes. The start is its parent."""
-    found: dict[str, None] = {}
+    found: tuple[str, ...] = ()
     for each in sources:
-        if each.traceparent and not isinstance(each.event, Started):
-            found[each.traceparent] = None
-    return tuple(found)
+        if each.traceparent and each.traceparent not in found and not isinstance(each.event, Started):
+            found = (*found, each.traceparent)
+    return found
