@@ -1,4 +1,4 @@
-"""Service calls: decides for each call of an AWS service who makes it: AWS, or Headgate itself.
+"""Service calls: decides where each call of an AWS service goes: to AWS, or to Headgate itself.
 
 A rule of tasks.aws sends a call to AWS. Without one, Headgate implements DynamoDB on the tables of tasks.tables, and
 SNS, SQS and EventBridge as events of its bus. Every other call is refused.
