@@ -28,6 +28,7 @@ from headgate.fanout.model.rows import (
     attention_partition,
     chunk_id_at,
     chunk_key,
+    is_log_ref,
     log_key,
     queue_partition,
     queue_position,
@@ -179,7 +180,7 @@ def completion_change(
         item_errors=_dumped_errors(item_errors),
         deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
         lease_expires_at=None,
-        log_ref=None,
+        log_ref=_foreign_ref(chunk),
     )
     log = _log(after, now, printed=result.printed)
     if log is not None:
@@ -224,7 +225,7 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         # Of the attempt itself, if its worker has measured it: a chunk may wait in its worker's queue.
         duration_ms=spent_ms if failure.duration_ms is None else failure.duration_ms,
         memory_mb=failure.memory_mb,
-        log_ref=None if log is None else log.sk,
+        log_ref=_foreign_ref(chunk) if log is None else log.sk,
         lost_attempts=lost_attempts,
         error=_text(failure.message),
         error_class=_text(failure.error_class),
@@ -364,6 +365,14 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
         log_ref=chunk.log_ref,
         ttl=chunk.ttl,
     )
+
+
+def _foreign_ref(chunk: Chunk) -> str | None:
+    """Return the log reference of a chunk unless it is the log of an earlier attempt.
+
+    A chunk that is an iteration of a state machine refers to its execution, from which a redrive goes on.
+    """
+    return None if chunk.log_ref is None or is_log_ref(chunk.log_ref) else chunk.log_ref
 
 
 def _log(chunk: Chunk, ended_at: str, *, traceback: str = "", printed: str = "") -> AttemptLog | None:

@@ -358,9 +358,17 @@ def attempt_key(run_id: str, chunk_id: str, attempt: int) -> Key:
     return Key(run_id, f"ATT#{chunk_id}#{attempt:04d}")
 
 
+_LOG: Final = "LOG#"
+
+
 def log_key(run_id: str, chunk_id: str, attempt: int) -> Key:
     """Return the key of the row with the log of an attempt."""
-    return Key(run_id, f"LOG#{chunk_id}#{attempt:04d}")
+    return Key(run_id, f"{_LOG}{chunk_id}#{attempt:04d}")
+
+
+def is_log_ref(reference: str) -> bool:
+    """Whether a log reference names the log of an attempt, and not one that another program keeps."""
+    return reference.startswith(_LOG)
 
 
 def counter_key(run_id: str, shard: int) -> Key:
