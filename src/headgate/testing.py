@@ -434,7 +434,12 @@ def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn
     """Run a recorded history against today's code. Raises `DeterminismError` naming the first difference."""
     for run in runs_of(live_turns(turns)):
         interpreter = Interpreter(
-            workflow.function, workflow.signature, execution_id, workflow.interceptors, workflow.codec
+            workflow.function,
+            workflow.signature,
+            execution_id,
+            workflow.interceptors,
+            workflow.codec,
+            retry=workflow.retry,
         )
         try:
             for turn in run:

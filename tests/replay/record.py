@@ -250,6 +250,12 @@ def repaired(env: Environment) -> Recorded:
     return {"repaired": "repaired", "child_repaired": "roof.child"}
 
 
+def persistent(env: Environment) -> Recorded:
+    """Runs of a retry policy."""
+    env.result(env.start(mine.persistent, "house", id="persistent"))
+    return {"persistent": "persistent"}
+
+
 SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     parcels,
     calls,
@@ -271,6 +277,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     failure,
     redialled,
     labelled,
+    persistent,
     repaired,
 )
 

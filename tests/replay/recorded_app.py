@@ -496,3 +496,11 @@ async def repaired(name: str) -> list[str]:
     if Stage.is_wrong:
         raise TypeError("unsupported operand")
     return [*done, *[str(await each) for each in waiting]]
+
+
+@app.workflow(retry=hg.Retry(attempts=3, first=60.0, jitter=0))
+async def persistent(name: str) -> str:
+    """Fails twice, and succeeds in its third run."""
+    if hg.info().attempt < 3:
+        raise ConnectionError(f"attempt {hg.info().attempt}")
+    return await find(name)

@@ -61,7 +61,7 @@ class Watched(Interpreter):
 
 def watched(recording: Recording) -> Watched:
     workflow = recorded_app.app.workflows[recording.workflow]
-    return Watched(workflow.function, workflow.signature, recording.execution_id)
+    return Watched(workflow.function, workflow.signature, recording.execution_id, retry=workflow.retry)
 
 
 def runs(recording: Recording) -> Iterator[list[Turn]]:

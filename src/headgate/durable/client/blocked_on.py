@@ -157,8 +157,9 @@ class BlockedOn:
         return obstacles
 
     def _start(self, row: Execution) -> list[Wait]:
-        timer = self._store.get(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, START_SEQ)))
-        return [] if timer is None else [WaitsForStart(instant(timer["due_at_ms"]))]
+        keys = [Key(timer_id(row.execution_id, run, START_SEQ)) for run in (ANY_RUN, row.run)]
+        timers = [each for each in self._store.get_many(TIMERS, keys) if each is not None]
+        return [WaitsForStart(instant(timer["due_at_ms"])) for timer in timers]
 
     def _activities(self, row: Execution, work: OpenWork) -> list[Wait]:
         seqs = list(work.activities)[:REPORTED_MAX]

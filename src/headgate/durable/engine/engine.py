@@ -379,6 +379,7 @@ class Engine:
             execution_id,
             workflow.interceptors,
             workflow.codec,
+            retry=workflow.retry,
             traceparent=row.traceparent,
         )
         replayed = 0

@@ -85,13 +85,15 @@ class Inboxes:
 
 def delayed_start(store: Store, row: Execution) -> list[Source]:
     """Return the delayed start of the current run as an event; none if it has started or has its start message."""
-    item = store.get(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, START_SEQ)), consistent=True)
-    timer = None if item is None else timer_of(item)
-    event = None if timer is None or timer.event is None else load_event(timer.event)
-    # The timer may belong to an earlier life of the id.
-    if timer is None or not isinstance(event, Started) or event.run != row.run:
-        return []
-    return [Source(event, timer.fired(), row.run)]
+    # The first run of a life of the id, or a further attempt of a retry policy.
+    keys = [Key(timer_id(row.execution_id, run, START_SEQ)) for run in (ANY_RUN, row.run)]
+    for item in store.get_many(TIMERS, keys, consistent=True):
+        timer = None if item is None else timer_of(item)
+        event = None if timer is None or timer.event is None else load_event(timer.event)
+        # The timer may belong to an earlier life of the id.
+        if timer is not None and isinstance(event, Started) and event.run == row.run:
+            return [Source(event, timer.fired(), row.run)]
+    return []
 
 
 def is_message(source: Source) -> bool:

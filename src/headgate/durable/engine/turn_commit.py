@@ -56,7 +56,7 @@ from headgate.durable.model.records import (
     timer_id,
     turn_put,
 )
-from headgate.durable.model.starts import ANY_RUN, RETRY_SEQ, TIMEOUT_SEQ
+from headgate.durable.model.starts import ANY_RUN, RETRY_SEQ, START_SEQ, TIMEOUT_SEQ
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
 from headgate.store.model.requests import Delete, Put, Write
 from headgate.store.model.schema import Key
@@ -316,10 +316,19 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
         memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
         seed=context.unique(),
         headers=command.headers,
+        attempt=command.attempt,
         # Without the time-out: it belongs to the execution, not to the run, and its timer exists already.
     )
-    transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
-    transaction.message_to = row.execution_id
+    if command.delay_ms:
+        due_ms = context.now_ms + command.delay_ms
+        # Under the number of the run: this turn may have consumed the start of its own run, and removes that timer.
+        timer = timer_id(row.execution_id, started.run, START_SEQ)
+        event = dump_event(started)
+        transaction.writes.append(Timer(timer, row.execution_id, started.run, START_SEQ, due_ms, event=event).put())
+        transaction.timers_due_ms.append(due_ms)
+    else:
+        transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
+        transaction.message_to = row.execution_id
     # The new run has an empty history, which fits every build, and marks its patches again.
     return replace(row, run=row.run + 1, first_turn=row.turn + 1, kept_turns="", patches={}, unfit_builds=())
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.payload import Signature
 from headgate.durable.model.payload_codec import PayloadCodec
+from headgate.durable.model.retry import Retry
 from headgate.store.catalogue.tables import DEFINITION, DEFINITIONS
 from headgate.store.model.requests import Put
 from headgate.store.model.values import Item
@@ -79,6 +80,9 @@ class WorkflowDefinition(Protocol):
 
     @property
     def signature(self) -> Signature: ...
+
+    @property
+    def retry(self) -> Retry | None: ...
 
     @property
     def interceptors(self) -> Sequence[Interceptor]: ...

@@ -129,6 +129,8 @@ class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="st
     # The seed of random numbers and ids of this run.
     seed: str = ""
     headers: dict[str, str] | None = None
+    # Counts the runs of a retry policy, from 1.
+    attempt: int = 1
 
 
 class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity_ended"):
@@ -374,6 +376,9 @@ class ContinueAsNew(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     input: Raw
     carried: tuple[Signal, ...] = ()
     headers: dict[str, str] | None = None
+    # By the retry policy of the workflow: the number of the next attempt, and when it starts.
+    attempt: int = 1
+    delay_ms: int = 0
 
 
 Command = (

@@ -67,6 +67,7 @@ from headgate.durable.model.interceptors import (
 )
 from headgate.durable.model.names import check_headers
 from headgate.durable.model.payload_codec import INPUT, PayloadCodec, refuse_sealed
+from headgate.durable.model.retry import Retry
 from headgate.durable.replay import sandbox, turn_timeout
 from headgate.durable.replay.deterministic_loop import DurableFuture, DurableTask, DurableTimer, TurnLoop
 from headgate.durable.replay.mailbox import Mailbox
@@ -112,9 +113,11 @@ class Interpreter:
         interceptors: Sequence[Interceptor] = (),
         codec: PayloadCodec | None = None,
         *,
+        retry: Retry | None = None,
         traceparent: str = "",
     ) -> None:
-        """`traceparent` is the trace context that log lines of the code belong to."""
+        """`retry` is for failed runs. `traceparent` is the trace context that log lines of the code belong to."""
+        self._retry = retry
         self.execution_id = execution_id
         self.headers: dict[str, str] | None = None
         self._interceptors = interceptors
@@ -534,7 +537,7 @@ class Interpreter:
             timer._run()
 
     def _close(self, main: DurableTask[Any]) -> None:
-        outcome = outcome_of(main, self._cancel, self.mailbox.unconsumed(), self.headers)
+        outcome = self._retried(outcome_of(main, self._cancel, self.mailbox.unconsumed(), self.headers))
         for seq in list(self._timers):
             self._timers[seq].cancel()
         for future in list(self._pending.values()):
@@ -548,6 +551,20 @@ class Interpreter:
         self.closed = outcome
         self.mailbox.refuse_updates()
         self._commands.append(outcome)
+
+    def _retried(self, outcome: Close | ContinueAsNew) -> Close | ContinueAsNew:
+        """Return the next attempt in place of a failure, if the retry policy of the workflow allows it."""
+        error = outcome.error if isinstance(outcome, Close) and outcome.status is Status.FAILED else None
+        if self._retry is None or error is None:
+            return outcome
+        assert self.started is not None, "workflow code runs after it was started"
+        attempt = self.started.attempt
+        if not self._retry.again(attempt, error):
+            return outcome
+        delay_seconds = self._retry.delay_seconds(attempt, self.random().random())
+        self.note("WARNING", f"attempt {attempt} failed: {error}; the next one starts in {delay_seconds:g} s")
+        unread = self.mailbox.unconsumed()
+        return ContinueAsNew(self.started.input, unread, self.headers, attempt + 1, round(1000 * delay_seconds))
 
     def _expect(self, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> PendingFuture[Any]:
         future: PendingFuture[Any] = PendingFuture(self, seq, what, decode)

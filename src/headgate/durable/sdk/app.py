@@ -79,6 +79,7 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        retry: Retry | None = None,
         schedule: Cron | None = None,
         versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
@@ -92,6 +93,7 @@ class App(Router):
         name: str | None = None,
         timeout: Duration | None = None,
         retention: Duration | None = None,
+        retry: Retry | None = None,
         schedule: Cron | None = None,
         versioning: Versioning | Literal["auto", "pinned"] = Versioning.AUTO,
         check: bool = True,
@@ -101,8 +103,9 @@ class App(Router):
         Its source, and that of the functions of the same package that it names, is checked for code that cannot be
         replayed (clocks, random numbers, I/O), unless `check` is False. With `versioning="pinned"`, an execution stays
         with the build of the worker that took its first turn; with "auto", any build whose code fits its history
-        continues it. With `schedule`, it is started without arguments at these times, by a schedule with the name of
-        the workflow. Raises `DefinitionError` with the findings and their remedies.
+        continues it. With `retry`, a failed run is followed by another one with the same input. With `schedule`, it is
+        started without arguments at these times, by a schedule with the name of the workflow. Raises `DefinitionError`
+        with the findings and their remedies.
         """
 
         def declare(function: Callable[P, Awaitable[R]]) -> Workflow[P, R]:
@@ -112,6 +115,7 @@ class App(Router):
                 timeout_seconds=optional_seconds(timeout, name="timeout"),
                 retention_seconds=optional_seconds(retention, name="retention"),
                 client=self.client,
+                retry=retry,
                 interceptors=self.interceptors,
                 versioning=versioning,
                 codec=self.codec,

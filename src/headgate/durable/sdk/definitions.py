@@ -215,11 +215,13 @@ class Workflow(Generic[P, R]):
         timeout_seconds: float | None,
         retention_seconds: float | None,
         client: Callable[[], Any],
+        retry: Retry | None = None,
         interceptors: Sequence[Interceptor] = (),
         versioning: Versioning | str = Versioning.AUTO,
         codec: PayloadCodec | None = None,
     ) -> None:
         self.name = check_name("workflow", name)
+        self.retry = retry
         self.interceptors = tuple(interceptors)
         self.function = function
         self.signature = payload.Signature.of(function)

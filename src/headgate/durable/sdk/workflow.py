@@ -38,6 +38,8 @@ class ExecutionInfo:
     memo: Any
     is_replaying: bool
     headers: Mapping[str, str]
+    # The number of the attempt, if the workflow has a retry policy.
+    attempt: int
 
 
 def info() -> ExecutionInfo:
@@ -54,6 +56,7 @@ def info() -> ExecutionInfo:
         memo,
         interpreter.replaying,
         started.headers or {},
+        started.attempt,
     )
 
 
