@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import headgate as hg
 from headgate.aws.worker_invocation import run_worker
@@ -268,6 +269,23 @@ def test_sweep__what_is_done_by_the_clock__is_done(service: Service, clock: Virt
     assert service.client.get("h-1").result == '"too late"'
     (started,) = service.client.list(workflow="nap").executions
     assert started.status is hg.Status.RUNNING
+
+
+def test_sweep__stuck_with_another_build__is_released_and_with_this_one_is_not(
+    service: Service, clock: VirtualClock
+) -> None:
+    handles = {build: nap.start(id=f"n-{place}") for place, build in enumerate(("older", service.build))}
+    for build, handle in handles.items():
+        row = handle.describe()
+        stuck = replace(row, version=row.version + 1, status=hg.Status.STUCK, failures=5, failed_builds=(build,))
+        service.store.transact([stuck.replacing(row.version)])
+
+    WakeSweep(service, ["default"]).run_maintenance(never)
+
+    assert handles["older"].status() is hg.Status.RUNNING
+    assert handles[service.build].status() is hg.Status.STUCK
+    InvokedTurns(service)([looked_at(handle.id) for handle in handles.values()], never)
+    assert [handle.describe().turn for handle in handles.values()] == [1, 0]
 
 
 def test_sweep__what_was_reported_and_forgotten__is_reported_again_at_growing_intervals(
