@@ -176,6 +176,9 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True):
     parent_id: str | None = None
     tags: dict[str, str] = {}
     error: str = ""
+    # The build of the last turn; of a pinned execution, the one that takes every turn.
+    build: str = ""
+    pinned: bool = False
 
 
 class ExecutionPage(Struct, frozen=True):
@@ -310,7 +313,7 @@ def path_of(execution_id: str) -> str:
 
 def summary(row: Execution) -> ExecutionSummary:
     error = error_line(row.error or (row.failure if not row.status.is_closed else None))[:300]
-    return shown(ExecutionSummary, row, id=row.execution_id, error=error)
+    return shown(ExecutionSummary, row, id=row.execution_id, error=error, pinned=row.is_pinned)
 
 
 def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
