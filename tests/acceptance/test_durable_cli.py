@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,9 +65,10 @@ class Place:
 class Worker:
     """A running `headgate worker`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, apps: Sequence[str] = ("shop:app",)) -> None:
+        named = [option for app in apps for option in ("--app", app)]
         self.process = subprocess.Popen(
-            [PROGRAM, "worker", "--app", "shop:app", *options],
+            [PROGRAM, "worker", *named, *options],
             cwd=folder,
             env={"PATH": os.environ["PATH"]},
             stdout=subprocess.PIPE,
@@ -123,19 +125,62 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
             started = place.said(*signal, "--start", "order", "--input", '"x"')
             assert started == "o: started with signal go\n"
             assert place.said("execution", "result", "o", "--wait", "20s") == '"x now"\n'
-            refused = place.run("execution", "query", "o", "item")
-            assert refused.returncode == 4
-            assert "app shop" in refused.stderr
-            assert "--app" in refused.stderr
+            assert place.said("execution", "query", "o", "item") == '"x"\n'
+            unknown = place.run("execution", "query", "o", "price")
+            assert unknown.returncode == 4
+            assert "no query 'price'; it answers ['item']" in unknown.stderr
+            refused = place.run("execution", "start", "pay", "--input", '"five"')
+            assert refused.returncode == 2
+            assert "parameter 'amount': Expected `int`, got `str`" in refused.stderr
         # Without a good-bye: it is gone when its lease is over.
         until(lambda: server.get("/workflows")["workflows"] == [], "the worker's lease to end", 30)
         assert place.json("workflow", "ls") == []
+        gone = place.run("execution", "query", "o", "item")
+        assert gone.returncode == 4
+        assert "no live worker has it; start one with --app" in gone.stderr
 
         ended = place.run("execution", "bulk", "retry", "--status", "succeeded", "--workflow", "pay")
 
         assert (ended.returncode, ended.stdout) == (1, "retry: 0 of 1\n")
         assert "refused: p: workflow 'pay'" in ended.stderr
         assert "unknown_workflow" in ended.stderr
+
+
+BILLING: Final = """
+import headgate as hg
+
+app = hg.App("billing")
+
+
+@app.workflow
+async def bill(customer: str) -> str:
+    hg.on_query("customer", lambda: customer)
+    if customer == "nobody":
+        raise LookupError(customer)
+    await hg.wait_signal("paid")
+    return customer
+"""
+
+
+def test_apps__several__in_one_worker_and_on_one_server(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "billing.py").write_text(BILLING)
+    place = Place(tmp_path)
+    apps = ("--app", "shop:app", "--app", "billing:app")
+    with Server(tmp_path), Worker(tmp_path, apps=("shop:app", "billing:app")):
+        for workflow in ("order", "bill"):
+            place.said("execution", "start", workflow, "--input", '"x"', "--id", workflow)
+        assert place.said("execution", "query", "order", "item") == '"x"\n'
+        assert place.said("execution", "query", "bill", "customer") == '"x"\n'
+    with Server(tmp_path, *apps) as server:
+        until(lambda: {each["app"] for each in server.get("/workers")["workers"]} >= {"shop", "billing"}, "both apps")
+        assert place.said("execution", "query", "bill", "customer") == '"x"\n'
+        place.said("execution", "signal", "bill", "paid")
+        assert place.said("execution", "result", "bill", "--wait", "20s") == '"x"\n'
+    (tmp_path / "billing.py").write_text(BILLING.replace("async def bill(", "async def order("))
+    refused = place.run("worker", *apps)
+    assert refused.returncode == 2
+    assert "workflow order is in two apps, shop and billing" in refused.stderr
 
 
 def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_after_it(tmp_path: Path) -> None:

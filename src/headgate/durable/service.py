@@ -16,6 +16,7 @@ from headgate.durable.client.sealing import Sealing
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.model.input_specs import input_spec
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits
 from headgate.durable.replay import sandbox
@@ -25,6 +26,7 @@ from headgate.durable.sdk.activity_context import NotesHandler
 from headgate.durable.sdk.app import App
 from headgate.durable.sdk.build_digest import build_of
 from headgate.durable.threads import WorkerThreads
+from headgate.durable.worker.query_responder import QueryResponder
 from headgate.durable.worker.standby import THREADS, StandbyWorker
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
@@ -90,6 +92,7 @@ class Service:
         self.meters = meters
         self.tracing = tracing
         self._threads: WorkerThreads | None = None
+        self._responder: QueryResponder | None = None
         app.bind(self.client, self.bus)
 
     @property
@@ -126,7 +129,8 @@ class Service:
         declared = {
             name: Limits(each.timeout_seconds, each.retention_seconds) for name, each in self.app.workflows.items()
         }
-        Declarations(self.store).declare(self.app.name, declared)
+        specs = {name: input_spec(each.signature) for name, each in self.app.workflows.items()}
+        Declarations(self.store).declare(self.app.name, declared, specs)
         return Worker(
             self.app,
             self.store,
@@ -198,6 +202,8 @@ class Service:
         threads.start()
         self._threads = threads
         self.notifier.attach(threads)
+        self._responder = QueryResponder(self.store, self.clock, self.app.workflows, self.client)
+        self._responder.start()
 
     def worker_status(self) -> WorkerStatus | None:
         """Return the status of the worker of this process, or None if there is none."""
@@ -206,6 +212,9 @@ class Service:
 
     def stop(self, grace_seconds: float = 5.0) -> None:
         """Stop the worker: running activities get the grace period, the other claims are released."""
+        if self._responder is not None:
+            self._responder.stop()
+            self._responder = None
         if self._threads is not None:
             self.notifier.attach(None)
             self._threads.stop(grace_seconds)

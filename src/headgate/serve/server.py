@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from headgate.auth.rate_limits import own_limiter
 from headgate.bootstrap.project_folder import WATCH_SECONDS
-from headgate.bootstrap.store import measure_size
+from headgate.bootstrap.store import AppService, measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
+from headgate.serve.app_workers import check_apps, check_has_no_routes, running
 from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
@@ -83,17 +84,20 @@ def run(
     clock: Clock,
     tracing: Tracing,
     announce: Callable[[str], None],
-    app: App | None = None,
+    apps: Sequence[App] = (),
     environ: Mapping[str, str] | None = None,
 ) -> int:
     """Serve until a signal requests the stop, and return the exit code once the server is drained and closed.
 
     The exit code is 0 after a signal, and not 0 if the server could not continue.
 
-    `announce` gets one line when both ports accept requests. With an `app` the server serves its routes and runs its
-    workflows and activities; without one it only shows executions. Raises `SettingsError` if a port is in use, and
-    errors of opening the store.
+    `announce` gets one line when both ports accept requests. The server runs the workflows and activities of the
+    `apps`, and serves the routes of the first; without an app it only shows executions. Raises `SettingsError` if a
+    port is in use or two apps have something of the same name, and errors of opening the store.
     """
+    check_apps(apps)
+    for each in apps[1:]:
+        check_has_no_routes(each)
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     tls = _load_tls(settings)
@@ -116,13 +120,23 @@ def run(
             version=version,
             clock=clock,
             tracing=tracing,
-            app=App("headgate") if app is None else app,
+            app=apps[0] if apps else App("headgate"),
             environ=environ or {},
             peer_changes=NO_PEERS if memory is None else memory.changes,
         ) as components,
         closing(
             Server(settings, components, http, tls=tls, version=version, clock=clock, tracing=tracing, memory=memory)
         ) as server,
+        running(
+            [
+                AppService(each, components.store, clock, meters=components.service.meters, tracing=tracing)
+                for each in apps[1:]
+            ],
+            settings,
+            ["default"],
+            stop.fail,
+            settings.drain_seconds / 2,
+        ),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(server.serve(stop, announce))

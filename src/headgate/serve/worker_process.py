@@ -1,4 +1,4 @@
-"""Worker process: runs workflows and activities of an app, with the same drain as the server.
+"""Worker process: runs workflows and activities of one or several apps, with the same drain as the server.
 
 Its only port is that of its metrics, if one is configured.
 """
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headgate.bootstrap.key_check import check_keys
-from headgate.bootstrap.store import AppService, OpenedStore, open_store, worker_limits
+from headgate.bootstrap.store import AppService, OpenedStore, open_store
 from headgate.bootstrap.task_backends import open_task_backends
 from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
+from headgate.serve.app_workers import check_apps, running
 from headgate.serve.process import Stop, freeze_heap
 from headgate.settings import Address, Settings
 
@@ -31,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 def run(
     settings: Settings,
-    app: App,
+    apps: Sequence[App],
     *,
     version: str,
     clock: Clock,
@@ -53,32 +54,25 @@ def run(
         stack.enter_context(closing(opened.store))
         opened.store.check_health()
         check_keys(opened)
+        check_apps(apps)
         tracing = open_tracing(settings.telemetry)
         stack.callback(tracing.close)
         backends = open_task_backends(settings, clock, environ)
-        service = AppService(app, opened, clock, backends, meters=meters, tracing=tracing)
+        services = [AppService(app, opened, clock, backends, meters=meters, tracing=tracing) for app in apps]
         endpoint = None
         if settings.worker.metrics is not None:
-            endpoint = _open_endpoint(settings, settings.worker.metrics, service, opened, version)
+            endpoint = _open_endpoint(settings, settings.worker.metrics, services[0], opened, version)
             stack.callback(endpoint.stop)
-        service.start(
-            queues=queues,
-            limits=worker_limits(settings.worker),
-            lease_seconds=settings.worker.lease_seconds,
-            turn_seconds=settings.worker.turn_seconds,
-            on_fatal=lambda _error: stop.fail(),
-        )
-        freeze_heap()
-        try:
+        with running(services, settings, queues, stop.fail, settings.drain_seconds * _GRACE_SHARE):
+            freeze_heap()
             if endpoint is not None:
                 endpoint.start()
             metrics = "" if endpoint is None else f"  metrics={endpoint.address}"
-            announce(f"headgate worker ready  app={app.name}  home={settings.home}{metrics}")
+            names = ",".join(app.name for app in apps)
+            announce(f"headgate worker ready  app={names}  home={settings.home}{metrics}")
             # With a timeout: on some platforms an unbounded wait blocks the signal handler.
             while not stopping.wait(1.0):
                 continue
-        finally:
-            service.stop(settings.drain_seconds * _GRACE_SHARE)
     _log.info("stopped", action="worker.stop", exit_code=stop.exit_code)
     return stop.exit_code
 

@@ -20,7 +20,8 @@ def up(  # noqa: PLR0913 - each is an option
         str | None, typer.Option(metavar="HOST:PORT", help="gRPC address. [default: 127.0.0.1:8401]")
     ] = None,
     app: Annotated[
-        str | None, typer.Option(metavar="MODULE:APP", help="App to serve, with its workflows and activities.")
+        list[str] | None,
+        typer.Option(metavar="MODULE:APP", help="App to serve, with its workflows and activities. Repeatable."),
     ] = None,
     build: Build = None,
     pipelines: Annotated[
@@ -71,8 +72,9 @@ def up(  # noqa: PLR0913 - each is an option
     session = session_of(context)
     settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
-    loaded = None if app is None else load_app(app)
-    settings = settings if app is None else with_app_folder(settings, app)
+    loaded = [load_app(each) for each in app or ()]
+    for each in app or ():
+        settings = with_app_folder(settings, each)
     tracing = open_tracing(settings.telemetry)
     try:
         exit_code = server.run(
@@ -81,7 +83,7 @@ def up(  # noqa: PLR0913 - each is an option
             clock=SystemClock(),
             tracing=tracing,
             announce=typer.echo,
-            app=loaded,
+            apps=loaded,
             environ=session.environ,
         )
     finally:

@@ -105,7 +105,9 @@ def _in_use(name: str, limit: float, usage: Mapping[str, int]) -> str:
 
 def worker(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
-    app: Annotated[str, typer.Option(metavar="MODULE:APP", help="App whose workflows and activities to run.")],
+    app: Annotated[
+        list[str], typer.Option(metavar="MODULE:APP", help="App whose workflows and activities to run. Repeatable.")
+    ],
     home: Home = None,
     config: Config = None,
     queue: Annotated[
@@ -155,7 +157,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     configure_logs(style=settings.log.format, level=settings.log.level)
     exit_code = run(
         settings,
-        load_app(app),
+        [load_app(each) for each in app],
         version=__version__,
         clock=SystemClock(),
         queues=queue or ["default"],

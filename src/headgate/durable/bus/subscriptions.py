@@ -15,7 +15,7 @@ from headgate.clock import Clock
 from headgate.durable.bus.events import TRACEPARENT, Event, Mode, check_type, load
 from headgate.durable.model import payload
 from headgate.durable.model.history import ActivityOptions
-from headgate.durable.model.names import check_name
+from headgate.durable.model.names import check_name, is_built_in
 from headgate.durable.model.records import Activity, instant
 from headgate.durable.model.retry import Retry
 from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError
@@ -281,7 +281,8 @@ class Registry:
         current = self._read(subscription.name)
         for _ in range(_TRIES):
             if current is not None and current.retired_at is None:
-                if current.app != app:
+                # Headgate's own belong to the app that the server is started with, or to none.
+                if current.app != app and not is_built_in(subscription.name):
                     raise DefinitionError(
                         f"subscription {subscription.name}: it belongs to app {current.app!r}; choose another name, "
                         "or retire that one first"

@@ -17,10 +17,11 @@ from headgate.durable.client.handle import Handle, update_failure
 from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions, start_text
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
+from headgate.durable.client.query_routing import QueryRouter
 from headgate.durable.client.resets import Messages, ResetResult, Resets
 from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.sealing import Sealing
-from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
+from headgate.durable.client.start_lookup import StartEventLookup, declared_limits, servers
 from headgate.durable.engine.activity_store import Activities, AttemptResult, notes_so_far
 from headgate.durable.engine.inbox import delayed_start
 from headgate.durable.engine.stuck import released
@@ -113,9 +114,10 @@ class Client:
         self._observer = observer
         self._sealing = Sealing(self._workflows)
         self._sender = MessageSender(store, clock, ids, observer, self._sealing)
+        self._waiters = waiters if waiters is not None else ResultWaiters(store, clock)
+        self._router = QueryRouter(store, clock, ids, self._waiters)
         self._resets = Resets(store, clock, ids, archive, observer)
         self._start_events = StartEventLookup(store, archive)
-        self._waiters = waiters if waiters is not None else ResultWaiters(store, clock)
 
     # Starting.
 
@@ -487,12 +489,19 @@ class Client:
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
         """Return the answer of a query handler, as of the last turn. Waits for the first turn of a new execution.
 
+        If the workflow is not loaded here, a live worker that has it answers.
+
         Raises `NotFoundError`, `UnknownWorkflowError`, `QueryTimeoutError`, and what the handler raises.
         """
         row = self.get(execution_id)
         definition = self._workflows.get(row.workflow)
         if definition is None:
-            raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
+            if not servers(self._store, row.workflow, self._now_ms()):
+                raise UnknownWorkflowError(
+                    f"execution {execution_id}: queries need the code of workflow {row.workflow!r}, which is not loaded"
+                    " here, and no live worker has it; start one with --app"
+                )
+            return self._router.ask(row, name, input, timeout_seconds)
         row = self._begun(row)
         interpreter = Interpreter(
             definition.function, definition.signature, execution_id, definition.interceptors, definition.codec

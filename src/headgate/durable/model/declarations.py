@@ -43,9 +43,10 @@ class Declarations:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def declare(self, app: str, workflows: Mapping[str, Limits]) -> None:
-        """Publish the limits of an app's workflows."""
-        items = [_item(app, name, limits) for name, limits in workflows.items()]
+    def declare(self, app: str, workflows: Mapping[str, Limits], specs: Mapping[str, str] | None = None) -> None:
+        """Publish the limits of an app's workflows, and the specs of their input by name."""
+        known = specs or {}
+        items = [{**_item(app, name, limits), "spec": known.get(name, "")} for name, limits in workflows.items()]
         for start in range(0, len(items), _PAGE):
             page = items[start : start + _PAGE]
             stored = self._store.get_many(DEFINITIONS, [DEFINITIONS.key_of(item) for item in page], consistent=True)
@@ -62,6 +63,11 @@ class Declarations:
         """Return the declared limits of a workflow; no limits if it is not declared."""
         item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))
         return Limits() if item is None else Limits(item["timeout_seconds"], item["retention_seconds"])
+
+    def spec(self, workflow: str) -> str:
+        """Return the spec of a workflow's input; empty if it is not declared, or by an earlier version of Headgate."""
+        item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))
+        return "" if item is None else str(item.get("spec", ""))
 
 
 def _item(app: str, name: str, limits: Limits) -> Item:

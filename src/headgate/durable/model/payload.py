@@ -71,7 +71,7 @@ def decode(raw: msgspec.Raw, annotation: object, *, what: str) -> Any:  # noqa: 
     Raises `InvalidPayloadError`, which names the path, for a value that the annotation does not allow.
     """
     try:
-        return _decoder(annotation)(raw)
+        return decoder_of(annotation)(raw)
     except _READ_ERRORS as exc:
         raise InvalidPayloadError(f"{what}: {exc}") from exc
 
@@ -122,7 +122,7 @@ class Signature:
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._only = parameters[0] if len(parameters) == 1 else None
         self._positional = tuple(each.name for each in parameters if each.by_position)
-        self._decode_result = _decoder(result)
+        self._decode_result = decoder_of(result)
         self.result = result
 
     @classmethod
@@ -146,7 +146,7 @@ class Signature:
     @classmethod
     def of_one(cls, annotation: object) -> Signature:
         """Return the signature of a function of one argument, which is passed by position."""
-        only = Parameter("value", annotation, _decoder(annotation), required=True, by_position=True, by_name=False)
+        only = Parameter("value", annotation, decoder_of(annotation), required=True, by_position=True, by_name=False)
         return cls([only], Any)
 
     @property
@@ -253,7 +253,7 @@ def _parameter(parameter: inspect.Parameter, annotation: object) -> Parameter:
     return Parameter(
         name=parameter.name,
         annotation=annotation,
-        decode=_decoder(annotation),
+        decode=decoder_of(annotation),
         required=parameter.default is parameter.empty,
         by_position=parameter.kind is not parameter.KEYWORD_ONLY,
         by_name=parameter.kind is not parameter.POSITIONAL_ONLY,
@@ -296,7 +296,8 @@ _encode: Final = msgspec.json.Encoder(enc_hook=_plain).encode
 _encode_ordered: Final = msgspec.json.Encoder(enc_hook=_plain, order="deterministic").encode
 
 
-def _decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
+def decoder_of(annotation: object) -> Callable[[msgspec.Raw], Any]:
+    """Return the decoder of JSON by an annotation."""
     try:
         return _cached_decoder(annotation)
     except TypeError:

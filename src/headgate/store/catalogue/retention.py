@@ -141,6 +141,8 @@ _DURABLE: Final = {
     "message": _CONSUMED,
     "signal id": Ending("deleted when its execution is archived"),
     "answer to an update": _days(1),
+    "query for a worker": Ending("deleted when a worker answers it, or its caller gives up; expires after two minutes"),
+    "answer to a query": Ending("deleted when its caller has read it; expires after two minutes"),
     "activity": _CONSUMED,
     "delivery of an event": Ending("deleted when it is delivered, or becomes a dead letter"),
     "timer": _CONSUMED,

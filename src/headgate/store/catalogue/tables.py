@@ -213,6 +213,8 @@ INBOXES: Final = Table(
         Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
         Entity("signal id", "{execution_id}", "S#{signal_id}"),
         Entity("answer to an update", "{execution_id}", "U#{update_id}"),
+        Entity("query for a worker", "{execution_id}", "Q#{query_id}"),
+        Entity("answer to a query", "{execution_id}", "A#{query_id}"),
     ),
     wakes=True,
 )

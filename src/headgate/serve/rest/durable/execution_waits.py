@@ -14,14 +14,13 @@ from urllib.parse import quote
 from litestar import Response
 from msgspec import Raw
 
-from headgate.durable.client.start_lookup import servers
 from headgate.durable.model import duration
 from headgate.durable.model.failures import describe
 from headgate.durable.model.history import AnswerUpdate, Status
 from headgate.durable.model.records import Execution
 from headgate.durable.replay.query_replay import QUERY_SECONDS
 from headgate.durable.service import Service
-from headgate.errors import ExecutionClosedError, HeadgateError, UnknownWorkflowError, UserError
+from headgate.errors import ExecutionClosedError, HeadgateError, UserError
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.problem import Problem, response, retry_after
 from headgate.serve.http.raw_json import checked, error_view, idempotency_key
@@ -48,8 +47,6 @@ QUERIES_MAX: Final = 8
 QUERY_WAIT_SECONDS: Final = 1.0
 # Poll interval without a commit notification.
 _POLL_SECONDS: Final = 0.5
-# Maximum workers named in an error.
-_NAMED_MAX: Final = 3
 
 
 def wait_operations(service: Service, pool: WorkPool, watches: WatchHub) -> list[Operation]:
@@ -107,8 +104,6 @@ class _Waits:
         ask = partial(self._client.query, execution_id, body.name, input, timeout_seconds=QUERY_SECONDS)
         try:
             found = await self._queries.run(ask)
-        except UnknownWorkflowError as exc:
-            raise await self._pool.run(partial(self._without_code, execution_id)) from exc
         except HeadgateError:
             raise
         except Exception as exc:  # noqa: BLE001 - any error of user code is the answer
@@ -170,19 +165,6 @@ class _Waits:
                 yield message("state", summary(row), id=str(row.version))
         if row.status.is_closed:
             yield message("end", result_view(row))
-
-    def _without_code(self, execution_id: str) -> UnknownWorkflowError:
-        """Return the error of a query whose workflow code is not loaded here."""
-        workflow = self._client.get(execution_id).workflow
-        found = servers(self._service.store, workflow, int(self._service.clock.seconds() * 1000))
-        fact = f"execution {execution_id}: queries need the code of workflow {workflow!r}, which is not loaded here"
-        if not found:
-            return UnknownWorkflowError(f"{fact}, and no live worker has it; start the server with --app")
-        names = ", ".join(f"{each.worker_id} (app {each.app}, {each.host} {each.pid})" for each in found[:_NAMED_MAX])
-        return UnknownWorkflowError(
-            f"{fact} but in worker {names}; start the server with --app MODULE:APP of app {found[0].app}, "
-            "or send an update, which its worker answers"
-        )
 
     async def _get(self, execution_id: str) -> Execution:
         return await self._pool.run(lambda: self._client.get(execution_id))

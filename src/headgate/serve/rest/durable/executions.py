@@ -16,7 +16,9 @@ from headgate.durable.client.listing import ExecutionFilter, list_all, start_tex
 from headgate.durable.client.patches import open_patches
 from headgate.durable.client.start_lookup import servers
 from headgate.durable.engine.membership import list_members
+from headgate.durable.model.declarations import Declarations
 from headgate.durable.model.duration import optional_seconds
+from headgate.durable.model.input_specs import signature_of
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.payload_codec import sealed_of
 from headgate.durable.model.records import Execution, instant
@@ -222,13 +224,15 @@ class Executions:
         return _started(handle.id, self._client.get(handle.id).workflow, created=True)
 
     def _input(self, workflow: str, value: Raw) -> Raw:
-        """Validate the input against the workflow's parameters, if its code is loaded here."""
+        """Validate the input against the workflow's parameters, as loaded here or as a worker has declared them."""
         definition = self._service.app.workflows.get(workflow)
         what = f"input of workflow {workflow}"
         input = checked(value, what)
         # An encrypted input was checked by the client that has the key.
         if definition is not None and sealed_of(input) is None:
             definition.signature.unpack(input, what=what)
+        elif spec := Declarations(self._service.store).spec(workflow):
+            signature_of(spec).unpack(input, what=what)
         return input
 
     def workflows(self, _call: Call[None, NoQuery]) -> Answer:

@@ -10,8 +10,11 @@ import pytest
 
 import headgate as hg
 from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.durable.worker.query_responder import QueryResponder
 from headgate.settings import Settings
 from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.requests import Query
 from tests.integration.serve.durable_api import Api, Shop, problem
 
 
@@ -69,13 +72,28 @@ def test_retry__workflow_of_a_live_worker__begins_again(bare: Api) -> None:
     assert bare.get("/executions/p").json()["run"] == 2
 
 
-def test_query__workflow_of_a_live_worker__is_refused_and_names_who_has_it(bare: Api) -> None:
+def test_query__workflow_of_a_live_worker__is_answered_by_it(bare: Api) -> None:
     bare.started("order", "book", id="o")
+    service = bare.env.service
+    responder = QueryResponder(service.store, service.clock, service.app.workflows, service.client)
+    responder.start()
+    try:
+        answer = bare.post("/executions/o/queries", {"name": "seen"})
+        unknown = problem(bare.post("/executions/o/queries", {"name": "none"}), 404, "not_found")
+    finally:
+        responder.stop()
 
-    refused = problem(bare.post("/executions/o/queries", {"name": "seen"}), 404, "unknown_workflow")
+    assert answer.status_code == 200
+    assert "no query 'none'" in unknown["detail"]
+    rows = service.store.query(Query(table=INBOXES, partition="o")).items
+    assert not [row for row in rows if row["message_id"][:2] in ("Q#", "A#")]
 
-    for words in ("execution o", "'order'", bare.env.worker.fleet.worker_id, "app shop", "--app"):
-        assert words in refused["detail"]
+
+def test_start__input_that_the_declared_workflow_refuses__names_the_field(bare: Api) -> None:
+    refused = problem(bare.post("/executions", {"workflow": "pay", "input": "five"}), 400, "bad_payload")
+
+    assert "input of workflow pay: parameter" in refused["detail"]
+    assert "Expected `int`, got `str`" in refused["detail"]
 
 
 def test_query__workflow_that_no_one_has__says_so(bare: Api) -> None:

@@ -1,0 +1,64 @@
+"""App workers: runs the workflows and activities of several apps in one process, each with a worker of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from headgate.bootstrap.store import AppService, worker_limits
+from headgate.durable.sdk.app import App
+from headgate.errors import SettingsError
+from headgate.settings import Settings
+
+
+def check_apps(apps: Sequence[App]) -> None:
+    """Raise `SettingsError` if two apps have the same name, or declare something of the same kind and name."""
+    owners: dict[tuple[str, str], str] = {}
+    for app in apps:
+        names = [("app", app.name)]
+        names += [("workflow", each) for each in app.workflows]
+        names += [("activity", each) for each in app.activities]
+        names += [("subscription", each) for each in app.subscriptions]
+        for kind, name in names:
+            other = owners.setdefault((kind, name), app.name)
+            if other != app.name or (kind == "app" and sum(each.name == name for each in apps) > 1):
+                raise SettingsError(f"--app: {kind} {name} is in two apps, {other} and {app.name}; rename one of them")
+
+
+def check_has_no_routes(app: App) -> None:
+    """Raise `SettingsError` if an app has routes: a server serves those of its first app."""
+    if app.routes or app.commands:
+        raise SettingsError(
+            f"--app: app {app.name} has HTTP routes or commands, which a server serves for its first --app alone; "
+            "name it first, or give it a server of its own"
+        )
+
+
+@contextmanager
+def running(
+    services: Sequence[AppService],
+    settings: Settings,
+    queues: Sequence[str],
+    on_fatal: Callable[[], None],
+    grace_seconds: float,
+) -> Iterator[None]:
+    """Run a worker for each service. At the end all of them drain at once, in the grace period."""
+    started: list[AppService] = []
+    try:
+        for service in services:
+            service.start(
+                queues=queues,
+                limits=worker_limits(settings.worker),
+                lease_seconds=settings.worker.lease_seconds,
+                turn_seconds=settings.worker.turn_seconds,
+                on_fatal=lambda _error: on_fatal(),
+            )
+            started.append(service)
+        yield
+    finally:
+        stops = [threading.Thread(target=service.stop, args=(grace_seconds,)) for service in started]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
