@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections import deque
@@ -19,13 +22,16 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
+from msgspec import Raw
 
 from headgate.bootstrap.store import AppService, OpenedStore, database_path, open_store
 from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
+from headgate.durable.client.listing import ExecutionFilter, list_all
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.model.history import Status, TerminateRequested, Turn
+from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import NEVER_MS, Execution
 from headgate.durable.replay import sandbox
 from headgate.durable.replay.fork_plan import live_turns, runs_of
@@ -39,7 +45,7 @@ from headgate.durable.sdk.workflow import side_effect
 from headgate.durable.service import install_notes
 from headgate.durable.worker.executor import perform_async
 from headgate.durable.worker.worker import Worker
-from headgate.errors import DefinitionError
+from headgate.errors import DefinitionError, DeterminismError
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.notify.deliverer import QUEUE as ALERTS
 from headgate.settings import Settings, TaskSettings
@@ -53,6 +59,29 @@ D = TypeVar("D")
 E = TypeVar("E")
 
 STEPS_MAX: Final = 100_000
+# Under one other seed, the order of a small set may be the same by chance.
+HASH_SEEDS: Final = ("1", "4242")
+_SEED_SECONDS_MAX: Final = 120
+
+
+class RecordedHistory(msgspec.Struct, frozen=True):
+    """A history, and where the code of its workflow is."""
+
+    module: str
+    app: str
+    workflow: str
+    execution_id: str
+    turns: Raw
+
+
+class SeedOutcome(msgspec.Struct, frozen=True):
+    """How a replay in another process ended: with the first difference, or why it could not be made."""
+
+    difference: str = ""
+    error: str = ""
+
+
+_outcomes_decoder: Final = msgspec.json.Decoder(list[SeedOutcome])
 
 
 @functools.cache
@@ -201,7 +230,8 @@ class Environment:
     """Runs an app in virtual time, as a context manager.
 
     With `replay_always`, the default, every turn replays the whole history, so that non-deterministic code fails in
-    the test and not after a restart in production.
+    the test and not after a restart in production. With `vary_hash_seeds`, the histories are replayed at the end in
+    other processes, in which sets of strings have another order.
     """
 
     def __init__(
@@ -209,6 +239,7 @@ class Environment:
         app: App,
         *,
         replay_always: bool = True,
+        vary_hash_seeds: bool = False,
         start_seconds: float = 1_750_000_000.0,
         settings: Settings | None = None,
         tables: Sequence[str] = (),
@@ -221,6 +252,7 @@ class Environment:
         self.app = app
         self.tokens: list[str] = []
         self._replay_always = replay_always
+        self._vary_hash_seeds = vary_hash_seeds
         self._is_running = False
         self._thread = threading.get_ident()
         self._exits = ExitStack()
@@ -253,8 +285,23 @@ class Environment:
         self._service.notifier.attach(_InlineWorker(self._worker, self._run_in_own_thread))
         exits.callback(self._worker.engine.drop)
 
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        try:
+            if self._vary_hash_seeds and kind is None:
+                replay_with_hash_seeds(self.app, self._histories())
+        finally:
+            self._exits.close()
+
+    def _histories(self) -> list[tuple[Execution, list[Turn]]]:
+        """Return the executions of the app's own workflows, with their turns."""
+        rows: list[Execution] = []
+        cursor: str | None = None
+        while True:
+            page = list_all(self.service.store, ExecutionFilter(), limit=1000, cursor=cursor)
+            rows += [row for row in page.executions if row.turn and not is_built_in(row.workflow)]
+            cursor = page.cursor
+            if cursor is None:
+                return [(row, list(self.service.client.history(row.execution_id))) for row in rows]
 
     @property
     def opened(self) -> OpenedStore:
@@ -448,6 +495,45 @@ def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn
                     interpreter.replay(turn)
         finally:
             interpreter.evict()
+
+
+def replay_with_hash_seeds(app: App, histories: Sequence[tuple[Execution, list[Turn]]]) -> None:
+    """Replay histories in other processes, in which strings have other hashes and sets of them another order.
+
+    Raises `DeterminismError` with the first step that differs, and `DefinitionError` if another process cannot import
+    the code: the app and its workflows must be global in their module.
+    """
+    recorded = [
+        RecordedHistory(
+            module=app.workflows[row.workflow].function.__module__,
+            app=app.name,
+            workflow=row.workflow,
+            execution_id=row.execution_id,
+            turns=Raw(msgspec.json.encode(turns)),
+        )
+        for row, turns in histories
+    ]
+    for seed in HASH_SEEDS if recorded else ():
+        path = os.pathsep.join(filter(None, sys.path))
+        ended = subprocess.run(
+            [sys.executable, "-m", "headgate.hash_seed_replay"],
+            input=msgspec.json.encode(recorded),
+            capture_output=True,
+            # The process that runs the tests passes on what its code reads.
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},  # noqa: TID251 - as above
+            timeout=_SEED_SECONDS_MAX,
+            check=False,
+        )
+        if ended.returncode:
+            raise DefinitionError(f"replay under hash seed {seed}: {ended.stderr.decode(errors='replace')[-2000:]}")
+        for outcome in _outcomes_decoder.decode(ended.stdout.splitlines()[-1]):
+            if outcome.difference:
+                raise DeterminismError(
+                    f"{outcome.difference} (under hash seed {seed}: the order of a set of strings differs between "
+                    "processes; iterate over a list, a dict, or sorted(...))"
+                )
+            if outcome.error:
+                raise DefinitionError(f"replay under hash seed {seed}: {outcome.error}")
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:  # noqa: ANN401

@@ -12,7 +12,8 @@ import headgate as hg
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.schedules.cron import Recurrence
 from headgate.durable.schedules.slots import Spec
-from headgate.errors import DefinitionError
+from headgate.errors import DefinitionError, DeterminismError
+from tests.scenarios import unordered
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import left_behind
 
@@ -440,3 +441,19 @@ def test_stand_in__for_what_is_nothing_of_the_apps__is_refused(open_env: OpenEnv
         env.stand_in(double)
     with pytest.raises(DefinitionError, match=r"an activity or a workflow"):
         env.stand_in(len)  # type: ignore[arg-type]
+
+
+def test_hash_seeds__code_iterates_over_a_set_of_strings__is_refused_at_the_end_naming_the_step() -> None:
+    names = [f"name-{number}" for number in range(12)]
+    with (
+        pytest.raises(DeterminismError, match=r"execution e turn 1: history has start activity visit") as raised,
+        hg.testing.Environment(unordered.app, vary_hash_seeds=True) as env,
+    ):
+        env.result(env.start(unordered.visits_a_set, names, id="e"))
+    assert "the order of a set of strings differs between processes" in str(raised.value)
+
+
+def test_hash_seeds__code_keeps_an_order__passes() -> None:
+    names = [f"name-{number}" for number in range(12)]
+    with hg.testing.Environment(unordered.app, vary_hash_seeds=True) as env:
+        assert len(env.result(env.start(unordered.visits_in_order, names))) == 24

@@ -374,6 +374,20 @@ def test_execution__failed__retried_from_the_start(actor: Actor) -> None:
     actor.press("Retry from the start", lambda: attempts() > before, audit="execution.retry", reason="")
 
 
+def test_execution__failed__continued_from_the_failure_and_reset(actor: Actor) -> None:
+    world = actor.world
+    name = world.execution("price_import", "acme", world.name("repaired"), "FAILED")
+    actor.open(f"/executions/{name}")
+
+    def attempts() -> int:
+        return int(world.get(f"/executions/{name}")["run"])
+
+    actor.press("Continue from the failure", lambda: attempts() == 2, audit="execution.retry-from-failure")
+    world.wait("the second failure", lambda: world.status(name) == "FAILED")
+    actor.open(f"/executions/{name}")
+    actor.press("Reset", lambda: attempts() == 3, audit="execution.reset", to="1", signals="drop")
+
+
 def test_execution__stuck__redriven_and_stuck_again(actor: Actor) -> None:
     world = actor.world
     name = world.execution("audit_ledger", "friday", world.name("stuck"), "STUCK")

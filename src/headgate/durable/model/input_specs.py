@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Union
 import msgspec
 from msgspec import UNSET, Struct
 
+from headgate import typed_decode
 from headgate.durable.model.payload import Parameter, Signature, decoder_of
 
 _PLAIN: Final[Mapping[str, Any]] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
@@ -107,7 +108,7 @@ def _supported(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a type
     """Return the type, or `Any` if msgspec cannot decode it, such as a union of two objects."""
     try:
         made = make()
-        msgspec.json.Decoder(made)
+        typed_decode.json_decoder(made)
     except _UNSUPPORTED:
         return Any
     return made

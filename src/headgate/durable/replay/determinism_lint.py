@@ -1,4 +1,4 @@
-"""Determinism lint: finds clocks, random numbers and I/O in the source of workflow code, which replay cannot repeat.
+"""Determinism lint: finds clocks, random numbers, I/O and unordered sets in workflow code, which replay cannot repeat.
 
 It reports a mistake early and by name; code that it cannot resolve for certain passes.
 """
@@ -27,6 +27,8 @@ _FOREIGN: Final = frozenset({"headgate", "builtins", ""})
 _NOW: Final = "use hg.now()"
 _DRAW: Final = "use hg.random()"
 _SLEEP: Final = "use `await hg.sleep()`"
+_UNORDERED: Final = "its order differs between processes; use a list, a dict, or sorted()"
+_SETS: Final = frozenset({"builtins.set", "builtins.frozenset"})
 _SETTINGS: Final = "it may differ when the code is replayed; pass it as input, or read it in an activity"
 
 # Any mention of these in workflow code is reported.
@@ -273,6 +275,18 @@ class _Checker(ast.NodeVisitor):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         self._visit_nested(node)
 
+    def visit_For(self, node: ast.For) -> None:
+        self._check_order(node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._check_order(node.iter)
+        self.generic_visit(node)
+
+    def _check_order(self, iterated: ast.expr) -> None:
+        if _is_text_set(iterated, self._names):
+            self.findings.add((iterated.lineno, f"iteration over a set of strings: {_UNORDERED}"))
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
@@ -294,6 +308,24 @@ class _Checker(ast.NodeVisitor):
         if remedy is not None:
             call = "" if meaning.startswith("os.environ") else "()"
             self.findings.add((node.lineno, f"{meaning.removeprefix('builtins.')}{call}: {remedy}"))
+
+
+def _is_text_set(node: ast.expr, names: _Names) -> bool:
+    """Whether an expression is certainly a set with strings, whose order differs between processes."""
+    match node:
+        case ast.Set(elts=members):
+            return any(_is_text(each) for each in members)
+        case ast.SetComp(elt=member):
+            return _is_text(member)
+        case ast.Call(func=function, args=[argument]) if names.meaning(function) in _SETS:
+            members = argument.elts if isinstance(argument, ast.List | ast.Tuple | ast.Set) else []
+            return _is_text(argument) or any(_is_text(each) for each in members)
+        case _:
+            return False
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _is_side_effect(meaning: str) -> bool:

@@ -137,3 +137,38 @@ def test_workflow__that_calls_a_helper_defined_after_it__is_refused_when_work_be
         hg.testing.Environment(early),
     ):
         pass
+
+
+# Sets of strings.
+
+
+async def _over_a_display() -> list[str]:
+    return [name for name in {"a", "b"}]  # noqa: C416
+
+
+async def _over_names_made() -> None:
+    for name in {f"n{number}" for number in range(3)}:
+        hg.log(name)
+
+
+async def _over_a_call() -> None:
+    for name in frozenset(["a", "b"]):
+        hg.log(name)
+
+
+async def _over_numbers_and_sorted() -> None:
+    for number in {1, 2}:
+        hg.log(str(number))
+    for name in sorted({"a", "b"}):
+        hg.log(name)
+
+
+@pytest.mark.parametrize("function", [_over_a_display, _over_names_made, _over_a_call])
+def test_lint__iteration_over_a_set_of_strings__is_found_with_the_remedy(function: Callable[..., object]) -> None:
+    (finding,) = lint(function).findings
+
+    assert "iteration over a set of strings: its order differs between processes" in finding
+
+
+def test_lint__sets_of_numbers_and_sorted_sets__pass() -> None:
+    assert lint(_over_numbers_and_sorted).findings == []

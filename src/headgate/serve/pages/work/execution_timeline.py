@@ -83,7 +83,7 @@ def timeline(turns: Sequence[Mapping[str, Any]], now_ms: int, *, is_closed: bool
                 rows.append(row)
                 open_rows[run, command["seq"]] = row
             elif command["kind"] in ("cancel_timer", "cancel_activity"):
-                _cancel(open_rows.get((run, command["seq"])), at)
+                _cancel(open_rows.get((command.get("run") or run, command["seq"])), at)
             elif command["kind"] == "close":
                 tone = "good" if command["status"] == "SUCCEEDED" else "bad"
                 messages.marks.append(Mark(at, tone, command["status"].lower()))
@@ -137,6 +137,8 @@ def _message(event: Mapping[str, Any], at: int) -> Mark | None:
     match event["kind"]:
         case "started":
             return Mark(at, "busy", "started" if event.get("run", 1) == 1 else f"continued as run {event['run']}")
+        case "reset":
+            return Mark(at, "warn", f"reset to turn {event['to']}")
         case "signal":
             return Mark(at, "odd", f"signal {event['name']}")
         case "update_requested":

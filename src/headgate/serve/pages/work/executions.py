@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.durable.model.history import Status
-from headgate.serve.pages.actions import Action, Field, FieldKind, Tone, allowed
+from headgate.serve.pages.actions import REASON, Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_WORK, changes_of
@@ -35,6 +35,17 @@ class ExecutionList(Struct, frozen=True, kw_only=True):
     statuses: tuple[str, ...] = tuple(each.value for each in Status)
 
 
+class ResetLine(Struct, frozen=True):
+    """A reset of the execution: the turn that records it, and the turn that was computed again."""
+
+    turn: int
+    run: int
+    at_ms: int
+    to: int
+    reason: str
+    from_failure: bool
+
+
 class ExecutionPage(Struct, frozen=True, kw_only=True):
     """View of an execution."""
 
@@ -43,6 +54,9 @@ class ExecutionPage(Struct, frozen=True, kw_only=True):
     timeline: Timeline
     turns: list[Any]
     has_more_turns: bool
+    resets: list[ResetLine]
+    # Turns that a later reset has dropped.
+    dropped: frozenset[int]
     children: Section
     failures: Section
     log: Section
@@ -111,11 +125,14 @@ def execution_page(api: ApiCaller, execution_id: str) -> ExecutionPage:
     execution = api.call("GET /executions/{id}", path=path)
     history = api.call("GET /executions/{id}/history", path=path, query={"limit": TURNS_MAX})
     is_closed = execution["status"] in _CLOSED
+    resets = reset_lines(history["turns"])
     return ExecutionPage(
         execution=execution,
         sentence=sentence(execution),
         timeline=timeline(history["turns"], api.now_ms, is_closed=is_closed),
         turns=history["turns"],
+        resets=resets,
+        dropped=dropped_turns(history["turns"], resets),
         has_more_turns=history["next_after"] is not None,
         children=api.section("GET /executions", query={"parent": execution_id, "limit": CHILDREN_MAX}),
         failures=api.section("GET /executions/{id}/failures", path=path, query={"limit": FAILURES_MAX}),
@@ -127,6 +144,29 @@ def execution_page(api: ApiCaller, execution_id: str) -> ExecutionPage:
             ("Replay it with the code of a folder", command("execution", "replay", execution_id)),
         ),
     )
+
+
+def reset_lines(turns: Sequence[Mapping[str, Any]]) -> list[ResetLine]:
+    """Return the resets that a history records, in their order."""
+    return [
+        ResetLine(
+            turn["turn"],
+            turn["run"],
+            turn["at_ms"],
+            event["to"],
+            event.get("reason", ""),
+            event.get("from_failure", False),
+        )
+        for turn in turns
+        for event in turn["events"]
+        if event["kind"] == "reset"
+    ]
+
+
+def dropped_turns(turns: Sequence[Mapping[str, Any]], resets: Sequence[ResetLine]) -> frozenset[int]:
+    """Return the numbers of the turns that a later reset has dropped."""
+    numbers = [turn["turn"] for turn in turns]
+    return frozenset(number for number in numbers for reset in resets if reset.to <= number < reset.turn)
 
 
 def execution_actions(api: ApiCaller, execution: Mapping[str, Any]) -> tuple[Action, ...]:
@@ -178,15 +218,46 @@ def execution_actions(api: ApiCaller, execution: Mapping[str, Any]) -> tuple[Act
             ),
         ]
     elif status != Status.SUCCEEDED:
-        found.append(
+        found += [
+            Action(
+                label="Continue from the failure",
+                sentence="Computes the turn that ended it again, with the code that the workers have now. Completed "
+                "activities are not repeated; one that failed runs again.",
+                path=f"{base}/retry-from-failure",
+                cli=f"{command('execution', 'retry', execution_id)} --from-failure --reason {{reason}}",
+                tone=Tone.PRIMARY,
+                done="It continues from the failure.",
+            ),
             Action(
                 label="Retry from the start",
                 sentence="Starts the workflow again with the same input, as a new run under the same id.",
                 path=f"{base}/retry",
                 fields=(),
                 cli=command("execution", "retry", execution_id),
-                tone=Tone.PRIMARY,
                 done="It was started again.",
+            ),
+        ]
+    if execution["turn"]:
+        found.append(
+            Action(
+                label="Reset",
+                sentence="Goes back to a turn, or runs an activity again, with the history before it. What was done "
+                "outside of Headgate since then is not undone.",
+                path=f"{base}/reset",
+                fields=(
+                    Field(name="to", label="To", is_required=True, hint="A turn, or an activity: NAME or NAME#NUMBER."),
+                    Field(
+                        name="signals",
+                        label="Signals since then",
+                        kind=FieldKind.CHOICE,
+                        value="keep",
+                        choices=("keep", "drop"),
+                    ),
+                    REASON,
+                ),
+                cli=f"{command('execution', 'reset', execution_id)} --to {{to}} --signals {{signals}} "
+                "--reason {reason}",
+                done="It was reset.",
             )
         )
     return tuple(allowed(api, Permission.EXECUTION_WRITE, each) for each in found)
