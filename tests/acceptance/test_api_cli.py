@@ -179,7 +179,7 @@ def test_execution__ended_and_begun_again(shop: Shop) -> None:
     )
     assert "terminate: 1 of 1" in shop.said("execution", "bulk", "terminate", "--workflow", "order")
     eventually(lambda: shop.json("execution", "show", "e1")["status"] == "TERMINATED", "its second end")
-    ended_with(shop.run("execution", "bulk", "terminate"), 2, "user", "a filter is required")
+    ended_with(shop.run("execution", "bulk", "terminate"), 2, "user", "give an execution id or a filter")
 
 
 def test_execution_replay__same_and_changed_code__is_ok_or_exits_with_70(shop: Shop) -> None:
