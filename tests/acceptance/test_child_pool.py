@@ -33,7 +33,7 @@ class Site:
         before = path.stat().st_mtime_ns if path.exists() else time.time_ns() - 10**9
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        os.utime(path, ns=(before + 10**7, before + 10**7))
+        os.utime(path, ns=(before + 2 * 10**9, before + 2 * 10**9))
 
     def add(self, *keys: int, timeout_seconds: float = 30.0) -> None:
         self.pool.add(

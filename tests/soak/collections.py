@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from headgate.asl.compile.problems import Severity, Target
+from headgate.asl.compile.severities import Severity, Target
 from headgate.asl.compile.validator import findings
 from headgate.asl.documents.folder import FoundDefinition, find_definitions
 from headgate.asl.machines.executions import ExecutionStatus

@@ -26,6 +26,7 @@ STABLE = {
     "ForeignFileError": ("foreign_file", 400, "INVALID_ARGUMENT", 2),
     "InvalidIdError": ("bad_id", 400, "INVALID_ARGUMENT", 2),
     "InvalidPayloadError": ("bad_payload", 400, "INVALID_ARGUMENT", 2),
+    "SealedPayloadError": ("sealed_payload", 400, "INVALID_ARGUMENT", 2),
     "PayloadTooLargeError": ("payload_too_large", 413, "INVALID_ARGUMENT", 2),
     "InvalidScheduleError": ("bad_schedule", 400, "INVALID_ARGUMENT", 2),
     "DefinitionError": ("bad_definition", 400, "INVALID_ARGUMENT", 2),

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.asl.compile.severities import Severity, Target
 from headgate.asl.tasks.local_tasks import LocalTasks
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -52,24 +53,6 @@ class ProblemCode(enum.StrEnum):
     MISPLACED_CATCH_ALL = "MISPLACED_CATCH_ALL"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     UNRESOLVED_SUBSTITUTION = "UNRESOLVED_SUBSTITUTION"
-
-
-class Severity(enum.StrEnum):
-    """What a finding means for the definition."""
-
-    # It is refused.
-    ERROR = "ERROR"
-    # It is accepted, and probably does not do what was meant.
-    WARNING = "WARNING"
-    # It is accepted by AWS, and cannot be run here as it is.
-    NOTE = "NOTE"
-
-
-class Target(enum.StrEnum):
-    """Where a definition is to run, which decides what is accepted."""
-
-    LOCAL = "local"
-    AWS = "aws"
 
 
 class Problem(Struct, frozen=True):

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from headgate.asl.compile.problems import ProblemCode, SourceLocation, Target, listed
+from headgate.asl.compile.problems import ProblemCode, SourceLocation, listed
+from headgate.asl.compile.severities import Target
 from headgate.asl.expressions.jsonata import is_expression
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import replace_unresolved, unresolved

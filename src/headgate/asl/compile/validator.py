@@ -13,9 +13,10 @@ from headgate.asl.compile import field_checks as checks
 from headgate.asl.compile.field_checks import Check
 from headgate.asl.compile.map_fields import check_map
 from headgate.asl.compile.parser import DEFINITION_BYTES_MAX, load
-from headgate.asl.compile.problems import Problem, ProblemCode, Severity, SourceLocation, Target, listed
+from headgate.asl.compile.problems import Problem, ProblemCode, SourceLocation, listed
 from headgate.asl.compile.reachability import check_flow
 from headgate.asl.compile.retry_fields import check_catch, check_error_names, check_retry
+from headgate.asl.compile.severities import Severity, Target
 from headgate.asl.compile.state_fields import (
     EXCLUSIVE_FIELDS,
     REQUIRED_FIELDS,

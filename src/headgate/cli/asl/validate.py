@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
 
-from headgate.asl.compile.problems import Severity, Target
+from headgate.asl.compile.severities import Severity, Target
 from headgate.cli.asl.files import INVALID_EXIT_CODE, Variables, read_text, read_variables, show_checked
 from headgate.cli.options import Resources
 from headgate.cli.output import counted, show_table
@@ -78,10 +77,11 @@ def validate(  # noqa: PLR0913 - each is an option
         raise typer.Exit(INVALID_EXIT_CODE)
 
 
-class _Checks(Struct, frozen=True):
+class _Checks:
     """The results of a folder, by the name of the definition."""
 
-    results: dict[str, Checked]
+    def __init__(self, results: dict[str, Checked]) -> None:
+        self.results = results
 
     def counts(self) -> dict[str, int]:
         """Return the number of definitions by result."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.compile.problems import Severity, Target
+from headgate.asl.compile.severities import Severity, Target
 from headgate.asl.compile.validator import ProblemCode, findings, load, problems
 from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.asl.tasks.resource_map import MappedResource, ResourceMap

@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.asl.compile.event_budget import EVENTS_MAX, EventBudget, LoopCost, event_budget
-from headgate.asl.compile.problems import Problem, Severity, Target
+from headgate.asl.compile.problems import Problem
+from headgate.asl.compile.severities import Severity, Target
 from headgate.asl.documents.definition_text import read_definition
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.transitions import all_machines, states_of

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headgate import typed_decode
-from headgate.asl.compile.problems import Target
+from headgate.asl.compile.severities import Target
 from headgate.asl.graph.render import Form
 from headgate.asl.machines.executions import MACHINE_TAG, ExecutionDescription, ExecutionStatus, execution_id_of
 from headgate.asl.machines.registry import StoredMachine
