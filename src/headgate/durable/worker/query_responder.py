@@ -80,11 +80,19 @@ class QueryResponder:
 
     def answer_open(self) -> None:
         """Claim the open requests of this process's workflows, and answer them in the background."""
-        page = self._store.query(Query(table=INBOXES, index="ready-index", partition=QUERIES, limit=_PAGE))
-        for item in page.items:
-            request = request_of(item)
-            if request.workflow in self._workflows and self._claim(request):
-                self._pool.submit(self._answer, request)
+        cursor: str | None = None
+        while True:
+            # All pages: requests for workflows of other workers may come first, and stay until those answer.
+            page = self._store.query(
+                Query(table=INBOXES, index="ready-index", partition=QUERIES, limit=_PAGE, cursor=cursor)
+            )
+            for item in page.items:
+                request = request_of(item)
+                if request.workflow in self._workflows and self._claim(request):
+                    self._pool.submit(self._answer, request)
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     def _claim(self, request: QueryRequest) -> bool:
         try:

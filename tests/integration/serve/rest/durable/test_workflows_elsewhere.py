@@ -10,6 +10,8 @@ import pytest
 
 import headgate as hg
 from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.durable.model.history import NULL
+from headgate.durable.model.query_requests import new_request
 from headgate.durable.worker.query_responder import QueryResponder
 from headgate.settings import Settings
 from headgate.store.blobs.spill import Spill
@@ -94,6 +96,30 @@ def test_start__input_that_the_declared_workflow_refuses__names_the_field(bare: 
 
     assert "input of workflow pay: parameter" in refused["detail"]
     assert "Expected `int`, got `str`" in refused["detail"]
+
+
+def test_start__encrypted_input__is_not_checked_where_the_key_is_not(bare: Api) -> None:
+    sealed = {"headgate.encrypted": {"key": "2026-11", "data": "AAAA"}}
+
+    started = bare.post("/executions", {"workflow": "pay", "input": sealed, "id": "p"})
+
+    assert (started.status_code, started.json()["created"]) == (201, True)
+
+
+def test_answer_open__a_page_of_requests_for_another_worker_comes_first__claims_its_own(bare: Api) -> None:
+    service = bare.env.service
+    now_ms = int(service.clock.seconds() * 1000)
+    for number, workflow in enumerate([*["elsewhere"] * 60, "order"]):
+        request = new_request(
+            "o", workflow, "seen", NULL, unique=f"{number:02}", now_ms=now_ms + number, timeout_seconds=60
+        )
+        service.store.batch_write([request.put()])
+    responder = QueryResponder(service.store, service.clock, service.app.workflows, service.client)
+
+    responder.answer_open()
+
+    rows = service.store.query(Query(table=INBOXES, partition="o", limit=100)).items
+    assert {row["workflow"] for row in rows if row["message_id"].startswith("Q#")} == {"elsewhere"}
 
 
 def test_query__workflow_that_no_one_has__says_so(bare: Api) -> None:
