@@ -20,7 +20,7 @@ from headgate.errors import AlreadyStartedError, DefinitionError, SealedPayloadE
 from headgate.store.keyring import Keyring, Purpose
 from tests.scenarios import map_handlers
 from tests.scenarios.conftest import OpenEnvironment
-from tests.scenarios.histories import turns
+from tests.scenarios.histories import notes, turns
 
 OLD, NEW = secrets.token_bytes(32), secrets.token_bytes(32)
 SECRET = "4111-1111"
@@ -177,6 +177,23 @@ def test_errors__of_activities_children_and_workflows__are_ciphertext_with_their
 
     stored = json.loads(failed.describe().error or "")
     assert (stored["type"], stored["message"]) == ("CardDeclined", "encrypted with key old")
+    assert SECRET.encode() not in files(env)
+
+
+def test_errors__of_a_run_that_is_retried__are_not_in_the_log(open_env: OpenEnvironment, keys: Keys) -> None:
+    app = build(keys)
+
+    @app.workflow(retry=hg.Retry(attempts=2, first="1s"))
+    async def stubborn(card: Card) -> str:
+        if hg.info().attempt == 1:
+            raise CardDeclined(f"card {card.number}")
+        return "paid"
+
+    env = open_env(app)
+    handle = env.start(stubborn, Card(SECRET))
+
+    assert env.result(handle) == "paid"
+    assert notes(env, handle)[0].startswith("attempt 1 failed: CardDeclined: encrypted with key old; the next one")
     assert SECRET.encode() not in files(env)
 
 

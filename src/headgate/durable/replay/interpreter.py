@@ -562,7 +562,9 @@ class Interpreter:
         if not self._retry.again(attempt, error):
             return outcome
         delay_seconds = self._retry.delay_seconds(attempt, self.random().random())
-        self.note("WARNING", f"attempt {attempt} failed: {error}; the next one starts in {delay_seconds:g} s")
+        # Log lines are not encrypted.
+        logged = error if self._sealed is None else self._sealed.seal_failure(error)
+        self.note("WARNING", f"attempt {attempt} failed: {logged}; the next one starts in {delay_seconds:g} s")
         unread = self.mailbox.unconsumed()
         return ContinueAsNew(self.started.input, unread, self.headers, attempt + 1, round(1000 * delay_seconds))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw
 from msgspec.structs import replace
 
+from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import (
     ActivityEnded,
     AnswerUpdate,
@@ -65,6 +66,10 @@ class SealedHistory:
     def seal_commands(self, commands: Sequence[Command]) -> tuple[Command, ...]:
         """Return commands as they are stored."""
         return tuple(self._seal_command(command) for command in commands)
+
+    def seal_failure(self, error: ErrorInfo) -> ErrorInfo:
+        """Return the error of a failed run as it is stored."""
+        return seal_error(self._codec, error, self._id, ERROR)
 
     def _open_event(self, event: Event) -> Event:
         match event:
