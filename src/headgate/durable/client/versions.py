@@ -133,7 +133,7 @@ class Versions:
     def ramp(self, app: str, build: str, percent: int) -> Deployment:
         """Have a build take a share of new executions beside the current one; 0 ends the ramp.
 
-        Raises `ConflictError` if there is no current build, or no live worker has this one.
+        Raises `ConflictError` without a current build or a live worker of this one, and at 0 if it has no share.
         """
         if percent:
             self._require_worker(app, build)
@@ -144,8 +144,13 @@ class Versions:
                     f"app {app}: a ramp needs a current build other than {build}; set it with 'headgate deploy "
                     "set-current'"
                 )
-            draining = _without(before.draining, build)
-            return replace(before, ramping=build if percent else "", ramp_percent=percent, draining=draining)
+            if percent:
+                draining = _without(before.draining, build)
+                return replace(before, ramping=build, ramp_percent=percent, draining=draining)
+            if before.ramping != build:
+                other = f"build {before.ramping} has" if before.ramping else "no build has"
+                raise ConflictError(f"app {app}: build {build} has no share of new executions to end; {other} one")
+            return replace(before, ramping="", ramp_percent=0)
 
         return self._deployments.change(app, change)
 

@@ -44,9 +44,16 @@ class Deployments:
 
     def all(self) -> dict[str, Deployment]:
         """Return every deployment, by app."""
-        page = self._store.query(Query(table=CONTROL, partition=DEPLOYMENT.partition, limit=_PAGE, consistent=True))
-        found = [typed_decode.convert(item, Deployment) for item in page.items]
-        return {each.app: each for each in found}
+        found: list[Deployment] = []
+        cursor: str | None = None
+        while True:
+            page = self._store.query(
+                Query(table=CONTROL, partition=DEPLOYMENT.partition, limit=_PAGE, cursor=cursor, consistent=True)
+            )
+            found += [typed_decode.convert(item, Deployment) for item in page.items]
+            cursor = page.cursor
+            if cursor is None:
+                return {each.app: each for each in found}
 
     def change(self, app: str, change: Callable[[Deployment], Deployment]) -> Deployment:
         """Store the deployment of an app as `change` makes it, and return it."""

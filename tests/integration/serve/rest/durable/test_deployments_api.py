@@ -10,6 +10,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from headgate.durable.engine.deployments import Deployments
 from headgate.durable.engine.membership import Fleet
 from headgate.durable.model.records import Execution
 from tests.integration.serve.durable_api import Api, problem, serving
@@ -90,6 +91,36 @@ def test_ramp__beside_a_current_build__takes_a_share_until_it_ends(api: Api) -> 
     assert (versions(api)["v2"]["state"], versions(api)["v2"]["ramp_percent"]) == ("RAMPING", 10)
     api.post("/deployments/shop/ramp", {"build": "v2", "percent": 0})
     assert versions(api)["v2"]["state"] == "DRAINED"
+
+
+def test_ramp__zero_for_a_build_that_has_no_share__leaves_the_ramp_of_another(api: Api) -> None:
+    join(api, "v2"), join(api, "v3")
+    api.post("/deployments/shop/current", {"build": api.env.worker.build})
+    api.post("/deployments/shop/ramp", {"build": "v2", "percent": 30})
+    api.post("/deployments/shop/drain", {"build": "v3"})
+
+    refused = problem(api.post("/deployments/shop/ramp", {"build": "v3", "percent": 0}), 409, "conflict")
+
+    assert "build v3 has no share" in refused["detail"]
+    assert versions(api)["v2"]["ramp_percent"] == 30
+
+
+def test_ramp__ended_for_a_drained_build__leaves_it_drained(api: Api) -> None:
+    join(api, "v2")
+    api.post("/deployments/shop/current", {"build": api.env.worker.build})
+    api.post("/deployments/shop/drain", {"build": "v2"})
+    api.post("/deployments/shop/ramp", {"build": "v2", "percent": 0})
+    api.post("/deployments/shop/current", {"build": None})
+
+    assert versions(api)["v2"]["state"] == "DRAINED"
+
+
+def test_deployments__more_than_a_page_of_apps__are_all_read(api: Api) -> None:
+    deployments = Deployments(api.env.service.store)
+    for number in range(501):
+        deployments.change(f"app{number:03}", lambda before: replace(before, current="v1"))
+
+    assert len(deployments.all()) == 501
 
 
 def test_drain__build_with_pinned_executions__is_draining_until_they_ended(api: Api) -> None:
