@@ -74,4 +74,6 @@ class Access:
 
 
 def _invalid(url: str) -> SettingsError:
-    return SettingsError(f"server {url}: invalid address; write it as {DEFAULT_URL}")
+    # What is before an @ may be a password.
+    shown = url.rpartition("@")[2]
+    return SettingsError(f"server {shown}: invalid address; write it as {DEFAULT_URL}")

@@ -30,6 +30,12 @@ def test_of__no_address_of_a_server__is_refused(url: str) -> None:
         Access.of(url, None, None, {})
 
 
+def test_of__address_with_a_password__is_refused_without_showing_it() -> None:
+    with pytest.raises(SettingsError, match="invalid address") as refused:
+        Access.of("https://user:hunter2@there:8400", None, None, {})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_of__key_in_clear_to_another_machine__is_refused() -> None:
     with pytest.raises(SettingsError, match="unencrypted"):
         Access.of("http://there:8400", "hg_key", None, {})
