@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,7 @@ from headgate.store.port import Store
 
 REASON_CHARACTERS_MAX: Final = 1000
 _PAGE: Final = 500
+_TURN: Final = re.compile("[0-9]{1,18}")
 # An execution that runs may change between the read and the write.
 _ATTEMPTS_MAX: Final = 20
 
@@ -82,7 +84,7 @@ class Resets:
         """
 
         def point(row: Execution, turns: list[Turn]) -> ForkPoint:
-            if isinstance(to, int) or to.isdigit():
+            if isinstance(to, int) or _TURN.fullmatch(to):
                 return ForkPoint(int(to), is_new_work=True)
             return activity_point(execution_id, turns, to, is_closed=row.status.is_closed)
 

@@ -104,7 +104,7 @@ class DeclaredSchedules:
             try:
                 self._schedules.create(schedule_id, spec, declared_by=self._app, declared_digest=digest)
             except ConflictError:
-                return Verdict.KEEP  # Looked at again in a minute.
+                return Verdict.KEEP  # Read again in a minute.
         elif verdict is Verdict.REPLACE:
 
             def marked(current: Schedule) -> Schedule | None:

@@ -181,8 +181,9 @@ def _statuses(body: Bulk) -> list[Status]:
         raise UserError(f"{body.action.value}: where.status is required; use one of {', '.join(Status)}")
     if status is None:
         return list(applies)
-    if status not in applies and status not in _ALSO.get(body.action, ()):
-        names = ", ".join(each.value for each in applies)
+    allowed = (*applies, *_ALSO.get(body.action, ()))
+    if status not in allowed:
+        names = ", ".join(each.value for each in allowed)
         raise UserError(f"{body.action.value} with status {status.value}: it applies to {names}")
     return [status]
 

@@ -742,6 +742,8 @@ def test_reset__with_an_idempotency_key__answers_the_same_again(api: Api) -> Non
     assert second.json() == {**first.json(), "created": False}
     api.env.run()
     problem(api.post("/executions/n/reset", {"to": 99}), 404, "not_found")
+    problem(api.post("/executions/n/reset", {"to": "\u00b2"}), 404, "not_found")
+    problem(api.post("/executions/n/reset", {"to": "9" * 5000}), 404, "not_found")
     problem(api.post("/executions/n/reset", {"to": 1, "signals": "some"}), 400, "bad_payload")
     problem(api.post("/executions/n/retry-from-failure"), 409, "conflict")
 
@@ -761,6 +763,14 @@ def test_reset__with_an_idempotency_key__answers_the_same_again(api: Api) -> Non
 )
 def test_bulk__cannot_be__is_400(api: Api, body: dict[str, Any], code: str) -> None:
     problem(api.post("/executions/bulk", body), 400, code)
+
+
+def test_bulk__status_the_action_does_not_apply_to__names_all_that_it_does(api: Api) -> None:
+    body = {"action": "retry-from-failure", "where": {"status": "SUCCEEDED"}}
+
+    refused = problem(api.post("/executions/bulk", body), 400, "user")
+
+    assert refused["detail"].endswith("it applies to FAILED, TIMED_OUT, STUCK, CANCELLED, TERMINATED")
 
 
 # Search
