@@ -121,6 +121,8 @@ class AwsCalls:
         if integration.operation not in model.operation_names:
             raise runtime_error(f"{integration.name}: AWS has no such action; correct its name")
         operation = model.operation_model(integration.operation)
+        if operation.has_event_stream_input or operation.has_event_stream_output:
+            raise runtime_error(f"{integration.name}: it sends or returns a stream of events, which no Task can do")
         request = to_request(operation.input_shape, dict(given), integration.name)
         if context is not None:
             request |= _tokens(operation, request, context)

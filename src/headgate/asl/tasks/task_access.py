@@ -23,7 +23,7 @@ _RULE: Final = re.compile(r"([a-z0-9-]{2,60}):([A-Za-z0-9*]{1,100})(?::(\S{1,100
 _REFUSED_SERVICES: Final = frozenset(
     {"account", "backup", "dax", "dynamodbstreams", "iam", "organizations", "s3control", "ssoadmin", "sts"}
 )
-_ALIASES: Final = {"eventbridge": "events", "cloudwatchevents": "events", "sfn": "states"}
+_ALIASES: Final = {"cloudwatchevents": "events", "cloudwatchlogs": "logs", "eventbridge": "events", "sfn": "states"}
 # The actions of DynamoDB whose tables are known from their parameters. PartiQL names tables within statements.
 _TABLE_ACTIONS: Final = frozenset(
     {"batchGetItem", "batchWriteItem", "deleteItem", "describeTable", "getItem", "putItem", "query", "scan",
@@ -55,7 +55,9 @@ _DATA_CALLS: Final = frozenset(
      ("sqs", "sendMessage"), ("sqs", "sendMessageBatch"), ("s3", "getObject"), ("s3", "headObject"),
      ("s3", "putObject"), ("s3", "deleteObject"), ("s3", "listObjectsV2"), ("s3", "listObjects")}
 )  # fmt: skip
-_NAME_CHARACTERS: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NAME_CHARACTERS: Final = "[A-Za-z0-9_-]"
+# The part of a URL before its path.
+_ORIGIN: Final = re.compile(r"https?://[^/?#]*")
 
 
 class AccessRule(Struct, frozen=True):
@@ -69,8 +71,10 @@ class AccessRule(Struct, frozen=True):
         return self.service == service_name(integration) and _matches(self.action.lower(), integration.action.lower())
 
     def allows_resource(self, name: str) -> bool:
-        # Of a URL that is called, the end says nothing; of an object, its bucket may be named alone.
-        forms = {"http": [name], "s3": [name, name.partition("/")[0]]}.get(self.service) or _forms(name)
+        if self.service == "http":
+            return _matches_url(self.resource, name)
+        # Of an object, its bucket may be named alone.
+        forms = [name, name.partition("/")[0]] if self.service == "s3" else _forms(name)
         return any(_matches(self.resource, form) for form in forms)
 
 
@@ -91,11 +95,10 @@ class OwnNames(Struct, frozen=True):
 
     def found_in(self, document: Json) -> str | None:
         """Return one of them that a text anywhere in a document mentions."""
-        for text in _texts(document):
-            for word in _NAME_CHARACTERS.findall(text):
-                if word.strip(".").lower() in self.names:
-                    return str(word)
-        return None
+        if not self.names:
+            return None
+        mention = _mention(self.names)
+        return next((found[0] for text in _texts(document) if (found := mention.search(text)) is not None), None)
 
 
 def parse_rule(text: str) -> AccessRule:
@@ -267,6 +270,13 @@ def _parts(name: str) -> Iterator[str]:
     yield from (part.strip() for part in re.split(r"[:/?#\s]", text) if part.strip())
 
 
+@functools.lru_cache(maxsize=16)
+def _mention(names: frozenset[str]) -> re.Pattern[str]:
+    """Return the pattern of one of these names in a text, also within a host or after a catalogue and a database."""
+    listed = "|".join(map(re.escape, sorted(names)))
+    return re.compile(f"(?<!{_NAME_CHARACTERS})(?:{listed})(?!{_NAME_CHARACTERS})", re.IGNORECASE)
+
+
 def _texts(document: Json) -> Iterator[str]:
     pending = [document]
     while pending:
@@ -288,3 +298,16 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 def _matches(pattern: str, text: str) -> bool:
     # An empty name is that of something unknown, which no pattern means.
     return bool(text) and _pattern(pattern).fullmatch(text) is not None
+
+
+def _matches_url(pattern: str, url: str) -> bool:
+    """Whether a URL matches; a `*` in the scheme or host of a pattern matches no path, query or fragment."""
+    if pattern == "*":
+        return bool(url)
+    wanted, given = _ORIGIN.match(pattern), _ORIGIN.match(url)
+    if wanted is None or given is None:
+        return False
+    path = pattern[wanted.end() :]
+    if not path and pattern.endswith("*"):
+        path = "*"
+    return _matches(wanted[0], given[0]) and _pattern(path).fullmatch(url[given.end() :]) is not None

@@ -72,6 +72,16 @@ def test_allows__no_rule__nothing() -> None:
         ("http:invoke:https://a.example/*", "http:invoke", {"ApiEndpoint": "https://a.example/v1"}, True),
         ("http:invoke:https://a.example/*", "http:invoke", {"ApiEndpoint": "https://b.example/v1"}, False),
         ("http:invoke:v1", "http:invoke", {"ApiEndpoint": "https://b.example/v1"}, False),
+        ("http:invoke:https://*.a.example/*", "http:invoke", {"ApiEndpoint": "https://v1.a.example/x/y?z=1"}, True),
+        ("http:invoke:https://*.a.example/*", "http:invoke", {"ApiEndpoint": "https://b.example/.a.example/"}, False),
+        ("http:invoke:https://*.a.example/*", "http:invoke", {"ApiEndpoint": "https://b.example?.a.example/"}, False),
+        ("http:invoke:https://*.a.example/*", "http:invoke", {"ApiEndpoint": "https://b.example#.a.example/"}, False),
+        ("http:invoke:https://a.example/*/x", "http:invoke", {"ApiEndpoint": "https://a.example/1/2/x"}, True),
+        ("http:invoke:https://*", "http:invoke", {"ApiEndpoint": "https://b.example/v1"}, True),
+        ("http:invoke:*", "http:invoke", {"ApiEndpoint": "https://b.example/v1"}, True),
+        ("http:invoke:*.a.example/*", "http:invoke", {"ApiEndpoint": "https://b.example/.a.example/"}, False),
+        ("logs:getLogEvents:app", "aws-sdk:cloudwatchlogs:getLogEvents", {"LogGroupName": "app"}, True),
+        ("cloudwatchlogs:*:app", "aws-sdk:cloudwatchlogs:getLogEvents", {"LogGroupName": "other"}, False),
         ("lambda:invoke", "lambda:invoke", {"FunctionName": "price"}, True),
         ("glue:startJobRun:night*", "glue:startJobRun", {"JobName": "nightly"}, True),
         ("comprehend:detectSentiment", "aws-sdk:comprehend:detectSentiment", {"Text": "good"}, True),
@@ -106,12 +116,24 @@ def test_allows__rule__decides_by_service_action_and_resource(
         ("sfn:*", "aws-sdk:sfn:stopExecution", {"ExecutionArn": "arn:aws:states:x:1:execution:hg-lifecycle:run"}),
         ("scheduler:*", "aws-sdk:scheduler:createSchedule", {"Target": {"Input": '{"t":"zz-headgate-pipelines"}'}}),
         ("athena:*", "athena:startQueryExecution", {"QueryString": 'SELECT * FROM "zz-headgate-pipelines"'}),
+        ("athena:*", "athena:startQueryExecution", {"QueryString": "SELECT * FROM ddb.main.zz-headgate-pipelines"}),
+        (
+            "transcribe:*",
+            "aws-sdk:transcribe:startTranscriptionJob",
+            {"Media": {"MediaFileUri": "https://headgate-blobs.s3.eu-west-1.amazonaws.com/k"}},
+        ),
     ],
 )
 def test_allows__something_of_headgate__is_refused_whatever_the_rules_say(
     rule: str, name: str, parameters: Any
 ) -> None:
     assert not allows([rule], name, parameters)
+
+
+def test_allows__name_that_only_begins_or_ends_like_one_of_headgate__is_another() -> None:
+    query = {"QueryString": "SELECT * FROM zz-headgate-pipelines-copy, my-zz-headgate-pipelines"}
+
+    assert allows(["athena:*"], "athena:startQueryExecution", query)
 
 
 def test_allows__message_that_mentions_a_table_of_headgate__is_data() -> None:
