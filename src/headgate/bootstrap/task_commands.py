@@ -134,7 +134,8 @@ def _write(file: Path, input: Json) -> None:
 
 
 def _read(file: Path) -> Json:
-    content = file.read_bytes()[: RESULT_BYTES_MAX + 1]
+    with file.open("rb") as opened:
+        content = opened.read(RESULT_BYTES_MAX + 1)
     if len(content) > RESULT_BYTES_MAX:
         raise StateError(DATA_LIMIT_EXCEEDED, f"the result of the command exceeds {RESULT_BYTES_MAX} bytes")
     try:

@@ -103,6 +103,9 @@ class HttpCalls:
         return answer.document
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> _Answer:
+        for name, value in headers.items():
+            if not f"{name}{value}".isascii():
+                raise runtime_error(f"The header {name[:80]!r} has a character that is not ASCII; encode it")
         try:
             target = self._outbound.target(url)
             secret = {name: value.reveal() for name, value in self._headers_for(_receiver(target)).items()}

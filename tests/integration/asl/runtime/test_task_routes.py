@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -195,6 +196,7 @@ def test_http_endpoint__that_a_rule_names__is_called_with_the_headers_of_its_hos
         with pytest.raises(DefinitionError, match="no setting allows"):
             made.run(call("arn:aws:states:::http:invoke", {**given, "ApiEndpoint": "https://example.com/v1"}))
         bare = made.run(call("arn:aws:states:::http:invoke", {"ApiEndpoint": f"{server.url}/v1", "Method": "GET"}))
+        named = made.run(call("arn:aws:states:::http:invoke", {**given, "Headers": {"X-Name": "Zoë"}}))
 
     assert (found.output["StatusCode"], found.output["StatusText"]) == (200, "OK")
     assert found.output["ResponseBody"] == {"path": "/v1/charge?day=1%202"}
@@ -203,6 +205,7 @@ def test_http_endpoint__that_a_rule_names__is_called_with_the_headers_of_its_hos
     assert server.asked[0].body == b"amount=3&tags%5B0%5D=a&tags%5B1%5D=b"
     assert broken.error == "States.Http.StatusCode.500"
     assert "ConnectionArn" in bare.cause
+    assert (named.error, "'x-name'" in named.cause) == ("States.Runtime", True)
 
 
 COMMAND: Final = """
@@ -241,6 +244,22 @@ def test_command__gets_the_input_as_a_file_and_its_result_is_the_file_or_the_out
     crashed = ended(crash=True)
     assert crashed.error == "States.TaskFailed"
     assert "no such table" in crashed.cause
+
+
+def test_command__with_a_result_beyond_the_limit__is_not_read_whole(world: Open, tmp_path: Path) -> None:
+    script = "import os; open(os.environ['HEADGATE_OUTPUT_FILE'], 'wb').truncate(256 * 1_048_576)"
+    (tmp_path / "large.py").write_text(script)
+    made = world({"resource": "glue:*", "command": [sys.executable, "large.py"]})
+
+    tracemalloc.start()
+    try:
+        failed = made.run(call(GLUE))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert failed.error == "States.DataLimitExceeded"
+    assert peak_bytes < 64 * 1_048_576
 
 
 def test_command__that_cannot_be_started__fails_the_task(world: Open) -> None:
