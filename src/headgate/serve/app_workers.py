@@ -6,10 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from headgate.bootstrap.store import AppService, worker_limits
+from headgate.asl.tasks.task_backends import TaskBackends
+from headgate.bootstrap.store import AppService, OpenedStore, worker_limits
+from headgate.clock import Clock
+from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError
 from headgate.settings import Settings
+from headgate.telemetry import Tracing
 
 
 def check_apps(apps: Sequence[App]) -> None:
@@ -33,6 +37,18 @@ def check_has_no_routes(app: App) -> None:
             f"--app: app {app.name} has HTTP routes or commands, which a server serves for its first --app alone; "
             "name it first, or give it a server of its own"
         )
+
+
+def app_services(
+    apps: Sequence[App],
+    opened: OpenedStore,
+    clock: Clock,
+    backends: TaskBackends,
+    meters: ExecutionMeters | None,
+    tracing: Tracing,
+) -> list[AppService]:
+    """Return a service for each app. All have the same `backends`: any of their workers may run a Task."""
+    return [AppService(app, opened, clock, backends, meters=meters, tracing=tracing) for app in apps]
 
 
 @contextmanager

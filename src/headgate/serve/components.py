@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headgate.asl.tasks.task_backends import TaskBackends
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.sessions import Sessions
@@ -66,6 +67,8 @@ class Components:
     metrics: Metrics
     # The registry of the metrics, to which other processes add theirs.
     registry: MergedRegistry
+    # What Tasks of state machines may call outside of Headgate.
+    task_backends: TaskBackends
     service: AppService
     fanouts: FanoutService
     health: HealthService
@@ -162,6 +165,7 @@ def open_components(
             cache=cache,
             metrics=metrics,
             registry=registry,
+            task_backends=backends,
             service=service,
             fanouts=service.fanouts,
             health=health,

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from headgate.auth.rate_limits import own_limiter
 from headgate.bootstrap.project_folder import WATCH_SECONDS
-from headgate.bootstrap.store import AppService, measure_size
+from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.serve.app_workers import check_apps, check_has_no_routes, running
+from headgate.serve.app_workers import app_services, check_apps, check_has_no_routes, running
 from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
@@ -128,10 +128,9 @@ def run(
             Server(settings, components, http, tls=tls, version=version, clock=clock, tracing=tracing, memory=memory)
         ) as server,
         running(
-            [
-                AppService(each, components.store, clock, meters=components.service.meters, tracing=tracing)
-                for each in apps[1:]
-            ],
+            app_services(
+                apps[1:], components.store, clock, components.task_backends, components.service.meters, tracing
+            ),
             settings,
             ["default"],
             stop.fail,

@@ -19,7 +19,7 @@ from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
-from headgate.serve.app_workers import check_apps, running
+from headgate.serve.app_workers import app_services, check_apps, running
 from headgate.serve.process import Stop, freeze_heap
 from headgate.settings import Address, Settings
 
@@ -58,7 +58,7 @@ def run(
         tracing = open_tracing(settings.telemetry)
         stack.callback(tracing.close)
         backends = open_task_backends(settings, clock, environ)
-        services = [AppService(app, opened, clock, backends, meters=meters, tracing=tracing) for app in apps]
+        services = app_services(apps, opened, clock, backends, meters, tracing)
         endpoint = None
         if settings.worker.metrics is not None:
             endpoint = _open_endpoint(settings, settings.worker.metrics, services[0], opened, version)
