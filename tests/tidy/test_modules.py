@@ -23,6 +23,12 @@ def test_modules__each__states_its_purpose_and_is_named_after_what_it_holds() ->
     assert unnamed == [], f"a module is named after what it holds, not {sorted(BANNED)}"
 
 
+def test_tracing__of_every_process__is_opened_from_the_settings_in_one_place() -> None:
+    starting = [module.name for module in MODULES if "Tracing.start(" in module.read_text()]
+
+    assert starting == ["tracing.py"], "use open_tracing: it applies all settings of telemetry"
+
+
 def loaded_by(statement: str) -> set[str]:
     script = f"{statement}\nimport sys\nprint(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from headgate.auth.authenticator import Authenticator
 from headgate.bootstrap.health import open_authenticator, open_health, open_keys, open_sessions
 from headgate.bootstrap.store import AppService, open_cache, open_store
+from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.error_alerts import ErrorAlerts
@@ -106,11 +107,7 @@ def run(start: ServingStart, end: socket.socket, listening: socket.socket, descr
     tls = settings.tls
     memory = ServerMemory(descriptor, process=start.process, processes=start.processes)
     with ExitStack() as stack:
-        traces = settings.telemetry
-        tracing = Tracing()
-        if traces.tracing:
-            tracing = Tracing.start(service_name=traces.service_name, otlp_endpoint=traces.otlp_endpoint)
-            stack.callback(tracing.close)
+        tracing = stack.enter_context(closing(open_tracing(settings.telemetry)))
         http = HttpServer(
             settings.http,
             tls=None if tls.cert is None or tls.key is None else Tls.load(tls.cert, tls.key),

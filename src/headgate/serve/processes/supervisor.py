@@ -181,7 +181,11 @@ class ServingProcesses:
         failures = 0
         while not self._is_stopping:
             started_at = self._clock.monotonic()
-            status = await self._supervise(number)
+            try:
+                status: int | str = await self._supervise(number)
+            except OSError as exc:
+                # The system has no process, memory or descriptor left now.
+                status = f"it could not be started: {exc}"
             if self._is_stopping:
                 return
             pause_seconds, failures = restart_pause_seconds(self._clock.monotonic() - started_at, failures)
@@ -207,6 +211,10 @@ class ServingProcesses:
             process = await asyncio.to_thread(
                 _spawn, start, theirs.fileno(), alive_read, self._listening, self._memory.descriptor
             )
+        except OSError:
+            ours.close()
+            os.close(alive_write)
+            raise
         finally:
             theirs.close()
             os.close(alive_read)

@@ -16,6 +16,7 @@ from headgate.store.cache.read_through import Cache
 
 FREE = Address("127.0.0.1", 0)
 DEADLINE_SECONDS = 60.0
+CLOSED_DESCRIPTOR = 1_000_000
 
 
 async def _unused(_scope: object, _receive: object, _send: object) -> None:
@@ -45,3 +46,18 @@ def test_processes__that_cannot_open_the_store__are_started_again_and_drained_at
 
     asyncio.run(run())
     assert not (tmp_path / "gone").exists()
+
+
+def test_processes__that_the_system_cannot_start__are_tried_again() -> None:
+    async def run() -> None:
+        clock, memory = SystemClock(), ServerMemory.create(2)
+        cache = Cache(clock=clock, peer_changes=memory.changes)
+        processes = ServingProcesses(Settings(), clock, memory, version="1", cache=cache, registry=MergedRegistry())
+        # A descriptor that cannot be passed on fails the start, as a lack of memory or of processes does.
+        processes.start(_unused, listening=CLOSED_DESCRIPTOR, http=FREE, grpc=FREE)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while processes.restarts < 2:
+                await asyncio.sleep(0.02)
+            await processes.drain(2 * DEADLINE_SECONDS)
+
+    asyncio.run(run())
