@@ -6,9 +6,9 @@ span is a tuple here until the thread encodes it.
 
 from __future__ import annotations
 
+import http.client
 import struct
 import threading
-import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class SpanExport:
             batch = [self._records.popleft() for _ in range(count)]
             try:
                 self._send(encode(batch, self._service_name))
-            except (OSError, urllib.error.URLError, ValueError) as exc:
+            except (OSError, http.client.HTTPException, ValueError, struct.error) as exc:
                 self.dropped += len(batch)
                 if not self._is_failing:
                     _log.warning("spans cannot be sent; dropped until the collector answers", error=str(exc))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,30 @@ def test_export__of_many_spans__all_arrive_and_a_full_queue_drops(monkeypatch: p
         export.put(SpanRecord("turn", PARENT, "", number, number, {}))
     export.close()
     assert export.dropped == 15
+
+
+def test_export__collector_answers_with_something_else_than_http__the_next_spans_are_sent() -> None:
+    replies = (b"no status line\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    answered = threading.Semaphore(0)
+
+    def answer(listener: socket.socket) -> None:
+        for reply in replies:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(reply)
+            answered.release()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20.0)
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
+        export = SpanExport(url, service_name="test", timeout_seconds=5.0)
+        for number in range(len(replies)):
+            export.put(SpanRecord("turn", PARENT, "", number, number, {}))
+            assert answered.acquire(timeout=20.0), f"request {number} was not sent"
+        export.close()
+    assert export.dropped == 1
 
 
 def test_fan_out__submitted_within_a_trace__its_row_and_the_signal_of_its_end_have_the_context(tmp_path: Path) -> None:
