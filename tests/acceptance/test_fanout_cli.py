@@ -6,7 +6,9 @@ import json
 import signal
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -525,3 +527,23 @@ def test_up__sigterm_while_a_chunk_runs__ends_in_time_and_gives_it_back(tmp_path
     with Server(tmp_path, HEADGATE_FANOUT_PROCESSES="0") as again:
         found = Site(tmp_path, again).json("fanout", "show", "long")
     assert (found["counts"]["queued"], found["counts"]["lost"], found["counts"]["attempts"]) == (1, 0, 0)
+
+
+def test_kill_9__the_server_while_it_splits__the_next_server_ends_the_split(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    with Server(tmp_path) as server, httpx.Client(base_url=f"{server.url}/api/v1", timeout=60.0) as api:
+        body = {"group": "g", "handler": "jobs:double", "range": [0, 15_000], "chunk_size": 1, "run_id": "cut"}
+        thread = threading.Thread(target=lambda: _post_until_cut(api, body))
+        thread.start()
+        until(lambda: api.get("/fanouts/cut").json().get("chunks", {}).get("total", 0) > 300, "a part of the split")
+        server.signal(signal.SIGKILL)
+        thread.join(60)
+    with Server(tmp_path) as server:
+        until(lambda: server.get("/fanouts/cut")["chunks"]["total"] == 15_000, "the whole split", 120)
+        assert server.get("/fanouts/cut")["status"] != "SPLITTING"
+        run("fanout", "cancel", "cut", folder=tmp_path)
+
+
+def _post_until_cut(api: httpx.Client, body: dict[str, Any]) -> None:
+    with suppress(httpx.HTTPError):
+        api.post("/fanouts", json=body)

@@ -1,4 +1,4 @@
-"""Fan-out threads: run the maintenance, the purge and local workers in the background of a process."""
+"""Fan-out threads: run maintenance, purge, resumption of splits and local workers in the background of a process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import structlog
 
 from headgate.errors import OutcomeUnknownError, TransientError
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS
+from headgate.fanout.core.split_resumption import SplitResumption
 from headgate.fanout.local.worker import Options
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.repair.retention import Purge
@@ -17,6 +18,7 @@ from headgate.fanout.service import FanoutService
 from headgate.outage_log import OutageLog
 
 PURGE_SECONDS: Final = 60.0
+RESUME_SECONDS: Final = 2.0
 GRACE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 2.0
 _log = structlog.get_logger(__name__)
@@ -45,6 +47,7 @@ class Background:
         if not self._workers:
             self._threads.append(self._thread(self._maintain, "headgate-fanout-maintenance"))
         self._threads.append(self._thread(self._purge, "headgate-purge"))
+        self._threads.append(self._thread(self._resume_splits, "headgate-splits"))
 
     def start(self) -> None:
         """Start the threads."""
@@ -71,6 +74,11 @@ class Background:
     def _purge(self) -> None:
         purge = Purge(self._service.store, self._service.clock)
         self._repeat(purge.purge, PURGE_SECONDS, "purge of fan-outs failed")
+
+    def _resume_splits(self) -> None:
+        service = self._service
+        resumption = SplitResumption(service.queries, service.splitter, service.access.files)
+        self._repeat(resumption.run_once, RESUME_SECONDS, "resumption of splits failed")
 
     def _repeat(self, work: Callable[[], object], interval_seconds: float, failed: str) -> None:
         outage = OutageLog(_log, failed, pause_seconds=0.0)

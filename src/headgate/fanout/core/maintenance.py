@@ -253,6 +253,11 @@ def worker_name(pid: int, unique: str) -> str:
 
 def is_worker_process_gone(chunk: Chunk) -> bool:
     """Whether a running chunk's worker was a process of this machine that no longer exists."""
-    host, _, rest = (chunk.worker or "").partition("|")
+    return is_process_gone(chunk.worker)
+
+
+def is_process_gone(worker: str | None) -> bool:
+    """Whether a name of `worker_name` is that of a process of this machine that no longer exists."""
+    host, _, rest = (worker or "").partition("|")
     pid = rest.partition("|")[0]
     return host == this_host() and pid.isdigit() and not is_running(int(pid))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from headgate.errors import (
 )
 from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.campaigns import member_put
-from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.maintenance import FanoutMaintenance, worker_name
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.counts import counter_add, counter_puts
@@ -103,6 +104,7 @@ class Splitter:
         self._send = send
         self._observer = observer
         self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
+        self._name = worker_name(os.getpid(), ids.ulid())
 
     def split(self, order: Order, source: Source, *, run_id: str | None = None) -> Fanout:
         """Create the fan-out with all its chunks, or resume an interrupted split, and return it.
@@ -125,7 +127,7 @@ class Splitter:
                 # Another process splits it too, or our own write was committed without an answer: resume from the row.
                 fanout = exc.fanout
             except HeadgateError as exc:
-                self._store_error(run_id, str(exc))
+                self.store_error(run_id, str(exc))
                 raise
         return fanout
 
@@ -135,7 +137,12 @@ class Splitter:
             self._observer.on_work_available(fanout.run_id)
         if self._send is not None and fanout.queue_url is not None:
             fanout = self._send(fanout)
-        done = {"status": FanoutStatus.RUNNING, "is_cut_short": False, "updated_at": self._queries.now()}
+        done = {
+            "status": FanoutStatus.RUNNING,
+            "is_cut_short": False,
+            "updated_at": self._queries.now(),
+            "splitter": None,
+        }
         fanout = self._advance(fanout, done, [])
         # All chunks may have ended during the split, or the source was empty.
         self._maintenance.chunk_ended(fanout.run_id)
@@ -177,6 +184,7 @@ class Splitter:
             waiter_signal=order.waiter_signal,
             traceparent=traceparent(),
             updated_at=now,
+            splitter=self._name,
             attention_pk=ACTIVE,
             attention_sk=f"{now}#{run_id}",
         )
@@ -198,6 +206,7 @@ class Splitter:
         change = {
             "split_through": last.start + last.items,
             "split_error": None,
+            "splitter": self._name,
             "chunks_total": fanout.chunks_total + len(chunks),
             "chunks": fanout.chunks + len(chunks),
             "items_total": fanout.items_total + sum(piece.items for piece in pieces),
@@ -229,8 +238,8 @@ class Splitter:
             else:
                 return after
 
-    def _store_error(self, run_id: str, error: str) -> None:
-        """Store why the split stopped."""
+    def store_error(self, run_id: str, error: str) -> None:
+        """Store why the split stopped. Nothing happens if it has ended."""
         fanout = self._queries.find(run_id)
         if fanout is None or fanout.status is not FanoutStatus.SPLITTING:
             return

@@ -150,6 +150,21 @@ class BytesSource:
             return os.fstat(file.fileno()).st_size
 
 
+def source_of(described: dict[str, Any], files: FileRoots | None) -> Source | None:
+    """Return the source of a description, or None for one that cannot be read again.
+
+    Files must be below `files`; None: anywhere. Raises `NotFoundError` for a file that is missing or not allowed.
+    """
+    match described.get("kind"):
+        case "range":
+            return RangeSource(int(described["low"]), int(described["high"]))
+        case "lines":
+            return LinesSource(Path(described["path"]), files)
+        case "bytes":
+            return BytesSource(Path(described["path"]), files)
+    return None
+
+
 class _FileInput(Struct, frozen=True):
     """A chunk's reference to a range of a file."""
 
