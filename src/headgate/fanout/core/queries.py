@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -166,6 +166,38 @@ class FanoutQueries:
         )
         found = [chunk_of(item) for item in page.items]
         return ChunkRows([chunk for chunk in found if status is None or chunk.status is status], page.cursor)
+
+    def matching(
+        self,
+        run_id: str,
+        matches: Callable[[Chunk], bool],
+        *,
+        slow: bool = False,
+        limit: int = PAGE,
+        cursor: str | None = None,
+    ) -> ChunkRows:
+        """Return the next chunks that match, in item order, of the next `ROWS_AT_ONCE` rows."""
+        page = self.chunks(run_id, slow=slow, limit=ROWS_AT_ONCE, cursor=cursor)
+        found = [(place, chunk) for place, chunk in enumerate(page.chunks) if matches(chunk)]
+        if len(found) <= limit:
+            return ChunkRows([chunk for _, chunk in found], page.cursor)
+        # A cursor is that of a page: the page that ends with the last chunk that is returned has the right one.
+        last = found[limit - 1][0]
+        cut = self.chunks(run_id, slow=slow, limit=last + 1, cursor=cursor)
+        return ChunkRows([chunk for _, chunk in found[:limit]], cut.cursor)
+
+    def in_queue(self, run_id: str, lane: str, *, limit: int = PAGE, cursor: str | None = None) -> ChunkRows:
+        """Return the chunks in the queue of a lane, also retries, in its order. Eventually consistent (index)."""
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                index="queue-index",
+                partition=queue_partition(run_id, lane),
+                limit=limit,
+                cursor=cursor,
+            )
+        )
+        return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
 
     def every_chunk(self, run_id: str, *, slow: bool = False) -> Iterator[Chunk]:
         """Iterate over all chunks of a fan-out in item order, a page at a time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -36,11 +36,17 @@ from headgate.serve.rest.fanout.models import (
     stuck_view,
 )
 from headgate.serve.rest.parameters import Cursor, DurationText, Limit, Name, PageQuery
-from headgate.serve.runtime.chained_pages import Fetch, chained_page
+from headgate.serve.runtime.chained_pages import Fetch, Stage, chained_page
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
 _UINT32_MAX: Final = 2**32 - 1
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
+# Statuses whose chunks an index lists. Those of the others are found among all chunks.
+_INDEXED: Final[Mapping[ChunkStatus | None, Sequence[Disposition]]] = {
+    ChunkStatus.FAILED: (Disposition.DEAD, Disposition.QUARANTINED),
+    ChunkStatus.IN_PROGRESS: (Disposition.RUNNING,),
+    ChunkStatus.PENDING: (Disposition.QUEUED, Disposition.RETRYING),
+}
 LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 Token = Annotated[str, Meta(min_length=1, max_length=200)]
 LogText = Annotated[str, Meta(max_length=16_000)]
@@ -225,9 +231,14 @@ class FanoutChunks:
 
     def ls(self, call: Call[None, ChunkQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
-        self._queries.fanout(run_id)
-        lane = (asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))
-        found, cursor = chained_page([lane], asked.limit, asked.cursor)
+        fanout = self._queries.fanout(run_id)
+        # Chunks whose queue message was not sent are in no index; rows of other programs are in none either.
+        has_unsent = asked.status is ChunkStatus.PENDING and fanout.queue_url is not None
+        if asked.status in _INDEXED and fanout.shards and not has_unsent:
+            stages = self._indexed(run_id, asked.lane, _INDEXED[asked.status])
+        else:
+            stages = [(asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))]
+        found, cursor = chained_page(stages, asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
     def cells(self, call: Call[None, NoQuery]) -> Answer:
@@ -275,10 +286,26 @@ class FanoutChunks:
         page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)
         return Answer(LetterPage([_letter_view(chunk) for chunk in page.chunks], page.cursor))
 
+    def _indexed(self, run_id: str, lane: str, dispositions: Sequence[Disposition]) -> list[Stage[Chunk]]:
+        """Return the stages that list the chunks of a lane in some dispositions, each from an index."""
+
+        def listed(about: Disposition) -> Fetch[Chunk]:
+            def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+                if about is Disposition.QUEUED:
+                    page = self._queries.in_queue(run_id, lane, limit=limit, cursor=cursor)
+                else:
+                    page = self._queries.in_disposition(run_id, about, limit=limit, cursor=cursor)
+                found = [chunk for chunk in page.chunks if chunk.disposition is about and chunk.lane == lane]
+                return found, page.cursor
+
+            return fetch
+
+        return [(about.value, listed(about)) for about in dispositions]
+
     def _lane(self, run_id: str, lane: str, matches: Callable[[Chunk], bool]) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
-            page = self._queries.chunks(run_id, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
-            return [chunk for chunk in page.chunks if matches(chunk)], page.cursor
+            page = self._queries.matching(run_id, matches, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
+            return page.chunks, page.cursor
 
         return fetch
 

@@ -635,21 +635,42 @@ def test_chunks__by_status_and_lane__are_those_that_match(api: Api) -> None:
 
 
 def test_chunks__sparse_status__is_found_over_several_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_pages, "READS_MAX", 3)
-    api.made(range=[0, 20], chunk_size=1)
-    api.complete("chunk-0000017")
-    found: list[str] = []
-    pages, query = 0, "status=COMPLETED&limit=2"
-    while True:
-        page = api.get(f"/fanouts/r/chunks?{query}")
-        pages += 1
-        found += [each["chunk_id"] for each in page["chunks"]]
-        if page["cursor"] is None:
-            break
-        query = f"status=COMPLETED&limit=2&cursor={page['cursor']}"
+    monkeypatch.setattr(staged_pages, "READS_MAX", 2)
+    api.made(range=[0, 900], chunk_size=1)
+    ended = [f"chunk-{number:07d}" for number in (3, 4, 5, 6, 7, 870)]
+    for chunk_id in ended:
+        api.complete(chunk_id)
 
-    assert found == ["chunk-0000017"]
-    assert pages > 1
+    pages = _pages(api, "COMPLETED", 2)
+
+    assert [chunk_id for page in pages for chunk_id in page] == ended
+    assert len(pages) > 3
+
+
+@pytest.mark.parametrize("status", ["FAILED", "IN_PROGRESS", "PENDING"])
+def test_chunks__status_with_an_index__pages_are_full(api: Api, status: str) -> None:
+    api.made(range=[0, 900], chunk_size=1, max_attempts=1)
+    numbers = (5, 250, 500, 750, 899)
+    for number in numbers if status != "PENDING" else [each for each in range(900) if each not in numbers]:
+        chunk_id = f"chunk-{number:07d}"
+        api.start(chunk_id) if status != "FAILED" else api.fail(chunk_id, is_final=False)
+
+    pages = _pages(api, status, 2)
+
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert sorted(chunk_id for page in pages for chunk_id in page) == [f"chunk-{number:07d}" for number in numbers]
+
+
+def _pages(api: Api, status: str, limit: int) -> list[list[str]]:
+    """Return the ids on each page of the chunks with a status."""
+    pages: list[list[str]] = []
+    cursor = ""
+    while True:
+        page = api.get(f"/fanouts/r/chunks?status={status}&limit={limit}{cursor}")
+        pages.append([each["chunk_id"] for each in page["chunks"]])
+        if page["cursor"] is None:
+            return pages
+        cursor = f"&cursor={page['cursor']}"
 
 
 def test_chunk__tried_twice__has_its_attempts(api: Api) -> None:
