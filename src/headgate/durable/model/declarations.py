@@ -66,6 +66,9 @@ class Declarations:
 
     def spec(self, workflow: str) -> str:
         """Return the spec of a workflow's input; empty if it is not declared, or by an earlier version of Headgate."""
+        if not workflow or "#" in workflow:
+            # No workflow can have such a name.
+            return ""
         item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))
         return "" if item is None else str(item.get("spec", ""))
 
