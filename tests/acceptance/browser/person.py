@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Response, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Request, Response, expect
 
 from tests.acceptance.browser.world import SECONDS_MAX
 from tests.acceptance.program import until
@@ -67,7 +67,16 @@ class Person:
 
     def wait(self, what: str, script: str) -> None:
         """Wait until an expression is true in the page, whose policy does not let Playwright poll it there."""
-        until(lambda: bool(self.page.evaluate(script)), what, SECONDS_MAX)
+        until(lambda: self._is_true(script), what, SECONDS_MAX)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.page.evaluate(script))
+        except Error as exc:
+            # An action may lead to another page while the question is on its way: it is asked again there.
+            if "Execution context was destroyed" not in exc.message:
+                raise
+            return False
 
     def problems_of_page(self) -> list[str]:
         """Return what went wrong since the last call: in scripts, requests and the content security policy."""

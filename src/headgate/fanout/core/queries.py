@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -38,6 +39,8 @@ PAGE_MAX: Final = 1000
 ROWS_AT_ONCE: Final = 200
 # The logs of the last attempts: each may have some 20 KB.
 LOGS_MAX: Final = 20
+# Each request for the state of a fan-out without counters reads so many of its chunks.
+FOREIGN_CHUNKS_MAX: Final = 5_000
 
 
 class ChunkRows(Struct, frozen=True):
@@ -81,11 +84,18 @@ class FanoutQueries:
         return counts_of(self._store.get_many(FANOUT, keys, consistent=True))
 
     def _foreign_counts(self, fanout: Fanout) -> Counts:
-        """Return the counts of a fan-out that another program has written: it has no counters, only chunks."""
+        """Return the counts of a fan-out that another program has written: it has no counters, only chunks.
+
+        Of more than `FOREIGN_CHUNKS_MAX` chunks, those that the row does not count as ended count as queued.
+        """
+        if fanout.chunks_total > FOREIGN_CHUNKS_MAX:
+            total, done, dead = fanout.chunks_total, fanout.chunks_completed, fanout.chunks_failed
+            left = max(0, total - done - dead)
+            return Counts(total=total, done=done, dead=dead, queued=left, items_total=fanout.items_total)
         found = dict.fromkeys((each.bucket for each in Disposition), 0)
         items = dict.fromkeys(("items_ok", "items_failed"), 0)
         total = 0
-        for chunk in self.every_chunk(fanout.run_id):
+        for chunk in islice(self.every_chunk(fanout.run_id), FOREIGN_CHUNKS_MAX):
             total += 1
             found[chunk.disposition.bucket] += 1
             if chunk.disposition is Disposition.DONE:
