@@ -42,8 +42,9 @@ class SpanRecord(NamedTuple):
 class SpanExport:
     """A bounded queue of spans and the thread that sends them. While the collector is away, spans are dropped."""
 
-    def __init__(self, url: str, *, service_name: str, timeout_seconds: float) -> None:
+    def __init__(self, url: str, *, service_name: str, timeout_seconds: float, queue_max: int = QUEUE_MAX) -> None:
         self._url = url
+        self._queue_max = queue_max
         self._service_name = service_name
         self._timeout_seconds = timeout_seconds
         self._records: deque[SpanRecord] = deque()
@@ -55,7 +56,7 @@ class SpanExport:
 
     def put(self, record: SpanRecord) -> None:
         """Queue a span; drop it if the queue is full."""
-        if len(self._records) >= QUEUE_MAX:
+        if len(self._records) >= self._queue_max:
             self.dropped += 1
         else:
             self._records.append(record)

@@ -7,6 +7,7 @@ User values are JSON inside `Raw` and are not decoded here.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -239,6 +240,16 @@ Event = (
     | Reset
     | Reapplied
 )
+
+
+def each_event(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events in their order, those of an earlier run that a reset applies again among them."""
+    for event in events:
+        if isinstance(event, Reapplied):
+            yield from event.events
+        else:
+            yield event
+
 
 # Commands: what an execution issues. `seq` numbers the commands of a run and identifies each.
 

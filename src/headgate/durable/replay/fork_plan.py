@@ -26,7 +26,6 @@ from headgate.durable.model.history import (
     MarkPatch,
     Outcome,
     ParentClose,
-    Reapplied,
     Reset,
     ResumeChild,
     SendSignal,
@@ -40,6 +39,7 @@ from headgate.durable.model.history import (
     TimerFired,
     Turn,
     UpdateRequested,
+    each_event,
 )
 from headgate.durable.model.records import activity_id
 from headgate.durable.replay.open_work import OpenWork, open_work
@@ -132,7 +132,7 @@ def plan_fork(
     is_current = place == len(runs) - 1
     before = open_work(kept)
     sends = _open_sends(kept)
-    later = [*_events(dropped), *(_each(unconsumed) if is_current else ())]
+    later = [*_events(dropped), *(each_event(unconsumed) if is_current else ())]
     events, ended = _outcomes(later, before, sends, point, keeps_messages=keeps_messages)
     if keeps_messages:
         messages = (event for run in runs[place + 1 :] for event in _events(run))
@@ -217,15 +217,7 @@ def activity_point(execution_id: str, turns: Sequence[Turn], name: str, *, is_cl
 
 def _events(turns: Iterable[Turn]) -> Iterator[Event]:
     for turn in turns:
-        yield from _each(turn.events)
-
-
-def _each(events: Iterable[Event]) -> Iterator[Event]:
-    for event in events:
-        if isinstance(event, Reapplied):
-            yield from event.events
-        else:
-            yield event
+        yield from each_event(turn.events)
 
 
 def _outcomes(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from asyncio import events as asyncio_events
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
@@ -55,6 +55,7 @@ from headgate.durable.model.history import (
     TimerFired,
     Turn,
     UpdateRequested,
+    each_event,
     note_text,
 )
 from headgate.durable.model.interceptors import (
@@ -172,7 +173,9 @@ class Interpreter:
         # fire before its time.
         self.at_ms = max(at_ms, self.at_ms)
         if self._timers:
-            fired = [self._timers[e.seq] for e in _each(events) if isinstance(e, TimerFired) and e.seq in self._timers]
+            fired = [
+                self._timers[e.seq] for e in each_event(events) if isinstance(e, TimerFired) and e.seq in self._timers
+            ]
             self.at_ms = max([self.at_ms, *[_due_ms(timer.when()) for timer in fired]])
         self.loop.now_seconds = self.at_ms / 1000
         try:
@@ -607,14 +610,6 @@ def current(what: str) -> Interpreter:
     if interpreter is None:
         raise WorkflowViolationError(f"{what} belongs into a workflow, and none is running here")
     return interpreter
-
-
-def _each(events: Sequence[Event]) -> Iterator[Event]:
-    for event in events:
-        if isinstance(event, Reapplied):
-            yield from event.events
-        else:
-            yield event
 
 
 def _due_ms(when_seconds: float) -> int:

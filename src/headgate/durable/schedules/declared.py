@@ -54,7 +54,7 @@ def judge(stored: Schedule | None, app: str, digest: str, live: Collection[str])
     if stored.declared_digest == digest:
         return Verdict.KEEP
     is_older = digest in stored.superseded
-    # A rolled back build takes over once no worker of the newer one is left.
+    # After a rollback, the older build declares it again once no worker of the newer one is left.
     return Verdict.KEEP if is_older and stored.declared_digest in live else Verdict.REPLACE
 
 

@@ -275,7 +275,7 @@ class ChildPool:
                 case Imported():
                     child.files.add(answer.files)
                 case Unusable():
-                    self._refuse(child.handler, answer.message, answer.files)
+                    self._mark_unusable(child.handler, answer.message, answer.files)
                 case Done() | Failed():
                     if not child.ended(answer.key, self._clock.monotonic()):
                         child.disown()
@@ -335,9 +335,9 @@ class ChildPool:
                 f"handler {child.handler!r}: {count} processes in a row ended before they were ready ({death.message})"
             )
             if child.handler not in self.unusable:
-                self._refuse(child.handler, message, ())
+                self._mark_unusable(child.handler, message, ())
 
-    def _refuse(self, handler: str, message: str, files: Sequence[str]) -> None:
+    def _mark_unusable(self, handler: str, message: str, files: Sequence[str]) -> None:
         self.unusable[handler] = message
         self._retries[handler] = _Retry(SourceFiles(files), self._clock.monotonic() + RETRY_SECONDS)
 

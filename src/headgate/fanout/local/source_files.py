@@ -13,7 +13,7 @@ from typing import Final
 
 from headgate.fanout.handler_modules import is_library_file
 
-# Changes are looked for this often at most: a project may have hundreds of modules.
+# Files are checked at most this often: a project may have hundreds of modules.
 CHECK_SECONDS: Final = 0.05
 
 Mark = tuple[int, int] | None

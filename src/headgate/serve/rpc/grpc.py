@@ -307,8 +307,8 @@ class GrpcServer:
 def check_free(address: Address) -> None:
     """Raise `SettingsError` if anything listens on the port, also a server that shares it between its processes.
 
-    The library cannot take over a socket, so that each serving process binds to the port with SO_REUSEPORT. With that
-    alone, a second server on the port would silently take a part of the calls.
+    The library serves only on sockets that it has bound, so that each serving process binds to the port with
+    SO_REUSEPORT. With that alone, a second server on the port would silently take a part of the calls.
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
