@@ -195,6 +195,10 @@ Folders = Annotated[
     tuple[Annotated[str, Meta(min_length=1)], ...],
     Meta(extra={"allowed": "a list of folders; in the environment, a,b", "unpack": _comma_separated}),
 ]
+QueuePatterns = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^https?://[!-~]{1,500}\Z")], ...],
+    Meta(extra={"allowed": "a list of queue URLs, with *; in the environment, a,b", "unpack": _comma_separated}),
+]
 Algorithms = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]{1,15}\Z")], ...],
     Meta(extra={"allowed": "a list of names such as RS256; in the environment, a,b", "unpack": _comma_separated}),
@@ -413,6 +417,13 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
     folders: Annotated[
         Folders,
         about("Folders besides the project folder whose modules may be chunk handlers; --app adds that of the app."),
+    ] = ()
+    queues: Annotated[
+        QueuePatterns,
+        about(
+            "URLs of the SQS queues that fan-outs may send their chunks to, with * for any characters; by default all "
+            "queues of store.aws_region and of store.aws_endpoint_url."
+        ),
     ] = ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from mypy_boto3_sqs import SQSClient
 
 from headgate.clock import VirtualClock
-from headgate.errors import NotFoundError, PayloadTooLargeError, StoreBusyError, StoreIOError, ThrottledError
+from headgate.errors import (
+    DefinitionError,
+    NotFoundError,
+    PayloadTooLargeError,
+    StoreBusyError,
+    ThrottledError,
+)
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
@@ -102,6 +109,7 @@ class Rig:
         self.splitter = Splitter(store, clock, self.ids, shards=4, send=self.queue.send)
         self.tracker = Tracker(store, clock, self.ids, draw=lambda: 0.0)
         self.maintenance = FanoutMaintenance(store, clock, self.ids)
+        self.sender = FanoutMaintenance(store, clock, self.ids, send=self.queue.send)
         self.ran: list[str] = []
 
     def make(self, name: str, **attributes: str) -> str:
@@ -471,7 +479,7 @@ def _all_refused(sender_fault: bool) -> Any:
     return meet
 
 
-def test_send__never_accepted__says_so_and_goes_on_when_asked_again(rig: Rig) -> None:
+def test_send__never_accepted__maintenance_sends_the_rest_and_the_row_says_why(rig: Rig) -> None:
     is_full = True
 
     def full(request: AWSPreparedRequest) -> AWSResponse | None:
@@ -480,21 +488,37 @@ def test_send__never_accepted__says_so_and_goes_on_when_asked_again(rig: Rig) ->
 
     rig.faults.inject("SendMessageBatch", _narrow_to(4, "SendMessageBatch"), *[full] * 500)
 
-    with pytest.raises(ThrottledError, match="did not accept 6 messages"):
-        rig.split(10)
-    assert "did not accept" in (rig.queries.fanout("run", consistent=True).split_error or "")
+    assert rig.split(10).status is FanoutStatus.RUNNING
     counts = rig.buckets()
     assert (counts["queued"], counts["waiting"]) == (4, 6)
+    rig.sender.maintain("run")
+    assert "did not accept 6 messages" in (rig.queries.fanout("run", consistent=True).send_error or "")
 
     is_full = False
-    assert rig.split(10).status is FanoutStatus.RUNNING
+    rig.sender.maintain("run")
+    assert rig.messages() == 4  # not at once: a queue that fails is left alone for a while
+    rig.clock.advance(60)
+    rig.sender.maintain("run")
     assert rig.messages() == 10
+    assert rig.queries.fanout("run", consistent=True).send_error is None
+
+
+def test_maintenance__queue_is_gone__the_row_says_so_and_no_error_is_raised(rig: Rig) -> None:
+    is_full = True
+    rig.faults.inject("SendMessageBatch", *[lambda asked: refused("OverLimit")(asked) if is_full else None] * 500)
+    rig.split(1)
+    is_full = False
+    rig.client.delete_queue(QueueUrl=rig.url)
+
+    rig.sender.maintain("run")
+
+    assert "does not exist" in (rig.queries.fanout("run", consistent=True).send_error or "")
 
 
 def test_send__message_is_refused_for_good__says_which(rig: Rig) -> None:
     rig.faults.inject("SendMessageBatch", _all_refused(sender_fault=True))
 
-    with pytest.raises(StoreIOError, match=r"chunk-0000000 of run \(InvalidMessageContents"):
+    with pytest.raises(DefinitionError, match=r"chunk-0000000 of run \(InvalidMessageContents"):
         rig.split(2)
 
 
@@ -522,20 +546,22 @@ def test_send__answer_is_lost__message_is_sent_twice_and_counted_once(rig: Rig) 
         (refused("RequestThrottled", status=403), ThrottledError),
         (unreached, StoreBusyError),
         (refused("InternalFailure", status=500), StoreBusyError),
-        (refused("AccessDeniedException"), StoreIOError),
+        (refused("AccessDeniedException"), DefinitionError),
     ],
 )
 def test_send__fails_for_good__says_what_to_do(rig: Rig, fault: Any, error: type[Exception]) -> None:
-    rig.faults.inject("SendMessageBatch", *[fault] * 500)
+    rig.faults.inject("SendMessageBatch", *[fault] * 1000)
+    with suppress(DefinitionError):
+        rig.split(2)
 
     with pytest.raises(error, match="prod-chunks"):
-        rig.split(2)
+        rig.queue.send(rig.queries.fanout("run", consistent=True))
 
 
 def test_send__no_such_queue__says_so(rig: Rig) -> None:
     rig.url += "-of-others"
 
-    with pytest.raises(NotFoundError, match="of-others: it does not exist"):
+    with pytest.raises(DefinitionError, match="of-others: it does not exist"):
         rig.split(2)
 
 

@@ -38,6 +38,7 @@ from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
 from headgate.fanout.model.local_access import LocalAccess
+from headgate.fanout.model.queue_urls import QueueRules
 from headgate.fanout.model.results import summary_json
 from headgate.fanout.model.rows import Fanout, timestamp_ms
 from headgate.fanout.model.states import FanoutStatus
@@ -237,6 +238,12 @@ def open_fanouts(
     def queue() -> SqsQueue:
         return _open_queue(opened, clock)
 
+    rules = QueueRules(store.aws_region, store.aws_endpoint_url, opened.settings.fanout.queues)
+
+    def check_queue(queue_url: str) -> None:
+        rules.check(queue_url)
+        queue().check(queue_url)
+
     return FanoutService(
         opened.store,
         clock,
@@ -246,6 +253,7 @@ def open_fanouts(
         observer=observer,
         access=local_access(opened.settings),
         retention_days=opened.settings.retention.fanouts_days,
+        check_queue=check_queue,
     )
 
 

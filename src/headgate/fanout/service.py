@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headgate.clock import Clock
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
@@ -26,8 +28,9 @@ from headgate.store.port import Store
 class FanoutService:
     """The fan-outs of one store. It starts no thread.
 
-    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused. `access` says
-    which modules and files of this machine a fan-out may name.
+    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused. `check_queue`
+    raises for a queue that a new fan-out may not use. `access` says which modules and files of this machine a fan-out
+    may name.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class FanoutService:
         observer: FanoutObserver = NO_OBSERVER,
         access: LocalAccess = NO_ACCESS,
         retention_days: float = RETENTION_DAYS,
+        check_queue: Callable[[str], None] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -49,7 +53,8 @@ class FanoutService:
         self.observer = _WorkerWakeup(observer)
         self._send = send
         self.queries = FanoutQueries(store, clock)
-        self.healer = Healer(store, clock, ids, send=send)
+        # Maintenance sends the messages of healed chunks: a queue that fails must not end the healing thread.
+        self.healer = Healer(store, clock, ids)
         self.bisector = Bisector(store, clock, ids, send=send)
         self.redriver = Redriver(store, clock, ids, send=send, observer=self.observer)
         self.reconciler = Reconciler(store, clock, ids)
@@ -63,6 +68,7 @@ class FanoutService:
             observer=self.observer,
             maintenance=self.maintenance,
             retention_days=retention_days,
+            check_queue=check_queue,
         )
         self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance)
         self.control = FanoutControl(store, clock, ids, observer=self.observer, maintenance=self.maintenance)

@@ -41,10 +41,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_POST(self) -> None:
-        self.server.batches += 1
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        done = [{"Id": each["Id"], "MessageId": each["Id"], "MD5OfMessageBody": ""} for each in request["Entries"]]
-        content = json.dumps({"Successful": done, "Failed": []}).encode()
+        entries = request.get("Entries", [])
+        self.server.batches += bool(entries)
+        done = [{"Id": each["Id"], "MessageId": each["Id"], "MD5OfMessageBody": ""} for each in entries]
+        answer = {"Successful": done, "Failed": []} if entries else {"Attributes": {"QueueArn": "arn:aws:sqs:::chunks"}}
+        content = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-type", "application/x-amz-json-1.0")
         self.send_header("content-length", str(len(content)))

@@ -8,7 +8,7 @@ import typer
 
 from headgate.cli.api_client import Api, CaFile, KeyFile, Server, api_of, at
 from headgate.cli.fanout.exit_codes import FAILED, STALLED
-from headgate.cli.fanout.views import work_command
+from headgate.cli.fanout.views import start_remedy
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import duration_text
 from headgate.errors import UserError
@@ -108,7 +108,7 @@ def _stuck(api: Api, found: dict[str, Any]) -> Faults:
     for kind, chunks in kinds.items():
         fact = f"{len(chunks)} chunks are {kind}, such as {chunks[0]['chunk_id']}: {chunks[0]['reason']}"
         if kind == "NEVER_STARTED":
-            fact += f"; start a worker with {work_command(found)}"
+            fact += f"; {start_remedy(found)}"
         faults.append(_fault("stuck", fact))
     return faults
 

@@ -56,6 +56,10 @@ class WorkOptions(OptionGroup):
     run_id: Annotated[
         str | None, typer.Option(metavar="ID", help="Fan-out id; a second submit with the same id has no effect.")
     ] = None
+    queue_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="SQS queue whose consumers run the chunks, instead of this server."),
+    ] = None
     param: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Parameter of the handler, JSON or text. Repeatable."),
@@ -73,6 +77,7 @@ class WorkOptions(OptionGroup):
             "manifest": _path(self.manifest),
             "chunk_size": self.chunk_size,
             "run_id": self.run_id,
+            "queue_url": self.queue_url,
             "params": _params(self.param),
         }
 
@@ -174,7 +179,9 @@ def _show_submitted(answer: dict[str, Any], *, hint: bool) -> None:
         text = f"{answer['chunks_total']} chunks of up to {answer['chunk_size']}, {answer['items_total']} items"
     if hint:
         text += f"; follow it with 'headgate fanout watch {run_id}'"
-    if not answer.get("handler"):
+    if answer.get("queue_url"):
+        text += f"; consumers of {answer['queue_url']} run it"
+    elif not answer.get("handler"):
         text += f"; it has no handler: run it with {work_command(answer)}"
     # Standard output carries the id only.
     typer.echo(text, err=True)

@@ -65,7 +65,7 @@ def show_fanout(found: Mapping[str, Any]) -> None:
         "remaining": eta_text(found),
         "durations": None if durations is None else _durations_text(durations),
         "cost": _cost_text(cost),
-        "handler": found["handler"] or f"none; run it with {work_command(found)}",
+        "handler": found["handler"] or ("" if found["queue_url"] else f"none; run it with {work_command(found)}"),
         "params": compact(found["params"]) if found["params"] else None,
         "source": _source_text(found),
         "queue": found["queue_url"],
@@ -190,9 +190,16 @@ def _total_text(found: Mapping[str, Any]) -> str | None:
 
 
 def work_command(found: Mapping[str, Any]) -> str:
-    """Return the command that runs the chunks of a fan-out."""
+    """Return the command that runs the chunks of a fan-out without a queue."""
     handler = "" if found.get("handler") else "--handler MODULE:FUNCTION "
     return f"'headgate chunk work {handler}--run {found['run_id']}'"
+
+
+def start_remedy(found: Mapping[str, Any], where: str = "") -> str:
+    """Return how to get the chunks of a fan-out run."""
+    if found.get("queue_url"):
+        return f"start a consumer of {found['queue_url']}"
+    return f"start a worker with {work_command(found)}{where}"
 
 
 def seconds_between(earlier: str, later: str) -> float:

@@ -12,7 +12,7 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.fanout.exit_codes import STALLED, exit_code
-from headgate.cli.fanout.views import chunks_text, seconds_between, show_notes, work_command
+from headgate.cli.fanout.views import chunks_text, seconds_between, show_notes, start_remedy
 from headgate.cli.session import echo_json
 from headgate.cli.times import duration_text
 from headgate.errors import HeadgateError
@@ -160,7 +160,7 @@ def _idle_reason(state: State) -> str:
     running = state["chunks"]["in_progress"]
     if running:
         return f"{running} chunks are running and none completes"
-    remedy = f"start a worker with {work_command(state)} in the folder of its handler"
+    remedy = start_remedy(state, " in the folder of its handler")
     return f"{_refusal(state) or 'no worker runs its chunks'}; {remedy}"
 
 

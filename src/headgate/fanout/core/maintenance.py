@@ -19,7 +19,7 @@ from headgate.clock import Clock
 from headgate.durable.engine.membership import is_running, this_host
 from headgate.durable.model.history import Signal
 from headgate.durable.model.records import message
-from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError
+from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError, TransientError, UserError
 from headgate.fanout.core.attempts import has_expired, lease_expiry_change, move_change
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
@@ -27,7 +27,16 @@ from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.counts import Counts, all_ended, counts_dict, final_status, no_open_chunks_check
 from headgate.fanout.model.events import event
 from headgate.fanout.model.results import summary_json
-from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, kept_days, timestamp, timestamp_ms
+from headgate.fanout.model.rows import (
+    ERROR_CHARS_MAX,
+    MAIN_LANE,
+    SLOW_LANE,
+    Chunk,
+    Fanout,
+    kept_days,
+    timestamp,
+    timestamp_ms,
+)
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
@@ -35,6 +44,8 @@ from headgate.store.port import Store
 
 FOLD_SECONDS: Final = 1.0
 MAINTENANCE_SECONDS: Final = 1.0
+# Pause after a queue has failed.
+SEND_RETRY_SECONDS: Final = 30.0
 # Chunks of one fan-out moved in a pass before the next fan-out.
 BATCH: Final = 900
 # Running chunks of one fan-out checked in a pass for dead worker processes.
@@ -69,6 +80,8 @@ class FanoutMaintenance:
         self._ids = ids
         self._draw = draw
         self._folded_at: dict[str, float] = {}
+        # When the messages of a fan-out are sent again whose queue failed.
+        self._send_at: dict[str, float] = {}
 
     def run_once(self) -> int:
         """Maintain every fan-out that has not ended, and return their number."""
@@ -166,12 +179,37 @@ class FanoutMaintenance:
     def _closed(self, after: Fanout) -> None:
         if after.is_finished:
             self._folded_at.pop(after.run_id, None)
+            self._send_at.pop(after.run_id, None)
             self._observer.on_closed(after)
 
     def _send_waiting(self, fanout: Fanout) -> None:
         counts = self.queries.counts(fanout)
-        if self._send is not None and counts.waiting + counts.slow_waiting:
+        run_id, now = fanout.run_id, self._clock.monotonic()
+        is_due = now >= self._send_at.get(run_id, now)
+        if self._send is None or not counts.waiting + counts.slow_waiting or not is_due:
+            return
+        try:
             self._send(fanout)
+        except (TransientError, UserError) as exc:
+            # A queue that is missing or busy must not stop the maintenance of other fan-outs.
+            _log.warning("messages not sent", run_id=run_id, queue_url=fanout.queue_url, error=str(exc))
+            self._send_at[run_id] = self._clock.monotonic() + SEND_RETRY_SECONDS
+            self._store_send_error(fanout, str(exc)[:ERROR_CHARS_MAX])
+        else:
+            self._send_at.pop(run_id, None)
+            self._store_send_error(fanout, None)
+
+    def _store_send_error(self, fanout: Fanout, error: str | None) -> None:
+        if fanout.send_error == error:
+            return
+        after = replace(fanout, send_error=error, version=fanout.version + 1)
+        try:
+            self._store.transact([after.replacing(fanout.version)])
+        except OutcomeUnknownError:
+            raise
+        except ConflictError:
+            # The row has changed; the next attempt stores it.
+            return
 
     # Abandoned and cancelled chunks.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from headgate.errors import (
     HeadgateError,
     InvalidIdError,
     OutcomeUnknownError,
+    TransientError,
 )
 from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.campaigns import member_put
@@ -63,6 +65,7 @@ from headgate.telemetry import traceparent
 PIECES_MAX: Final = 80
 BYTES_MAX: Final = 2 * 1024 * 1024
 ID_CHARS_MAX: Final = 200
+_log = structlog.get_logger(__name__)
 
 
 class Order(Struct, frozen=True):
@@ -94,14 +97,16 @@ class Splitter:
         observer: FanoutObserver = NO_OBSERVER,
         maintenance: FanoutMaintenance | None = None,
         retention_days: float = RETENTION_DAYS,
+        check_queue: Callable[[str], None] | None = None,
     ) -> None:
-        """`retention_days` is that of fan-outs that name none."""
+        """`retention_days` is that of fan-outs that name none; `check_queue` raises for a queue not to be used."""
         self._store = store
         self._ids = ids
         self._queries = FanoutQueries(store, clock)
         self._shards = shards
         self._retention_days = retention_days
         self._send = send
+        self._check_queue = check_queue
         self._observer = observer
         self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
         self._name = worker_name(os.getpid(), ids.ulid())
@@ -116,7 +121,9 @@ class Splitter:
         run_id = run_id if run_id is not None else self._ids.make("fan")
         check_run_id(run_id)
         if order.queue_url is not None and self._send is None:
-            raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {order.queue_url}")
+            raise DefinitionError(
+                f"queue_url: nothing here can send the chunks of {run_id} to SQS; set store.aws_region"
+            )
         if order.policy.each and isinstance(source, BytesSource):
             raise DefinitionError("each: a range of bytes is a single item; omit it, or split the file by lines")
         fanout = self._create(order, source, run_id)
@@ -135,8 +142,7 @@ class Splitter:
         for pieces in _batches(source.pieces(order.chunk_size, fanout.split_through)):
             fanout = self._add(fanout, pieces)
             self._observer.on_work_available(fanout.run_id)
-        if self._send is not None and fanout.queue_url is not None:
-            fanout = self._send(fanout)
+        self._send_messages(fanout)
         done = {
             "status": FanoutStatus.RUNNING,
             "is_cut_short": False,
@@ -148,12 +154,23 @@ class Splitter:
         self._maintenance.chunk_ended(fanout.run_id)
         return self._queries.fanout(fanout.run_id, consistent=True)
 
+    def _send_messages(self, fanout: Fanout) -> None:
+        """Send the messages of all chunks. What a busy queue did not accept, maintenance sends later."""
+        if self._send is None or fanout.queue_url is None:
+            return
+        try:
+            self._send(fanout)
+        except TransientError as exc:
+            _log.warning("messages not sent yet", run_id=fanout.run_id, queue_url=fanout.queue_url, error=str(exc))
+
     def _create(self, order: Order, source: Source, run_id: str) -> Fanout:
         described = source.describe()
         digest = digest_of(order, described)
         found = self._queries.find(run_id)
         if found is not None:
-            return _check_same(found, digest)
+            return _check_same(found, order, digest)
+        if order.queue_url is not None and self._check_queue is not None:
+            self._check_queue(order.queue_url)
         # An id that exists stays usable, whatever its form.
         check_new_id("fan-out id", run_id)
         if order.campaign is not None:
@@ -193,7 +210,7 @@ class Splitter:
             member = member_put(fanout)
             self._store.transact([put, *counter_puts(run_id, self._shards), *([] if member is None else [member])])
         except ConflictError:
-            return _check_same(self._queries.fanout(run_id, consistent=True), digest)
+            return _check_same(self._queries.fanout(run_id, consistent=True), order, digest)
         return fanout
 
     def _with_retention(self, policy: Policy) -> Policy:
@@ -319,7 +336,10 @@ def digest_of(order: Order, source: dict[str, Any]) -> str:
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-def _check_same(found: Fanout, digest: str) -> Fanout:
+def _check_same(found: Fanout, order: Order, digest: str) -> Fanout:
+    if found.queue_url != order.queue_url:
+        own = "no queue" if found.queue_url is None else f"queue {found.queue_url}"
+        raise AlreadyStartedError(f"fan-out {found.run_id}: it exists with {own}; choose another id, or the same queue")
     if found.digest != digest:
         raise AlreadyStartedError(
             f"fan-out {found.run_id}: it exists with other input (digest {found.digest}, yours {digest}); "

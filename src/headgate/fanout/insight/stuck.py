@@ -121,7 +121,8 @@ def _waiting(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> St
         return None
     reason = "no worker has taken it, nor any other chunk meanwhile"
     if chunk.disposition is Disposition.WAITING:
-        reason = f"its message was never sent: {fanout.split_error or 'the sending process has stopped'}"
+        error = fanout.send_error or fanout.split_error
+        reason = f"its message was never sent: {error or 'the sending process has stopped'}"
     return _stuck(StuckKind.NEVER_STARTED, chunk, since_ms, now_ms, reason)
 
 

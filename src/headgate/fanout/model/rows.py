@@ -116,6 +116,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     # Number of items that have a chunk row.
     split_through: int = 0
     split_error: str | None = None
+    # Why messages of its chunks could not be sent to its queue; they are sent again.
+    send_error: str | None = None
     # The process that splits it, until that has ended.
     splitter: str | None = None
     # Cancelled and ended before every item had a chunk row.

@@ -158,12 +158,18 @@ class SqsQueue:
 
     # Sending.
 
+    def check(self, queue_url: str) -> None:
+        """Raise `DefinitionError` if there is no such queue or AWS refuses access, and transient errors."""
+        request = {"QueueUrl": queue_url, "AttributeNames": ["QueueArn"]}
+        self._call(self._client.get_queue_attributes, request, queue_url)
+
     def send(self, fanout: Fanout) -> Fanout:
         """Send a message for each WAITING chunk, and return the fan-out.
 
-        Safe to repeat after a crash, or for redriven chunks. Stops if the fan-out is cancelled. Raises errors of
-        `Calls.call`, `ThrottledError` if SQS keeps refusing a message, and `PayloadTooLargeError` if the parameters do
-        not fit into a message.
+        Safe to repeat after a crash, or for redriven chunks. Stops if the fan-out is cancelled. Raises
+        `DefinitionError` for a queue that is missing or refused, `StoreBusyError` if it cannot be reached,
+        `ThrottledError` if it keeps refusing a message, and `PayloadTooLargeError` if the parameters do not fit into a
+        message.
         """
         if fanout.queue_url is None:
             raise DefinitionError(f"fan-out {fanout.run_id}: it has no queue to send to")
@@ -204,21 +210,30 @@ class SqsQueue:
                 for number, (chunk, body) in left.items()
             ]
             request = {"QueueUrl": queue_url, "Entries": entries}
-            answer = self._calls.call(self._client.send_message_batch, request, f"queue {queue_url}", backoff)
+            answer = self._call(self._client.send_message_batch, request, queue_url, backoff)
             for entry in answer.get("Successful", []):
                 yield left.pop(entry["Id"])[0]
             for fault in answer.get("Failed", []):
                 if fault["SenderFault"]:
                     chunk = left[fault["Id"]][0]
-                    raise StoreIOError(
-                        f"queue {queue_url}: SQS refused the message of chunk {chunk.chunk_id} of {chunk.run_id} "
+                    raise DefinitionError(
+                        f"queue_url {queue_url}: SQS refused the message of chunk {chunk.chunk_id} of {chunk.run_id} "
                         f"({fault['Code']}: {fault.get('Message', '')})"
                     )
             if left and not backoff.pause():
                 raise ThrottledError(
                     f"queue {queue_url}: SQS did not accept {len(left)} messages for {backoff.deadline_seconds:g} s; "
-                    "request the fan-out again to send the rest"
+                    "the rest is sent later"
                 )
+
+    def _call(
+        self, operation: Callable[..., R], request: dict[str, Any], queue_url: str, backoff: Backoff | None = None
+    ) -> R:
+        """Call SQS about the queue of a fan-out. The order is at fault for a queue that is missing or refused."""
+        try:
+            return self._calls.call(operation, request, f"queue_url {queue_url}", backoff)
+        except (NotFoundError, StoreIOError) as exc:
+            raise DefinitionError(str(exc)) from exc
 
     def _mark_queued(self, chunks: Sequence[Chunk]) -> None:
         """Mark the chunks as QUEUED. Refused ones were claimed by a worker meanwhile, or cancelled."""

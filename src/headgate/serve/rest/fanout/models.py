@@ -43,6 +43,7 @@ class FanoutSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     cancelled_at: str | None = None
     reason: str | None = None
     split_error: str | None = None
+    queue_url: str | None = None
 
 
 class FanoutPage(Struct, frozen=True):
@@ -83,6 +84,7 @@ class ProgressView(Struct, frozen=True, kw_only=True):
     finished_at: str | None
     paused_at: str | None
     handler: str | None
+    queue_url: str | None
     chunks: ChunkCounts
     counts: dict[str, int]
     share: float
@@ -108,7 +110,6 @@ class FanoutView(ProgressView, frozen=True, kw_only=True):
     policy: dict[str, Any]
     params: dict[str, Any]
     campaign: str | None
-    queue_url: str | None
     submitted_by: str | None
     waiter: str | None
     updated_at: str | None
@@ -295,7 +296,7 @@ def policy_view(policy: Policy) -> dict[str, Any]:
 
 
 def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> dict[str, Any]:
-    of_row = ("created_at", "started_at", "finished_at", "paused_at", "is_finished", "status", "handler")
+    of_row = ("created_at", "started_at", "finished_at", "paused_at", "is_finished", "status", "handler", "queue_url")
     of_progress = set(ProgressView.__struct_fields__) - {*of_row, "chunks", "counts", "notes"}
     counts = progress.counts
     return {
@@ -340,6 +341,8 @@ def _control_notices(fanout: Fanout) -> list[str]:
         return notices
     if fanout.split_error is not None:
         notices.append(f"the split has failed: {fanout.split_error}; submit it again under the same id to resume")
+    if fanout.send_error is not None:
+        notices.append(f"messages of its chunks are not sent: {fanout.send_error}; they are sent again every 30 s")
     if fanout.paused_at is not None:
         notices.append(f"paused since {fanout.paused_at}; 'headgate fanout resume {fanout.run_id}' resumes it")
     if fanout.cancelled_at is not None:

@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headgate import typed_decode
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.queue_urls import URL_CHARS_MAX
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source, open_input
 from headgate.file_roots import FileRoots
@@ -38,6 +39,7 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     any file). Paths are below the project folder or `files.roots` of server and workers; relative ones mean the project
     folder. A `manifest` is the path of a JSON file with the same members; those in the request take precedence, and
     `group` defaults to "default". Without `chunk_size` there are about a thousand chunks, or chunks of 500 lines.
+    With `queue_url`, each chunk is a message to that SQS queue, whose consumers run it, and no worker of this server.
     `run_id` defaults to the Idempotency-Key, or to a generated id; a repeated request with the same id creates nothing
     new.
     """
@@ -54,6 +56,7 @@ class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lines: str | None = None
     bytes: str | None = None
     manifest: str | None = None
+    queue_url: Annotated[str, Meta(min_length=1, max_length=URL_CHARS_MAX)] | None = None
 
 
 class Asked(Struct, frozen=True):
@@ -86,6 +89,7 @@ def read_order(content: bytes, files: FileRoots | None) -> Asked:
         handler=new.handler,
         params=new.params,
         policy=Policy(**{name: getattr(new, name) for name in Policy.__struct_fields__}),
+        queue_url=new.queue_url,
         campaign=new.campaign,
         submitted_by=new.submitted_by,
     )

@@ -1,0 +1,166 @@
+"""A fan-out whose chunks are messages of an SQS queue, with the installed program alone: 221 dead letters and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from mypy_boto3_sqs import SQSClient
+
+from headgate.bootstrap.store import open_store
+from headgate.clock import SystemClock
+from headgate.settings import Settings
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Put
+from headgate.store.model.values import Item
+from tests.acceptance.program import Server, run, until
+from tests.ministack import REGION, Ministack, aws_session, fresh_account
+
+CHUNKS: Final = 221
+
+
+class Site:
+    """A server with SQS beside it, a queue and its dead-letter queue, and the program as its users type it."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self.folder = folder
+        self.account = fresh_account()
+        self.environ = {
+            "AWS_ACCESS_KEY_ID": self.account,
+            "AWS_SECRET_ACCESS_KEY": "-",
+            "HEADGATE_STORE_AWS_REGION": REGION,
+            "HEADGATE_STORE_AWS_ENDPOINT_URL": endpoint,
+        }
+        self.sqs: SQSClient = aws_session(self.account).client("sqs", endpoint_url=endpoint)
+        self.dead_url = self.sqs.create_queue(QueueName="survey-dead")["QueueUrl"]
+        found = self.sqs.get_queue_attributes(QueueUrl=self.dead_url, AttributeNames=["QueueArn"])["Attributes"]
+        redrive = {"deadLetterTargetArn": found["QueueArn"], "maxReceiveCount": 1}
+        attributes: Any = {"RedrivePolicy": json.dumps(redrive)}
+        self.queue_url = self.sqs.create_queue(QueueName="survey-chunks", Attributes=attributes)["QueueUrl"]
+        self.server = Server(folder, **self.environ)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, folder=self.folder, **self.environ)
+
+    def printed(self, *arguments: str, exit_code: int = 0) -> str:
+        ended = self.run(*arguments)
+        assert ended.returncode == exit_code, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def facts(self, run_id: str) -> dict[str, str]:
+        """What `fanout show` prints, by the words on the left."""
+        lines = self.printed("fanout", "show", run_id).splitlines()
+        return dict(re.split(r"  +", line, maxsplit=1) for line in lines if "  " in line)
+
+    def messages(self, url: str) -> int:
+        found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+        return int(found["Attributes"]["ApproximateNumberOfMessages"])
+
+    def time_out(self) -> None:
+        """Receive every message as a function that always times out does, until all are dead letters."""
+
+        def all_are_dead() -> bool:
+            self.sqs.receive_message(QueueUrl=self.queue_url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+            return self.messages(self.dead_url) == CHUNKS
+
+        until(all_are_dead, "every message in the dead-letter queue")
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = Ministack.start(tmp_path_factory.mktemp("ministack"))
+    yield server.endpoint
+    server.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, endpoint: str) -> Iterator[Site]:
+    made = Site(tmp_path, endpoint)
+    with made.server:
+        yield made
+    made.sqs.close()
+
+
+def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(site: Site) -> None:
+    work = ["--group", "grs-15", "--run-id", "survey", "--range", f"0..{CHUNKS}", "--chunk-size", "1"]
+    submitted = site.run("fanout", "submit", *work, "--queue-url", site.queue_url)
+    assert submitted.stdout == "survey\n"
+    assert submitted.stderr.startswith("221 chunks of up to 1, 221 items; ")
+    assert submitted.stderr.endswith(f"; consumers of {site.queue_url} run it\n")
+    assert site.messages(site.queue_url) == CHUNKS
+
+    site.time_out()
+    assert site.printed("fanout", "drain", site.dead_url) == "221 messages recorded, 0 left\n"
+
+    facts = site.facts("survey")
+    assert (facts["status"], facts["chunks"]) == ("FAILED", "0 of 221 completed, 221 failed")
+    assert facts["queue"] == site.queue_url
+    failures = site.printed("fanout", "failures", "survey", "--limit", "300").splitlines()
+    dead = [line for line in failures if line.startswith("chunk-")]
+    assert len(dead) == CHUNKS
+    assert all("DEAD_LETTER" in line and "never completed" in line for line in dead)
+    errors = site.printed("fanout", "errors", "survey")
+    assert re.search(r"^[0-9a-f]{12}  221    DEAD_LETTER", errors, re.MULTILINE)
+    assert re.search(r"^attempt +0$", site.printed("chunk", "show", "survey", "chunk-0000007"), re.MULTILINE)
+
+    one = site.printed("fanout", "redrive", "survey", "--failed", "--limit", "1", "--dry-run")
+    assert one.startswith("survey: 1 chunks would be redriven\n")
+    assert site.printed("fanout", "redrive", "survey", "--failed").startswith("survey: 221 chunks redriven\n")
+    assert site.facts("survey")["status"] == "RUNNING"
+    assert site.messages(site.queue_url) == CHUNKS
+
+
+def test_queue__not_usable__is_refused_and_nothing_is_created(site: Site) -> None:
+    refusals = {
+        "https://169.254.169.254/1/chunks": "it is not at AWS, nor at store.aws_endpoint_url",
+        "https://sqs.eu-north-1.amazonaws.com/123456789012/chunks": f"store.aws_region is {REGION}",
+        "survey-chunks": "write the URL of an SQS queue",
+        f"{site.queue_url}-of-others": "it does not exist",
+    }
+    for url, said in refusals.items():
+        ended = site.run("fanout", "submit", "--range", "0..3", "--queue-url", url)
+        assert (ended.returncode, said in ended.stderr) == (5, True), ended.stderr
+
+    assert "no fan-outs" in site.printed("fanout", "ls")
+
+
+# Rows as phspectra's splitter and workers write them: no counters beside the run, none of them while it is zero.
+MADE_AT: Final = "2026-02-17T10:00:00.123456+00:00"
+THEIRS: Final[list[Item]] = [
+    {
+        **{"PK": "theirs", "SK": "RUN", "GSI1_PK": "grs-15", "GSI1_SK": MADE_AT, "survey": "grs-15"},
+        **{"created_at": MADE_AT, "jobs_total": 3, "n_spectra": 1500, "n_chunks": 3},
+    },
+    {"PK": "theirs", "SK": "CHUNK#chunk-0000000", "status": "FAILED", "started_at": MADE_AT, "completed_at": MADE_AT,
+     "duration_ms": 12, "error": "KeyError: 'x'"},
+    {"PK": "theirs", "SK": "CHUNK#chunk-0000500", "status": "IN_PROGRESS", "started_at": MADE_AT},
+    {"PK": "theirs", "SK": "CHUNK#chunk-0001000", "status": "PENDING", "created_at": MADE_AT, "n_spectra": 500,
+     "chunk_key": "chunks/theirs/chunk-0001000.npz"},
+]  # fmt: skip
+
+
+def test_queue__rows_of_phspectra__are_printed_and_left_alone(site: Site) -> None:
+    with closing(open_store(Settings(home=site.server.home), SystemClock()).store) as store:
+        store.batch_write([Put(FANOUT, row) for row in THEIRS])
+    # Their message names the input, not the chunk.
+    body = {"run_id": "theirs", "survey": "grs-15", "chunk_key": "chunks/theirs/chunk-0001000.npz"}
+    site.sqs.send_message(QueueUrl=site.dead_url, MessageBody=json.dumps(body))
+
+    facts = site.facts("theirs")
+    assert (facts["group"], facts["status"]) == ("grs-15", "RUNNING")
+    assert facts["chunks"] == "0 of 3 completed, 1 failed, 1 running, 1 pending"
+    failures = site.printed("fanout", "failures", "theirs")
+    assert re.search(r"^chunk-0000000  DEAD .*KeyError: 'x'", failures, re.MULTILINE)
+    stuck = site.printed("fanout", "stuck", "theirs")
+    assert "chunk-0000500" in stuck
+    drained = site.printed("fanout", "drain", site.dead_url, exit_code=2)
+    assert drained.startswith("0 messages recorded, 1 left\n")
+    assert "fan-out theirs was created by another program" in drained
+    refused = site.run("fanout", "redrive", "theirs", "--failed")
+    assert "only fan-outs that Headgate has split can be changed" in refused.stderr
