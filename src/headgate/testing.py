@@ -29,7 +29,9 @@ from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.client.listing import ExecutionFilter, list_all
+from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, seconds
+from headgate.durable.model.failures import describe
 from headgate.durable.model.history import Status, TerminateRequested, Turn
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.records import NEVER_MS, Execution
@@ -139,7 +141,7 @@ class StandIn:
         return self._set(self._real)
 
     def waits(self) -> Self:
-        """Never answer: the test completes the activity by its token in `env.tokens`, or lets it time out."""
+        """Never answer: the test ends the activity with `env.complete` or `env.fail`, or lets it time out."""
         return self._set(self._wait)
 
     def waits_once(self) -> Self:
@@ -389,6 +391,18 @@ class Environment:
             if steps == before:
                 return
         raise AssertionError(f"not idle after {STEPS_MAX} steps: a workflow or activity restarts itself endlessly")
+
+    def complete(self, value: object = None, *, token: str | None = None) -> None:
+        """End an activity that is completed from outside, as the last stand-in that waits, with a result."""
+        self.service.client.complete_activity(
+            self.tokens[-1] if token is None else token, payload.encode(value, what="result of the activity")
+        )
+        self.run()
+
+    def fail(self, error: BaseException, *, token: str | None = None) -> None:
+        """End an attempt at such an activity with an error; its retry policy applies."""
+        self.service.client.fail_activity(self.tokens[-1] if token is None else token, describe(error))
+        self.run()
 
     def advance(self, duration: Duration) -> None:
         """Advance the clock, firing every timer at its time."""

@@ -73,6 +73,11 @@ async def bank(order: Order) -> str:
     return await ask_bank(order)
 
 
+@app.workflow
+async def patient_bank(order: Order) -> str:
+    return await ask_bank.options(cancellation="wait")(order)
+
+
 @app.activity
 def tenant_of_activity() -> str:
     return hg.activity().headers["tenant"]

@@ -174,6 +174,21 @@ def test_activity__completed_by_its_token__ends(client: hg.Client, tmp_path: Pat
     assert not client.heartbeat_activity(token)
 
 
+def test_activity__cancelled_and_awaited__reports_its_end_over_http(client: hg.Client, tmp_path: Path) -> None:
+    handle = client.start(desk.patient_bank, desk.Order(str(tmp_path / "token"), 1))
+    until(lambda: any(each.state == "external" for each in _activities(handle)), "the activity that waits")
+    token = (tmp_path / "token").read_text()
+
+    handle.cancel("enough")
+    until(lambda: not client.heartbeat_activity(token), "the request")
+    assert handle.describe().status == "RUNNING"
+    client.fail_activity(token, "Cancelled", "called back")
+
+    with pytest.raises(hg.ExecutionFailure) as ended:
+        handle.result(timeout_seconds=30)
+    assert ended.value.status == "CANCELLED"
+
+
 def _activities(handle: hg.RemoteHandle[str]) -> list[WaitsForActivity]:
     return [each for each in handle.describe().waits_for if isinstance(each, WaitsForActivity)]
 

@@ -256,6 +256,15 @@ def persistent(env: Environment) -> Recorded:
     return {"persistent": "persistent"}
 
 
+def recalled(env: Environment) -> Recorded:
+    handle = env.start(mine.recalled, "lamp", id="recalled")
+    env.advance("2s")
+    env.advance("2m")
+    env.service.client.fail_activity(mine.TOKENS[-1], ErrorInfo(type="Cancelled", message="it is on its way back"))
+    env.result(handle)
+    return {"recalled": "recalled"}
+
+
 SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     parcels,
     calls,
@@ -279,6 +288,7 @@ SCENARIOS: tuple[Callable[[Environment], Recorded], ...] = (
     labelled,
     persistent,
     repaired,
+    recalled,
 )
 
 

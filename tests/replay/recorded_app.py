@@ -504,3 +504,23 @@ async def persistent(name: str) -> str:
     if hg.info().attempt < 3:
         raise ConnectionError(f"attempt {hg.info().attempt}")
     return await find(name)
+
+
+@app.activity(cancellation="wait")
+def recall(parcel: str) -> str:
+    TOKENS.append(hg.activity().token)
+    answer: str = hg.complete_later()
+    return answer
+
+
+@app.workflow
+async def recalled(parcel: str) -> str:
+    """Cancels one activity and lets it run on, and cancels another and waits for its end."""
+    notice = asyncio.ensure_future(recall.options(cancellation="abandon")(parcel))
+    await asyncio.sleep(1)
+    notice.cancel()
+    try:
+        async with asyncio.timeout(60):
+            return await recall(parcel)
+    except TimeoutError:
+        return await find(parcel)

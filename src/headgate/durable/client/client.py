@@ -589,12 +589,15 @@ class Client:
         """End an attempt at an activity with an error; its retry policy applies."""
         self._end(token, AttemptResult(error=error))
 
-    def beat_activity(self, token: str, details: Raw | None = None) -> None:
-        """Record a heartbeat. Raises `StaleClaimError` or `NotFoundError` if the activity was cancelled."""
+    def beat_activity(self, token: str, details: Raw | None = None) -> bool:
+        """Record a heartbeat. Raises `StaleClaimError` or `NotFoundError` if the activity was cancelled.
+
+        Returns False if it is to end itself: it was cancelled, and its workflow waits for its end.
+        """
         activity = self._activities.get(*read_token(self._keyring, token))
         if details is not None and is_sealed_text(activity.input):
             details = self._sealing.details(self.get(activity.execution_id), activity.seq, details)
-        self._activities.record_heartbeat(activity, details)
+        return not self._activities.record_heartbeat(activity, details).is_cancel_requested
 
     def _end(self, token: str, result: AttemptResult) -> None:
         activity = self._activities.get(*read_token(self._keyring, token))

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,16 +21,18 @@ from headgate.clock import Clock
 from headgate.durable.bus.dead_letters import RETENTION_DAYS, dead_letter
 from headgate.durable.engine.concurrency_limits import ConcurrencyLimits
 from headgate.durable.engine.turn_commit import Source, queue_partition
-from headgate.durable.model.failures import ErrorInfo
-from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, FailedAttempt, Note
+from headgate.durable.model.failures import CANCELLED, ErrorInfo, is_cancellation
+from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, Cancellation, FailedAttempt, Note
 from headgate.durable.model.records import NEVER_MS, WATCH, Activity, activity_of, message
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import ACTIVITIES
-from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.model.conditions import Compare, Comparison, all_of, lacks
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
+T = TypeVar("T")
 _options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
 _encoder: Final = msgspec.json.Encoder()
 _notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
@@ -106,6 +108,21 @@ def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout
         since_ms = max(activity.started_at_ms, activity.heartbeat_at_ms)
         limits.append((since_ms + round(1000 * options.heartbeat), Timeout.HEARTBEAT))
     return min(limits, default=(NEVER_MS, None))
+
+
+def cancelled_end(activity: Activity, now_ms: int) -> ActivityEnded:
+    """Return the end of an activity that was cancelled before an attempt, or whose attempt did not end itself."""
+    return ActivityEnded(
+        seq=activity.seq,
+        error=CANCELLED,
+        attempts=activity.attempt,
+        worker=activity.worker,
+        started_at_ms=activity.started_at_ms,
+        ended_at_ms=now_ms,
+        notes=notes_so_far(activity),
+        earlier=failed_attempts_of(activity),
+        cancelled=True,
+    )
 
 
 def unbegun(activity: Activity) -> Activity:
@@ -220,7 +237,14 @@ class Activities:
 
     def release(self, activity: Activity) -> None:
         """Queue a claim again whose attempt has not started."""
-        self._put(self._queued(replace(activity, attempt=activity.attempt - 1), self.now_ms()), activity.token)
+        self._settled(activity, self._release)
+
+    def _release(self, activity: Activity) -> None:
+        unstarted = replace(activity, attempt=activity.attempt - 1)
+        if activity.is_cancel_requested:
+            self._transact(activity, self._cancelled_writes(unstarted))
+        else:
+            self._put(self._queued(unstarted, self.now_ms()), activity.token)
 
     def interrupt(self, activity: Activity) -> None:
         """End an attempt that started and did not finish before its worker stopped.
@@ -229,7 +253,8 @@ class Activities:
         `WorkerStopped` if not. Raises `StaleClaimError` if the claim is lost.
         """
         fact = f"activity {activity.activity_id} attempt {activity.attempt}: its worker stopped while it ran"
-        self._transact(activity, self._unfinished(activity, ErrorInfo(type=WORKER_STOPPED, message=fact)))
+        error = ErrorInfo(type=WORKER_STOPPED, message=fact)
+        self._settled(activity, lambda claim: self._transact(claim, self._unfinished(claim, error)))
 
     # Results.
 
@@ -238,6 +263,11 @@ class Activities:
 
         Raises `StaleClaimError` if the claim is lost.
         """
+        if outcome.error is not None:
+            return self._settled(activity, lambda claim: self._end_attempt(claim, outcome))
+        return self._end_attempt(activity, outcome)
+
+    def _end_attempt(self, activity: Activity, outcome: AttemptResult) -> Source | None:
         notes = self._notes(activity, outcome)
         if outcome.error is not None:
             again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
@@ -255,6 +285,7 @@ class Activities:
             ended_at_ms=self.now_ms(),
             notes=notes,
             earlier=failed_attempts_of(activity),
+            cancelled=activity.is_cancel_requested and outcome.error is not None and is_cancellation(outcome.error),
         )
         return Source(event, activity.ended(), activity.run)
 
@@ -291,6 +322,8 @@ class Activities:
 
     def _again_at_ms(self, activity: Activity, options: ActivityOptions, outcome: AttemptResult) -> int | None:
         assert outcome.error is not None
+        if activity.is_cancel_requested:
+            return None
         if outcome.timeout in _FINAL or not options.retry.again(activity.attempt, outcome.error):
             return None
         at_ms = self.now_ms() + round(1000 * options.retry.delay_seconds(activity.attempt, self._draw()))
@@ -338,10 +371,43 @@ class Activities:
         at_ms, kind = deadline(queued, options)
         return queued if kind is None else replace(queued, lease_pk=WATCH, lease_expires_ms=at_ms)
 
+    # Cancellation that the code waits for.
+
+    def _as_requested(self, activity: Activity) -> Activity:
+        """Return a claim with the request to cancel it, if another process has stored one."""
+        if activity.is_cancel_requested or options_of(activity).cancellation is not Cancellation.WAIT:
+            return activity
+        current = self.find(activity.activity_id)
+        if current is None or current.token != activity.token:
+            return activity  # The write that follows finds that the claim is lost.
+        return replace(activity, is_cancel_requested=current.is_cancel_requested)
+
+    def _settled(self, activity: Activity, write: Callable[[Activity], T]) -> T:
+        """Write a claim, and once more if its cancellation was requested meanwhile. Raises `StaleClaimError`."""
+        claim = self._as_requested(activity)
+        try:
+            return write(claim)
+        except StaleClaimError:
+            requested = self._as_requested(claim)
+            if requested.is_cancel_requested == claim.is_cancel_requested:
+                raise
+            return write(requested)
+
+    def _cancelled_writes(self, activity: Activity) -> list[Write]:
+        """Return the writes that end a cancelled activity without another attempt."""
+        now_ms = self.now_ms()
+        notice = message(
+            activity.execution_id, cancelled_end(activity, now_ms), now_ms, self._ids.ulid(), run=activity.run
+        )
+        return [activity.ended(), notice.put(), *self.slot_freed(activity)]
+
     # Completion from outside.
 
     def hand_over(self, activity: Activity) -> Activity:
         """Leave an activity to be completed from outside; only its deadlines still apply."""
+        return self._settled(activity, self._hand_over)
+
+    def _hand_over(self, activity: Activity) -> Activity:
         external = replace(activity, is_external=True, lease_pk=None, lease_expires_ms=None)
         at_ms, kind = deadline(external, options_of(external))
         if kind is not None:
@@ -371,13 +437,22 @@ class Activities:
             return False
         return True
 
-    def are_held(self, activities: Sequence[Activity]) -> list[bool]:
-        """Return for each claim whether the store still has it."""
+    def held_rows(self, activities: Sequence[Activity]) -> list[Activity | None]:
+        """Return for each claim its current row; None if the store no longer has the claim."""
         items = self._store.get_many(ACTIVITIES, [Key(each.activity_id) for each in activities], consistent=True)
-        return [item is not None and item["token"] == each.token for each, item in zip(activities, items, strict=True)]
+        return [
+            None if item is None or item["token"] != each.token else activity_of(item)
+            for each, item in zip(activities, items, strict=True)
+        ]
 
     def record_heartbeat(self, activity: Activity, details: Raw | None) -> Activity:
-        """Record a heartbeat, and return the new row. Raises `StaleClaimError` if the activity was cancelled."""
+        """Record a heartbeat, and return the new row. Raises `StaleClaimError` if the activity was cancelled.
+
+        If the code waits for the end of the activity, the row has the request to cancel it.
+        """
+        return self._settled(activity, lambda claim: self._record_heartbeat(claim, details))
+
+    def _record_heartbeat(self, activity: Activity, details: Raw | None) -> Activity:
         renewed = replace(
             activity,
             heartbeat_at_ms=self.now_ms(),
@@ -438,12 +513,14 @@ class Activities:
 
     def _unfinished(self, row: Activity, error: ErrorInfo) -> list[Write]:
         """Return the writes that count an attempt whose worker is gone, and queue or end the activity."""
+        if row.is_cancel_requested:
+            return self._cancelled_writes(row)
         now_ms = self.now_ms()
         retry = options_of(row).retry
         if row.attempt <= retry.deaths or retry.again(row.attempt, error):
             # Without a delay: backoff is for failures of the activity itself.
             queued = replace(self._queued(row, now_ms), failed_attempts=self._with_failed(row, error))
-            return [queued.put(row.token), *self.slot_freed(row)]
+            return [self._claim_put(queued, row.token), *self.slot_freed(row)]
         if row.subscription is not None:
             return [row.ended(), *self._dead_letter(row, error), *self.slot_freed(row)]
         event = ActivityEnded(
@@ -487,7 +564,15 @@ class Activities:
         return outcome.notes if activity.notes is None else (*notes_so_far(activity), *outcome.notes)
 
     def _put(self, activity: Activity, token: str, *more: Write) -> None:
-        self._transact(activity, [activity.put(token), *more])
+        self._transact(activity, [self._claim_put(activity, token), *more])
+
+    def _claim_put(self, activity: Activity, token: str) -> Put:
+        """Return the write that replaces a claim. It is refused rather than overwrite a request to cancel it."""
+        put = activity.put(token)
+        if activity.is_cancel_requested or options_of(activity).cancellation is not Cancellation.WAIT:
+            return put
+        unrequested = all_of(Compare("token", Comparison.EQUALS, token), lacks("is_cancel_requested"))
+        return replace(put, condition=unrequested)
 
     def _transact(self, activity: Activity, writes: list[Write]) -> None:
         try:

@@ -14,11 +14,13 @@ import structlog
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from headgate.durable.engine.activity_store import cancelled_end
 from headgate.durable.engine.forks import ForkRequest, fork_writes
 from headgate.durable.engine.turn_commit import RETENTION_SECONDS, TurnContext, TurnTransaction, inline_writes
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
     NULL,
+    CancelActivity,
     CancelChild,
     CancelRequested,
     ChildEnded,
@@ -36,7 +38,17 @@ from headgate.durable.model.history import (
 )
 from headgate.durable.model.history_reader import ArchivedHistories, read_life, read_turn
 from headgate.durable.model.payload import digest
-from headgate.durable.model.records import ARCHIVE, OPEN, UNDISPATCHED, Execution, Message, execution_of, message
+from headgate.durable.model.records import (
+    ARCHIVE,
+    OPEN,
+    UNDISPATCHED,
+    Execution,
+    Message,
+    activity_id,
+    activity_of,
+    execution_of,
+    message,
+)
 from headgate.durable.model.starts import StartRequest, same_parent, start_writes
 from headgate.durable.replay.fork_plan import failure_point, plan_fork
 from headgate.errors import (
@@ -47,14 +59,17 @@ from headgate.errors import (
     NotFoundError,
     UserError,
 )
-from headgate.store.catalogue.tables import EXECUTIONS
-from headgate.store.model.requests import Check, Write
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS
+from headgate.store.model.conditions import equals
+from headgate.store.model.requests import Check, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 STEP_WRITES_MAX: Final = 95
 # Transactions that share one disk flush.
 STEPS_MAX: Final = 200
+# How often a step is computed again in a row because the rows that it depends on have changed.
+STEP_TRIES_MAX: Final = 8
 _log = structlog.get_logger(__name__)
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
@@ -70,6 +85,8 @@ class Step(Struct):
     messages_to: list[str]
     timers_due_ms: list[int]
     cancelled: list[str] = []
+    # Activities whose cancellation was requested, and whose end the code awaits.
+    cancel_requested: list[str] = []
     # Whether the store may refuse it, so that it takes no other command.
     is_alone: bool = False
 
@@ -95,12 +112,20 @@ class Dispatcher:
     ) -> Execution:
         """Carry out all remaining commands, and return the execution's row after them.
 
-        `on_dispatched` gets each committed step. Raises `ConflictError` if another worker dispatches it.
+        `on_dispatched` gets each committed step. Raises `ConflictError` if another worker dispatches it, or if what a
+        step depends on changes all the time: a later cycle continues.
         """
         turn = turn if turn is not None else read_turn(self._store, row)
+        tries = 0
         while row.dispatched is not None:
-            steps = self._steps(row, turn, context)
-            row = self._commit(row, turn, steps, context, on_dispatched)
+            before = row
+            row = self._commit(row, turn, self._steps(row, turn, context), context, on_dispatched)
+            tries = tries + 1 if row is before else 0
+            if tries == STEP_TRIES_MAX:
+                raise ConflictError(
+                    f"execution {row.execution_id}: command {row.dispatched} of turn {turn.turn} was computed {tries} "
+                    "times, and other workers were faster each time; it is tried again"
+                )
         return row
 
     def _steps(self, row: Execution, turn: Turn, context: TurnContext) -> list[Step]:
@@ -174,8 +199,8 @@ class Dispatcher:
         if lost_race or not isinstance(refusal, ConflictError | UserError):
             raise refusal
         (command,) = step.commands
-        if isinstance(command, ResumeChild) and isinstance(refusal, ConflictError):
-            return row  # The child has advanced meanwhile: the step is computed again.
+        if isinstance(command, ResumeChild | CancelActivity) and isinstance(refusal, ConflictError):
+            return row  # The child or the activity has changed meanwhile: the step is computed again.
         after = _progress(row, turn, 1)
         writes: list[Write] = [after.replacing(row.version)]
         match command:
@@ -258,6 +283,23 @@ class Dispatcher:
         request = ForkRequest(f"its parent {child.parent_id} was reset", context.unique(), from_failure=True)
         return fork_writes(child, plan, request, context.now_ms, context.unique)[1]
 
+    def _request_cancel(self, row: Execution, command: CancelActivity, context: TurnContext) -> Step:
+        """Return the step that requests cancellation of an activity, or ends one that no worker has begun."""
+        item = self._store.get(ACTIVITIES, Key(activity_id(row.execution_id, row.run, command.seq)), consistent=True)
+        if item is None:
+            return Step([command], [], [], [])  # It has ended, and the code gets its result.
+        activity = activity_of(item)
+        if activity.queue_pk is None:
+            request = {"is_cancel_requested": True}
+            # A worker may claim, queue or end it meanwhile: then the step is computed again.
+            held = equals("token", activity.token)
+            write = Update(ACTIVITIES, Key(activity.activity_id), set=request, condition=held)
+            return Step([command], [write], [], [], cancel_requested=[activity.activity_id])
+        notice = message(
+            row.execution_id, cancelled_end(activity, context.now_ms), context.now_ms, context.unique(), run=row.run
+        )
+        return Step([command], [activity.ended(), notice.put()], [row.execution_id], [])
+
     def _event(self, row: Execution, command: EmitEvent, context: TurnContext) -> list[Write]:
         try:
             return context.event_writes(row, command)
@@ -284,6 +326,8 @@ class Dispatcher:
                     writes = writes[1:]
                 sent = message(row.execution_id, SignalSent(command.seq), context.now_ms, context.unique(), run=row.run)
                 return Step([command], [*writes, sent.put()], [command.execution_id, row.execution_id], [])
+            case CancelActivity():
+                return self._request_cancel(row, command, context)
             case CancelChild():
                 reason = f"its parent {row.execution_id} asked for it"
                 event = TerminateRequested(reason) if command.terminate else CancelRequested(reason)

@@ -107,6 +107,9 @@ class EngineHost(Protocol):
     def on_activities_cancelled(self, activity_ids: Sequence[str]) -> None:
         """Handle activities that a committed turn has cancelled."""
 
+    def on_cancel_requested(self, activity_ids: Sequence[str]) -> None:
+        """Handle activities whose cancellation was requested, and whose end the code awaits."""
+
     def on_execution_closed(self, execution: Execution) -> None:
         """Handle the end of an execution."""
 
@@ -454,6 +457,8 @@ class Engine:
             self._host.on_timers_scheduled(step.timers_due_ms)
         if step.cancelled:
             self._host.on_activities_cancelled(step.cancelled)
+        if step.cancel_requested:
+            self._host.on_cancel_requested(step.cancel_requested)
 
     # After the commit.
 

@@ -20,6 +20,7 @@ from headgate.durable.model.history import (
     AnswerUpdate,
     CancelActivity,
     CancelChild,
+    Cancellation,
     CancelRequested,
     CancelTimer,
     ChildEnded,
@@ -228,9 +229,7 @@ def inline_writes(
         case CancelTimer():
             return [Delete(TIMERS, Key(timer_id(owner, command.run or run, command.seq)))]
         case CancelActivity():
-            identifier = activity_id(owner, run, command.seq)
-            transaction.cancelled.append(identifier)
-            return [Delete(ACTIVITIES, Key(identifier))]
+            return _cancel_activity(activity_id(owner, run, command.seq), command.cancellation, transaction)
         case EmitEvent():
             # One with an id may be a duplicate, which the store refuses.
             return None if command.id else context.event_writes(execution, command)
@@ -240,6 +239,16 @@ def inline_writes(
             return None
         case _:
             return []
+
+
+def _cancel_activity(identifier: str, cancellation: Cancellation, transaction: TurnTransaction) -> list[Write] | None:
+    if cancellation is Cancellation.WAIT:
+        # It depends on the state of the activity, which the dispatcher reads.
+        return None
+    if cancellation is Cancellation.ABANDON:
+        return []
+    transaction.cancelled.append(identifier)
+    return [Delete(ACTIVITIES, Key(identifier))]
 
 
 def _dispatch_inline(transaction: TurnTransaction, commands: Sequence[Command], context: TurnContext) -> int:

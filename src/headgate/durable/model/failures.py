@@ -14,9 +14,11 @@ None of them is a HeadgateError: they pass on errors of user code.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MemberDescriptorType
 from typing import Any, Final, TypeVar
 
@@ -221,6 +223,8 @@ class Cancelled(Exception):
 
 
 _F = TypeVar("_F", bound=Failure)
+# The end of an activity that was cancelled and did not end itself.
+CANCELLED: Final = ErrorInfo(type="Cancelled", message="the activity was cancelled")
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -266,6 +270,17 @@ def with_cause(failure: _F) -> _F:
 def class_name(kind: type) -> str:
     """Return `module.Qualname` as histories record it; for a built-in class the bare name."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{recorded_module(kind)}.{kind.__qualname__}"
+
+
+def is_cancellation(error: ErrorInfo) -> bool:
+    """Whether an attempt ended by its cancellation. A client reports it by the bare name of the class."""
+    return not _cancellations().isdisjoint(error.class_names())
+
+
+@lru_cache(maxsize=1)
+def _cancellations() -> frozenset[str]:
+    kinds = (Cancelled, asyncio.CancelledError)
+    return frozenset({*(class_name(each) for each in kinds), *(each.__name__ for each in kinds)})
 
 
 def recorded_module(kind: type) -> str:

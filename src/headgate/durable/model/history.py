@@ -49,12 +49,14 @@ class ParentClose(enum.StrEnum):
 
 
 class Cancellation(enum.StrEnum):
-    """What the code of a parent does when it cancels a child that it awaits."""
+    """What workflow code does when it cancels an activity or a child that it awaits."""
 
     # Request cancellation, and go on at once.
     REQUEST = "request"
-    # Request cancellation, and wait until the child has ended.
+    # Request cancellation, and wait until the activity or the child has ended.
     WAIT = "wait"
+    # Go on at once and let the activity run on; its result is dropped. Children have `parent_close` for that.
+    ABANDON = "abandon"
 
 
 class ActivityOptions(Struct, frozen=True, omit_defaults=True):
@@ -71,6 +73,7 @@ class ActivityOptions(Struct, frozen=True, omit_defaults=True):
     concurrency: int | None = None
     rate: int | None = None
     per: float = 1.0
+    cancellation: Cancellation = Cancellation.REQUEST
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
@@ -149,6 +152,8 @@ class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     notes: tuple[Note, ...] = ()
     # The last attempts before this one.
     earlier: tuple[FailedAttempt, ...] = ()
+    # Whether it ended by the cancellation that the code had requested and waits for.
+    cancelled: bool = False
 
 
 class TimerFired(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="timer_fired"):
@@ -267,9 +272,10 @@ class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
 
 class CancelActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_activity"):
-    """Cancel an activity."""
+    """Cancel an activity: at once, by a request whose end is awaited, or only in the code, so that it runs on."""
 
     seq: int
+    cancellation: Cancellation = Cancellation.REQUEST
 
 
 class StartTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_timer"):

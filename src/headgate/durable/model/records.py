@@ -142,6 +142,8 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     started_at_ms: int = 0
     is_external: bool = False
+    # Whether the code has cancelled it and waits for its end.
+    is_cancel_requested: bool = False
     heartbeat_at_ms: int = 0
     details: str | None = None
     last_error: str | None = None

@@ -13,7 +13,7 @@ from asyncio import events as asyncio_events
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Raw
 
@@ -31,6 +31,7 @@ from headgate.durable.model.history import (
     ActivityOptions,
     CancelActivity,
     CancelChild,
+    Cancellation,
     CancelRequested,
     CancelTimer,
     ChildEnded,
@@ -86,6 +87,8 @@ class PendingFuture(DurableFuture[T]):
 
     __slots__ = ("_interpreter", "decode", "seq", "what")
 
+    cancellation: ClassVar[Cancellation] = Cancellation.REQUEST
+
     def __init__(self, interpreter: Interpreter, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> None:
         super().__init__(interpreter.loop)
         self._interpreter = interpreter
@@ -98,6 +101,27 @@ class PendingFuture(DurableFuture[T]):
             return False
         self._interpreter.abandon(self.seq)
         return True
+
+
+class AwaitedFuture(PendingFuture[T]):
+    """The future of an activity whose end is awaited after its cancellation."""
+
+    __slots__ = ()
+
+    cancellation = Cancellation.WAIT
+
+    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - asyncio's signature
+        if not self.done() and self._interpreter.request_activity_cancel(self.seq):
+            return True
+        return super().cancel(msg)
+
+
+class AbandonedFuture(PendingFuture[T]):
+    """The future of an activity that runs on after its cancellation."""
+
+    __slots__ = ()
+
+    cancellation = Cancellation.ABANDON
 
 
 F = TypeVar("F", bound=PendingFuture[Any])
@@ -142,7 +166,7 @@ class Interpreter:
         self._commands: list[Command] = []
         self._pending: dict[int, PendingFuture[Any]] = {}
         self._children: dict[int, StartChild] = {}
-        # Children whose cancellation was requested, and whose end the code still awaits.
+        # Activities and children whose cancellation was requested, and whose end the code still awaits.
         self._asked_to_cancel: set[int] = set()
         self._timers: dict[int, DurableTimer] = {}
         self._recorded: dict[int, Command] = {}
@@ -260,7 +284,12 @@ class Interpreter:
         headers = self.outbound_headers(OutboundKind.ACTIVITY, name, input)
         seq = self.next_seq()
         self._commands.append(StartActivity(seq, name, input, options, headers))
-        return self._expect(seq, name, decode)
+        if options.cancellation is Cancellation.REQUEST:
+            return self._expect(seq, name, decode)
+        kind = AwaitedFuture if options.cancellation is Cancellation.WAIT else AbandonedFuture
+        future: PendingFuture[Any] = kind(self, seq, name, decode)
+        self._pending[seq] = future
+        return future
 
     def outbound_headers(self, kind: OutboundKind, name: str, input: Raw) -> dict[str, str] | None:
         """Return the headers of what the code starts or sends: those of the execution, as interceptors change them."""
@@ -360,6 +389,12 @@ class Interpreter:
         if future is None or future.decode is None:
             # A signal is sent once the command was issued, whether or not it is awaited.
             return
+        if future.cancellation is Cancellation.ABANDON:
+            self._commands.append(CancelActivity(seq, Cancellation.ABANDON))
+            return
+        if future.cancellation is Cancellation.WAIT:
+            # In place of a request in the same turn.
+            self._commands = [c for c in self._commands if not (isinstance(c, CancelActivity) and c.seq == seq)]
         child = self._children.pop(seq, None)
         if self._take_back(seq):
             return
@@ -367,6 +402,15 @@ class Interpreter:
             self._commands.append(CancelChild(seq, child.child_id))
         else:
             self._commands.append(CancelActivity(seq))
+
+    def request_activity_cancel(self, seq: int) -> bool:
+        """Request cancellation of an activity, once, and keep its future. False if it has not left this turn."""
+        if seq not in self._pending or any(isinstance(c, StartActivity) and c.seq == seq for c in self._commands):
+            return False
+        if seq not in self._asked_to_cancel:
+            self._asked_to_cancel.add(seq)
+            self._commands.append(CancelActivity(seq, Cancellation.WAIT))
+        return True
 
     def request_cancel(self, seq: int) -> bool:
         """Request cancellation of a child, once, and keep its future. False if the child has not left this turn."""
@@ -492,6 +536,9 @@ class Interpreter:
         if event.error is None:
             self._resolve(future, event.result)
             return
+        if event.cancelled:
+            future.cancel()
+            return
         facts: dict[str, Any] = {"activity": future.what, "attempts": event.attempts}
         if event.timeout is not None:
             future.set_exception(with_cause(ActivityTimeout(event.error, kind=event.timeout, **facts)))
@@ -546,7 +593,8 @@ class Interpreter:
         for future in list(self._pending.values()):
             child = self._children.pop(future.seq, None)
             if child is None:
-                future.cancel()
+                # Nothing waits for the end of an activity any more.
+                PendingFuture.cancel(future)
             elif child.parent_close is not ParentClose.ABANDON and not self._take_back(future.seq):
                 terminate = child.parent_close is ParentClose.TERMINATE
                 self._commands.append(CancelChild(future.seq, child.child_id, terminate))
@@ -585,7 +633,7 @@ class Interpreter:
         """Drop a command that was issued in this turn."""
         for place in range(len(self._commands) - 1, -1, -1):
             command = self._commands[place]
-            if getattr(command, "seq", None) == seq and not isinstance(command, CancelChild):
+            if getattr(command, "seq", None) == seq and not isinstance(command, CancelChild | CancelActivity):
                 del self._commands[place]
                 return True
         return False

@@ -10,6 +10,7 @@ from headgate.durable.model.history import (
     ActivityEnded,
     CancelActivity,
     CancelChild,
+    Cancellation,
     CancelTimer,
     ChildEnded,
     Close,
@@ -84,7 +85,7 @@ def _open_command(work: OpenWork, command: Command) -> None:
             work.children[command.seq] = command
         case ResumeChild():
             work.children[command.seq] = command.child
-        case CancelActivity():
+        case CancelActivity() if command.cancellation is not Cancellation.WAIT:
             work.activities.pop(command.seq, None)
         case CancelTimer():
             work.timers.pop(command.seq, None)

@@ -13,14 +13,14 @@ from headgate.durable.http.router import Router
 from headgate.durable.model import payload
 from headgate.durable.model.declarations import Versioning
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
-from headgate.durable.model.history import NULL, ActivityOptions
+from headgate.durable.model.history import NULL, ActivityOptions, Cancellation
 from headgate.durable.model.interceptors import Interceptor
 from headgate.durable.model.names import BUILT_IN, check_name, is_built_in
 from headgate.durable.model.payload_codec import PayloadCodec
 from headgate.durable.model.retry import Retry
 from headgate.durable.model.schedule_declarations import Cron, ScheduleDeclaration
 from headgate.durable.replay.determinism_lint import lint
-from headgate.durable.sdk.definitions import Activity, Limit, Workflow
+from headgate.durable.sdk.definitions import Activity, Limit, Workflow, checked_cancellation
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class App(Router):
         queue: str = "default",
         limit: Limit | None = None,
         isolate: bool = False,
+        cancellation: Cancellation | str = Cancellation.REQUEST,
     ) -> DeclaresActivity: ...
 
     def activity(  # type: ignore[misc]  # noqa: PLR0913 - each is an option of users
@@ -164,11 +165,16 @@ class App(Router):
         queue: str = "default",
         limit: Limit | None = None,
         isolate: bool = False,
+        cancellation: Cancellation | str = Cancellation.REQUEST,
     ) -> Any:
         """Declare a function, async or not, as an activity: a side effect with retries and time limits.
 
         With `isolate`, a function that is not async runs in a process of its own, which is killed with all its
         descendants at the time limit or when the activity is cancelled.
+
+        `cancellation` is for workflow code that cancels the activity it awaits: with "request" it goes on at once and
+        the activity is stopped; with "wait" it goes on once the activity has ended; with "abandon" it goes on at once
+        and the activity runs on.
         """
         options = ActivityOptions(
             queue=check_name("queue", queue),
@@ -177,6 +183,7 @@ class App(Router):
             schedule_to_start=optional_seconds(schedule_to_start, name="schedule_to_start"),
             schedule_to_close=optional_seconds(schedule_to_close, name="schedule_to_close"),
             heartbeat=optional_seconds(heartbeat, name="heartbeat"),
+            cancellation=checked_cancellation("activity" if name is None else f"activity {name}", cancellation),
         )
 
         def declare(function: Callable[P, R]) -> Activity[P, R]:

@@ -12,7 +12,13 @@ from headgate.durable.model.names import check_name, check_not_built_in
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.interpreter import current
 from headgate.durable.sdk.call_shapes import ActivityCallOptions, ChildCallOptions
-from headgate.durable.sdk.definitions import Child, ExecutionOptions, checked_options, new_child
+from headgate.durable.sdk.definitions import (
+    Child,
+    ExecutionOptions,
+    checked_cancellation,
+    checked_options,
+    new_child,
+)
 
 T = TypeVar("T")
 
@@ -47,6 +53,7 @@ def call_activity(
         schedule_to_start=optional_seconds(options.get("schedule_to_start"), name="schedule_to_start"),
         schedule_to_close=optional_seconds(options.get("schedule_to_close"), name="schedule_to_close"),
         heartbeat=optional_seconds(options.get("heartbeat"), name="heartbeat"),
+        cancellation=checked_cancellation(f"activity {name}", options.get("cancellation", Cancellation.REQUEST)),
     )
     name = check_name("activity", name)
     raw = payload.encode(input, what=f"input of activity {name}")

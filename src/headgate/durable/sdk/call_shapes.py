@@ -53,6 +53,7 @@ class ActivityCallOptions(TypedDict, total=False):
     schedule_to_close: Duration
     heartbeat: Duration
     queue: str
+    cancellation: Cancellation | str
 
 
 class ChildCallOptions(TypedDict, total=False):

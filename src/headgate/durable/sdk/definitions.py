@@ -122,6 +122,7 @@ class Activity(Generic[P, R]):
         schedule_to_close: Duration | None = None,
         heartbeat: Duration | None = None,
         queue: str | None = None,
+        cancellation: Cancellation | str | None = None,
     ) -> Activity[P, R]:
         """Return the same activity with other options for the calls made through it."""
         options = {
@@ -131,6 +132,9 @@ class Activity(Generic[P, R]):
             "schedule_to_close": optional_seconds(schedule_to_close, name="schedule_to_close"),
             "heartbeat": optional_seconds(heartbeat, name="heartbeat"),
             "queue": queue if queue is None else check_name("queue", queue),
+            "cancellation": None
+            if cancellation is None
+            else checked_cancellation(f"activity {self.name}", cancellation),
         }
         changed = {name: value for name, value in options.items() if value is not None}
         copy = object.__new__(type(self))
@@ -545,11 +549,7 @@ def checked_options(
     except ValueError:
         allowed = [each.value for each in ParentClose]
         raise DefinitionError(f"workflow {workflow}: parent_close {parent_close!r}: use one of {allowed}") from None
-    try:
-        cancel = Cancellation(cancellation)
-    except ValueError:
-        allowed = [each.value for each in Cancellation]
-        raise DefinitionError(f"workflow {workflow}: cancellation {cancellation!r}: use one of {allowed}") from None
+    cancel = checked_cancellation(f"workflow {workflow}", cancellation, (Cancellation.REQUEST, Cancellation.WAIT))
     return replace(
         options,
         id=id if id is None else check_execution_id(id),
@@ -558,6 +558,16 @@ def checked_options(
         timeout_seconds=optional_seconds(timeout, name="timeout"),
         tags=check_tags(tags or {}),
     )
+
+
+def checked_cancellation(
+    what: str, cancellation: Cancellation | str, allowed: Sequence[Cancellation] = tuple(Cancellation)
+) -> Cancellation:
+    """Return a policy of cancellation. Raises `DefinitionError`."""
+    if cancellation not in allowed:
+        names = [each.value for each in allowed]
+        raise DefinitionError(f"{what}: cancellation {cancellation!r}: use one of {names}")
+    return Cancellation(cancellation)
 
 
 def _first(value: float | None, otherwise: float | None) -> float | None:

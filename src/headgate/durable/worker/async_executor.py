@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.durable.engine.activity_store import AttemptResult
+from headgate.durable.model.failures import Cancelled
 from headgate.durable.model.records import Activity
 from headgate.durable.worker.executor import RunningAttempt, failed, perform_async
 from headgate.durable.worker.worker import Worker
@@ -55,8 +56,10 @@ class AsyncExecutor:
         assert task is not None, "a coroutine on a loop runs in a task"
         running.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         result: AttemptResult | None = None
-        # Checked after `cancel` is set: an earlier `abandon` had nothing to cancel.
-        if not running.is_abandoned:
+        # Checked after `cancel` is set: an earlier `abandon` or `request_cancel` had nothing to cancel.
+        if running.activity.is_cancel_requested:
+            result = failed(Cancelled(), running.context)
+        elif not running.is_abandoned:
             definition = self._worker.definition(activity)
             try:
                 input = self._worker.input_of(activity)

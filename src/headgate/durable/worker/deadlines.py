@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from headgate.durable.engine.activity_store import Activities, AttemptResult, Timeout, unbegun, wait_deadline
-from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.failures import CANCELLED, ErrorInfo
 from headgate.durable.model.history import Note
 from headgate.durable.model.records import NEVER_MS, Activity
 from headgate.durable.worker.claims import HeldClaims
@@ -77,9 +78,10 @@ class DeadlineReaper:
 class CancellationReaper:
     """Stops activities that run or wait here and were cancelled. `find` is for the polling thread."""
 
-    def __init__(self, activities: Activities, claims: HeldClaims) -> None:
+    def __init__(self, activities: Activities, claims: HeldClaims, recorder: ResultRecorder) -> None:
         self._activities = activities
         self._claims = claims
+        self._recorder = recorder
 
     def cancel(self, activity_ids: Sequence[str]) -> None:
         """Stop activities that a turn of this process has cancelled."""
@@ -94,24 +96,55 @@ class CancellationReaper:
                 if activity.activity_id in cancelled:
                     self._claims.unqueue(activity)
 
+    def request(self, activity_ids: Sequence[str]) -> None:
+        """Have activities end themselves whose end the code awaits. Those that wait here for a thread end now."""
+        for activity_id in activity_ids:
+            running = self._claims.running.get(activity_id)
+            if running is not None:
+                _request(running)
+        requested = set(activity_ids)
+        # A copy, made in one step: other threads take from the queue.
+        for activity in list(self._claims.queue):
+            if activity.activity_id in requested:
+                self._end_queued(activity)
+
+    def _end_queued(self, activity: Activity) -> None:
+        if self._claims.unqueue(activity):
+            _log.info("activity cancelled", activity_id=activity.activity_id, name=activity.name)
+            ended = replace(unbegun(activity), is_cancel_requested=True)
+            self._recorder.record_or_buffer(ended, AttemptResult(error=CANCELLED))
+
     def find(self) -> None:
-        """Stop activities that another process has cancelled: their row is gone or has another token."""
+        """Stop activities that another process has cancelled.
+
+        Their row is gone, has another token, or has a request to end whose outcome the code awaits.
+        """
         running = [each for each in list(self._claims.running.values()) if not each.is_abandoned]
         queued = list(self._claims.queue)
         if not running and not queued:
             return
-        held = self._activities.are_held([*[each.activity for each in running], *queued])
-        for each, is_held in zip(running, held[: len(running)], strict=True):
-            if not is_held:
+        rows = self._activities.held_rows([*[each.activity for each in running], *queued])
+        for each, row in zip(running, rows[: len(running)], strict=True):
+            if row is None:
                 _abandon(each)
-        for activity, is_held in zip(queued, held[len(running) :], strict=True):
-            if not is_held:
+            elif row.is_cancel_requested:
+                _request(each)
+        for activity, row in zip(queued, rows[len(running) :], strict=True):
+            if row is None:
                 self._claims.unqueue(activity)
+            elif row.is_cancel_requested:
+                self._end_queued(activity)
 
 
 def _timed_out(activity: Activity, kind: Timeout, *, notes: tuple[Note, ...] = ()) -> AttemptResult:
     error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
     return AttemptResult(error=error, timeout=kind, notes=notes)
+
+
+def _request(running: RunningAttempt) -> None:
+    if not running.is_abandoned and not running.activity.is_cancel_requested:
+        _log.info("cancellation requested", activity_id=running.activity.activity_id, name=running.activity.name)
+        running.request_cancel()
 
 
 def _abandon(running: RunningAttempt) -> None:

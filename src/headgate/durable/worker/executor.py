@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from headgate.durable.engine.activity_store import AttemptResult, Timeout
 from headgate.durable.model import payload
@@ -36,6 +37,13 @@ class RunningAttempt(msgspec.Struct):
     def abandon(self) -> None:
         """Discard the result, and cancel the attempt where that is possible."""
         self.is_abandoned = True
+        self.context.cancelled = True
+        if self.cancel is not None:
+            self.cancel()
+
+    def request_cancel(self) -> None:
+        """Have the attempt end itself: the code that called it has cancelled it, and waits for its result."""
+        self.activity = replace(self.activity, is_cancel_requested=True)
         self.context.cancelled = True
         if self.cancel is not None:
             self.cancel()

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
 from headgate.durable.model.declarations import Versioning
-from headgate.durable.model.failures import Cancelled, class_name
+from headgate.durable.model.failures import is_cancellation
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
@@ -77,7 +76,6 @@ from headgate.telemetry import Tracing
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
 _PAUSE_MS: Final = 100
 _SLOT_PAUSE_MS: Final = 1_000
-_CANCELLATIONS: Final = frozenset(class_name(each) for each in (Cancelled, asyncio.CancelledError))
 _log = structlog.get_logger(__name__)
 
 
@@ -157,13 +155,13 @@ class Worker:
         )
         # Test doubles that are called instead of an activity, by its name.
         self.stand_ins: dict[str, Definition[..., Any]] = {}
-        self.cancellations = CancellationReaper(self.activities, self.claims)
         self._meters = meters
         self._tracing = tracing if tracing is not None and tracing.is_on else None
         self._recorder = ResultRecorder(
             self.activities, self.fleet, self.engine, self.claims, self.schedule, meters=meters
         )
         self.deadlines = DeadlineReaper(self.activities, self.claims, self._recorder)
+        self.cancellations = CancellationReaper(self.activities, self.claims, self._recorder)
         self._lost_claims = LostClaimFinder(self.activities, self.claims, self.engine)
         self._poller = WorkPoller(store, clock, self.fleet, self.engine)
         self._stuck = StuckSweep(store, clock, ids, self.fleet, self.engine)
@@ -313,6 +311,10 @@ class Worker:
     def on_activities_cancelled(self, activity_ids: Sequence[str]) -> None:
         """Stop these activities if they run or wait here."""
         self.cancellations.cancel(activity_ids)
+
+    def on_cancel_requested(self, activity_ids: Sequence[str]) -> None:
+        """Have these activities end themselves if they run here, and end those that wait here."""
+        self.cancellations.request(activity_ids)
 
     def on_execution_closed(self, execution: Execution) -> None:
         """Pass the end of an execution on to the observer."""
@@ -569,7 +571,7 @@ class Worker:
                 if running.is_abandoned:
                     return
                 activity = running.activity
-                if running.context.is_interrupted and _is_cancellation(result):
+                if running.context.is_interrupted and result is not None and _is_cancelled(result):
                     self._interrupt(activity)
                     return
             self._recorder.record_or_buffer(activity, result)
@@ -609,6 +611,8 @@ class Worker:
             running.activity = self.activities.record_heartbeat(running.activity, details)
         except StaleClaimError:
             context.cancelled = True
+        else:
+            context.cancelled = context.cancelled or running.activity.is_cancel_requested
 
     def _put_event(self, id: str, type: str, data: Raw, subject: str) -> None:
         source = f"/headgate/{self.app.name}"
@@ -636,6 +640,5 @@ class Worker:
             self.activities.interrupt(activity)
 
 
-def _is_cancellation(result: AttemptResult | None) -> bool:
-    """Whether an attempt ended by the cancellation that it was sent."""
-    return result is not None and result.error is not None and not _CANCELLATIONS.isdisjoint(result.error.class_names())
+def _is_cancelled(result: AttemptResult) -> bool:
+    return result.error is not None and is_cancellation(result.error)

@@ -82,7 +82,7 @@ def timeline(turns: Sequence[Mapping[str, Any]], now_ms: int, *, is_closed: bool
             if row is not None:
                 rows.append(row)
                 open_rows[run, command["seq"]] = row
-            elif command["kind"] in ("cancel_timer", "cancel_activity"):
+            elif command["kind"] in ("cancel_timer", "cancel_activity") and command.get("cancellation") is None:
                 _cancel(open_rows.get((command.get("run") or run, command["seq"])), at)
             elif command["kind"] == "close":
                 tone = "good" if command["status"] == "SUCCEEDED" else "bad"

@@ -173,10 +173,10 @@ class _Activities:
         raw = call.body.details
         details = checked(raw, "details") if len(raw) else None
         try:
-            self._client.beat_activity(call.body.signed_token(), details)
+            is_wanted = self._client.beat_activity(call.body.signed_token(), details)
         except (StaleClaimError, NotFoundError):
-            return Answer(Beaten(cancelled=True))
-        return Answer(Beaten(cancelled=False))
+            is_wanted = False
+        return Answer(Beaten(cancelled=not is_wanted))
 
 
 def _error_info(error: ReportedError) -> ErrorInfo:
