@@ -443,6 +443,35 @@ def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
     assert all(store.get(CONTROL, key(f"after-{number}")) is not None for number in range(4))
 
 
+def test_commits__thread_that_commits_without_a_pause__wakes_the_committer_once_for_each_checkpoint(
+    store: SqliteStore,
+) -> None:
+    committer = store._commits
+    checkpoints: list[str] = []
+    committer._connection.set_trace_callback(lambda each: checkpoints.append(each) if "checkpoint" in each else None)
+    wakeups: list[None] = []
+
+    class Counted(SimpleQueue[None]):
+        def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
+            wakeups.append(item)
+            super().put(item, block, timeout)
+
+    committer._committer_wakeup = Counted()
+
+    def write() -> None:
+        for number in range(3 * CHECKPOINT_ROWS):
+            store.put(CONTROL, row(f"row-{number}"))
+
+    # The main thread never leads.
+    writer = threading.Thread(target=write)
+    writer.start()
+    writer.join()
+
+    assert wakeups
+    # The last one may still wait for its turn.
+    assert len(wakeups) <= len(checkpoints) + 1
+
+
 @pytest.mark.parametrize(
     ("rows", "pages", "after"),
     [

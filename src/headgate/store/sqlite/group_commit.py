@@ -37,7 +37,7 @@ GROUP_MIN: Final = 32
 GROUP_SECONDS_MAX: Final = 0.005
 # The WAL is checkpointed at about this many pages. The number of rows that fill them is measured at each checkpoint
 # and starts at `CHECKPOINT_ROWS`.
-CHECKPOINT_PAGES: Final = 500
+CHECKPOINT_PAGES: Final = 1_000
 CHECKPOINT_ROWS: Final = 500
 _CHECKPOINT_ROWS_MIN: Final = 100
 _CHECKPOINT_ROWS_MAX: Final = 2_000
@@ -171,7 +171,10 @@ class GroupCommitter:
             self._committer_wakeup.get()
             if self._queue and self._leading.acquire(blocking=False):
                 self._lead()
-            if self._checkpoint_due and self._leading.acquire(blocking=False):
+            if self._checkpoint_due:
+                # Blocks: a thread that commits without a pause has the lead most of the time, and would have to wake
+                # this one after every commit to try again.
+                self._leading.acquire()
                 self._checkpoint_wal()
         # An interrupt while the committer starts can leave a second committer, which must end as well.
         self._committer_wakeup.put(None)
@@ -179,7 +182,7 @@ class GroupCommitter:
     def _checkpoint_wal(self) -> None:
         """Checkpoint the WAL. The caller holds `_leading`; this releases it."""
         try:
-            if not self._closed:
+            if self._checkpoint_due and not self._closed:
                 rows = self._connection.total_changes - self._checkpointed_rows
                 self._checkpointed_rows += rows
                 self._checkpoint_due = False
@@ -307,7 +310,8 @@ class GroupCommitter:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        if self._connection.total_changes - self._checkpointed_rows >= self._checkpoint_rows:
+        rows = self._connection.total_changes - self._checkpointed_rows
+        if rows >= self._checkpoint_rows and not self._checkpoint_due:
             self._checkpoint_due = True
             self._start_committer()
             self._committer_wakeup.put(None)
