@@ -37,6 +37,8 @@ class QueryRouter:
             timeout_seconds=timeout_seconds,
         )
         self._store.batch_write([request.put()])
+        # Responders ignore the commits of their own process, which may be this one if it serves several apps.
+        self._store.wake()
 
         def read() -> QueryAnswer | None:
             item = self._store.get(INBOXES, request.answer_key, consistent=True)
