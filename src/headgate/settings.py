@@ -191,6 +191,10 @@ TaskRules = Annotated[
         }
     ),
 ]
+OptionalPrice = Annotated[
+    Annotated[float, Meta(ge=0, le=1_000_000)] | None, Meta(extra={"allowed": "a number from 0 to 1,000,000"})
+]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z", extra={"allowed": "a currency code such as USD"})]
 Folders = Annotated[
     tuple[Annotated[str, Meta(min_length=1)], ...],
     Meta(extra={"allowed": "a list of folders; in the environment, a,b", "unpack": _comma_separated}),
@@ -425,6 +429,17 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
             "queues of store.aws_region and of store.aws_endpoint_url."
         ),
     ] = ()
+    price_per_gb_second: Annotated[
+        OptionalPrice,
+        about(
+            "Price of a gigabyte-second of a worker, for the cost of fan-outs whose policy has none. Without it only "
+            "fan-outs with a queue have a cost, at the list price of AWS Lambda."
+        ),
+    ] = None
+    price_per_request: Annotated[OptionalPrice, about("Price of an attempt; by default 0, or that of AWS Lambda.")] = (
+        None
+    )
+    currency: Annotated[Currency, about("Currency of these prices and of the prices in policies.")] = "USD"
 
 
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from headgate.durable.service import Service
 from headgate.errors import HeadgateError, SettingsError, StoreFullError, StoreMovedError, TransientError
 from headgate.fanout import hg_map as mapping
 from headgate.fanout.background_threads import Background
+from headgate.fanout.core.costs import Prices
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
@@ -45,7 +46,7 @@ from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
 from headgate.file_roots import FileRoots, file_roots, usable_project
 from headgate.ids import IdMaker
-from headgate.settings import Secret, Settings, StoreSettings, WorkerSettings
+from headgate.settings import FanoutSettings, Secret, Settings, StoreSettings, WorkerSettings
 from headgate.span_export import Attribute
 from headgate.store.blobs.folder import Blobs, FolderBlobs
 from headgate.store.blobs.spill import Spill
@@ -254,7 +255,12 @@ def open_fanouts(
         access=local_access(opened.settings),
         retention_days=opened.settings.retention.fanouts_days,
         check_queue=check_queue,
+        prices=_prices(opened.settings.fanout),
     )
+
+
+def _prices(settings: FanoutSettings) -> Prices:
+    return Prices(settings.price_per_gb_second, settings.price_per_request, settings.currency)
 
 
 def local_access(settings: Settings) -> LocalAccess:

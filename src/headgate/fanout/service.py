@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.clock import Clock
+from headgate.fanout.core.costs import NO_PRICES, Prices
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
@@ -33,7 +34,7 @@ class FanoutService:
     may name.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what surrounds the fan-outs is joined here
         self,
         store: Store,
         clock: Clock,
@@ -45,11 +46,13 @@ class FanoutService:
         access: LocalAccess = NO_ACCESS,
         retention_days: float = RETENTION_DAYS,
         check_queue: Callable[[str], None] | None = None,
+        prices: Prices = NO_PRICES,
     ) -> None:
         self.store = store
         self.clock = clock
         self.ids = ids
         self.access = access
+        self.prices = prices
         self.observer = _WorkerWakeup(observer)
         self._send = send
         self.queries = FanoutQueries(store, clock)

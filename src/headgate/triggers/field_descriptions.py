@@ -131,7 +131,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "Policy.heal_on": "Error classes that are healed.",
     "Policy.heal_action": "How dead chunks are healed.",
     "Policy.retention_days": "Days that the fan-out is kept after its end.",
-    "Policy.price_per_gb_second": "The price of a gigabyte-second, for the cost.",
+    "Policy.price_per_gb_second": "The price of a gigabyte-second, for the cost; by default that of the settings.",
     "Policy.worker_gb": "The memory of a worker in gigabytes, for the cost.",
     "Policy.budget": "The largest cost of the fan-out.",
 }

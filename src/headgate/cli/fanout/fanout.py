@@ -16,7 +16,7 @@ from headgate.cli.fanout import repair
 from headgate.cli.fanout.exit_codes import FanoutGroup
 from headgate.cli.fanout.queues import doctor, drain
 from headgate.cli.fanout.submit import submit
-from headgate.cli.fanout.views import FanoutId, Lane, show_chunks, show_fanout, show_fanouts
+from headgate.cli.fanout.views import FanoutId, Lane, share_text, show_chunks, show_fanout, show_fanouts
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json
 from headgate.cli.times import duration_text, past_time
@@ -287,10 +287,11 @@ def campaign(api: Api, name: Annotated[str, typer.Argument(metavar="NAME", help=
         for each in found["members"]
     ]
     show_table(("RUN", "GROUP", "STATUS", "CHUNKS", "FAILED"), rows, nothing="no fan-outs")
-    left = "" if found["is_finished"] else f", {duration_text(found['eta_seconds'])} left"
+    eta = found["eta_seconds"]
+    left = "" if found["is_finished"] else f", remaining {'unknown' if eta is None else 'about ' + duration_text(eta)}"
     counts = found["counts"]
     done = counts["done"] + counts["deferred"]
-    typer.echo(f"{found['status']}: {done} of {counts['total']} chunks completed, {found['share']:.0%}{left}")
+    typer.echo(f"{found['status']}: {done} of {counts['total']} chunks completed, {share_text(found)}{left}")
 
 
 repair.add_commands(app)

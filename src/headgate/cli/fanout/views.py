@@ -51,7 +51,7 @@ def _remark(each: Mapping[str, Any]) -> str:
 
 def show_fanout(found: Mapping[str, Any]) -> None:
     """Print a fan-out: its progress, durations, cost and notes."""
-    durations, cost = found["durations"], found["cost"]
+    durations = found["durations"]
     facts: dict[str, Any] = {
         "run": found["run_id"],
         "group": found["group"],
@@ -64,7 +64,7 @@ def show_fanout(found: Mapping[str, Any]) -> None:
         "rate": _rate_text(found),
         "remaining": eta_text(found),
         "durations": None if durations is None else _durations_text(durations),
-        "cost": _cost_text(cost),
+        "cost": None if found["cost"] is None else _cost_text(found["cost"]),
         "handler": found["handler"] or ("" if found["queue_url"] else f"none; run it with {work_command(found)}"),
         "params": compact(found["params"]) if found["params"] else None,
         "source": _source_text(found),
@@ -140,13 +140,16 @@ def eta_text(found: Mapping[str, Any]) -> str | None:
     estimate = found["estimate"]
     if found["is_finished"]:
         return None
-    if estimate["unknown"] is not None or estimate["eta_seconds"] is None:
-        return f"unknown: {estimate['unknown'] or 'no progress'}"
-    text = duration_text(estimate["eta_seconds"])
-    if estimate["p90_seconds"] is not None:
-        p50, p90 = duration_text(estimate["p50_seconds"]), duration_text(estimate["p90_seconds"])
-        text += f" (p50 {p50}, p90 {p90})"
+    text = str(estimate["text"])
+    if len(estimate["lanes"]) > 1 and estimate["unknown"] is None:
+        lanes = ", ".join(f"{lane['lane']} lane {lane['text']}" for lane in estimate["lanes"])
+        text += f" ({lanes})"
     return text
+
+
+def share_text(found: Mapping[str, Any]) -> str:
+    """Return the share of ended chunks: 100 % only if all have ended."""
+    return f"{int(100 * found['share'])}%"
 
 
 def _durations_text(spread: Mapping[str, float]) -> str:
@@ -155,7 +158,7 @@ def _durations_text(spread: Mapping[str, float]) -> str:
 
 
 def _cost_text(cost: Mapping[str, Any]) -> str:
-    text = _money(cost["so_far"])
+    text = f"{_money(cost['so_far'])} {cost['currency']}"
     if cost["wasted"]:
         text += f", {_money(cost['wasted'])} wasted"
     if cost["projected"] is not None and cost["projected"] != cost["so_far"]:
@@ -163,7 +166,7 @@ def _cost_text(cost: Mapping[str, Any]) -> str:
     if cost["budget"] is not None:
         over = ", exceeded" if cost["is_over_budget"] else ""
         text += f"; budget {_money(cost['budget'])}{over}"
-    return text
+    return f"{text} ({cost['price_source']})"
 
 
 def _money(amount: float) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.fanout.exit_codes import STALLED, exit_code
-from headgate.cli.fanout.views import chunks_text, seconds_between, show_notes, start_remedy
+from headgate.cli.fanout.views import chunks_text, seconds_between, share_text, show_notes, start_remedy
 from headgate.cli.session import echo_json
 from headgate.cli.times import duration_text
 from headgate.errors import HeadgateError
@@ -109,10 +109,11 @@ class _WatchState:
         run_id = state["run_id"]
         before = self.states.get(run_id)
         self.states[run_id] = state
-        if before is not None and _visible_fields(before) == _visible_fields(state):
-            return False
-        self._changed_at[run_id] = self._clock.monotonic()
-        return True
+        if before is None or _progress_fields(before) != _progress_fields(state):
+            self._changed_at[run_id] = self._clock.monotonic()
+            return True
+        # A band changes by itself, without progress; that it becomes known or unknown is shown.
+        return bool((before["estimate"]["unknown"] is None) != (state["estimate"]["unknown"] is None))
 
     def all_ended(self) -> bool:
         return len(self.states) == len(self.run_ids) and all(each["is_finished"] for each in self.states.values())
@@ -147,7 +148,7 @@ class _WatchState:
         return self._clock.monotonic() - self._changed_at[run_id]
 
 
-def _visible_fields(state: State) -> list[Any]:
+def _progress_fields(state: State) -> list[Any]:
     return [state[name] for name in ("status", "is_finished", "paused_at", "counts", "notes")]
 
 
@@ -205,7 +206,7 @@ class _JsonLines:
 class _Lines:
     def show(self, state: State) -> None:
         moment = state["at"][11:19]
-        typer.echo(f"{moment}  {state['run_id']}  {state['status']}  {state['share']:.0%}  {_counts_text(state)}")
+        typer.echo(f"{moment}  {state['run_id']}  {state['status']}  {share_text(state)}  {_counts_text(state)}")
 
     def message(self, text: str) -> None:
         typer.echo(text)
@@ -239,8 +240,9 @@ def _counts_text(state: State) -> str:
     names = {"failed": "failed", "in_progress": "running", "pending": "pending"}
     parts = [f"{chunks['completed']}/{chunks['total']} completed"]
     parts += [f"{chunks[name]} {label}" for name, label in names.items() if chunks[name]]
+    slow = sum(state["counts"][f"slow_{name}"] for name in ("waiting", "queued", "retrying", "running"))
+    parts += [f"{slow} open in the slow lane"] if slow else []
     if state["paused_at"] is not None and not state["is_finished"]:
         return ", ".join([*parts, "paused"])
-    eta = state["estimate"]["eta_seconds"]
-    remaining = f"; {duration_text(eta)} remaining" if eta is not None and not state["is_finished"] else ""
+    remaining = "" if state["is_finished"] else f"; remaining {state['estimate']['text']}"
     return ", ".join(parts) + remaining

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import NotFoundError
-from headgate.fanout.core.costs import Cost, cost_of
+from headgate.fanout.core.costs import NO_PRICES, Cost, Prices, fanout_cost
 from headgate.fanout.core.queries import PAGE, FanoutRows
 from headgate.fanout.model.counts import Counts, counts_dict, counts_of
 from headgate.fanout.model.rows import Fanout, fanout_of, run_key, timestamp_ms
@@ -46,13 +46,15 @@ class Member(Struct, frozen=True):
     failed: int
     open: int
     items_total: int
-    cost: float
+    # None without a price.
+    cost: float | None
 
 
 class Rollup(Struct, frozen=True):
     """Totals of a campaign. `members` lists failed and unfinished fan-outs first.
 
-    `eta_seconds` extrapolates the rate of ended chunks since the first member started; None until enough have ended.
+    `eta_seconds` extrapolates the rate of ended chunks since the first member started; None until enough have ended,
+    while a member is split or paused, and while only slow lanes are open. Costs cover the members that have a price.
     """
 
     campaign: str
@@ -61,8 +63,9 @@ class Rollup(Struct, frozen=True):
     by_status: dict[str, int]
     counts: Counts
     share: float
-    cost: float
+    cost: float | None
     projected_cost: float | None
+    currency: str | None
     created_at: str | None
     finished_at: str | None
     eta_seconds: float | None
@@ -117,29 +120,39 @@ def counts_of_row(fanout: Fanout) -> Counts:
     )
 
 
-def roll_up(campaign: str, found: Sequence[tuple[Fanout, Counts]], now_ms: int) -> Rollup:
+def roll_up(
+    campaign: str, found: Sequence[tuple[Fanout, Counts]], now_ms: int, *, prices: Prices = NO_PRICES
+) -> Rollup:
     """Return the totals of a campaign over its fan-outs and their counts."""
     fanouts = [fanout for fanout, _ in found]
     counts = counts_of([counts_dict(one) for _, one in found])
-    costs = [cost_of(fanout.rules(), one) for fanout, one in found]
+    costs = [fanout_cost(fanout, one, prices) for fanout, one in found]
+    known = [cost for cost in costs if cost is not None]
     by_status = {status.value: 0 for status in FanoutStatus}
     for fanout in fanouts:
         by_status[fanout.status.value] += 1
     is_finished = all(fanout.is_finished for fanout in fanouts)
-    projections = [cost.projected for cost in costs]
+    projections = [cost.projected for cost in known]
     return Rollup(
         campaign=campaign,
         status=_status(fanouts),
         members=sorted((_member(*one, cost) for one, cost in zip(found, costs, strict=True)), key=_severity),
         by_status=by_status,
         counts=counts,
-        share=1.0 - counts.open / counts.total if counts.total else float(is_finished),
-        cost=sum(cost.so_far for cost in costs),
-        projected_cost=None if None in projections else sum(one for one in projections if one is not None),
+        share=counts.ended_share if counts.total else float(is_finished),
+        cost=sum(cost.so_far for cost in known) if known else None,
+        projected_cost=_sum(projections),
+        currency=known[0].currency if known else None,
         created_at=min((fanout.created_at for fanout in fanouts), default=None),
         finished_at=max((fanout.finished_at or "" for fanout in fanouts), default=None) if is_finished else None,
         eta_seconds=_eta_seconds(fanouts, counts, now_ms),
     )
+
+
+def _sum(amounts: Sequence[float | None]) -> float | None:
+    """Return the sum, or None if one is unknown or there are none."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None
 
 
 def _status(fanouts: Sequence[Fanout]) -> FanoutStatus:
@@ -152,7 +165,7 @@ def _status(fanouts: Sequence[Fanout]) -> FanoutStatus:
 
 
 def _eta_seconds(fanouts: Sequence[Fanout], counts: Counts, now_ms: int) -> float | None:
-    if counts.open == 0:
+    if counts.open == 0 or counts.slow_open:
         return 0.0 if all(fanout.is_finished for fanout in fanouts) else None
     if any(fanout.status is FanoutStatus.SPLITTING or _is_paused(fanout) for fanout in fanouts):
         return None
@@ -167,7 +180,7 @@ def _is_paused(fanout: Fanout) -> bool:
     return fanout.paused_at is not None and not fanout.is_finished
 
 
-def _member(fanout: Fanout, counts: Counts, cost: Cost) -> Member:
+def _member(fanout: Fanout, counts: Counts, cost: Cost | None) -> Member:
     return Member(
         run_id=fanout.run_id,
         group=fanout.group,
@@ -178,7 +191,7 @@ def _member(fanout: Fanout, counts: Counts, cost: Cost) -> Member:
         failed=counts.failed,
         open=counts.open,
         items_total=counts.items_total,
-        cost=cost.so_far,
+        cost=None if cost is None else cost.so_far,
     )
 
 

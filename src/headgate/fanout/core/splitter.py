@@ -302,7 +302,7 @@ def check_order(order: Order) -> None:
         "backoff_factor": (policy.backoff_factor >= 1, "at least 1"),
         "backoff_seconds": (policy.backoff_seconds >= 0, "at least 0"),
         "backoff_seconds_max": (0 <= policy.backoff_seconds_max <= 7 * 86_400, "from 0 to 7 days"),
-        "price_per_gb_second": (policy.price_per_gb_second >= 0, "at least 0"),
+        "price_per_gb_second": (policy.price_per_gb_second is None or policy.price_per_gb_second >= 0, "at least 0"),
         "worker_gb": (policy.worker_gb > 0, "more than 0"),
         "heal_action": (policy.heal_action in HEAL_ACTIONS, f"one of {', '.join(HEAL_ACTIONS)}"),
         "slow_timeout_seconds": (

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.fanout.core.costs import cost_of
+from headgate.fanout.core.costs import NO_PRICES, Prices, fanout_cost
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.error_groups import DISTINCT_MAX, ErrorGroup, ErrorGroups, error_groups
 from headgate.fanout.insight.eta import Spread, durations_of, spread_of
@@ -27,6 +27,8 @@ class Side(Struct, frozen=True):
     counts: Counts
     durations: Spread | None
     errors: ErrorGroups
+    # None without a price.
+    cost: float | None = None
 
 
 class Difference(Struct, frozen=True):
@@ -63,12 +65,14 @@ class Comparison(Struct, frozen=True):
     errors_are_complete: bool
 
 
-def side(store: Store, queries: FanoutQueries, run_id: str) -> Side:
+def side(store: Store, queries: FanoutQueries, run_id: str, *, prices: Prices = NO_PRICES) -> Side:
     """Read a fan-out for a comparison, at a bounded cost. Raises `NotFoundError`."""
     fanout = queries.fanout(run_id)
     counts = queries.counts(fanout)
     durations = spread_of(durations_of(sampled(store, fanout, counts).chunks))
-    return Side(fanout, counts, durations, error_groups(queries, run_id, groups_max=DISTINCT_MAX))
+    errors = error_groups(queries, run_id, groups_max=DISTINCT_MAX)
+    cost = fanout_cost(fanout, counts, prices)
+    return Side(fanout, counts, durations, errors, None if cost is None else cost.so_far)
 
 
 def compared(before: Side, after: Side) -> Comparison:
@@ -108,7 +112,7 @@ def _figures(side: Side) -> dict[str, float | None]:
         "duration_p95_ms": None if spread is None else spread.p95_ms,
         "duration_p99_ms": None if spread is None else spread.p99_ms,
         "duration_max_ms": None if spread is None else spread.max_ms,
-        "cost": cost_of(side.fanout.rules(), counts).so_far,
+        "cost": side.cost,
     }
 
 

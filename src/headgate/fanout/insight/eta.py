@@ -6,32 +6,42 @@ Pure functions of counts and rows that were read: the same input always gives th
 from __future__ import annotations
 
 import math
-import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heapreplace
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
 from msgspec import Struct
 
+from headgate.fanout.insight.makespans import LaneWork, makespans_seconds, percentile
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, Fanout, timestamp_ms
+from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, Policy, slow_timeout, timestamp_ms
 from headgate.fanout.model.states import ChunkStatus, FanoutStatus
 
 # Minimum of completions for an estimate.
-COMPLETIONS_MIN: Final = 5
+COMPLETIONS_MIN: Final = 3
+# The band: percentiles of the simulation, and by how much it is wider, since workers are not always equally fast.
+BAND: Final = (0.05, 0.95)
+MARGIN: Final = 0.1
+SECONDS_MIN: Final = 1.0
+# Without a running chunk for this long, or three times the longest chunk, no worker takes the chunks.
+IDLE_SECONDS: Final = 15.0
+# A chunk that runs this many times longer than any other, and at least this long, is hung.
+HUNG_FACTOR: Final = 3.0
+HUNG_SECONDS_MIN: Final = 10.0
+# Workers claim chunks in batches if they are shorter than this.
+SHORT_SECONDS: Final = 0.5
+# An en dash: "4-7 min" with the dash of ranges.
+_DASH: Final = "\u2013"
+_UNITS: Final = ((1, "s"), (60, "min"), (3600, "h"), (86_400, "d"))
+# The largest number in a unit; 120 s, then 3 min.
+_UNIT_MAX: Final = 120
 POINTS_MAX: Final = 120
 HISTORY_POINTS: Final = 60
 # Minimum time constant of the rate: a completion this long ago has about a third of the weight.
 MEMORY_SECONDS_MIN: Final = 60.0
-ROUNDS: Final = 50
-LANES_SIMULATED_MAX: Final = 500
-CHUNKS_SIMULATED_MIN: Final = 400
-CHUNKS_SIMULATED_MAX: Final = 1000
-DURATIONS_MAX: Final = 500
 
 
 class Point(Struct, frozen=True):
@@ -78,27 +88,33 @@ class Spread(Struct, frozen=True):
     max_ms: float
 
 
-class Estimate(Struct, frozen=True):
-    """The remaining time of the main lane, in seconds from now.
+class LaneEstimate(Struct, frozen=True):
+    """The remaining time of a lane, as `Estimate`."""
 
-    `eta_seconds` extrapolates the recent rate. `p50_seconds` and `p90_seconds` come from a simulation with the observed
-    durations and the current number of workers. `waves_seconds` is the number of full waves times the median duration.
-    Unknown values are None, and `unknown` is the reason.
-    """
-
+    lane: str
     remaining: int
-    eta_seconds: float | None = None
-    p50_seconds: float | None = None
-    p90_seconds: float | None = None
-    waves_seconds: float | None = None
+    low_seconds: float | None
+    high_seconds: float | None
+    text: str
     unknown: str | None = None
 
 
-class Pace(Struct, frozen=True):
-    """The input of an estimate: chunks ended per second, and durations of completed ones."""
+class Estimate(Struct, frozen=True):
+    """The remaining time of a fan-out, in seconds from now.
 
-    ended_per_second: float | None
-    durations_ms: Sequence[int]
+    `low_seconds` and `high_seconds` are the 5th and 95th percentile of a simulation with the observed durations, the
+    running times of running chunks and the current number of workers; `eta_seconds` is its median. The lanes run side
+    by side, each with workers of its own. Unknown values are None, and `unknown` is the reason. `text` is the same for
+    people: "4 to 7 min" with a dash, or "unknown: …".
+    """
+
+    remaining: int
+    eta_seconds: float | None
+    low_seconds: float | None
+    high_seconds: float | None
+    text: str
+    unknown: str | None = None
+    lanes: list[LaneEstimate] = []
 
 
 def durations_of(chunks: Iterable[Chunk]) -> list[int]:
@@ -120,14 +136,6 @@ def spread_of(durations_ms: Sequence[int]) -> Spread | None:
         p99_ms=percentile(durations_ms, 0.99),
         max_ms=float(durations_ms[-1]),
     )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the interpolated percentile of sorted values."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def history(
@@ -199,98 +207,128 @@ def rate_memory_seconds(points: Sequence[Point], spread: Spread | None) -> float
     return max(MEMORY_SECONDS_MIN, 2 * duration, span / 20)
 
 
-def estimate(fanout: Fanout, counts: Counts, pace: Pace, *, seed: int = 0) -> Estimate:
-    """Return the estimate of the remaining time of the main lane."""
-    remaining = counts.open
-    unknown = _unknown(fanout, counts)
-    if unknown is not None or remaining == 0:
-        ended = None if unknown is not None else 0.0
-        return Estimate(remaining, ended, ended, ended, ended, unknown)
-    eta = remaining / pace.ended_per_second if pace.ended_per_second else None
-    tries = _tries_per_chunk(counts)
-    attempts_per_second = None if pace.ended_per_second is None else pace.ended_per_second * tries
-    lanes = _lanes(fanout, counts, attempts_per_second or 0.0, pace.durations_ms)
-    if lanes == 0 or not pace.durations_ms:
-        return Estimate(remaining, eta, unknown=None if eta is not None else "no chunk is running, and none has ended")
-    spans = makespans_seconds(
-        pace.durations_ms,
-        pending=round(counts.pending * tries),
-        running=counts.running,
-        lanes=lanes,
-        attempts_per_second=attempts_per_second,
-        seed=seed,
-    )
-    waves = math.ceil(remaining * tries / lanes) * percentile(sorted(pace.durations_ms), 0.5) / 1000
-    return Estimate(remaining, eta, percentile(spans, 0.5), percentile(spans, 0.9), waves)
+def estimate(fanout: Fanout, lanes: Sequence[LaneWork], *, seed: int = 0) -> Estimate:
+    """Return the estimate of the remaining time of a fan-out."""
+    is_open = [work for work in lanes if work.open + work.expected]
+    remaining = sum(work.open for work in is_open)
+    reason = _held(fanout)
+    if not is_open and (reason is None or fanout.is_finished):
+        return Estimate(0, 0.0, 0.0, 0.0, "nothing")
+    if reason is not None:
+        return Estimate(remaining, None, None, None, f"unknown: {reason}", reason)
+    policy = fanout.rules()
+    spans = {work.lane: _lane_spans(work, policy, seed) for work in is_open}
+    found = [_lane_estimate(work, spans[work.lane]) for work in is_open]
+    unknown = next((lane for lane in found if lane.unknown is not None), None)
+    if unknown is not None:
+        known = "".join(f" ({lane.lane} lane {lane.text})" for lane in found if lane.unknown is None)
+        return Estimate(remaining, None, None, None, f"{unknown.text}{known}", unknown.unknown, found)
+    # Each span is a sorted simulation: the lanes end independently of each other, and the last one counts.
+    middle = max(percentile(span, 0.5) for span in spans.values() if not isinstance(span, str))
+    low = max(lane.low_seconds or 0.0 for lane in found)
+    high = max(lane.high_seconds or 0.0 for lane in found)
+    return Estimate(remaining, min(max(middle, low), high), low, high, band_text(low, high), None, found)
 
 
-def _unknown(fanout: Fanout, counts: Counts) -> str | None:
-    """Return why no estimate is possible, or None."""
+def _lane_estimate(work: LaneWork, spans: Sequence[float] | str) -> LaneEstimate:
+    if isinstance(spans, str):
+        return LaneEstimate(work.lane, work.open, None, None, f"unknown: {spans}", spans)
+    low = (1 - MARGIN) * percentile(spans, BAND[0])
+    high = max(SECONDS_MIN, (1 + MARGIN) * percentile(spans, BAND[1]), _overdue_ms(work) / 1000)
+    return LaneEstimate(work.lane, work.open, low, high, band_text(low, high))
+
+
+def _lane_spans(work: LaneWork, policy: Policy, seed: int) -> Sequence[float] | str:
+    """Return simulated remaining times of a lane, shortest first, or why there are none."""
+    unknown = _too_little(work)
+    if unknown is not None:
+        return unknown
+    timeout_seconds = policy.timeout_seconds if work.lane == MAIN_LANE else slow_timeout(policy)
+    workers = _workers(work, policy)
+    hung = _hung(work, workers, timeout_seconds)
+    if hung is not None:
+        return hung
+    return makespans_seconds(work, lanes=workers, policy=policy, timeout_seconds=timeout_seconds, seed=seed)
+
+
+def _held(fanout: Fanout) -> str | None:
+    """Return why the fan-out as a whole has no estimate, or None."""
+    if fanout.is_finished:
+        return None
     if fanout.status is FanoutStatus.SPLITTING:
         return "it is still being split"
-    if fanout.paused_at is not None and not fanout.is_finished:
-        return "it is paused"
-    if counts.open and counts.completed < COMPLETIONS_MIN:
-        return f"only {counts.completed} chunks are completed; an estimate needs {COMPLETIONS_MIN}"
+    if fanout.cancelled_at is not None:
+        return "it is being cancelled"
+    return "it is paused" if fanout.paused_at is not None else None
+
+
+def _too_little(work: LaneWork) -> str | None:
+    """Return why the remaining time of a lane cannot be estimated, or None."""
+    where = "" if work.lane == MAIN_LANE else f" of the {work.lane} lane"
+    longest = work.durations_ms[-1] / 1000 if work.durations_ms else 0.0
+    is_idle = not work.running and 0 < work.pending != work.retrying
+    if is_idle and work.idle_seconds > max(IDLE_SECONDS, 3 * longest):
+        return f"no chunk{where} is running: no worker takes them"
+    if work.completed < COMPLETIONS_MIN or not work.durations_ms:
+        return f"{work.completed} chunks{where} are completed; an estimate needs {COMPLETIONS_MIN}"
     return None
 
 
-def _lanes(fanout: Fanout, counts: Counts, attempts_per_second: float, durations_ms: Sequence[int]) -> int:
+def _hung(work: LaneWork, workers: int, timeout_seconds: float) -> str | None:
+    """Return why a hung chunk leaves the end unknown, or None.
+
+    A chunk that has outlived all others several times over tells nothing about its own end. It does not matter while
+    the other chunks take longer than that.
+    """
+    longest_ms = work.durations_ms[-1]
+    limit_ms = max(HUNG_FACTOR * longest_ms, 1000 * HUNG_SECONDS_MIN)
+    hung_ms = [age for age in work.ages_ms if age > limit_ms]
+    if not hung_ms:
+        return None
+    free = workers - len(hung_ms)
+    rest_ms = (work.pending + work.expected) * fmean(work.durations_ms) / free if free > 0 else 0.0
+    if rest_ms > max(hung_ms):
+        return None
+    return (
+        f"{work.oldest_chunk_id or 'a chunk'} has been running for {time_text(max(hung_ms) / 1000)}, and the others "
+        f"took at most {time_text(longest_ms / 1000)}; its time-out is {time_text(timeout_seconds)}"
+    )
+
+
+def _overdue_ms(work: LaneWork) -> int:
+    """Return the running time of the oldest chunk that has outlived all completed ones, or 0.
+
+    Such a chunk may need as long again as it has been running.
+    """
+    return max((age for age in work.ages_ms if age > work.durations_ms[-1]), default=0)
+
+
+def _workers(work: LaneWork, policy: Policy) -> int:
     """Return the number of chunks that run at a time.
 
-    Workers that claim and finish chunks in batches may have none running at the moment; the throughput then gives it.
+    Workers that claim and finish short chunks in batches may have none running at the moment; the throughput then
+    gives it.
     """
-    allowed = fanout.rules().concurrency
-    seen = math.ceil(attempts_per_second * fmean(durations_ms) / 1000) if durations_ms else 0
-    lanes = max(counts.running, seen)
-    if allowed is None:
-        return lanes
-    return min(lanes, allowed) if lanes else allowed
+    mean_ms = fmean(work.durations_ms)
+    seen = math.ceil((work.attempts_per_second or 0.0) * mean_ms / 1000)
+    lanes = max(1, work.running)
+    if not work.running or mean_ms < 1000 * SHORT_SECONDS:
+        lanes = max(lanes, seen)
+    return lanes if policy.concurrency is None else max(1, min(lanes, policy.concurrency))
 
 
-def _tries_per_chunk(counts: Counts) -> float:
-    ended = counts.completed + counts.failed
-    return max(1.0, (counts.attempts - counts.running) / ended) if ended else 1.0
+def band_text(low_seconds: float, high_seconds: float) -> str:
+    """Return a band in the unit that fits its upper end, rounded outwards: "under 5 s", "about 2 h"."""
+    size, unit = next((unit for unit in _UNITS if high_seconds <= _UNIT_MAX * unit[0]), _UNITS[-1])
+    low, high = math.floor(low_seconds / size), max(1, math.ceil(high_seconds / size))
+    if low == 0:
+        return f"under {high} {unit}"
+    return f"about {high} {unit}" if low >= high else f"{low}{_DASH}{high} {unit}"
 
 
-def makespans_seconds(
-    durations_ms: Sequence[int],
-    *,
-    pending: int,
-    running: int,
-    lanes: int,
-    attempts_per_second: float | None = None,
-    rounds: int = ROUNDS,
-    seed: int = 0,
-) -> list[float]:
-    """Return simulated remaining times, shortest first, one per round.
-
-    Each round draws durations from the observed ones and assigns chunks to workers as they become free. Of a large
-    fleet, a fraction is simulated with its share of the work; of much work, the last chunks, which decide the tail.
-    """
-    # Seeded, so that the same input gives the same estimate.
-    draw = random.Random(seed)
-    part = min(1.0, LANES_SIMULATED_MAX / lanes)
-    lanes = min(lanes, LANES_SIMULATED_MAX)
-    work = math.ceil(pending * part)
-    # The tail decides: more chunks per lane cost time and hardly change the result.
-    last = min(work, max(CHUNKS_SIMULATED_MIN, lanes), CHUNKS_SIMULATED_MAX)
-    between_ms = _between_ms(durations_ms, lanes / part, attempts_per_second)
-    spans = []
-    for _ in range(rounds):
-        seen = draw.choices(durations_ms, k=min(len(durations_ms), DURATIONS_MAX))
-        mean_ms = fmean(seen) + between_ms
-        busy = [draw.choice(seen) * draw.random() for _ in range(min(lanes, round(running * part)))]
-        busy += [0.0] * (lanes - len(busy))
-        heapify(busy)
-        for duration_ms in draw.choices(seen, k=last):
-            heapreplace(busy, busy[0] + duration_ms + between_ms)
-        spans.append(((work - last) * mean_ms / lanes + max(busy)) / 1000)
-    return sorted(spans)
-
-
-def _between_ms(durations_ms: Sequence[int], lanes: float, attempts_per_second: float | None) -> float:
-    """Return the idle time of a worker between two chunks, derived from the throughput per worker."""
-    if not attempts_per_second:
-        return 0.0
-    return max(0.0, 1000 * lanes / attempts_per_second - fmean(durations_ms))
+def time_text(seconds: float) -> str:
+    """Return a duration in the unit that fits it: "70 s", "15 min"."""
+    if seconds < 1:
+        return f"{max(1, round(1000 * seconds))} ms"
+    size, unit = next((unit for unit in _UNITS if seconds <= _UNIT_MAX * unit[0]), _UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"

@@ -14,12 +14,10 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.fanout.core.attempts import retry_delay_seconds
-from headgate.fanout.core.costs import Cost, cost_of
+from headgate.fanout.core.costs import NO_PRICES, Cost, Prices, fanout_cost
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.eta import (
-    COMPLETIONS_MIN,
     Estimate,
-    Pace,
     Point,
     Ring,
     Spread,
@@ -31,9 +29,10 @@ from headgate.fanout.insight.eta import (
     rate_per_second,
     spread_of,
 )
+from headgate.fanout.insight.makespans import LaneWork
 from headgate.fanout.insight.samples import Sample, sampled
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, Fanout, Policy, timestamp, timestamp_ms
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.store.port import Store
 
@@ -42,11 +41,14 @@ from headgate.store.port import Store
 STRAGGLER_FACTOR: Final = 1.5
 STRAGGLER_SECONDS_MIN: Final = 10.0
 STRAGGLERS_MAX: Final = 20
+STRAGGLER_COMPLETIONS_MIN: Final = 5
 # Delay between the time-out of an attempt and the next one, as with queue redelivery.
 REDELIVERY_SECONDS: Final = 60.0
 SAMPLE_SECONDS: Final = 30.0
 # Running chunks read, by end of lease; without heartbeats that is by start.
 RUNNING_MAX: Final = 500
+# Chunks of the slow lane read; it is short by its nature.
+SLOW_MAX: Final = 500
 
 
 class Straggler(Struct, frozen=True):
@@ -76,7 +78,7 @@ class Progress(Struct, frozen=True):
     status: FanoutStatus
     at: str
     counts: Counts
-    # Share of ended chunks, from 0 to 1.
+    # Share of ended chunks of both lanes, from 0 to 1; 1 only if all have ended.
     share: float
     completed_per_second: float | None
     items_per_second: float | None
@@ -87,7 +89,8 @@ class Progress(Struct, frozen=True):
     sampled: int
     stragglers: list[Straggler]
     stall: Stall | None
-    cost: Cost
+    # None without a price: local work is not priced unless the settings or the policy do.
+    cost: Cost | None
 
 
 class Facts(Struct, frozen=True):
@@ -97,6 +100,8 @@ class Facts(Struct, frozen=True):
     running: Sequence[Chunk]
     points: Sequence[Point]
     now_ms: int
+    # Chunks of the slow lane.
+    slow: Sequence[Chunk] = ()
 
 
 class Follower:
@@ -110,6 +115,7 @@ class Follower:
         *,
         sample_seconds: float = SAMPLE_SECONDS,
         running_max: int = RUNNING_MAX,
+        prices: Prices = NO_PRICES,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -117,8 +123,10 @@ class Follower:
         self._run_id = run_id
         self._sample_seconds = sample_seconds
         self._running_max = running_max
+        self._prices = prices
         self._ring: Ring | None = None
         self._sample = Sample([], is_whole=True)
+        self._slow: Sequence[Chunk] = ()
         self._sampled_at = 0.0
 
     def look(self) -> Progress:
@@ -129,6 +137,8 @@ class Follower:
         elapsed = self._clock.monotonic() - self._sampled_at
         if self._ring is None or fanout.is_finished or elapsed >= self._sample_seconds:
             self._sample = sampled(self._store, fanout, counts)
+            is_slow = counts.slow_total > 0
+            self._slow = self._queries.chunks(self._run_id, slow=True, limit=SLOW_MAX).chunks if is_slow else ()
             self._sampled_at = self._clock.monotonic()
         if self._ring is None:
             self._ring = Ring(history(fanout, counts, self._sample.chunks, now_ms))
@@ -137,10 +147,11 @@ class Follower:
         running: Sequence[Chunk] = ()
         if _running(counts):
             running = self._queries.in_disposition(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
-        return progress_of(fanout, counts, Facts(self._sample, running, self._ring.points(), now_ms))
+        facts = Facts(self._sample, running, self._ring.points(), now_ms, self._slow)
+        return progress_of(fanout, counts, facts, prices=self._prices)
 
 
-def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
+def progress_of(fanout: Fanout, counts: Counts, facts: Facts, *, prices: Prices = NO_PRICES) -> Progress:
     """Derive the progress of a fan-out from its rows."""
     durations_ms = durations_of(facts.sample.chunks)
     spread = spread_of(durations_ms)
@@ -161,17 +172,65 @@ def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
         status=fanout.status,
         at=timestamp(facts.now_ms),
         counts=counts,
-        share=1.0 - counts.open / counts.total if counts.total else float(fanout.is_finished),
+        share=counts.ended_share if counts.total else float(fanout.is_finished),
         completed_per_second=completed,
         items_per_second=None if completed is None or not counts.completed else completed * items / counts.completed,
-        estimate=estimate(fanout, counts, Pace(ended, durations_ms)),
+        estimate=estimate(fanout, lane_works(fanout, counts, facts, ended)),
         durations=spread,
         attempts=attempts_histogram(facts.sample.chunks),
         sampled=len(facts.sample.chunks),
         stragglers=stragglers(facts.running, spread, facts.now_ms),
         stall=stall(fanout, counts, last_sign_ms(fanout, counts, facts), facts.now_ms),
-        cost=cost_of(fanout.rules(), counts, running_ms=running_ms),
+        cost=fanout_cost(fanout, counts, prices, running_ms=running_ms),
     )
+
+
+def lane_works(fanout: Fanout, counts: Counts, facts: Facts, ended_per_second: float | None) -> list[LaneWork]:
+    """Return the open work of each lane."""
+    ended = counts.completed + counts.failed
+    slow_ended = counts.slow_total - counts.slow_open
+    # Attempts are counted over both lanes.
+    tries = max(1.0, (counts.attempts - _running(counts)) / (ended + slow_ended)) if ended + slow_ended else 1.0
+    running = [chunk for chunk in facts.running if chunk.lane == MAIN_LANE]
+    slow_running = [chunk for chunk in facts.running if chunk.lane == SLOW_LANE]
+    main = LaneWork(
+        pending=counts.pending,
+        retrying=counts.retrying,
+        running=counts.running,
+        ages_ms=[_running_ms(chunk, facts.now_ms) for chunk in running],
+        oldest_chunk_id=_oldest(running),
+        completed=counts.completed,
+        durations_ms=durations_of(facts.sample.chunks),
+        tries=tries,
+        attempts_per_second=None if ended_per_second is None else ended_per_second * tries,
+        idle_seconds=(facts.now_ms - last_sign_ms(fanout, counts, facts)) / 1000,
+    )
+    # Open chunks of the main lane defer items as the others did.
+    deferring = counts.open * counts.slow_total / ended if ended else 0.0
+    slow = LaneWork(
+        lane=SLOW_LANE,
+        pending=counts.slow_open - counts.slow_running,
+        retrying=counts.slow_retrying,
+        expected=round(deferring),
+        running=counts.slow_running,
+        ages_ms=[_running_ms(chunk, facts.now_ms) for chunk in slow_running],
+        oldest_chunk_id=_oldest(slow_running),
+        completed=counts.slow_done,
+        durations_ms=durations_of(facts.slow),
+        tries=tries,
+        idle_seconds=_slow_idle_seconds(facts, slow_running),
+    )
+    return [main, slow]
+
+
+def _oldest(running: Sequence[Chunk]) -> str | None:
+    return min(running, key=lambda chunk: chunk.started_at or "").chunk_id if running else None
+
+
+def _slow_idle_seconds(facts: Facts, running: Sequence[Chunk]) -> float:
+    """Return the time since a chunk of the slow lane was made, began or ended."""
+    times = [chunk.completed_at or chunk.started_at or chunk.created_at for chunk in (*facts.slow, *running)]
+    return (facts.now_ms - max(map(timestamp_ms, times))) / 1000 if times else 0.0
 
 
 def attempts_histogram(chunks: Iterable[Chunk]) -> dict[int, int]:
@@ -185,7 +244,7 @@ def attempts_histogram(chunks: Iterable[Chunk]) -> dict[int, int]:
 
 def stragglers(running: Iterable[Chunk], spread: Spread | None, now_ms: int) -> list[Straggler]:
     """Return running chunks that take much longer than completed ones did, longest first."""
-    if spread is None or spread.count < COMPLETIONS_MIN:
+    if spread is None or spread.count < STRAGGLER_COMPLETIONS_MIN:
         return []
     limit_ms = max(STRAGGLER_FACTOR * spread.p95_ms, 1000 * STRAGGLER_SECONDS_MIN)
     found = []

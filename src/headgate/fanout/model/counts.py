@@ -82,6 +82,12 @@ class Counts(Struct, frozen=True, omit_defaults=True):
         """Slow-lane chunks that have not ended."""
         return self.slow_waiting + self.slow_queued + self.slow_retrying + self.slow_running
 
+    @property
+    def ended_share(self) -> float:
+        """The share of ended chunks of both lanes, from 0 to 1; 1 only if all have ended."""
+        every = self.total + self.slow_total
+        return 1.0 - (self.open + self.slow_open) / every if every else 1.0
+
     def by_status(self) -> dict[str, int]:
         """Return the number of chunks in each status."""
         sums = dict.fromkeys((status.value for status in ChunkStatus), 0)

@@ -68,8 +68,8 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     heal_action: str = "retry"
     # Counted from the end. The splitter stores the server's default; rows of earlier releases may lack it.
     retention_days: float | None = None
-    # Cost of a worker: the price of one gigabyte-second, and its memory in gigabytes.
-    price_per_gb_second: float = 0.0000133334
+    # Cost of a worker: the price of one gigabyte-second (see `fanout.core.costs`), and its memory in gigabytes.
+    price_per_gb_second: float | None = None
     worker_gb: float = 1.0
     budget: float | None = None
 

@@ -23,7 +23,7 @@ from headgate.serve.pages.health.holds import HeldPipeline, held_by
 from headgate.serve.pages.health.incident_actions import acknowledge
 from headgate.serve.pages.health.incidents import datasets_of
 from headgate.serve.pages.health.silences import Silence, silences
-from headgate.serve.pages.labels import command, span
+from headgate.serve.pages.labels import command
 from headgate.serve.pages.live_updates import changes_of
 from headgate.serve.pages.page import Chip, Page, PageRequest, PageRoute, chips, filtered
 from headgate.serve.pages.pipelines.pipeline import WatchedPipelines, watched_pipelines
@@ -277,12 +277,12 @@ def _progress(api: ApiCaller, pipelines: PipelineService, run: Mapping[str, Any]
     fanout = None
     if is_fan_out and run["job_id"]:
         fanout = api.section("GET /fanouts/{id}", path={"id": run["job_id"]}).value
-    left = None if fanout is None else fanout["estimate"]["p50_seconds"]
+    estimate = None if fanout is None or fanout["is_finished"] else fanout["estimate"]
     return RunningRow(
         run=run,
         since=since,
         share=None if fanout is None else fanout["share"],
-        eta="" if left is None else f"about {span(left)} left",
+        eta="" if estimate is None or estimate["unknown"] else f"{estimate['text']} left",
     )
 
 

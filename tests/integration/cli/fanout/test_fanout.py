@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from headgate.cli.fanout import fanout
 from headgate.cli.fanout import submit as fanout_submit
 from headgate.cli.fanout import views as fanout_views
 from headgate.cli.fanout.exit_codes import exit_code
-from headgate.cli.fanout.watch import _WatchState
+from headgate.cli.fanout.watch import _Lines, _WatchState
 from headgate.cli.times import duration_text, past_time
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
@@ -203,6 +203,104 @@ def test_show__ended__reports_how_long_it_took(world: World, capsys: pytest.Capt
     assert "SUCCEEDED" in output
     assert "duration" in output
     assert "remaining" not in output
+
+
+def _grown(folder: Path, chunks: int) -> World:
+    world = World(folder, max_attempts=1)
+    world.fanouts.splitter.split(Order(group="g", chunk_size=1), RangeSource(0, chunks), run_id="many")
+    return world
+
+
+def _ends(world: World, numbers: Iterable[int], seconds: float) -> None:
+    for number in numbers:
+        claim = world.fanouts.tracker.start("many", f"chunk-{number:07d}", worker="w").claim
+        assert claim is not None
+        world.clock.advance(seconds)
+        world.fanouts.tracker.complete(claim, AttemptResult())
+
+
+def _said(world: World, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Return what `show` and `watch` print of the fan-out."""
+    fanout = world.fanouts.queries.fanout("many")
+    progress = Follower(world.store, world.clock, "many").look()
+    state = msgspec.json.decode(msgspec.json.encode(fanout_view(fanout, progress, {})))
+    fanout_views.show_fanout(state)
+    shown = capsys.readouterr().out
+    _Lines().show(state)
+    return shown, capsys.readouterr().out
+
+
+def test_show_and_watch__one_chunk_hangs__say_that_the_end_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = _grown(tmp_path, 40)
+    _ends(world, range(39), 1.0)
+    world.fanouts.tracker.start("many", "chunk-0000039", worker="w")
+    world.clock.advance(70)
+
+    for output in _said(world, capsys):
+        assert (
+            "unknown: chunk-0000039 has been running for 70 s, and the others took at most 1 s; its time-out is 15 min"
+        ) in " ".join(output.split())
+    world.store.close()
+
+
+def test_show_and_watch__many_chunks_left__give_the_same_band(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = _grown(tmp_path, 400)
+    _ends(world, range(100), 1.0)
+    world.fanouts.tracker.start("many", "chunk-0000100", worker="w")
+
+    for output in _said(world, capsys):
+        assert "4\u20136 min" in output
+    world.store.close()
+
+
+def test_show_and_watch__slow_lane_open__are_not_done_and_not_without_time_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = _grown(tmp_path, 5)
+    for number in range(5):
+        claim = world.fanouts.tracker.start("many", f"chunk-{number:07d}", worker="w").claim
+        assert claim is not None
+        world.fanouts.tracker.complete(claim, AttemptResult(deferred=(number,)))
+
+    shown, watched = _said(world, capsys)
+
+    assert "unknown: 0 chunks of the slow lane are completed; an estimate needs 3" in shown
+    assert "50%" in watched
+    assert "5 open in the slow lane; remaining unknown" in watched
+    world.store.close()
+
+
+def test_show__local_work__has_no_cost(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.end("chunk-0000000")
+
+    fanout_views.show_fanout(world.shown())
+
+    assert "cost" not in capsys.readouterr().out
+
+
+def test_show__work_with_a_price__has_currency_and_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path, price_per_gb_second=2.0)
+    world.end("chunk-0000000")
+
+    fanout_views.show_fanout(world.shown())
+
+    assert "4.00 USD (policy of the fan-out)" in capsys.readouterr().out
+    world.store.close()
+
+
+def test_show__budget_without_a_price__says_that_it_is_not_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, budget=2.0)
+
+    fanout_views.show_fanout(world.shown())
+
+    assert "note: the budget is not checked: no price is set" in capsys.readouterr().out
+    world.store.close()
 
 
 def test_csv__chunks__have_one_line_each_whatever_the_error_says(tmp_path: Path) -> None:

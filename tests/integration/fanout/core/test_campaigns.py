@@ -11,6 +11,7 @@ from msgspec import to_builtins
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
 from headgate.fanout.core.campaigns import counts_of_row, member_delete, member_put, members, roll_up
+from headgate.fanout.core.costs import Prices
 from headgate.fanout.model.counts import Counts, counts_dict
 from headgate.fanout.model.rows import Fanout, timestamp
 from headgate.fanout.model.states import FanoutStatus
@@ -49,14 +50,16 @@ def test_rolled_up__several_members__adds_up_their_counts_and_costs() -> None:
         (_running("b"), Counts(total=30, done=5, dead=1, queued=24, attempts=8, busy_ms=500, items_total=300)),
     ]
 
-    rollup = roll_up("survey", found, NOW)
+    rollup = roll_up("survey", found, NOW, prices=Prices(0.5, 0.1, "EUR"))
 
     assert (rollup.counts.total, rollup.counts.completed, rollup.counts.failed) == (40, 15, 1)
     assert rollup.counts.items_total == 400
     assert rollup.share == pytest.approx(16 / 40)
     assert rollup.by_status["SUCCEEDED"] == rollup.by_status["RUNNING"] == 1
-    assert rollup.cost == pytest.approx(sum(member.cost for member in rollup.members))
-    assert rollup.cost > 0
+    assert rollup.cost == pytest.approx(sum(member.cost or 0 for member in rollup.members))
+    assert rollup.cost == pytest.approx(0.5 * 1.5 + 0.1 * 18)
+    assert rollup.currency == "EUR"
+    assert roll_up("survey", found, NOW).cost is None
     # 16 ended in 100 seconds, and 24 are left.
     assert rollup.eta_seconds == pytest.approx(150)
     assert (rollup.status, rollup.finished_at) == (FanoutStatus.RUNNING, None)

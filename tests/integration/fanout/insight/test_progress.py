@@ -177,8 +177,9 @@ def test_progress__running_chunks_of_which_some_were_read__are_paid_for_all() ->
     running = [made_chunk(number, Disposition.RUNNING) for number in range(2)]
     counts = Counts(total=10, running=10, attempts=10)
 
-    events = _progress(counts, after_seconds=100, running=running)
+    events = _progress(counts, after_seconds=100, running=running, policy=Policy(price_per_gb_second=1.0))
 
+    assert events.cost is not None
     assert events.cost.gb_seconds == pytest.approx(1000)
 
 
@@ -204,7 +205,9 @@ def test_look__once__knows_the_rate_from_the_rows(store: SqliteStore, clock: Vir
     assert result.completed_per_second == pytest.approx(0.5, rel=0.1)
     assert result.items_per_second == pytest.approx(5, rel=0.1)
     assert result.estimate.eta_seconds == pytest.approx(80, rel=0.1)
-    assert result.estimate.p50_seconds == pytest.approx(80, rel=0.15)
+    assert result.estimate.low_seconds is not None
+    assert result.estimate.high_seconds is not None
+    assert result.estimate.low_seconds <= 80 <= result.estimate.high_seconds
     assert result.durations is not None
     assert result.durations.p99_ms == 2000
     assert (result.share, result.sampled, result.attempts) == (0.6, 100, {1: 61})

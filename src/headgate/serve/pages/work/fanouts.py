@@ -12,7 +12,7 @@ from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.pages.actions import Action, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
-from headgate.serve.pages.labels import command, options, span
+from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_WORK, changes_of
 from headgate.serve.pages.page import Page, PageRequest, PageRoute
 
@@ -142,15 +142,12 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
     """Return the page of a fan-out. Raises `NotFoundError`, and as the API operation."""
     path = {"id": run_id}
     fanout = api.call("GET /fanouts/{id}", path=path)
-    estimate = fanout["estimate"]
-    low, high = estimate["p50_seconds"], estimate["p90_seconds"]
-    eta = "" if low is None or high is None else f"{span(low)} to {span(high)} left"
     base = f"{PREFIX}/fanouts/{segment(run_id)}"
     return FanoutPage(
         fanout=fanout,
         bars=buckets(fanout["counts"], fanout["chunks"]["total"]),
         sentence=sentence(fanout),
-        eta="" if fanout["is_finished"] else eta,
+        eta=_eta(fanout),
         errors=api.section("GET /fanouts/{id}/errors", path=path),
         failures=api.section("GET /fanouts/{id}/failures", path=path, query={"limit": SHOWN_MAX}),
         stuck=api.section("GET /fanouts/{id}/stuck", path=path, query={"limit": SHOWN_MAX}),
@@ -171,6 +168,14 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
             ("Check its counters", command("fanout", "reconcile", run_id)),
         ),
     )
+
+
+def _eta(fanout: Mapping[str, Any]) -> str:
+    """Return the band of the remaining time, or "unknown"; the page says why below it."""
+    estimate = fanout["estimate"]
+    if fanout["is_finished"]:
+        return ""
+    return "unknown" if estimate["unknown"] else str(estimate["text"])
 
 
 def _steer(run_id: str, verb: str, label: str, text: str, done: str, tone: Tone = Tone.PLAIN) -> Action:

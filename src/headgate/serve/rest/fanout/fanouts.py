@@ -99,8 +99,10 @@ class CampaignView(Struct, frozen=True, kw_only=True):
     by_status: dict[str, int]
     counts: dict[str, int]
     share: float
-    cost: float
+    # In `currency`, of the fan-outs that have a price.
+    cost: float | None
     projected_cost: float | None
+    currency: str | None
     created_at: str | None
     finished_at: str | None
     eta_seconds: float | None
@@ -241,7 +243,7 @@ class _Fanouts:
         run_id = call.path["id"]
         # The row first: an ended fan-out has final counts.
         fanout = self._queries.fanout(run_id, consistent=True)
-        progress = Follower(self._store, self._fanouts.clock, run_id).look()
+        progress = Follower(self._store, self._fanouts.clock, run_id, prices=self._fanouts.prices).look()
         return Answer(fanout_view(fanout, progress, self._unusable()))
 
     def summary(self, call: Call[None, NoQuery]) -> Answer:
@@ -267,7 +269,8 @@ class _Fanouts:
         return Answer(FanoutEventPage([event_view(event_of(item)) for item in page.items], page.cursor))
 
     def compare(self, call: Call[None, NoQuery]) -> Answer:
-        before, after = (side(self._store, self._queries, call.path[name]) for name in ("id", "other"))
+        prices = self._fanouts.prices
+        before, after = (side(self._store, self._queries, call.path[name], prices=prices) for name in ("id", "other"))
         return Answer(compared(before, after))
 
     def campaign(self, call: Call[None, NoQuery]) -> Answer:
@@ -281,7 +284,7 @@ class _Fanouts:
             if cursor is None:
                 break
         counted = [(fanout, campaigns.counts_of_row(fanout)) for fanout in found]
-        rollup = campaigns.roll_up(name, counted, self._queries.now_ms())
+        rollup = campaigns.roll_up(name, counted, self._queries.now_ms(), prices=self._fanouts.prices)
         same = set(CampaignView.__struct_fields__) - {"counts", "is_finished"}
         return Answer(
             CampaignView(

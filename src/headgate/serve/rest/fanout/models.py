@@ -97,7 +97,8 @@ class ProgressView(Struct, frozen=True, kw_only=True):
     sampled: int
     stragglers: list[Straggler]
     stall: Stall | None
-    cost: Cost
+    # None without a price.
+    cost: Cost | None
     # Notices for the operator, as sentences.
     notes: list[str]
 
@@ -327,6 +328,8 @@ def notes(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> li
         notices.append(f"failed chunks: {failed}; 'headgate fanout failures {run_id}' says why")
     elif counts.items_failed:
         notices.append(f"failed items: {counts.items_failed}; 'headgate fanout failures {run_id}' says why")
+    if fanout.rules().budget is not None and progress.cost is None:
+        notices.append("the budget is not checked: no price is set, in the policy or as fanout.price_per_gb_second")
     if counts.drift():
         notices.append(
             f"the counters are off by {counts.drift()}; 'headgate fanout reconcile {run_id} --repair' repairs them"

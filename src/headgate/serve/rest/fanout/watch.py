@@ -84,7 +84,7 @@ class _ProgressPoller:
         self._unusable = unusable
         self._queries = fanouts.queries
         self._run_id = run_id
-        self._follower = Follower(fanouts.store, fanouts.clock, run_id)
+        self._follower = Follower(fanouts.store, fanouts.clock, run_id, prices=fanouts.prices)
 
     def look(self) -> ProgressView:
         # The row first: an ended fan-out has final counts.
