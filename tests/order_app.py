@@ -74,6 +74,14 @@ async def ponder(order_id: str) -> str:
 
 
 @app.workflow
+async def tally(day: str) -> str:
+    return f"tallied {day}"
+
+
+app.schedule("daily-tally", tally, hg.Cron("0 0 * * *"), "today")
+
+
+@app.workflow
 async def count(until: int) -> int:
     result = 0
     while result < until:

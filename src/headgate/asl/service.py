@@ -20,7 +20,7 @@ from headgate.asl.tasks.local_tasks import LocalTasks
 from headgate.asl.tasks.task_backends import TaskBackends
 from headgate.asl.tasks.task_routes import TaskRoutes, case_of
 from headgate.asl.tasks.user_tables import UserTables
-from headgate.durable.engine.membership import list_members
+from headgate.durable.engine.function_apps import serving_members
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.definitions import Workflow
 from headgate.durable.service import Service
@@ -121,7 +121,7 @@ class AslService:
         return None if activity is None or activity.look is None else activity.look(input)
 
     def _known_functions(self) -> set[str]:
-        """Return the names of the activities of this app and of every live worker."""
+        """Return the names of the activities of this app and of every live worker, and those that functions serve."""
         now_ms = int(self._clock.seconds() * 1000)
-        alive = [member for member in list_members(self._store) if member.seems_alive(now_ms)]
-        return {*self.app.activities, *(name for member in alive for name in member.activities)}
+        serving = serving_members(self._store, now_ms)
+        return {*self.app.activities, *(name for member in serving for name in member.activities)}

@@ -75,6 +75,8 @@ class AppContainer:
 
     def sweep(self, is_out_of_time: Callable[[], bool]) -> int:
         """Send overdue wakeups again, and run timed maintenance. Returns the number sent."""
+        # First: an invocation that runs out of time must not leave a new package unknown to others.
+        self.sweeper.register()
         sent = self.queues.send(self.sweeper.overdue())
         self.sweeper.run_maintenance(is_out_of_time)
         return sent

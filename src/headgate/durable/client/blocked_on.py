@@ -12,7 +12,8 @@ from headgate.clock import Clock
 from headgate.durable.engine.activity_store import options_of
 from headgate.durable.engine.build_routing import obstacle
 from headgate.durable.engine.deployments import Deployments
-from headgate.durable.engine.membership import Member, list_members
+from headgate.durable.engine.function_apps import serving_members
+from headgate.durable.engine.membership import Member
 from headgate.durable.model.history import Status
 from headgate.durable.model.history_reader import ArchivedHistories, read_run
 from headgate.durable.model.records import (
@@ -189,7 +190,7 @@ class BlockedOn:
 
     def _alive(self) -> list[Member]:
         now_ms = int(self._clock.seconds() * 1000)
-        return [member for member in list_members(self._store) if member.seems_alive(now_ms)]
+        return serving_members(self._store, now_ms)
 
 
 def error_line(stored: str | None) -> str:

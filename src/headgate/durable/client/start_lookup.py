@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from headgate.durable.engine.function_apps import FunctionApps
 from headgate.durable.engine.inbox import delayed_start
 from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.model.archive import Archive
@@ -83,19 +84,26 @@ def _started(turns: Iterable[Turn], run: int) -> Started | None:
 
 
 def servers(store: Store, workflow: str, now_ms: int) -> list[Member]:
-    """Return the live workers that serve a workflow."""
+    """Return the live workers that serve a workflow, without functions: those answer no queries."""
     return [each for each in list_members(store) if workflow in each.workflows and each.seems_alive(now_ms)]
+
+
+def is_served(store: Store, workflow: str, now_ms: int) -> bool:
+    """Whether a live worker or the functions of an app serve a workflow."""
+    if any(workflow in each.workflows for each in FunctionApps(store).all()):
+        return True
+    return bool(servers(store, workflow, now_ms))
 
 
 def declared_limits(store: Store, workflow: str, now_ms: int, loaded: Collection[str]) -> Limits:
     """Return the limits that other workers have declared for a workflow that is not `loaded` here.
 
-    Raises `UnknownWorkflowError` if no live worker serves it.
+    Raises `UnknownWorkflowError` if neither a live worker nor functions serve it.
     """
-    if not servers(store, workflow, now_ms):
+    if not is_served(store, workflow, now_ms):
         known = ", ".join(sorted(name for name in loaded if not is_built_in(name))) or "none"
         raise UnknownWorkflowError(
-            f"workflow {workflow!r}: not loaded here, where there is {known}, and no live worker has it; "
-            "see --app, and 'headgate workflow ls'"
+            f"workflow {workflow!r}: not loaded here, where there is {known}, and no live worker or "
+            "function serves it; see --app, and 'headgate workflow ls'"
         )
     return Declarations(store).limits(workflow)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable.client.listing import open_executions
 from headgate.durable.engine.deployments import Deployment, Deployments
-from headgate.durable.engine.membership import Member, list_members
+from headgate.durable.engine.function_apps import serving_members
+from headgate.durable.engine.membership import Member
 from headgate.durable.model.declarations import Declarations
 from headgate.durable.model.history import Status, Woken
 from headgate.durable.model.names import is_built_in
@@ -90,7 +91,7 @@ class Versions:
     def all(self) -> list[AppVersions]:
         """Return every app with its builds that have a live worker, an open execution or a role. Reads them all."""
         now_ms = self._now_ms()
-        alive = [each for each in list_members(self._store) if _has_own_workflows(each) and each.seems_alive(now_ms)]
+        alive = [each for each in serving_members(self._store, now_ms) if _has_own_workflows(each)]
         deployments = self._deployments.all()
         uses = self._uses(alive)
         known = {(member.app, member.build) for member in alive if member.build} | set(uses)
@@ -215,7 +216,7 @@ class Versions:
 
     def _require_worker(self, app: str, build: str) -> None:
         now_ms = self._now_ms()
-        live = {each.build for each in list_members(self._store) if each.app == app and each.seems_alive(now_ms)}
+        live = {each.build for each in serving_members(self._store, now_ms) if each.app == app}
         if build not in live:
             known = ", ".join(sorted(live)) or "none"
             raise ConflictError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.durable.model.interceptors import Interceptor
@@ -107,3 +107,8 @@ class WorkflowDefinition(Protocol):
 
     @property
     def codec(self) -> PayloadCodec | None: ...
+
+
+def pinned_workflows(workflows: Iterable[WorkflowDefinition]) -> list[str]:
+    """Return the names of the workflows whose executions stay on one build."""
+    return [each.name for each in workflows if each.versioning is Versioning.PINNED]

@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import structlog
+from msgspec.structs import replace
+
+from headgate.durable.engine.function_apps import FunctionApp, FunctionApps
 from headgate.durable.engine.inbox import Inboxes
 from headgate.durable.engine.turn_commit import queue_partition
 from headgate.durable.model.archive import Archiver
+from headgate.durable.model.declarations import pinned_workflows
 from headgate.durable.model.records import INBOX, TIMERS_DUE, UNDISPATCHED
 from headgate.durable.serverless.activity_handler import store_results
 from headgate.durable.serverless.lease_watch import LeaseWatch
@@ -27,6 +32,7 @@ _LATER_MINUTES: Final = 61
 _OVERDUE_MAX: Final = 1_000
 _PAGE: Final = 200
 _PAGES_MAX: Final = 20
+_log = structlog.get_logger(__name__)
 
 
 class WakeSweep:
@@ -42,6 +48,24 @@ class WakeSweep:
         self._inboxes = Inboxes(service.store, service.ids)
         self._archiver = Archiver(service.store, service.clock, service.archive)
         self.workers = LeaseWatch(self._worker, service.store)
+        self._served = FunctionApp(
+            app=service.app.name,
+            build=service.build,
+            workflows=tuple(sorted(service.app.workflows)),
+            activities=tuple(sorted(service.app.activity_names())),
+            queues=tuple(sorted(task_queues)),
+            pinned=tuple(sorted(pinned_workflows(service.app.workflows.values()))),
+            schedules=self._worker.declared_schedules,
+        )
+
+    def register(self) -> None:
+        """Register what the functions serve, and have the stored schedules agree with those that the app declares."""
+        now_ms = self._worker.activities.now_ms()
+        if FunctionApps(self._store).register(replace(self._served, registered_at_ms=now_ms)):
+            _log.info("functions registered", app=self._served.app, build=self._served.build)
+        # Workers beside the functions may have an older or a newer build.
+        self._worker.fleet.refresh()
+        self._worker.reconcile_schedules()
 
     def overdue(self) -> list[Due]:
         """Return wake-ups for all work that has waited too long, and a check of every worker."""

@@ -25,11 +25,12 @@ from headgate.durable.bus.subscriptions import HandlerSignature
 from headgate.durable.client.sealing import Sealing
 from headgate.durable.engine.activity_store import Activities, AttemptResult, deadline, options_of
 from headgate.durable.engine.engine import Engine
+from headgate.durable.engine.function_apps import FunctionApps
 from headgate.durable.engine.membership import MEMBER, Fleet
 from headgate.durable.engine.ready_queue import ReadyList
 from headgate.durable.model.activity_tokens import sign_token
 from headgate.durable.model.archive import Archiver
-from headgate.durable.model.declarations import Versioning
+from headgate.durable.model.declarations import pinned_workflows
 from headgate.durable.model.failures import is_cancellation
 from headgate.durable.model.history import ActivityOptions, EmitEvent
 from headgate.durable.model.meters import ExecutionMeters
@@ -168,6 +169,7 @@ class Worker:
         self._schedules = Schedules(store, clock, ids, seal=Sealing(app.workflows).start)
         declarations = () if activities_only else tuple(app.schedules.values())
         self._declared = DeclaredSchedules(self._schedules, clock, app.name, declarations)
+        self._function_apps = FunctionApps(store)
         self._archiver = archiver
         self._forwarder = forwarder
         self._sealing = ActivitySealing(app.codec)
@@ -191,7 +193,7 @@ class Worker:
             self.fleet.join(self.app.name, (), served, self.queues)
             return
         self.bus.register(list(self.app.subscriptions.values()), self.app.name)
-        pinned = [each.name for each in self.app.workflows.values() if each.versioning is Versioning.PINNED]
+        pinned = pinned_workflows(self.app.workflows.values())
         self.fleet.join(
             self.app.name,
             self.app.workflows,
@@ -200,7 +202,7 @@ class Worker:
             pinned=pinned,
             schedules=self._declared.entries(),
         )
-        self._reconcile_schedules()
+        self.reconcile_schedules()
         self._stuck.restart()
 
     def announce_stop(self) -> None:
@@ -361,7 +363,7 @@ class Worker:
         self.release_stuck()
         if self._archiver is not None and self.schedule.take(ARCHIVE, ARCHIVE_SECONDS):
             self._archiver.archive_due()
-        self._reconcile_schedules()
+        self.reconcile_schedules()
         self.schedule.end_poll(min(due_ms))
         self.deadlines.end_queued()
         self._release_surplus()
@@ -422,12 +424,21 @@ class Worker:
         pause_ms = _SLOT_PAUSE_MS if self.slots.is_lacking else _PAUSE_MS
         return max(self.activities.next_available_ms(self.queues), self.activities.now_ms() + pause_ms)
 
-    def _reconcile_schedules(self) -> None:
+    @property
+    def declared_schedules(self) -> tuple[str, ...]:
+        """The schedules that the app declares, with the digest of each."""
+        return self._declared.entries()
+
+    def reconcile_schedules(self) -> None:
         """Have the stored schedules agree with those that the app declares, if that is due."""
         if self.schedule.take(DECLARED, DECLARED_SECONDS):
-            self._declared.reconcile(self.fleet.declared_schedules(self.app.name))
+            self._declared.reconcile(self._declared_elsewhere())
         if self.schedule.take(UNDECLARED, UNDECLARED_SECONDS):
-            self._declared.remove_undeclared(self.fleet.declared_schedules(self.app.name))
+            self._declared.remove_undeclared(self._declared_elsewhere())
+
+    def _declared_elsewhere(self) -> set[str]:
+        """Return the schedules that other live workers of the app and its functions declare."""
+        return {*self.fleet.declared_schedules(self.app.name), *self._function_apps.schedules(self.app.name)}
 
     def _fire_schedules(self) -> int:
         """Start the executions of due schedules, and return when the next schedule is due."""

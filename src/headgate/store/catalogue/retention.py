@@ -168,6 +168,8 @@ _CONTROL: Final = {
     "dedup key": Ending("deleted or expires with what it belongs to"),
     "key check": _ONE_EACH,
     "deployment of an app": _ONE_EACH,
+    "functions of an app": _ONE_EACH,
+    "alert deliverer": _ONE_EACH,
     "escalation": _CONSUMED,
     "quota": Ending("expires with its bucket"),
     "lineage spec": _LINEAGE,

@@ -332,6 +332,8 @@ DEFINITIONS: Final = Table(
 OUTSIDE_JOB: Final = Entity("job outside Headgate", "JOBS#{shard}", "{job_id}")
 OUTSIDE_RUNS: Final = Entity("runs of a job outside Headgate", "JOBRUNS#{job_id}", "RUNS")
 DEPLOYMENT: Final = Entity("deployment of an app", "DEPLOYMENTS", "{app}")
+FUNCTION_APP: Final = Entity("functions of an app", "FUNCTIONS", "{app}")
+ALERT_DELIVERER: Final = Entity("alert deliverer", "ALERT-DELIVERER", "LEASE")
 KEY_CHECK: Final = Entity("key check", "KEYRING", "CHECK")
 CONTROL: Final = Table(
     "headgate-control",
@@ -379,6 +381,8 @@ CONTROL: Final = Table(
         Entity("alert quota", "QUOTA#ALERTS#{team}", "{hour}"),
         KEY_CHECK,
         DEPLOYMENT,
+        FUNCTION_APP,
+        ALERT_DELIVERER,
     ),
 )
 STREAM_CHECKPOINTS: Final = Table(

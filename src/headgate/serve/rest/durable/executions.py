@@ -14,8 +14,8 @@ from headgate.auth.roles import Permission
 from headgate.durable.client.blocked_on import BlockedOn
 from headgate.durable.client.listing import ExecutionFilter, list_all, start_text
 from headgate.durable.client.patches import open_patches
-from headgate.durable.client.start_lookup import servers
-from headgate.durable.engine.membership import list_members
+from headgate.durable.client.start_lookup import is_served
+from headgate.durable.engine.function_apps import serving_members
 from headgate.durable.model.declarations import Declarations
 from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.input_specs import signature_of
@@ -239,8 +239,8 @@ class Executions:
     def workflows(self, _call: Call[None, NoQuery]) -> Answer:
         now_ms = int(self._service.clock.seconds() * 1000)
         served: dict[str, int] = {}
-        for member in list_members(self._service.store):
-            for name in member.workflows if member.seems_alive(now_ms) else ():
+        for member in serving_members(self._service.store, now_ms):
+            for name in member.workflows:
                 served[name] = served.get(name, 0) + 1
         loaded = self._service.app.workflows
         views = []
@@ -352,11 +352,11 @@ class Executions:
 
 
 def require_workflow(service: Service, workflow: str) -> None:
-    """Raise `UnknownWorkflowError` if neither this server nor a live worker has the workflow."""
+    """Raise `UnknownWorkflowError` if this server, live workers and functions all lack the workflow."""
     now_ms = int(service.clock.seconds() * 1000)
-    if workflow not in service.app.workflows and not servers(service.store, workflow, now_ms):
+    if workflow not in service.app.workflows and not is_served(service.store, workflow, now_ms):
         raise UnknownWorkflowError(
-            f"workflow {workflow!r}: neither this server nor a live worker has it; see 'headgate workflow ls'"
+            f"workflow {workflow!r}: no server, live worker or function has it; see 'headgate workflow ls'"
         )
 
 
