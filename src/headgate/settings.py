@@ -562,6 +562,14 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
         about("Role that EventBridge Scheduler assumes for delayed starts; required with the state machine."),
     ] = None
     scheduler_group_name: Annotated[str, about("EventBridge schedule group of the delayed starts.")] = "default"
+    deliver_alerts: Annotated[
+        Literal["auto", "always", "never"],
+        about(
+            "Whether this deployment routes and delivers alerts by its `[notify]`: `auto` is yes, except for a server "
+            "beside a state machine, whose functions do. On DynamoDB, deployments with other settings hold back while "
+            "one delivers."
+        ),
+    ] = "auto"
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.aws.worker_invocation import run_worker
+from headgate.bootstrap.alerts import FUNCTIONS as DELIVERER
 from headgate.bootstrap.alerts import NOTIFY_FILE
 from headgate.bootstrap.health import open_health
 from headgate.bootstrap.key_check import check_function_keys
@@ -79,16 +80,19 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
     def run_schedules(self, is_out_of_time: Callable[[], bool]) -> int:
         """Start due schedules, advance backfills, and deliver alerts. Returns the number of deliveries."""
         pipelines = self.pipelines
+        delivers_alerts = False
         try:
+            delivers_alerts = pipelines.alert_duty.take()
             # Constructed for each tick, so that it reads the current definitions.
             PipelineLoops(pipelines.service).tick()
             pipelines.backfilling.tick()
-            pipelines.notifier.tick()
+            if delivers_alerts:
+                pipelines.notifier.tick()
             own = pipelines.heartbeats.beat(HeartbeatSource.SERVER)
             pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
         finally:
             # Alerts are delivered even if starting failed.
-            delivered = run_worker(self.service, is_out_of_time)
+            delivered = run_worker(self.service, is_out_of_time, delivers_alerts=delivers_alerts)
         return delivered
 
     def apply_definitions(self) -> int:
@@ -143,7 +147,9 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         scheduler_role_arn=functions.scheduler_role_arn,
         scheduler_group=functions.scheduler_group_name,
     )
-    pipelines = open_pipelines(service, opened, clock, environ=environ, health=health, engine=engine)
+    pipelines = open_pipelines(
+        service, opened, clock, environ=environ, health=health, engine=engine, alert_holder=DELIVERER
+    )
     monitor = service.app.activities[FUNCTIONS["sla_monitor_arn"]].function
     return LifecycleContainer(
         package=package,

@@ -14,20 +14,19 @@ from headgate.notify.deliverer import QUEUE as ALERTS
 
 # The worker sends no heartbeat during a delivery, so every delivery must take less than this.
 LEASE_SECONDS: Final = 240.0
-# The queues that an invocation serves.
-QUEUES: Final = ("default", ALERTS)
 # Above the longest invocation plus the clock skew between two Lambdas.
 INVOCATION_SECONDS_MAX: Final = 900.0
 
 
-def run_worker(service: Service, is_out_of_time: Callable[[], bool]) -> int:
+def run_worker(service: Service, is_out_of_time: Callable[[], bool], *, delivers_alerts: bool = True) -> int:
     """Perform due work until none is left or time is up, and return the number of activities performed.
 
     Unstarted claims are released at the end. Claims of a killed invocation are reclaimed once its lease has expired and
     it can no longer be running.
     """
     # Lambda sandboxes share host names and process ids, which therefore cannot identify a live worker.
-    worker = service.worker(queues=QUEUES, lease_seconds=LEASE_SECONDS, host=service.ids.make("call"))
+    queues = ("default", ALERTS) if delivers_alerts else ("default",)
+    worker = service.worker(queues=queues, lease_seconds=LEASE_SECONDS, host=service.ids.make("call"))
     worker.join()
     done = 0
     try:

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+import structlog
 from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
@@ -24,6 +25,7 @@ from headgate.notify.alerts import Alerts
 from headgate.notify.channels.factory import ChannelDependencies, inbound_secret, open_channels
 from headgate.notify.configuration import NOTIFY, NotifyConfig, PagerDutySpec, SlackSpec, parse_config
 from headgate.notify.deliverer import Deliverer, register
+from headgate.notify.delivery_lease import DeliveryLeases
 from headgate.notify.metrics import AlertMeters
 from headgate.notify.mutes import AlertAudit, Commit, Mutes
 from headgate.notify.notices import NO_AUDIENCE, Audience, Notice
@@ -36,8 +38,41 @@ from headgate.settings import Settings
 from headgate.store.port import Store
 
 NOTIFY_FILE: Final = "notify.toml"
+# The deployments that can share tables: the servers with their watchdogs, and the functions.
+SERVERS: Final = "servers"
+FUNCTIONS: Final = "functions"
 # For about twelve hours, which covers an outage of one night.
 _RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
+_log = structlog.get_logger(__name__)
+
+
+class AlertDuty:
+    """Whether this deployment delivers alerts. Deployments that share tables hold a lease for it."""
+
+    def __init__(self, settings: Settings, leases: DeliveryLeases) -> None:
+        pipelines = settings.pipelines
+        is_beside_functions = pipelines.state_machine_arn is not None
+        # By settings alone: beside functions, they deliver.
+        self.is_wanted = pipelines.deliver_alerts == "always" or (
+            pipelines.deliver_alerts == "auto" and not is_beside_functions
+        )
+        # A SQLite file has one deployment.
+        self._leases = leases if settings.store.backend != "sqlite" else None
+        self._refused_by = ""
+
+    def take(self) -> bool:
+        """Take or extend the lease. False if this deployment does not deliver, or another one does."""
+        if not self.is_wanted or self._leases is None:
+            return self.is_wanted
+        refused_by = self._leases.take()
+        if refused_by and refused_by != self._refused_by:
+            _log.warning(
+                "alerts are left to another deployment with another alert configuration; give both the same, or set "
+                "pipelines.deliver_alerts",
+                deliverer=refused_by,
+            )
+        self._refused_by = refused_by
+        return not refused_by
 
 
 class OpenAlerts(Struct, frozen=True, kw_only=True):
@@ -49,6 +84,9 @@ class OpenAlerts(Struct, frozen=True, kw_only=True):
     deliverer: Deliverer
     config: NotifyConfig
     inbound: InboundAcks
+    duty: AlertDuty
+    # Whether this process routes and delivers alerts.
+    is_delivering: bool
 
 
 def open_alerts(
@@ -57,12 +95,14 @@ def open_alerts(
     pipelines: PipelineService,
     clock: Clock,
     *,
+    holder: str = SERVERS,
     commit: Commit | None = None,
     meters: AlertMeters | None = None,
 ) -> OpenAlerts:
-    """Return the alerts of an open store, and subscribe them to events. Raises `SettingsError`.
+    """Return the alerts of an open store, and subscribe them to events if this deployment delivers them.
 
-    `commit` audits acknowledgements and mutes. `meters` counts deliveries.
+    `holder` names the deployment. `commit` audits acknowledgements and mutes. `meters` counts deliveries. Raises
+    `SettingsError`.
     """
     settings, store = opened.settings, opened.store
     config = notify_config(settings)
@@ -109,16 +149,28 @@ def open_alerts(
             if isinstance(spec, PagerDutySpec) and spec.webhook_secret
         },
     )
-    register(service.app, notifier, deliverer, list(channels), config.routes)
+    duty = AlertDuty(settings, DeliveryLeases(store, clock, config, holder=holder))
+    # Functions take the lease when they deliver: most of their processes never do.
+    is_delivering = duty.is_wanted if holder == FUNCTIONS else duty.take()
+    if is_delivering:
+        register(service.app, notifier, deliverer, list(channels), config.routes)
     return OpenAlerts(
-        alerts=alerts, mutes=mutes, notifier=notifier, deliverer=deliverer, config=config, inbound=inbound
+        alerts=alerts,
+        mutes=mutes,
+        notifier=notifier,
+        deliverer=deliverer,
+        config=config,
+        inbound=inbound,
+        duty=duty,
+        is_delivering=is_delivering,
     )
 
 
 def subscribe_incidents(app: App, alerting: OpenAlerts, health: HealthService, clock: Clock) -> None:
     """Subscribe alerts to incidents, and incidents to acknowledgements of alerts."""
     listener = IncidentAlerts(health, alerting.notifier, alerting.alerts, clock)
-    app.on_event(*incident_alerts.TYPES, name="headgate.loop.incidents", retry=_RETRY)(listener.on_incident)
+    if alerting.is_delivering:
+        app.on_event(*incident_alerts.TYPES, name="headgate.loop.incidents", retry=_RETRY)(listener.on_incident)
     app.on_event(*incident_alerts.ACKNOWLEDGED_TYPES, name="headgate.loop.acknowledgements", retry=_RETRY)(
         listener.on_acknowledged
     )

@@ -10,7 +10,7 @@ import structlog
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
-from headgate.bootstrap.alerts import open_alerts, subscribe_incidents
+from headgate.bootstrap.alerts import SERVERS, AlertDuty, open_alerts, subscribe_incidents
 from headgate.bootstrap.checks import OpenChecks, open_checks
 from headgate.bootstrap.store import AppService, OpenedStore, all_items, allowed_files
 from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
@@ -110,6 +110,9 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     mutes: Mutes
     notifier: Notifier
     deliverer: Deliverer
+    alert_duty: AlertDuty
+    # Whether this process routes and delivers alerts.
+    delivers_alerts: bool
     channels: tuple[str, ...]
     inbound_acks: InboundAcks
     watchdog: Watchdog
@@ -130,12 +133,14 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     commit: Commit | None = None,
     engine: Engine | None = None,
     tracing: Tracing | None = None,
+    alert_holder: str = SERVERS,
     alert_meters: AlertMeters | None = None,
     registry: CollectorRegistry | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
-    Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
+    Call it before the worker of the service starts. `alert_holder` names the deployment that delivers alerts. `commit`
+    audits changes of alerts and mutes. `engine` runs the
     lifecycle instead of the durable service. `tracing` records the spans of runs. `registry` gets the metrics of
     probes.
     """
@@ -171,7 +176,7 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
     service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
     if health is not None:
         close_loop(service.app, pipelines, health)
-    alerting = open_alerts(opened, service, pipelines, clock, commit=commit, meters=alert_meters)
+    alerting = open_alerts(opened, service, pipelines, clock, holder=alert_holder, commit=commit, meters=alert_meters)
     if health is not None:
         subscribe_incidents(service.app, alerting, health, clock)
     checks = None
@@ -210,6 +215,8 @@ def open_pipelines(  # noqa: PLR0913 - what surrounds the pipelines is joined he
         mutes=alerting.mutes,
         notifier=alerting.notifier,
         deliverer=alerting.deliverer,
+        alert_duty=alerting.duty,
+        delivers_alerts=alerting.is_delivering,
         channels=tuple(alerting.config.channels),
         inbound_acks=alerting.inbound,
         watchdog=build_watchdog(

@@ -37,6 +37,7 @@ EVENTS_EVERY_SECONDS: Final = 1.0
 ARCHIVED_EVERY_SECONDS: Final = 60.0
 TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
 RUNS_PRUNED_EVERY_SECONDS: Final = 3600.0
+LEASE_EVERY_SECONDS: Final = 60.0
 # Interval of attempts to start the workers while the store cannot be written.
 _LATE_START_SECONDS: Final = 1.0
 RESERVED_EVERY_SECONDS: Final = 60.0
@@ -122,7 +123,7 @@ class Workers:
         worker = self._settings.worker
         if self._service.app.workflows or self._service.app.activity_names():
             self._service.start(
-                queues=("default", ALERTS),
+                queues=("default", ALERTS) if self._pipelines.delivers_alerts else ("default",),
                 limits=worker_limits(worker),
                 lease_seconds=worker.lease_seconds,
                 turn_seconds=worker.turn_seconds,
@@ -195,6 +196,7 @@ def sweepers(
         *store_sweepers(opened),
         *_space_reserve(opened),
         *_health_sweepers(health),
+        *_alert_sweepers(opened.settings, pipelines),
         runs,
         *_region_sweepers(region),
     ]
@@ -231,6 +233,28 @@ def _health_sweepers(health: HealthService) -> list[Sweeper]:
         Sweeper("old evidence and secrets", lambda _limit: health.purge(), interval_seconds=TIDIED_EVERY_SECONDS),
         Sweeper("evidence to archive", lambda _limit: health.archive(), interval_seconds=ARCHIVED_EVERY_SECONDS),
     ]
+
+
+def _alert_sweepers(settings: Settings, pipelines: OpenPipelines) -> list[Sweeper]:
+    """Return the sweepers that keep the delivery lease, and send digests and escalations beside a state machine."""
+    if not pipelines.delivers_alerts:
+        return []
+
+    def keep(_limit: int) -> int:
+        pipelines.alert_duty.take()
+        return 0
+
+    def tick(_limit: int) -> int:
+        pipelines.notifier.tick()
+        return 0
+
+    found = []
+    if settings.store.backend != "sqlite":
+        found.append(Sweeper("delivery lease", keep, interval_seconds=LEASE_EVERY_SECONDS))
+    if settings.pipelines.state_machine_arn is not None:
+        # Elsewhere the pipeline loops do it.
+        found.append(Sweeper("alert digests", tick, interval_seconds=TICK_SECONDS_MAX))
+    return found
 
 
 def _region_sweepers(region: OpenRegion | None) -> list[Sweeper]:

@@ -75,7 +75,11 @@ def run(
         if lock is None:
             return not watchdog.tick().is_degraded
         standby = stack.enter_context(
-            closing(service.standby_worker(queues=(ALERTS,), lease_seconds=settings.worker.lease_seconds))
+            closing(
+                service.standby_worker(
+                    queues=(ALERTS,) if pipelines.delivers_alerts else (), lease_seconds=settings.worker.lease_seconds
+                )
+            )
         )
         between = _BetweenTicks(pipelines, standby, clock)
         announce(f"headgate watchdog ready  home={settings.home}")
