@@ -17,11 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.soak import attacks, collections, commands, crashes, memory, overload, processes, requests, seeds
+from tests.soak import attacks, collections, commands, crashes, fits, memory, overload, processes, requests, seeds
 from tests.soak.figures import Figure
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
-PARTS: Final = ("crashes", "processes", "commands", "seeds", "attacks", "requests", "overload", "memory", "collections")
+PARTS: Final = (
+    "crashes",
+    "processes",
+    "fits",
+    "commands",
+    "seeds",
+    "attacks",
+    "requests",
+    "overload",
+    "memory",
+    "collections",
+)
 _HEAD: Final = ("| Measured | Result |", "|---|---|")
 _OPENING: Final = """# Reliability
 
@@ -70,6 +81,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
         runs: dict[str, Callable[[], list[Figure]]] = {
             "crashes": lambda: crashes.run(Path(folder), chosen.kills),
             "processes": lambda: processes.run(Path(folder), chosen.kills),
+            "fits": lambda: fits.run(Path(folder)),
             "commands": lambda: commands.run(Path(folder), max(1, chosen.kills // 10)),
             "seeds": lambda: seeds.run(60 * chosen.seed_minutes),
             "attacks": attacks.run,
