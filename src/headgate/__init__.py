@@ -6,6 +6,7 @@ The public SDK: `import headgate as hg`. Names are loaded on first use, which ke
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headgate import testing as testing
+    from headgate.bootstrap.chunk_worker import ChunkWorker
     from headgate.bootstrap.store import connect
     from headgate.durable.bus.events import Event
     from headgate.durable.bus.subscriptions import Filter
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from headgate.fanout.hg_map import FanoutFailure, Mapped, map
     from headgate.fanout.model.rows import Policy
     from headgate.fanout.remote.chunk_handler import chunk_handler
-    from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
+    from headgate.fanout.remote.sdk import ActiveChunk
 
     __version__: str
 
@@ -136,7 +137,8 @@ _NAMES_BY_MODULE = {
     "fanout.handlers": ("Work",),
     "fanout.hg_map": ("FanoutFailure", "Mapped", "map"),
     "fanout.model.rows": ("Policy",),
-    "fanout.remote.sdk": ("ActiveChunk", "ChunkWorker"),
+    "fanout.remote.sdk": ("ActiveChunk",),
+    "bootstrap.chunk_worker": ("ChunkWorker",),
     "bootstrap.store": ("connect",),
 }
 _MODULES = {name: f"headgate.{home}" for home, names in _NAMES_BY_MODULE.items() for name in names}

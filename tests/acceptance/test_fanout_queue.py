@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,21 @@ from tests.acceptance.program import Server, run, until
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 
 CHUNKS: Final = 221
+_PAGE: Final = Path(__file__).parents[2] / "docs/how-to/run-chunks-from-a-queue.md"
+# The programs of the page, by the names in their first lines.
+EXAMPLES: Final = {
+    match[2]: match[1] for match in re.finditer(r"^```python\n(# (\S+)\n.*?)^```", _PAGE.read_text(), re.M | re.S)
+}
+# Calls the function of the page with an event; a second argument is the store that it connects to.
+INVOKE: Final = """
+import json, sys
+import headgate as hg
+if sys.argv[2]:
+    connect, target = hg.ChunkWorker.connect, sys.argv[2]
+    hg.ChunkWorker.connect = lambda: connect(target)
+from worker import fit
+print(json.dumps(fit({"Records": [json.loads(sys.argv[1])]})))
+"""
 
 
 class Site:
@@ -61,6 +77,46 @@ class Site:
     def messages(self, url: str) -> int:
         found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
         return int(found["Attributes"]["ApproximateNumberOfMessages"])
+
+    def to_queue(self) -> list[str]:
+        return ["--queue-url", self.queue_url]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every message that is visible, as the records of a function's event."""
+        found: list[dict[str, Any]] = []
+        while messages := self.sqs.receive_message(
+            QueueUrl=self.queue_url, MaxNumberOfMessages=10, VisibilityTimeout=600
+        ).get("Messages"):
+            for each in messages:
+                found.append({"messageId": each["MessageId"], "body": each["Body"]})
+                self.sqs.delete_message(QueueUrl=self.queue_url, ReceiptHandle=each["ReceiptHandle"])
+        return found
+
+    def consumed(self) -> int:
+        """Run the documented consumer until the queue is empty, and return how many messages it says it handled."""
+        return int(self._python("consumer.py", self.queue_url).split()[0])
+
+    def invoked(self, record: dict[str, Any], target: str = "") -> Any:
+        """Call the documented function in a process of its own, as Lambda does, and return its answer."""
+        (self.folder / "invoke.py").write_text(INVOKE)
+        return json.loads(self._python("invoke.py", json.dumps(record), target))
+
+    def _python(self, *arguments: str) -> str:
+        for name, text in EXAMPLES.items():
+            (self.folder / name).write_text(text)
+        environ = {**self.environ, "PATH": "", "HEADGATE_SERVER": self.server.url}
+        environ |= {"AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL": self.environ["HEADGATE_STORE_AWS_ENDPOINT_URL"]}
+        ended = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.splitlines()[-1]
 
     def time_out(self) -> None:
         """Receive every message as a function that always times out does, until all are dead letters."""
@@ -114,6 +170,33 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert site.printed("fanout", "redrive", "survey", "--failed").startswith("survey: 221 chunks redriven\n")
     assert site.facts("survey")["status"] == "RUNNING"
     assert site.messages(site.queue_url) == CHUNKS
+
+    assert site.consumed() == CHUNKS
+    facts = site.facts("survey")
+    assert (facts["status"], facts["chunks"]) == ("SUCCEEDED", "221 of 221 completed")
+    assert facts["items"] == "221 of 221 ok"
+    assert site.printed("fanout", "ls", "--group", "grs-15").count("survey ") == 1
+
+
+def test_queue__lambda_function__reports_over_http_and_straight_to_the_store(site: Site) -> None:
+    """The documented function, invoked with the events that an event source makes of SQS messages."""
+    site.printed("fanout", "submit", "--run-id", "few", "--range", "0..30", "--chunk-size", "10", *site.to_queue())
+
+    answers = [site.invoked(record) for record in site.records()]
+
+    assert answers == [{"batchItemFailures": []}] * 3
+    assert site.facts("few")["status"] == "SUCCEEDED"
+    # A duplicate changes nothing, also if it is delivered by way of the store.
+    again = {"messageId": "m", "body": json.dumps({"run_id": "few", "chunk_id": "chunk-0000010"})}
+    assert site.invoked(again, str(site.server.home)) == {"batchItemFailures": []}
+    assert site.facts("few")["chunks"] == "3 of 3 completed"
+    site.printed("fanout", "submit", "--run-id", "more", "--range=-1..29", "--chunk-size", "15", *site.to_queue())
+    for record in site.records():
+        site.invoked(record, str(site.server.home))
+    facts = site.facts("more")
+    assert (facts["status"], facts["chunks"]) == ("PARTIAL", "2 of 2 completed")
+    assert facts["items"] == "29 of 30 ok, 1 failed"
+    assert "a negative number" in site.printed("fanout", "failures", "more")
 
 
 def test_queue__not_usable__is_refused_and_nothing_is_created(site: Site) -> None:

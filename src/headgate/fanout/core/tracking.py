@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +40,8 @@ class Claim(Struct, frozen=True):
 
     fanout: Fanout
     chunk: Chunk
+    # The items, if they came with the claim.
+    items: Sequence[Any] | None = None
 
 
 class Start(Struct, frozen=True):
@@ -76,10 +78,12 @@ class Tracker:
         receive_count: int = 0,
         message_id: str | None = None,
         lease_seconds: float | None = None,
+        token: str | None = None,
     ) -> Start:
         """Start an attempt at a chunk if it may run now.
 
-        A duplicate message finds its chunk ended or busy and changes nothing. Raises `NotFoundError`, and
+        A duplicate message finds its chunk ended or busy and changes nothing. A worker that chose its `token` may
+        repeat the request, and gets the same claim. Raises `NotFoundError`, and
         `DefinitionError` for a fan-out that another program writes.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
@@ -88,6 +92,8 @@ class Tracker:
         chunk = self.queries.chunk(run_id, chunk_id)
         while True:
             now_ms = self.queries.now_ms()
+            if token is not None and chunk.token == token and chunk.disposition is Disposition.RUNNING:
+                return Start(Admission.RUN, Claim(fanout, chunk))
             admission = admission_for(fanout, chunk, now_ms)
             if admission is Admission.DUPLICATE:
                 self._count_duplicate(chunk)
@@ -103,7 +109,7 @@ class Tracker:
             change = start_change(
                 chunk,
                 worker=worker,
-                token=self._ids.ulid(),
+                token=token or self._ids.ulid(),
                 now_ms=now_ms,
                 lease_seconds=lease_seconds if lease_seconds is not None else lease_of(fanout),
                 receive_count=receive_count,
@@ -159,6 +165,10 @@ class Tracker:
     def release(self, claim: Claim) -> Chunk:
         """Return the chunk to the queue unfinished; the attempt does not count. Raises `StaleClaimError`."""
         return self._end(release_change(claim.chunk, now_ms=self.queries.now_ms()))
+
+    def now_ms(self) -> int:
+        """Return the time that stored times are compared with."""
+        return self.queries.now_ms()
 
     def _end(self, change: ChunkChange) -> Chunk:
         refused = apply(self._store, [change])

@@ -226,6 +226,13 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
         return SLOW_LANE if self.sk.startswith(_SLOW_PREFIX) else MAIN_LANE
 
     @property
+    def retry_at(self) -> str | None:
+        """When its next attempt is due, while it waits for one."""
+        if self.disposition is not Disposition.RETRYING or self.queue_sk is None:
+            return None
+        return timestamp(int(self.queue_sk.partition("#")[0]))
+
+    @property
     def key(self) -> Key:
         """The key of its row."""
         return Key(self.run_id, self.sk)

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from headgate.errors import FatalError, HeadgateError, InvalidPayloadError
-from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.model.messages import Message, message_of
-from headgate.fanout.model.rows import Chunk
+from headgate.fanout.model.rows import Chunk, timestamp_ms
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.remote.heartbeat import Deadline, RemainingMs
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker, Delivery
+from headgate.fanout.remote.trackers import ChunkTracker
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
 
 _log = structlog.get_logger(__name__)
 
@@ -31,7 +34,9 @@ Later = Callable[[str, str, float], None]
 _RECEIVE_COUNT: Final = "ApproximateReceiveCount"
 
 
-def chunk_handler(worker: ChunkWorker | Tracker, *, later: Later | None = None) -> Callable[[Handler], ChunkHandler]:
+def chunk_handler(
+    worker: ChunkWorker | ChunkTracker, *, later: Later | None = None
+) -> Callable[[Handler], ChunkHandler]:
     """Make a function handle chunk messages. Its return value is the chunk's output, unless it called `output`.
 
     With `later`, a failed chunk is delivered again after the policy's backoff instead of the queue's visibility
@@ -64,6 +69,20 @@ class ChunkHandler:
         with self._worker.chunk(event, remaining_ms=remaining_ms, name=name) as chunk:
             self._call(chunk)
         return chunk.ended
+
+    def consume(self, queue_url: str, *, sqs: SQSClient | None = None, until_empty: bool = False) -> int:
+        """Receive and handle the messages of a queue, in a process that no event source invokes.
+
+        Consumes until the process ends, or with `until_empty` until the queue has no visible message, and returns the
+        number of handled messages. `sqs` is a client of boto3; by default one from the standard AWS configuration.
+        A message that is not handled stays in the queue, whose visibility time-out must exceed that of a chunk.
+        """
+        import boto3
+
+        from headgate.fanout.remote.consumer import QueueConsumer
+
+        client: SQSClient = sqs if sqs is not None else boto3.client("sqs")
+        return QueueConsumer(client, queue_url, self._worker.clock).run(self, until_empty=until_empty)
 
     def _unhandled(
         self, records: Sequence[Mapping[str, Any]], remaining_ms: RemainingMs | None, name: str | None
@@ -115,11 +134,11 @@ class ChunkHandler:
         return ended.status.is_terminal or active.cancelled
 
     def _postpone(self, chunk: Chunk, queue_url: str | None, receipt: str | None) -> None:
-        if self._later is None or queue_url is None or receipt is None or chunk.queue_sk is None:
+        if self._later is None or queue_url is None or receipt is None or chunk.retry_at is None:
             return
-        due_ms = int(chunk.queue_sk.partition("#")[0])
+        due_ms = timestamp_ms(chunk.retry_at)
         try:
-            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.queries.now_ms()) / 1000))
+            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.now_ms()) / 1000))
         except HeadgateError as exc:
             # It is delivered again after the queue's visibility time-out.
             _log.warning("message not postponed", chunk_id=chunk.chunk_id, run_id=chunk.run_id, error=str(exc))

@@ -8,7 +8,8 @@ from typing import Final
 
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, TransientError
-from headgate.fanout.core.tracking import Claim, Tracker, lease_of
+from headgate.fanout.core.tracking import Claim, lease_of
+from headgate.fanout.remote.trackers import ChunkTracker
 
 # A worker stops this long before its deadline, and defers the remaining items to the slow lane.
 MARGIN_SECONDS: Final = 60.0
@@ -47,7 +48,7 @@ class Deadline:
 class ChunkHeartbeat:
     """Renews a claim while its block runs, from a thread of its own if the policy asks for heartbeats."""
 
-    def __init__(self, tracker: Tracker, clock: Clock, claim: Claim, deadline: Deadline) -> None:
+    def __init__(self, tracker: ChunkTracker, clock: Clock, claim: Claim, deadline: Deadline) -> None:
         self.claim = claim
         # The error that ended the heartbeat.
         self.error: HeadgateError | None = None

@@ -36,7 +36,7 @@ from headgate.errors import (
 )
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, ErrorClass, item_indexes
 from headgate.fanout.core.maintenance import worker_name
-from headgate.fanout.core.tracking import Claim, Tracker, is_cancelled
+from headgate.fanout.core.tracking import Claim, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
 from headgate.fanout.model.messages import ChunkMessage, Message, message_of
 from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout
@@ -44,6 +44,7 @@ from headgate.fanout.model.sources import Piece, read_items
 from headgate.fanout.model.states import Admission
 from headgate.fanout.model.traces import formatted_traceback
 from headgate.fanout.remote.heartbeat import GRACE_SECONDS, ChunkHeartbeat, Deadline, RemainingMs
+from headgate.fanout.remote.trackers import ChunkTracker
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +62,7 @@ class ChunkWorker:
     `clock` measures durations; the tracker has its own clock for stored times.
     """
 
-    def __init__(self, tracker: Tracker, *, name: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, tracker: ChunkTracker, *, name: str | None = None, clock: Clock | None = None) -> None:
         self.tracker = tracker
         self.clock = clock if clock is not None else SystemClock()
         self.name = name if name is not None else worker_name(os.getpid(), secrets.token_hex(4))
@@ -210,6 +211,8 @@ class ActiveChunk:
     def items(self) -> list[Any]:
         """The items. Raises `NotFoundError` if the input is missing, or if only the worker can locate it."""
         claim = self._claim()
+        if claim.items is not None:
+            return list(claim.items)
         chunk = claim.chunk
         source = msgspec.json.decode(claim.fanout.source) if claim.fanout.source else {}
         return read_items(source, Piece(chunk.start, chunk.items, chunk.input_key, chunk.input), self.places)

@@ -117,6 +117,8 @@ class StartChunk(Struct, forbid_unknown_fields=True):
     receive_count: Annotated[int, Meta(ge=0)] = 0
     message_id: Name | None = None
     lease_seconds: LeaseSeconds | None = None
+    # Chosen by the worker, new for each attempt: a repeated request then returns the same claim.
+    token: Token | None = None
 
 
 class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -136,7 +138,10 @@ class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
     params: dict[str, Any] = {}
     timeout_seconds: float | None = None
     heartbeat_seconds: float | None = None
+    queue_url: str | None = None
+    lane: str = MAIN_LANE
     start: int = 0
+    item_count: int = 0
     input_key: str = ""
     input: Raw | None = None
     places: list[int] = []
@@ -325,6 +330,7 @@ class FanoutChunks:
             receive_count=body.receive_count,
             message_id=body.message_id,
             lease_seconds=body.lease_seconds,
+            token=body.token,
         )
         if started.claim is None:
             return Answer(StartedChunk(admission=started.admission, run_id=run_id, chunk_id=chunk_id))
@@ -420,7 +426,10 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
         params=msgspec.json.decode(fanout.params) if fanout.params else {},
         timeout_seconds=policy.timeout_seconds,
         heartbeat_seconds=policy.heartbeat_seconds,
+        queue_url=fanout.queue_url,
+        lane=chunk.lane,
         start=chunk.start,
+        item_count=chunk.items,
         input_key=chunk.input_key,
         input=Raw((chunk.input or "").encode()) if is_in_file else None,
         places=places,

@@ -161,6 +161,8 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     deferred: list[int] = []
     log_ref: str | None = None
     memory_mb: int | None = None
+    # When the next attempt is due, while it waits for one.
+    retry_at: str | None = None
 
 
 class ChunkPage(Struct, frozen=True):
