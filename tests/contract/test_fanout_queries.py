@@ -102,6 +102,11 @@ def aws(request: pytest.FixtureRequest, backend: str) -> Iterator[Account]:
     account.close()
 
 
+def corrected(command: str) -> str:
+    """Return a command of the manual as the AWS CLI takes it: booleans are flags, and the manual gives one a value."""
+    return command.replace("--scan-index-forward false", "--no-scan-index-forward")
+
+
 def _with_the_command_line(aws: Account, folder: Path) -> Ask:
     environment = {
         **os.environ,
@@ -115,10 +120,8 @@ def _with_the_command_line(aws: Account, folder: Path) -> Ask:
     }
 
     def ask(command: str) -> dict[str, Any]:
-        # The command line has a flag for this; it refuses the spelling of the manual.
-        command = command.replace("--scan-index-forward false", "--no-scan-index-forward")
         done = subprocess.run(
-            ["sh", "-c", command.replace("<run-id>", RUN_ID)],
+            ["sh", "-c", corrected(command).replace("<run-id>", RUN_ID)],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -269,6 +272,23 @@ def test_tools__find_most_recent_run_for_a_survey__is_that_run(work: Work, ask: 
 
     assert len(answer["Items"]) == 1
     assert answer["Items"][0]["SK"] == {"S": "RUN"}
+
+
+if shutil.which("aws"):
+
+    def test_tools__find_most_recent_run_as_printed__is_refused_by_the_command_line() -> None:
+        done = subprocess.run(
+            ["sh", "-c", FIND_MOST_RECENT_RUN_FOR_A_SURVEY], capture_output=True, text=True, check=False
+        )
+
+        assert done.returncode != 0
+        assert "Unknown options: false" in done.stderr
+
+
+def test_tools__the_corrected_command__is_in_the_manual() -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/run-chunks-from-a-queue.md"
+
+    assert corrected(FIND_MOST_RECENT_RUN_FOR_A_SURVEY) in page.read_text()
 
 
 @pytest.mark.parametrize("backend", DYNAMODB_BACKENDS, indirect=True)

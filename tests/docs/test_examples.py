@@ -14,8 +14,8 @@ from headgate.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
-# Their files import each other and need a server: `test_walkthroughs.py` runs them.
-WALKED = {"call-from-a-program"}
+# Their files import each other and need a server: `test_walkthroughs.py` and `test_fanout_queue.py` run them.
+WALKED = {"call-from-a-program", "run-chunks-from-a-queue"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
