@@ -16,6 +16,7 @@ RULES: Final = (
     r"cursor|checkpoint '|token is malformed|event id '.*': it is not as in",
     # Fields that depend on each other.
     r"set one of|send one of them|nothing to change|name (one|at least one|a pipeline)|not both|it is empty",
+    r"retry first is .* more than retry most",
     r"the path has|needs group|send the token of the activity or task|to another build|a reset needs the turn",
     r"give (one of them|signal_types)|it applies to",
     r"overlap .*: a (backfill|start by hand) has|producer_id is missing|apply to deliveries only",

@@ -112,7 +112,11 @@ def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_agai
     place = Place(tmp_path)
     with Server(tmp_path) as server:
         with Worker(tmp_path, "--threads", "7", "--async", "9", "--cached", "11"):
-            assert place.said("execution", "start", "pay", "--input", "5", "--id", "p") == "p\n"
+            assert (
+                place.said("execution", "start", "pay", "--input", "5", "--id", "p", "--retry", '{"attempts": 2}')
+                == "p\n"
+            )
+            assert "attempts 2, first 1.0" in place.said("execution", "show", "p")
             (worker,) = [each["id"] for each in place.json("workers") if each["app"] == "shop"]
             shown = place.json("workers", worker)["limits"]
             assert (shown["threads_max"], shown["async_max"], shown["isolated_max"]) == (7, 9, 64)

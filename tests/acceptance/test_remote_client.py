@@ -154,7 +154,8 @@ def test_signal_with_start__cancel_and_by_name__need_no_code_of_the_workflow(cli
     assert (started.was_started, found.was_started) == (True, False)
     assert found.result(timeout_seconds=30) == desk.Receipt("s-1", 5)
 
-    napping = client.start_by_name("nap", 3600, returns=str, timeout="1d")
+    napping = client.start_by_name("nap", 3600, returns=str, timeout="1d", retry=hg.Retry(attempts=2, never=(OSError,)))
+    assert napping.describe().retry == hg.Retry(attempts=2, never=("OSError",))
     assert napping.id.startswith("nap/")
     napping.cancel("enough")
     with pytest.raises(hg.ExecutionFailure) as ended:

@@ -253,7 +253,11 @@ def repaired(env: Environment) -> Recorded:
 def persistent(env: Environment) -> Recorded:
     """Runs of a retry policy."""
     env.result(env.start(mine.persistent, "house", id="persistent"))
-    return {"persistent": "persistent"}
+    once = hg.Retry(attempts=2, first=30.0, jitter=0)
+    with suppress(hg.ExecutionFailure):
+        env.result(env.start(mine.persistent, "house", id="persistent_twice", retry=once))
+    env.result(env.start(mine.guardian, "house", id="guardian"))
+    return {"persistent": "persistent", "persistent_twice": "persistent_twice", "guardian": "guardian"}
 
 
 def recalled(env: Environment) -> Recorded:

@@ -524,3 +524,12 @@ async def recalled(parcel: str) -> str:
             return await recall(parcel)
     except TimeoutError:
         return await find(parcel)
+
+
+@app.workflow
+async def guardian(name: str) -> str:
+    """Has a child with a retry policy of its own."""
+    try:
+        return await persistent.options(id="ward", retry=hg.Retry(attempts=1))(name)
+    except ConnectionError:
+        return "failed once"

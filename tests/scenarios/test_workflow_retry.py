@@ -57,6 +57,49 @@ def test_failed_run__with_a_policy__is_followed_by_another_after_its_delay(open_
     assert said[0].endswith("the next one starts in 60 s")
 
 
+@app.workflow
+async def undeclared(item: str) -> str:
+    return f"{item}: {await work(hg.info().attempt)}"
+
+
+@app.workflow
+async def impatient_parent(item: str) -> str:
+    return await stubborn.options(id="child", retry=hg.Retry(attempts=1))(item)
+
+
+def test_start__with_a_policy__overrides_the_declared_one(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    once = env.start(stubborn, "always", retry=hg.Retry(attempts=1))
+    with pytest.raises(hg.ExecutionFailure):
+        env.result(once)
+    assert once.describe().run == 1
+    before = env.now
+    thrice = env.start(undeclared.options(retry=hg.Retry(attempts=3, first="4m", jitter=0)), "item")
+    assert env.result(thrice) == "item: done"
+    assert (thrice.describe().run, (env.now - before).total_seconds()) == (3, 240 + 300)
+    signalled = undeclared.signal_with_start("news", 1, "item", id="signalled", retry=hg.Retry(attempts=2, first=1))
+    with pytest.raises(hg.ExecutionFailure, match="attempt 2"):
+        env.result(signalled)
+
+
+def test_start__with_a_policy__is_kept_by_a_retry_from_the_start(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    handle = env.start(stubborn, "always", retry=hg.Retry(attempts=1))
+    with pytest.raises(hg.ExecutionFailure):
+        env.result(handle)
+    env.service.client.retry(handle.id)
+    with pytest.raises(hg.ExecutionFailure):
+        env.result(handle)
+    assert handle.describe().run == 2
+
+
+def test_child__with_a_policy_of_the_call__overrides_the_declared_one(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    with pytest.raises(hg.ExecutionFailure):
+        env.result(env.start(impatient_parent, "always"))
+    assert stubborn.handle("child").describe().run == 1
+
+
 def test_failed_run__without_attempts_left_or_never_retried__is_the_end(open_env: OpenEnvironment) -> None:
     env = open_env(app)
 

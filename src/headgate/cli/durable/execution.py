@@ -45,7 +45,7 @@ class Order(StrEnum):
 
 
 @server_command(app, "start")
-def start(
+def start(  # noqa: PLR0913 - each is an option of users
     api: Api,
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Workflow name.")],
     input: Input = None,
@@ -58,6 +58,10 @@ def start(
     memo: Annotated[str | None, typer.Option(metavar="JSON", help="Note stored with the execution.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time out after this duration.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Start after this duration.")] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Retry policy in place of the declared one, such as {"attempts": 3}.'),
+    ] = None,
 ) -> Answer:
     """Start an execution and print its id."""
     body = {
@@ -69,6 +73,7 @@ def start(
         "memo": read_payload(memo, "--memo"),
         "timeout": timeout,
         "delay": delay,
+        "retry": read_payload(retry, "--retry"),
     }
     answer = api.post("/executions", body)
     yield answer
@@ -150,6 +155,8 @@ def show(
     for name in ("input", "memo", "result"):
         if name in found:
             found[name] = compact(readable(found[name]))
+    if "retry" in found:
+        found["retry"] = ", ".join(f"{name} {compact(value)}" for name, value in found["retry"].items() if value)
     show_facts(found)
     for wait in waits:
         typer.echo(f"waiting for {_wait_text(wait)}")

@@ -55,6 +55,7 @@ from headgate.durable.model.names import (
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.payload_codec import is_sealed_text
 from headgate.durable.model.records import ANSWER, Activity, Execution, activity_of, execution_of, message
+from headgate.durable.model.retry import Retry, load_retry
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.query_replay import QUERY_SECONDS, answer
@@ -132,6 +133,7 @@ class Client:
         memo: Raw = NULL,
         timeout_seconds: float | None = None,
         delay_seconds: float | None = None,
+        retry: Retry | None = None,
         first_signal: Signal | None = None,
         tells_end: bool = False,
         also: Sequence[Write] = (),
@@ -140,6 +142,7 @@ class Client:
     ) -> Handle[Any]:
         """Start an execution, or find the existing one, and return once the start is durable.
 
+        `retry` is in place of the retry policy that the workflow declares.
         `also` is written in the transaction that starts it, and not if it exists already.
         With `tells_end`, the transaction that ends the execution emits the event `headgate.execution.ended`.
         Only an internal start may name a built-in workflow or replace one of its executions.
@@ -165,6 +168,7 @@ class Client:
             timeout_seconds=timeout_seconds if timeout_seconds is not None else limits.timeout_seconds,
             retention_seconds=limits.retention_seconds,
             delay_seconds=delay_seconds,
+            retry=retry,
             tells_end=tells_end,
             headers=check_headers(headers) if headers else None,
             traceparent=self._tracing.child_of(parent),
@@ -276,6 +280,7 @@ class Client:
         tags: Mapping[str, str] | None = None,
         memo: Raw = NULL,
         timeout_seconds: float | None = None,
+        retry: Retry | None = None,
         signal_id: str | None = None,
         reuse: Reuse | str = Reuse.CLOSED,
         headers: Mapping[str, str] | None = None,
@@ -294,6 +299,7 @@ class Client:
             tags=tags,
             memo=memo,
             timeout_seconds=timeout_seconds,
+            retry=retry,
             first_signal=signal_of(name, value, self._ids.ulid() if signal_id is None else signal_id, headers),
             headers=headers,
         )
@@ -364,6 +370,7 @@ class Client:
             tags=row.tags,
             memo=started.memo,
             timeout_seconds=timeout_seconds,
+            retry=load_retry(row.retry),
             tells_end=row.tells_end,
             headers=started.headers,
             # The input is the stored one, so that a retry changes nothing of it.

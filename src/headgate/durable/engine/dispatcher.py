@@ -351,6 +351,7 @@ class Dispatcher:
             tags=command.tags,
             headers=command.headers,
             timeout_seconds=command.timeout_seconds,
+            retry=command.retry,
             retention_seconds=self._retention_of(command.workflow),
             parent_id=row.execution_id,
             parent_run=row.run if turn is None else turn.run,

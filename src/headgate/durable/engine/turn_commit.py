@@ -57,6 +57,7 @@ from headgate.durable.model.records import (
     timer_id,
     turn_put,
 )
+from headgate.durable.model.retry import load_retry
 from headgate.durable.model.starts import ANY_RUN, RETRY_SEQ, START_SEQ, TIMEOUT_SEQ
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
 from headgate.store.model.requests import Delete, Put, Write
@@ -326,6 +327,7 @@ def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsN
         seed=context.unique(),
         headers=command.headers,
         attempt=command.attempt,
+        retry=load_retry(row.retry),
         # Without the time-out: it belongs to the execution, not to the run, and its timer exists already.
     )
     if command.delay_ms:

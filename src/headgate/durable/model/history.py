@@ -135,6 +135,8 @@ class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="st
     headers: dict[str, str] | None = None
     # Counts the runs of a retry policy, from 1.
     attempt: int = 1
+    # The retry policy of this execution, in place of the one that its workflow declares.
+    retry: Retry | None = None
 
 
 class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity_ended"):
@@ -303,6 +305,7 @@ class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     timeout_seconds: float | None = None
     tags: dict[str, str] = {}
     headers: dict[str, str] | None = None
+    retry: Retry | None = None
 
 
 class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_child"):

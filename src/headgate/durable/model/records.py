@@ -78,6 +78,8 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     # The W3C trace context that it belongs to.
     traceparent: str = ""
     timeout_at_ms: int | None = None
+    # The retry policy that it was started with, as JSON; None for the one that its workflow declares.
+    retry: str | None = None
     retention_seconds: float | None = None
     # Whether its end emits an event.
     tells_end: bool = False

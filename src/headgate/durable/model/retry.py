@@ -22,6 +22,7 @@ else:
     _Names = tuple[str, ...]
 
 ATTEMPTS_DEFAULT: Final = 10
+_encoder: Final = msgspec.json.Encoder()
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +66,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.never != ():
             force_setattr(self, "never", _names(self.never))
 
+    def dump(self) -> str:
+        """Return the policy as JSON text."""
+        return _encoder.encode(self).decode()
+
     def delay_seconds(self, attempt: int, draw: float) -> float:
         """Return the delay after attempt number `attempt` (from 1) failed, for a random `draw` from [0, 1)."""
         first = seconds(self.first)
@@ -82,6 +87,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.never or not any(
             name in self.never or name.rpartition(".")[2] in self.never for name in error.class_names()
         )
+
+
+def load_retry(text: str | None) -> Retry | None:
+    """Return the policy that `Retry.dump` wrote."""
+    return None if text is None else msgspec.json.decode(text, type=Retry)
 
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:

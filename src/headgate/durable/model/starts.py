@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from headgate.durable.model.history import NULL, Started, Status, dump_event
 from headgate.durable.model.payload import Signature, digest, encode
 from headgate.durable.model.records import Execution, Timer, instant, message, timer_id
+from headgate.durable.model.retry import Retry
 from headgate.errors import AlreadyStartedError, InvalidPayloadError
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Write
@@ -48,6 +49,8 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     retention_seconds: float | None = None
     delay_seconds: float | None = None
+    # In place of the retry policy that the workflow declares.
+    retry: Retry | None = None
     tells_end: bool = False
     headers: dict[str, str] | None = None
     parent_id: str | None = None
@@ -81,6 +84,7 @@ def start_writes(
         memo=request.memo,
         seed=unique,
         headers=request.headers or None,
+        retry=request.retry,
     )
     execution = Execution(
         execution_id=request.execution_id,
@@ -102,6 +106,7 @@ def start_writes(
         memo=None if memo == "null" else memo,
         traceparent=request.traceparent,
         timeout_at_ms=timeout_at_ms,
+        retry=None if request.retry is None else request.retry.dump(),
         retention_seconds=request.retention_seconds,
         tells_end=request.tells_end,
         archive=None if earlier is None else earlier.archive,

@@ -7,6 +7,7 @@ from msgspec import Raw, Struct
 from headgate.durable.client.blocked_on import Wait
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import NULL, Status
+from headgate.durable.model.retry import Retry
 from headgate.durable.schedules.slots import CatchUp, Overlap
 
 
@@ -53,6 +54,8 @@ class ExecutionDetails(Struct, frozen=True, kw_only=True):
     failures: int = 0
     failure: ErrorInfo | None = None
     timeout_at: str = ""
+    # The retry policy that it was started with, if not the one that its workflow declares.
+    retry: Retry | None = None
     waits_for: list[Wait] = []
 
 

@@ -33,6 +33,7 @@ from headgate.durable.model.payload_codec import (
     open_for,
     seal_for,
 )
+from headgate.durable.model.retry import Retry
 from headgate.durable.model.starts import Reuse
 from headgate.durable.remote.access import Access
 from headgate.durable.remote.answers import (
@@ -396,11 +397,12 @@ class AsyncClient:
             memo=options.memo,
             timeout=options.timeout_seconds,
             delay=options.delay_seconds,
+            retry=options.retry,
             returns=workflow.signature.result,
             codec=workflow.codec,
         )
 
-    async def start_by_name(
+    async def start_by_name(  # noqa: PLR0913 - each is an option of callers
         self,
         workflow: str,
         input: object = None,
@@ -411,12 +413,14 @@ class AsyncClient:
         memo: object = None,
         timeout: Duration | None = None,
         delay: Duration | None = None,
+        retry: Retry | None = None,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
     ) -> AsyncRemoteHandle[Any]:
         """Start an execution of a workflow whose code is not at hand, and return once the start is durable.
 
         `input` is the argument of a workflow with one, or a mapping of several by name. The same input under the id of
-        a live execution starts nothing again. Raises `UnknownWorkflowError`, `AlreadyStartedError`,
+        a live execution starts nothing again. `retry` is in place of the retry policy of the workflow. Raises
+        `UnknownWorkflowError`, `AlreadyStartedError`,
         `InvalidPayloadError`; and `OutcomeUnknownError` if the answer is lost and `reuse` does not allow to repeat it.
         """
         raw = payload.encode(input, what=f"input of workflow {workflow}")
@@ -429,6 +433,7 @@ class AsyncClient:
             memo=memo,
             timeout=optional_seconds(timeout, name="timeout"),
             delay=optional_seconds(delay, name="delay"),
+            retry=retry,
             returns=returns,
         )
 
@@ -443,6 +448,7 @@ class AsyncClient:
         memo: object,
         timeout: float | None,
         delay: float | None,
+        retry: Retry | None,
         returns: Any,  # noqa: ANN401 - a type of any kind
         codec: PayloadCodec | None = None,
     ) -> AsyncRemoteHandle[Any]:
@@ -456,6 +462,7 @@ class AsyncClient:
             "memo": None if memo is None else seal_for(codec, payload.encode(memo, what="memo"), execution_id, MEMO),
             "timeout": timeout,
             "delay": delay,
+            "retry": retry,
         }
         # With another policy a second start replaces the execution of the first.
         is_repeatable = str(reuse) == Reuse.NEVER.value
@@ -498,6 +505,11 @@ class AsyncClient:
             "signal_id": self._ids.ulid(),
             "reuse": str(options.reuse or Reuse.CLOSED),
             "tags": dict(options.tags or {}),
+            "memo": options.memo
+            if options.memo is None
+            else seal_for(codec, payload.encode(options.memo, what="memo"), options.id, MEMO),
+            "timeout": options.timeout_seconds,
+            "retry": options.retry,
         }
         call = ClientCall(ClientCallKind.SIGNAL_WITH_START, options.id, workflow.name, workflow.input_of(args, kwargs))
         with around_client(self._interceptors, call):

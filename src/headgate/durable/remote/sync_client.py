@@ -32,6 +32,7 @@ from headgate.durable.model.payload_codec import (
     open_for,
     seal_for,
 )
+from headgate.durable.model.retry import Retry
 from headgate.durable.model.starts import Reuse
 from headgate.durable.remote.access import Access
 from headgate.durable.remote.answers import (
@@ -393,11 +394,12 @@ class Client:
             memo=options.memo,
             timeout=options.timeout_seconds,
             delay=options.delay_seconds,
+            retry=options.retry,
             returns=workflow.signature.result,
             codec=workflow.codec,
         )
 
-    def start_by_name(
+    def start_by_name(  # noqa: PLR0913 - each is an option of callers
         self,
         workflow: str,
         input: object = None,
@@ -408,12 +410,14 @@ class Client:
         memo: object = None,
         timeout: Duration | None = None,
         delay: Duration | None = None,
+        retry: Retry | None = None,
         returns: Any = Any,  # noqa: ANN401 - a type of any kind
     ) -> RemoteHandle[Any]:
         """Start an execution of a workflow whose code is not at hand, and return once the start is durable.
 
         `input` is the argument of a workflow with one, or a mapping of several by name. The same input under the id of
-        a live execution starts nothing again. Raises `UnknownWorkflowError`, `AlreadyStartedError`,
+        a live execution starts nothing again. `retry` is in place of the retry policy of the workflow. Raises
+        `UnknownWorkflowError`, `AlreadyStartedError`,
         `InvalidPayloadError`; and `OutcomeUnknownError` if the answer is lost and `reuse` does not allow to repeat it.
         """
         raw = payload.encode(input, what=f"input of workflow {workflow}")
@@ -426,6 +430,7 @@ class Client:
             memo=memo,
             timeout=optional_seconds(timeout, name="timeout"),
             delay=optional_seconds(delay, name="delay"),
+            retry=retry,
             returns=returns,
         )
 
@@ -440,6 +445,7 @@ class Client:
         memo: object,
         timeout: float | None,
         delay: float | None,
+        retry: Retry | None,
         returns: Any,  # noqa: ANN401 - a type of any kind
         codec: PayloadCodec | None = None,
     ) -> RemoteHandle[Any]:
@@ -453,6 +459,7 @@ class Client:
             "memo": None if memo is None else seal_for(codec, payload.encode(memo, what="memo"), execution_id, MEMO),
             "timeout": timeout,
             "delay": delay,
+            "retry": retry,
         }
         # With another policy a second start replaces the execution of the first.
         is_repeatable = str(reuse) == Reuse.NEVER.value
@@ -495,6 +502,11 @@ class Client:
             "signal_id": self._ids.ulid(),
             "reuse": str(options.reuse or Reuse.CLOSED),
             "tags": dict(options.tags or {}),
+            "memo": options.memo
+            if options.memo is None
+            else seal_for(codec, payload.encode(options.memo, what="memo"), options.id, MEMO),
+            "timeout": options.timeout_seconds,
+            "retry": options.retry,
         }
         call = ClientCall(ClientCallKind.SIGNAL_WITH_START, options.id, workflow.name, workflow.input_of(args, kwargs))
         with around_client(self._interceptors, call):

@@ -512,6 +512,8 @@ class Interpreter:
     def _start(self, event: Started) -> None:
         self.started = event
         self.headers = event.headers
+        if event.retry is not None:
+            self._retry = event.retry
         if self._sealed is None:
             refuse_sealed(event.input, self.execution_id, INPUT)
         for signal in event.carried:

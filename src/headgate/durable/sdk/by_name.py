@@ -93,6 +93,7 @@ def start_child(
         cancellation=options.get("cancellation", Cancellation.REQUEST),
         timeout=options.get("timeout"),
         tags=options.get("tags"),
+        retry=options.get("retry"),
     )
     raw = payload.encode(input, what=f"input of workflow {name}")
     what = f"result of workflow {name}"

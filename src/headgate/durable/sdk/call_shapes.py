@@ -31,6 +31,7 @@ class StartOptions(TypedDict, total=False):
     memo: Any
     timeout: Duration | None
     delay: Duration | None
+    retry: Retry | None
 
 
 class SignalWithStartOptions(TypedDict, total=False):
@@ -42,6 +43,7 @@ class SignalWithStartOptions(TypedDict, total=False):
     tags: Mapping[str, str] | None
     memo: Any
     timeout: Duration | None
+    retry: Retry | None
 
 
 class ActivityCallOptions(TypedDict, total=False):
@@ -64,6 +66,7 @@ class ChildCallOptions(TypedDict, total=False):
     cancellation: Cancellation | str
     timeout: Duration
     tags: Mapping[str, str]
+    retry: Retry
 
 
 class Takes0(Protocol[R_co]):

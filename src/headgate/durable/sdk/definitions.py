@@ -206,6 +206,8 @@ class ExecutionOptions:
     reuse: Reuse | str | None = None
     memo: Any = None
     delay_seconds: float | None = None
+    # In place of the retry policy that the workflow declares.
+    retry: Retry | None = None
 
 
 class Workflow(Generic[P, R]):
@@ -262,11 +264,13 @@ class Workflow(Generic[P, R]):
         reuse: Reuse | str | None = None,
         memo: Any = None,  # noqa: ANN401 - any JSON
         delay: Duration | None = None,
+        retry: Retry | None = None,
     ) -> Workflow[P, R]:
         """Return the same workflow with options for the executions that are started through it.
 
         `parent_close` and `cancellation` are for children: with `cancellation="wait"`, code that cancels the child it
         awaits goes on once the child has ended. `reuse`, `memo` and `delay` are for executions started from outside.
+        `retry` is in place of the retry policy that the workflow declares.
         """
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
@@ -279,6 +283,7 @@ class Workflow(Generic[P, R]):
                 cancellation=cancellation,
                 timeout=timeout,
                 tags=tags,
+                retry=retry,
             ),
             reuse=reuse,
             memo=memo,
@@ -318,12 +323,14 @@ class Workflow(Generic[P, R]):
         memo: Any = None,
         timeout: Duration | None = None,
         delay: Duration | None = None,
+        retry: Retry | None = None,
         **kwargs: Any,
     ) -> Handle[Any]:
         """Start an execution, and return once the start is durable.
 
         The same input under the id of a live execution starts nothing again; another input raises
-        `AlreadyStartedError`. Parameters of the workflow with the name of an option are passed by position. Type
+        `AlreadyStartedError`. `retry` is in place of the retry policy that the workflow declares. Parameters of the
+        workflow with the name of an option are passed by position. Type
         checkers accept options beside positional arguments; beside named ones, use `options(...).start(...)`.
         """
         raw = self._input("start", args, kwargs)
@@ -341,6 +348,7 @@ class Workflow(Generic[P, R]):
                 memo=self._memo(memo),
                 timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
                 delay_seconds=_first(optional_seconds(delay, name="delay"), declared.delay_seconds),
+                retry=declared.retry if retry is None else retry,
                 headers=call.headers,
             )
         return handle
@@ -417,6 +425,7 @@ class Workflow(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         memo: Any = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         **kwargs: Any,
     ) -> Handle[Any]:
         """Send a signal to the execution of this id, and start it first with the other arguments if none is open.
@@ -442,6 +451,7 @@ class Workflow(Generic[P, R]):
                 tags=declared.tags if tags is None else tags,
                 memo=self._memo(memo),
                 timeout_seconds=_first(optional_seconds(timeout, name="timeout"), declared.timeout_seconds),
+                retry=declared.retry if retry is None else retry,
                 signal_id=signal_id,
                 reuse=reuse or declared.reuse or "closed",
                 headers=call.headers,
@@ -526,6 +536,7 @@ def new_child(
         options.timeout_seconds,
         dict(options.tags or {}),
         headers,
+        options.retry,
     )
     future: Child[Any] = interpreter.start_child(command, decode, Child)
     future.id = command.child_id
@@ -542,6 +553,7 @@ def checked_options(
     cancellation: Cancellation | str,
     timeout: Duration | None,
     tags: Mapping[str, str] | None,
+    retry: Retry | None,
 ) -> ExecutionOptions:
     """Return options with those of a child. Raises `DefinitionError`, `InvalidIdError`."""
     try:
@@ -557,6 +569,7 @@ def checked_options(
         cancellation=cancel,
         timeout_seconds=optional_seconds(timeout, name="timeout"),
         tags=check_tags(tags or {}),
+        retry=retry,
     )
 
 

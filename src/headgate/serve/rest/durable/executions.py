@@ -200,6 +200,7 @@ class Executions:
             memo=checked(body.memo, "memo"),
             timeout_seconds=optional_seconds(body.timeout, name="timeout"),
             delay_seconds=optional_seconds(body.delay, name="delay"),
+            retry=None if body.retry is None else body.retry.checked(),
             headers=body.headers,
         )
         return _started(handle.id, body.workflow, created=handle.was_started)
@@ -213,6 +214,9 @@ class Executions:
             checked(body.payload, f"payload of signal {body.name}"),
             execution_id=body.id,
             tags=body.tags,
+            memo=checked(body.memo, "memo"),
+            timeout_seconds=optional_seconds(body.timeout, name="timeout"),
+            retry=None if body.retry is None else body.retry.checked(),
             signal_id=body.signal_id if body.signal_id is not None else idempotency_key(call.headers),
             reuse=body.reuse,
             headers=body.headers,

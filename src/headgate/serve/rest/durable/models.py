@@ -12,6 +12,7 @@ from headgate.durable.client.blocked_on import Wait, error_line
 from headgate.durable.client.failed_attempts import AttemptFailure
 from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
 from headgate.durable.model.records import Execution, activity_id, instant
+from headgate.durable.model.retry import Retry
 from headgate.durable.model.starts import Reuse
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import ErrorView, error_view, missing, optional_raw
@@ -33,6 +34,35 @@ from headgate.serve.rest.parameters import (
 # Requests.
 
 
+class RetryPolicy(Struct, forbid_unknown_fields=True):
+    """How often, and after which delays, a failed run is followed by another with the same input.
+
+    `attempts` includes the first; 0 is no limit. `never` has the names of errors that are not retried.
+    """
+
+    attempts: Annotated[int, Meta(ge=0)] = 10
+    first: Duration = 1.0
+    factor: Annotated[float, Meta(ge=1, le=1000)] = 2.0
+    most: Duration = 300.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    deaths: Annotated[int, Meta(ge=0)] = 0
+    never: list[
+        Annotated[str, described(r"([A-Za-z_][A-Za-z0-9_]*|<locals>)(\.([A-Za-z_][A-Za-z0-9_]*|<locals>))*")]
+    ] = []
+
+    def checked(self) -> Retry:
+        """Return the policy. Raises `UserError`."""
+        return Retry(
+            attempts=self.attempts,
+            first=self.first,
+            factor=self.factor,
+            most=self.most,
+            jitter=self.jitter,
+            deaths=self.deaths,
+            never=tuple(self.never),
+        )
+
+
 class StartExecution(Struct, forbid_unknown_fields=True):
     """An execution to start. The id defaults to the Idempotency-Key, or to a generated one."""
 
@@ -44,6 +74,8 @@ class StartExecution(Struct, forbid_unknown_fields=True):
     memo: Raw = msgspec.field(default_factory=missing)
     timeout: Duration | None = None
     delay: Duration | None = None
+    # In place of the retry policy that the workflow declares.
+    retry: RetryPolicy | None = None
     # Passed on to activities, children and signals of the execution.
     headers: dict[str, str] = {}
 
@@ -58,6 +90,10 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
     payload: Raw = msgspec.field(default_factory=missing)
     signal_id: Name | None = None
     tags: dict[str, str] = {}
+    memo: Raw = msgspec.field(default_factory=missing)
+    timeout: Duration | None = None
+    # In place of the retry policy that the workflow declares.
+    retry: RetryPolicy | None = None
     reuse: Reuse = Reuse.CLOSED
     # Passed on to activities, children and signals of the execution.
     headers: dict[str, str] = {}
@@ -208,6 +244,8 @@ class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     failures: int = 0
     failure: ErrorView | None = None
     timeout_at: str = ""
+    # The retry policy that it was started with, if not the one that its workflow declares.
+    retry: RetryPolicy | None = None
     # The build of the last turn; of a pinned execution, the one that takes every turn.
     build: str = ""
     pinned: bool = False
@@ -327,6 +365,7 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
         error=error_view(row.error),
         failure=error_view(row.failure),
         timeout_at="" if row.timeout_at_ms is None else instant(row.timeout_at_ms),
+        retry=None if row.retry is None else msgspec.json.decode(row.retry, type=RetryPolicy),
         archived=row.archive is not None and row.archived_through == row.turn,
         waits_for=waits,
         pinned=row.is_pinned,

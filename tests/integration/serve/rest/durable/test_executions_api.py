@@ -41,6 +41,21 @@ def test_start__new__is_201_with_its_location_which_works(api: Api) -> None:
     assert (shown["tags"], shown["memo"]) == ({"shop": "a"}, [1])
 
 
+def test_start__with_a_retry_policy__is_shown_and_checked(api: Api) -> None:
+    body = {"workflow": "pay", "input": 5, "id": "p", "retry": {"attempts": 3, "first": "1m", "never": ["OSError"]}}
+    assert api.post("/executions", body).status_code == 201
+    shown = api.get("/executions/p").json()["retry"]
+    assert (shown["attempts"], shown["first"], shown["never"]) == (3, 60.0, ["OSError"])
+    signalled = {**body, "id": "s", "name": "news", "memo": [1], "timeout": "1h"}
+    assert api.post("/executions/signal-with-start", signalled).status_code == 201
+    found = api.get("/executions/s").json()
+    assert (found["retry"]["attempts"], found["memo"]) == (3, [1])
+    assert found["timeout_at"] > found["started_at"]
+    for wrong in ({"attempts": -1}, {"first": "10m"}, {"never": ["not a name"]}, {"tries": 3}):
+        refused = api.post("/executions", {**body, "id": "wrong", "retry": wrong})
+        assert refused.status_code == 400, refused.text
+
+
 def test_start__again_with_the_same_input__is_200_and_starts_nothing(api: Api) -> None:
     first = api.started("pay", 5, id="one")
 
