@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import force_setattr
 
+from headgate import typed_decode
 from headgate.durable.model.duration import seconds
 from headgate.durable.model.failures import ErrorInfo, class_name
 from headgate.errors import UserError
@@ -91,7 +92,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def load_retry(text: str | None) -> Retry | None:
     """Return the policy that `Retry.dump` wrote."""
-    return None if text is None else msgspec.json.decode(text, type=Retry)
+    return None if text is None else typed_decode.from_json(text, Retry)
 
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from headgate import typed_decode
 from headgate.durable.client.blocked_on import Wait, error_line
 from headgate.durable.client.failed_attempts import AttemptFailure
 from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
@@ -365,7 +366,7 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
         error=error_view(row.error),
         failure=error_view(row.failure),
         timeout_at="" if row.timeout_at_ms is None else instant(row.timeout_at_ms),
-        retry=None if row.retry is None else msgspec.json.decode(row.retry, type=RetryPolicy),
+        retry=None if row.retry is None else typed_decode.from_json(row.retry, RetryPolicy),
         archived=row.archive is not None and row.archived_through == row.turn,
         waits_for=waits,
         pinned=row.is_pinned,
