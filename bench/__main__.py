@@ -16,6 +16,7 @@ from bench import (
     health,
     health_idle,
     health_load,
+    load_model,
     overload,
     pages,
     pipelines,
@@ -52,9 +53,12 @@ GROUPS = {
     "expected_bands": expected_bands.run,
     "checks": checks.run,
     "pages": pages.run,
+    "load_model": load_model.run,
+    "load_model_before": load_model.run_before,
+    "load_model_after": load_model.run_after,
 }
 # Parts of other groups, which run only when they are named.
-PARTS = {"overload_grpc", "health_load_mixed", "health_rates"}
+PARTS = {"overload_grpc", "health_load_mixed", "health_rates", "load_model_before", "load_model_after"}
 
 
 def main() -> int:

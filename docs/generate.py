@@ -55,7 +55,7 @@ from headgate.serve.server import rest_routes
 from headgate.settings import Settings, describe
 from headgate.store.catalogue.retention import ending_of
 from headgate.store.catalogue.tables import ALL_TABLES
-from headgate.store.model.schema import Table
+from headgate.store.model.schema import Shards, Table
 from headgate.telemetry import Tracing
 from headgate.triggers.field_descriptions import DESCRIPTIONS as FIELD_DESCRIPTIONS
 from headgate.triggers.kinds import BUILT_IN
@@ -131,7 +131,8 @@ def tables_page() -> str:
         NOTE,
         "Every table. On SQLite each is a table of `HOME/headgate.db`; on DynamoDB a table of its own.",
         "The settings `store.table_prefix` and `store.table_names` change the names. Every index projects whole",
-        "items and contains only those with all of its key attributes.",
+        "items and contains only those with all of its key attributes. On DynamoDB, a value with shards is spread",
+        "over so many partitions: `VALUE`, `VALUE*1`, `VALUE*2` and so on ([ADR 45](../adr/0045-shards.md)).",
         "",
     ]
     for table in ALL_TABLES:
@@ -148,11 +149,12 @@ def _table_section(table: Table) -> Iterator[str]:
         "change stream" if table.stream else "a stream on DynamoDB alone" if table.wakes else "no stream",
         table.billing.value,
         table.classification.value,
+        *_shard_facts(table.shards),
     ]
     yield from (f"## {table.name}", "", f"{table.purpose}.", "", f"Key: {keys}. {'; '.join(facts)}.", "")
     for index in table.indexes:
         by = " + ".join(f"`{attribute.name}` ({attribute.kind.value})" for attribute in index.attributes())
-        yield f"- Index `{index.name}`: {by}"
+        yield "; ".join((f"- Index `{index.name}`: {by}", *_shard_facts(index.shards)))
     if table.indexes:
         yield ""
     yield from ("| Entity | Partition | Sort | Index attributes | Ends |", "|---|---|---|---|---|")
@@ -162,6 +164,13 @@ def _table_section(table: Table) -> Iterator[str]:
         end = ending.how + (f": `{ending.setting}`" if ending.setting else "")
         yield f"| {entity.name} | `{entity.partition}` | {_code(entity.sort or '')} | {indexed} | {end} |"
     yield ""
+
+
+def _shard_facts(shards: Shards | None) -> list[str]:
+    if shards is None:
+        return []
+    spread = ", ".join(f"`{prefix}`" for prefix in shards.of)
+    return [f"{shards.count} shards of {spread}" if spread else f"{shards.count} shards"]
 
 
 def _series_rows(series: Sequence[Series]) -> list[str]:

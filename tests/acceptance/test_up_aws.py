@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate.bootstrap.store import open_store
+from headgate.bootstrap.store import create_dynamodb_tables, open_store
 from headgate.clock import SystemClock
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
-from headgate.store.dynamodb.store import DynamoStore
 from tests.acceptance.program import Server, run, until, watchdogs_of
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 
@@ -47,9 +46,7 @@ def environ(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def _create_tables(settings: Settings) -> None:
-    with closing(open_store(settings, SystemClock()).store) as store:
-        assert isinstance(store, DynamoStore)
-        store.create_tables()
+    create_dynamodb_tables(settings, SystemClock())
 
 
 def test_aws__tables_missing_then_created__doctor_says_so_and_up_serves(

@@ -42,6 +42,7 @@ from headgate.store.model.requests import Change, Page, Query, StreamStart
 from headgate.store.model.schema import KeyPart, Table
 from headgate.store.model.values import Item
 from headgate.store.port import Store
+from headgate.store.sharded_store import ShardedStore
 from headgate.store.sqlite.store import SqliteStore
 from headgate.store.stats import StoreStats
 from headgate.store.table_names import TableNames
@@ -163,9 +164,11 @@ def open_store(
     def open_dynamodb(clients: Aws, cursors: Cursors) -> AnyStore:
         if not opened:
             TablesWhenUsed(clients.dynamodb, names, getattr(request.module, "TABLES", USUAL_TABLES))
-        return DynamoStore(
+        store = DynamoStore(
             client=clients.dynamodb, streams=clients.streams, names=names, clock=clock, cursors=cursors, spill=spill
         )
+        # As wiring opens it.
+        return ShardedStore(store, cursors)
 
     def open_sqlite(cursors: Cursors) -> AnyStore:
         lag_seconds = INDEX_LAG_SECONDS if backend == "sqlite-lagging" else 0.0

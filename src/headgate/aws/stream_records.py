@@ -10,12 +10,13 @@ from headgate.store.dynamodb.marshalling import from_attributes
 from headgate.store.dynamodb.streams import TTL_PRINCIPAL
 from headgate.store.model.requests import Change, ChangeKind
 from headgate.store.model.schema import Key, Table
+from headgate.store.model.shards import plain_change, plain_key
 from headgate.store.model.values import Item
 
 
 def record_key(table: Table, record: Mapping[str, Any]) -> Key:
     """Return the key of a record's row. A malformed record raises any error."""
-    return table.key_of(from_attributes(_decoded(record["dynamodb"]["Keys"])))
+    return plain_key(table, table.key_of(from_attributes(_decoded(record["dynamodb"]["Keys"]))))
 
 
 def stream_change(table: Table, record: Mapping[str, Any]) -> Change:
@@ -24,7 +25,7 @@ def stream_change(table: Table, record: Mapping[str, Any]) -> Change:
     old, new = _image(body.get("OldImage")), _image(body.get("NewImage"))
     kind = ChangeKind.INSERT if old is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
     is_expired = (record.get("userIdentity") or {}).get("principalId") == TTL_PRINCIPAL
-    return Change(
+    change = Change(
         str(record["eventID"]),
         table,
         kind,
@@ -34,6 +35,7 @@ def stream_change(table: Table, record: Mapping[str, Any]) -> Change:
         float(body["ApproximateCreationDateTime"]),
         is_expired,
     )
+    return plain_change(change)
 
 
 def sequence_number(record: Mapping[str, Any]) -> str:

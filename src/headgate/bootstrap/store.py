@@ -57,10 +57,12 @@ from headgate.store.keyring import Keyring
 from headgate.store.model.cursors import Cursors
 from headgate.store.model.requests import Write
 from headgate.store.model.schema import Table
+from headgate.store.model.shards import plain_item
 from headgate.store.model.values import Item
 from headgate.store.peer_changes import NO_PEERS, PeerChanges
 from headgate.store.port import Store
 from headgate.store.resilience.guarded_store import AnyStore
+from headgate.store.sharded_store import ShardedStore
 from headgate.store.stats import AttemptObserver
 from headgate.store.table_names import TableNames
 from headgate.telemetry import Tracing
@@ -132,7 +134,7 @@ def open_store(
     if settings.store.backend == "sqlite":
         store = _open_sqlite(settings, names, clock, cursors, spill)
     else:
-        store = _open_dynamodb(settings, names, clock, cursors, spill, observer)
+        store = ShardedStore(_open_dynamodb(settings, names, clock, cursors, spill, observer), cursors)
     opened = OpenedStore(store, keyring, spill, blobs, settings, has_new_keys)
     if has_new_keys and is_used and not accept_new_keys:
         _check_new_keys(opened)
@@ -569,7 +571,7 @@ def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]
         assert isinstance(store, SqliteStore), "opened by the same settings"
         names = TableNames(chosen.table_prefix, chosen.table_names)
         return sqlite_scan.items(store.read_sql, table, names, clock.seconds())
-    return _dynamo(opened).restored().items(table)
+    return (plain_item(table, item) for item in _dynamo(opened).restored().items(table))
 
 
 def measure_size(opened: OpenedStore) -> StoreSize | None:
@@ -593,8 +595,9 @@ def make_usable(opened: OpenedStore, table: Table) -> list[str]:
 def _dynamo(opened: OpenedStore) -> DynamoStore:
     from headgate.store.dynamodb.store import DynamoStore
 
-    assert isinstance(opened.store, DynamoStore), "opened by the same settings"
-    return opened.store
+    assert isinstance(opened.store, ShardedStore), "opened by the same settings"
+    assert isinstance(opened.store.store, DynamoStore), "opened by the same settings"
+    return opened.store.store
 
 
 def open_authority(settings: Settings, clock: Clock) -> Store:

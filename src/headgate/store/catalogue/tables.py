@@ -45,14 +45,21 @@ from headgate.store.catalogue.health_tables import RULE_SET as RULE_SET
 from headgate.store.catalogue.health_tables import SIGNAL as SIGNAL
 from headgate.store.catalogue.health_tables import SIGNAL_HISTORY as SIGNAL_HISTORY
 from headgate.store.catalogue.health_tables import SIGNAL_STATE as SIGNAL_STATE
-from headgate.store.model.schema import Classification, Entity, Index, KeyAttribute, KeyKind, Table
+from headgate.store.model.schema import Classification, Entity, Index, KeyAttribute, KeyKind, Shards, Table
 
 _PK: Final = KeyAttribute("PK")
 _SK: Final = KeyAttribute("SK")
 _GSI1: Final = (KeyAttribute("GSI1PK"), KeyAttribute("GSI1SK"))
 _GSI2: Final = (KeyAttribute("GSI2PK"), KeyAttribute("GSI2SK"))
-# Work by due time: the partition names the kind of work (and a shard), the sort key is the due time.
-_DUE: Final = Index("due-index", KeyAttribute("due_pk"), KeyAttribute("due_at_ms", KeyKind.NUMBER))
+# Shards of what every process reads in order, where the backend has partitions (ADR-0045). Each of 16 takes 1,000
+# writes a second, which is some 4,000 executions or 700 runs of pipelines.
+_BUSY: Final = Shards(16)
+_MODERATE: Final = Shards(4)
+
+
+def _due(shards: Shards) -> Index:
+    """Return an index of work by due time: its partition names the kind of work."""
+    return Index("due-index", KeyAttribute("due_pk"), KeyAttribute("due_at_ms", KeyKind.NUMBER), shards)
 
 
 def _pipeline(name: str, sort: str, **index_keys: str) -> Entity:
@@ -125,7 +132,8 @@ PIPELINES: Final = Table(
     "Pipelines: definitions, sensors, evaluations, runs, locks, expectations in one table",
     _PK,
     _SK,
-    (Index("GSI1", *_GSI1),),
+    # Runs name their shard themselves.
+    (Index("GSI1", *_GSI1, Shards(8, of=("WATCHED", "EXPECT#", "ALERTS"))),),
     ttl_attribute="ttl",
     stream=True,
     entities=(
@@ -185,9 +193,9 @@ EXECUTIONS: Final = Table(
     None,
     (
         # Sparse: executions with messages to consume or commands to dispatch.
-        Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER)),
-        Index("status-index", KeyAttribute("status"), KeyAttribute("started_at")),
-        Index("workflow-index", KeyAttribute("workflow"), KeyAttribute("started_at")),
+        Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER), _BUSY),
+        Index("status-index", KeyAttribute("status"), KeyAttribute("started_at"), _BUSY),
+        Index("workflow-index", KeyAttribute("workflow"), KeyAttribute("started_at"), _BUSY),
         Index("parent-index", KeyAttribute("parent_id"), KeyAttribute("execution_id")),
     ),
     ttl_attribute="ttl",
@@ -207,7 +215,7 @@ INBOXES: Final = Table(
     KeyAttribute("execution_id"),
     KeyAttribute("message_id"),
     # Sparse: only messages are in it, so that workers find executions with messages.
-    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER)),),
+    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER), _BUSY),),
     ttl_attribute="ttl",
     entities=(
         Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
@@ -224,8 +232,14 @@ ACTIVITIES: Final = Table(
     KeyAttribute("activity_id"),
     None,
     (
-        Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("available_at_ms", KeyKind.NUMBER)),
-        Index("lease-index", KeyAttribute("lease_pk"), KeyAttribute("lease_expires_ms", KeyKind.NUMBER)),
+        Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("available_at_ms", KeyKind.NUMBER), _BUSY),
+        # By worker, but for activities that no worker holds.
+        Index(
+            "lease-index",
+            KeyAttribute("lease_pk"),
+            KeyAttribute("lease_expires_ms", KeyKind.NUMBER),
+            Shards(16, of=("WATCH",)),
+        ),
         Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER)),
     ),
     ttl_attribute="ttl",
@@ -240,7 +254,7 @@ TIMERS: Final = Table(
     "Timers of executions and of the watchdog",
     KeyAttribute("timer_id"),
     None,
-    (_DUE,),
+    (_due(_BUSY),),
     entities=(Entity("timer", "{timer_id}"),),
     wakes=True,
 )
@@ -262,9 +276,10 @@ EVENTS: Final = Table(
     "Events emitted on the bus, by day",
     KeyAttribute("day"),
     KeyAttribute("event_id"),
-    (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id")),),
+    (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id"), _BUSY),),
     ttl_attribute="ttl",
     entities=(Entity("event", "{yyyymmdd}", "{event_id}"),),
+    shards=_BUSY,
 )
 
 # Shared by all parts.
@@ -306,7 +321,7 @@ WORKERS: Final = Table(
     "Worker processes and their heartbeats",
     KeyAttribute("worker_id"),
     None,
-    (Index("fleet-index", KeyAttribute("fleet"), KeyAttribute("worker_id")),),
+    (Index("fleet-index", KeyAttribute("fleet"), KeyAttribute("worker_id"), _BUSY),),
     ttl_attribute="ttl",
     entities=(Entity("worker", "{worker_id}"),),
 )
@@ -315,7 +330,7 @@ SCHEDULES: Final = Table(
     "Recurring schedules: cron expression, time zone, policy, next time",
     KeyAttribute("schedule_id"),
     None,
-    (_DUE,),
+    (_due(_MODERATE),),
     entities=(Entity("schedule", "{schedule_id}"),),
 )
 DEFINITION: Final = Entity("definition (latest)", "{kind}#{name}", "LATEST", {"latest_kind": "{kind}"})
@@ -340,7 +355,8 @@ CONTROL: Final = Table(
     "Small shared state: dedup keys, escalations, quotas, lineage specs, baselines, contexts",
     _PK,
     _SK,
-    (_DUE,),
+    # Other kinds of work name their shard themselves, or are few.
+    (_due(Shards(16, of=("DELIVERIES", "ARCHIVES", "ALERT#GROUP"))),),
     ttl_attribute="ttl",
     entities=(
         Entity("dedup key", "DEDUP#{dedup_key}", "DEDUP"),

@@ -56,8 +56,29 @@ class KeyAttribute(msgspec.Struct, frozen=True):
     kind: KeyKind = KeyKind.STRING
 
 
+class Shards(msgspec.Struct, frozen=True):
+    """Over how many partitions the rows of one partition value are spread, where the backend has partitions.
+
+    `of` names the prefixes of the values that are spread; without any, all are. After `count` was changed, `earlier`
+    keeps the former numbers for as long as rows that were written under them exist: readers find those too.
+    """
+
+    count: int
+    of: tuple[str, ...] = ()
+    earlier: tuple[int, ...] = (1,)
+
+    @property
+    def read(self) -> int:
+        """The number of shards to read."""
+        return max(self.count, *self.earlier) if self.earlier else self.count
+
+    def covers(self, value: str) -> bool:
+        """Whether the rows of a partition value are spread."""
+        return not self.of or value.startswith(self.of)
+
+
 class Index(msgspec.Struct, frozen=True):
-    """A sparse secondary index with whole items: an item without all of its key attributes is not in it.
+    """A sparse secondary index: an item without all of its key attributes is not in it.
 
     An index may lag behind its table, so its results are hints: no claim or uniqueness check may rely on them.
     """
@@ -65,6 +86,7 @@ class Index(msgspec.Struct, frozen=True):
     name: str
     partition: KeyAttribute
     sort: KeyAttribute | None = None
+    shards: Shards | None = None
 
     def attributes(self) -> tuple[KeyAttribute, ...]:
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
@@ -186,6 +208,8 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     entities: tuple[Entity, ...] = ()
     # On DynamoDB, the table has a stream that invokes Lambda functions. Other backends keep no changes of it.
     wakes: bool = False
+    # Of the table's own partition key.
+    shards: Shards | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -198,6 +222,22 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     def own_keys(self) -> tuple[KeyAttribute, ...]:
         """The key attributes, which every item has."""
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
+
+    @cached_property
+    def sharded_attributes(self) -> dict[str, Shards]:
+        """The shards of the partition attributes of indexes that have any, by name."""
+        return {index.partition.name: index.shards for index in self.indexes if index.shards is not None}
+
+    @cached_property
+    def sharded_names(self) -> tuple[str, ...]:
+        """The attributes whose stored values may name a shard."""
+        own = () if self.shards is None else (self.partition.name,)
+        return (*own, *self.sharded_attributes)
+
+    @cached_property
+    def has_shards(self) -> bool:
+        """Whether the table or one of its indexes has shards."""
+        return bool(self.sharded_names)
 
     @cached_property
     def index_keys(self) -> tuple[KeyAttribute, ...]:
