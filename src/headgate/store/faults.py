@@ -45,7 +45,7 @@ class StoreFaults:
     @property
     def is_active(self) -> bool:
         """Whether a condition lasts that a successful write may end."""
-        return any(code not in _LASTING for code in self._faults)
+        return bool(self._faults) and any(code not in _LASTING for code in self._faults)
 
     @property
     def damage(self) -> StoreFault | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Final
 
 from headgate.store.catalogue.tables import (
@@ -54,6 +55,9 @@ _TOPICS: Final = {
 _INCIDENTAL: Final = frozenset((EVENTS.name, CONTROL.name))
 
 
+_table_name: Final = attrgetter("table.name")
+
+
 def are_quiet(writes: Sequence[Write]) -> bool:
     """Whether these writes wake no waiters."""
     return all(type(write) is Put and write.quiet for write in writes)
@@ -61,7 +65,7 @@ def are_quiet(writes: Sequence[Write]) -> bool:
 
 def topics_of(writes: Sequence[Write]) -> Topics:
     """Return the topics of one transaction."""
-    return _topics_of(frozenset([write.table.name for write in writes]))
+    return _topics_of(frozenset(map(_table_name, writes)))
 
 
 @cache

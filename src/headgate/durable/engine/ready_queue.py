@@ -21,16 +21,18 @@ class Work(Struct):
     """The events of an execution's next turn. With `reads_inbox`, its inbox is read as well."""
 
     sources: list[Source]
-    removals: set[Delete]
+    # Of all sources, once there are two: most turns have one, and a set of one costs more than its event.
+    removals: set[Delete] | None = None
     reads_inbox: bool = False
 
     def add(self, source: Source) -> None:
         """Add an event, unless it is there already: a timer can be polled twice before a turn consumes it."""
-        if source.removal is not None:
-            known = len(self.removals)
-            self.removals.add(source.removal)
-            if len(self.removals) == known:
+        if self.sources and source.removal is not None:
+            if self.removals is None:
+                self.removals = {each.removal for each in self.sources if each.removal is not None}
+            if source.removal in self.removals:
                 return
+            self.removals.add(source.removal)
         self.sources.append(source)
 
 
@@ -86,7 +88,7 @@ class ReadyList:
         with self._mutex:
             for execution_id, work in batch:
                 newer = self._ready.get(execution_id)
-                again = Work([], set(), reads_inbox=True)
+                again = Work([], reads_inbox=True)
                 for source in [*work.sources, *(newer.sources if newer is not None else ())]:
                     again.add(source)
                 self._ready[execution_id] = again
@@ -95,7 +97,8 @@ class ReadyList:
         """Return the keys of all rows that pending events will remove, including events of the current cycle."""
         with self._mutex:
             works = [*self._ready.values(), *(work for _, work in self._taken)]
-            return {str(removal.key.partition) for work in works for removal in work.removals}
+            removals = [source.removal for work in works for source in work.sources]
+            return {str(removal.key.partition) for removal in removals if removal is not None}
 
     def shelve(self, execution_id: str) -> None:
         """Let an execution rest that cannot be advanced here now."""
@@ -117,5 +120,5 @@ class ReadyList:
     def _work(self, execution_id: str) -> Work:
         work = self._ready.get(execution_id)
         if work is None:
-            work = self._ready[execution_id] = Work([], set())
+            work = self._ready[execution_id] = Work([])
         return work

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import (
+    ActivityEnded,
     ActivityOptions,
     AnswerUpdate,
     CancelActivity,
@@ -173,7 +174,8 @@ def turn_transaction(
     if transaction.claims:
         writes.append(context.membership())
     writes.insert(0, transaction.execution.replacing(row.version))
-    transaction.writes = _once(writes)
+    if not _is_plain_step(sources, commands):
+        transaction.writes = _once(writes)
     return transaction
 
 
@@ -183,8 +185,6 @@ def _once(writes: list[Write]) -> list[Write]:
     A timer that fires and is cancelled in the same turn is removed twice. A turn computed from an outdated state may
     remove and create the same row; the check of the row's version refuses its transaction.
     """
-    if _is_plain_step(writes):
-        return writes
     seen: set[tuple[str, Key]] = set()
     unique: list[Write] = []
     for write in writes:
@@ -195,24 +195,12 @@ def _once(writes: list[Write]) -> list[Write]:
     return unique
 
 
-def _is_plain_step(writes: Sequence[Write]) -> bool:
-    """Whether no row can be written twice: one numbered row is removed, and none of the same key is created.
-
-    Most turns are of this kind, and this check is cheaper than a set of keys.
-    """
-    removed: Delete | None = None
-    for write in writes:
-        if type(write) is Delete:
-            if removed is not None or write.key.sort is not None:
-                return False
-            removed = write
-    if removed is None:
+def _is_plain_step(sources: Sequence[Source], commands: Sequence[Command]) -> bool:
+    """Whether no row can be written twice: one activity ended, and another is started. Most turns are of this kind."""
+    if len(sources) != 1 or len(commands) != 1:
         return False
-    name, place = removed.table.partition.name, removed.key.partition
-    for write in writes:
-        if type(write) is Put and write.table is removed.table and write.item[name] == place:
-            return False
-    return True
+    event, command = sources[0].event, commands[0]
+    return type(event) is ActivityEnded and type(command) is StartActivity and event.seq != command.seq
 
 
 def inline_writes(

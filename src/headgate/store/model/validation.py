@@ -53,10 +53,11 @@ def check_index_attributes(table: Table, attributes: Item) -> None:
 
 def check_key(table: Table, key: Key) -> None:
     """Refuse a key of the wrong form for `table`."""
-    _check_key_part(table, table.partition, key.partition)
+    partition, sort = key
+    _check_key_part(table, table.partition, partition)
     if table.sort is not None:
-        _check_key_part(table, table.sort, key.sort)
-    elif key.sort is not None:
+        _check_key_part(table, table.sort, sort)
+    elif sort is not None:
         raise InvalidItemError(f"table {table.name}: it has no sort key, but the key has {key.sort!r}")
 
 

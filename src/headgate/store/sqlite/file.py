@@ -116,7 +116,8 @@ class DatabaseFile:
                 f"{self.path}: the database was moved or deleted while it was open; move it back, or restore a backup "
                 "and restart this process"
             ) from exc
-        if _identity_of(status) != self._identity:
+        # Without a call: on the path of every commit.
+        if (status.st_dev, status.st_ino) != self._identity:
             raise StoreMovedError(
                 f"{self.path}: the database was moved, and another file is in its place; move it back, or restart this "
                 "process to use the new file"

@@ -15,8 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import reduce
-from operator import or_
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -248,7 +246,8 @@ class GroupCommitter:
             self._pass_lead(group)
 
     def _pass_lead(self, group: list[CommitRequest[Any]]) -> None:
-        self._wake_committed()
+        if self._committed:
+            self._wake_committed()
         self._committed = group
         while True:
             if self._closed:
@@ -279,8 +278,6 @@ class GroupCommitter:
                 request.done = True
 
     def _wake_committed(self) -> None:
-        if not self._committed:
-            return
         committed, self._committed = self._committed, []
         for request in committed:
             if request.wake is not None:
@@ -315,7 +312,9 @@ class GroupCommitter:
             self._checkpoint_due = True
             self._start_committer()
             self._committer_wakeup.put(None)
-        topics = reduce(or_, (request.topics for request in group), 0)
+        topics = 0
+        for request in group:
+            topics |= request.topics
         if topics:
             self._wakeups.on_committed(topics)
 
@@ -325,7 +324,8 @@ class GroupCommitter:
             self._begin()
             self._apply_queue(group)
             # Woken only now: earlier they would compete for the GIL, which COMMIT releases while it waits for the disk.
-            self._wake_committed()
+            if self._committed:
+                self._wake_committed()
             self._cursor.execute("COMMIT")
         except BaseException:
             self._roll_back()

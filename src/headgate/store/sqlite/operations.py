@@ -6,6 +6,7 @@ import math
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,8 @@ _CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
 
 # Rows read ahead of transactions at once: fewer than the row cache holds.
 AHEAD_MAX: Final = 100
+
+_needs_preparing: Final = attrgetter("needs_preparing")
 
 APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -70,7 +73,7 @@ class Operation(ABC):
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         """Read the current row and return whether the condition holds."""
-        if self.condition is None and not self.rows.table.stream and not self._needs_current():
+        if self.condition is None and not self.rows.has_stream and not self._needs_current():
             return True
         self._body, cached = self.rows.recent.content(cursor, self.key)
         exists = cached is not None and is_live(self.rows, cached, self._now)
@@ -95,14 +98,13 @@ class Operation(ABC):
     def _needs_current(self) -> bool:
         return False
 
-    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str, *, records_change: bool = True) -> None:
-        if self.current is not None and self.rows.same_index_keys(self.current, item):
-            cursor.execute(self.rows.rewrite, (body, *self.key))
+    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str) -> None:
+        rows, current = self.rows, self.current
+        if current is not None and rows.same_index_keys(current, item):
+            cursor.execute(rows.rewrite, (body, *self.key))
         else:
-            cursor.execute(*self.rows.upsert_of(item, body))
-        self.rows.recent.remember(self.key, body, item)
-        if records_change and self.rows.table.stream:
-            self._record_change(cursor, body)
+            cursor.execute(*rows.upsert_of(item, body))
+        rows.recent.remember(self.key, body, item)
 
     def _record_change(self, cursor: sqlite3.Cursor, new: str | None) -> None:
         if self._body == new:
@@ -133,7 +135,7 @@ class PutRow(Operation):
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         rows, condition = self.rows, self.condition
-        if condition is None and not rows.table.stream:
+        if condition is None and not rows.has_stream:
             return True
         version = _version_of(condition)
         if version is None:
@@ -151,7 +153,9 @@ class PutRow(Operation):
         return self.condition is None or holds(self.condition, self.current)
 
     def apply(self, cursor: sqlite3.Cursor) -> None:
-        self._write(cursor, self._item, self._new_body, records_change=not self._is_quiet)
+        self._write(cursor, self._item, self._new_body)
+        if self.rows.has_stream and not self._is_quiet:
+            self._record_change(cursor, self._new_body)
 
     def bytes_written(self) -> int:
         body = self._new_body
@@ -185,6 +189,8 @@ class UpdateRow(Operation):
 
     def apply(self, cursor: sqlite3.Cursor) -> Item:
         self._write(cursor, self._new, self._new_body)
+        if self.rows.has_stream:
+            self._record_change(cursor, self._new_body)
         return self._new
 
     def bytes_written(self) -> int:
@@ -204,7 +210,7 @@ class DeleteRow(Operation):
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         cursor.execute(self.rows.delete, self.key)
         self.rows.recent.remember(self.key, None)
-        if self.rows.table.stream:
+        if self.rows.has_stream:
             self._record_change(cursor, None)
         return self.current
 
@@ -246,8 +252,8 @@ def _execute_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> Non
             losers[place] = operation  # noqa: PERF403 - faster than a comprehension: there are seldom any
     if losers:
         raise _conflict(losers)
-    for operation in operations:
-        if operation.needs_preparing:
+    if any(map(_needs_preparing, operations)):
+        for operation in operations:
             operation.prepare()
     for operation in operations:
         operation.apply(cursor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -16,6 +18,8 @@ from headgate.store.model.values import Item
 from headgate.store.sqlite.row_cache import Parameters, RecentRows
 
 _LAST_CHARACTER: Final = "\U0010ffff"
+# Remembered combinations of attributes. The rows of most tables have a few.
+_SHAPES_MAX: Final = 256
 _COMPARISONS: Final = {
     Range.EQUALS: "=",
     Range.LESS_THAN: "<",
@@ -35,18 +39,20 @@ class TableRows:
 
     def __init__(self, table: Table, physical: str, faults: StoreFaults | None = None) -> None:
         self.table = table
+        self.has_stream = table.stream
         self.name = _quoted(physical)
         self._physical = physical
         self._columns = {table.partition.name: "pk"}
         if table.sort is not None:
             self._columns[table.sort.name] = "sk"
-        self._partition = table.partition.name
-        self._sort = None if table.sort is None else table.sort.name
+        # Returns the key of an item as statement parameters.
+        self.key_of: Callable[[Item], Parameters] = _values_of(table.key_names)
         self._keys = list(self._columns.values())
         self._copies = list(table.index_attributes)
         self._columns |= {attribute: _quoted(f"i_{attribute}") for attribute in self._copies}
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
-        self._upserts: dict[int, str] = {}
+        # By the attributes of an item: the statement that writes it, and the function that returns its parameters.
+        self._shapes: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
         self._selects: dict[int, str] = {}
         # Precomputed, because every write builds a row.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
@@ -56,34 +62,27 @@ class TableRows:
         # The conditions of the store, which reads record.
         self.faults = StoreFaults() if faults is None else faults
 
-    def key_of(self, item: Item) -> Parameters:
-        """Return the key of an item as statement parameters."""
-        return (item[self._partition],) if self._sort is None else (item[self._partition], item[self._sort])
-
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
         """Return the parameters of `upsert`."""
-        get = item.get
-        return (*[get(name) for name in self._row_attributes], body)
+        return (*map(item.get, self._row_attributes), body)
 
-    def upsert_of(self, item: Item, body: str) -> tuple[str, list[Any]]:
+    def upsert_of(self, item: Item, body: str) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that inserts or replaces an item, and its parameters.
 
         Columns of missing attributes are left out: binding a None costs as much as binding a value.
         """
-        values: list[Any] = []
-        present = 0
-        for place, name in enumerate(self._row_attributes):
-            value = item.get(name)
-            if value is not None:
-                present |= 1 << place
-                values.append(value)
-        values.append(body)
-        statement = self._upserts.get(present)
-        if statement is None:
-            columns = [*self._keys, *self.copied_columns.values()]
-            used = [column for place, column in enumerate(columns) if present & 1 << place]
-            statement = self._upserts[present] = self._upsert([*used, "body"])
-        return statement, values
+        names = tuple(item)
+        statement, values_of = self._shapes.get(names) or self._shape(names)
+        return statement, (*values_of(item), body)
+
+    def _shape(self, names: tuple[str, ...]) -> tuple[str, Callable[[Item], tuple[Any, ...]]]:
+        columns = dict(zip(self._row_attributes, [*self._keys, *self.copied_columns.values()], strict=True))
+        used = [name for name in columns if name in names]
+        if len(self._shapes) >= _SHAPES_MAX:
+            self._shapes.clear()
+        made = self._upsert([*(columns[name] for name in used), "body"]), _values_of(used)
+        self._shapes[names] = made
+        return made
 
     def index_keys_and_version(self, body: str) -> Item | None:
         """Decode only the indexed attributes, the TTL and the version of an item.
@@ -99,11 +98,8 @@ class TableRows:
 
     def same_index_keys(self, left: Item, right: Item) -> bool:
         """Whether two items with the same key have the same index keys and TTL."""
-        # A loop instead of `all`, for speed: every rewrite of a row calls this.
-        for name in self._copied:  # noqa: SIM110 - as above
-            if left.get(name) != right.get(name):
-                return False
-        return True
+        # Without a loop in Python: every rewrite of a row calls this.
+        return tuple(map(left.get, self._copied)) == tuple(map(right.get, self._copied))
 
     @cached_property
     def copied_columns(self) -> dict[str, str]:
@@ -248,6 +244,14 @@ def _partial_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Item]:
     """Return a decoder of these attributes only, shared by all stores of the process."""
     shape = TypedDict("Placing", dict.fromkeys(attributes, Any), total=False)  # type: ignore[misc]  # known at run time
     return typed_decode.json_decoder(shape)
+
+
+def _values_of(names: Sequence[str]) -> Callable[[Item], tuple[Any, ...]]:
+    """Return a function from an item to the values of these attributes, without a loop in Python for each row."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    (only,) = names
+    return lambda item: (item[only],)
 
 
 def _where_present(columns: list[str]) -> str:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -63,6 +64,8 @@ BATCH_ROWS_MAX: Final = 500
 # Text of this length is within the item limit, whatever its characters are.
 _CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
 _KEYS_PER_SELECT: Final = 100
+_place_of: Final = attrgetter("rows.name", "key")
+_is_small: Final = attrgetter("is_small")
 # How long a read waits for a connection of another thread, while none can be opened.
 _READER_SECONDS_MAX: Final = 2.0
 _READER_POLL_SECONDS: Final = 0.005
@@ -338,35 +341,37 @@ class SqliteStore:
         check_length(writes, token)
         now = self._clock.seconds()
         counts: bool | None = None
-        are_small = True
         operations: list[Operation] = []
         for write in writes:
-            if type(write) is Put:
-                operation: Operation = self._put_row(write, now)
-            else:
-                if counts is None and type(write) is Update:
+            if isinstance(write, Put):
+                operations.append(self._put_row(write, now))
+            elif isinstance(write, Update):
+                if counts is None:
                     counts = allows_add(writes, token)
-                operation = self._operation(write, now, cannot_repeat=bool(counts))
-            are_small = are_small and operation.is_small
-            operations.append(operation)
+                operations.append(self._update_row(write, now, cannot_repeat=counts))
+            else:
+                operations.append(self._keyed_row(write, now))
         # Most transactions are small and have distinct keys, so the exact checks run only in doubt.
         if len(operations) > 1:
-            if len({(operation.rows.name, operation.key) for operation in operations}) < len(operations):
+            if len(set(map(_place_of, operations))) < len(operations):
                 check_distinct(writes)
-            if not are_small:
+            if not all(map(_is_small, operations)):
                 check_transaction_bytes(operation.bytes_written() for operation in operations)
         return operations
 
-    def _operation(self, write: Write, now: float, *, cannot_repeat: bool = False) -> Operation:
+    def _operation(self, write: Write, now: float) -> Operation:
         match write:
             case Put():
                 return self._put_row(write, now)
             case Delete() | Check():
-                check_key(write.table, write.key)
-                kind = DeleteRow if type(write) is Delete else CheckRow
-                return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
+                return self._keyed_row(write, now)
             case Update():
-                return self._update_row(write, now, cannot_repeat=cannot_repeat)
+                return self._update_row(write, now, cannot_repeat=False)
+
+    def _keyed_row(self, write: Delete | Check, now: float) -> DeleteRow | CheckRow:
+        check_key(write.table, write.key)
+        kind = DeleteRow if type(write) is Delete else CheckRow
+        return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
 
     def _put_row(self, put: Put, now: float) -> PutRow:
         item, special = (put.item, False) if type(put.item) is TrustedItem else checked_item(put.table, put.item)

@@ -99,14 +99,13 @@ class Wakeups:
         for group in self._groups:
             if not group.only_others and group.topics & topics:
                 group.advance()
-        datagram = bytes((topics,))
         try:
             now = monotonic()
             if now >= self._peers_until:
                 self._peers = self._current_peers()
                 self._peers_until = now + _PEERS_SECONDS
             for peer in self._peers:
-                self._send(peer, datagram)
+                self._send(peer, bytes((topics,)))
         except OSError:
             # The commit is durable, so it must not fail here. Peers without a datagram notice it by polling.
             self._peers_as_of = -1
