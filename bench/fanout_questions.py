@@ -100,7 +100,7 @@ def _show(service: FanoutService, run_id: str) -> int:
 
 
 def _stuck(service: FanoutService, run_id: str) -> int:
-    return len(stuck(service.queries, run_id))
+    return len(stuck(service.queries, run_id, workers=service.chunk_workers.live()))
 
 
 def _failures(service: FanoutService, run_id: str) -> int:

@@ -245,9 +245,15 @@ def test_export_compare_plot__of_a_run__are_written(site: Site) -> None:
 
 
 def test_cancel__while_a_chunk_runs__stops_its_process(site: Site) -> None:
-    site.said("fanout", "submit", "--items", "[1]", "--handler", "jobs:forever", "--run-id", "c")
+    site.said(
+        "fanout", "submit", "--items", "[1, 2, 3]", "--chunk-size", "1", "--concurrency", "1", "--handler",
+        "jobs:forever", "--run-id", "c",
+    )  # fmt: skip
     until(lambda: (site.folder / "began").exists(), "the handler")
 
+    # The others wait for their turn.
+    stuck = site.json("fanout", "stuck", "c", "--older-than", "0s")
+    assert [(each["chunk_id"], each["kind"]) for each in stuck] == [("chunk-0000000", "OVERDUE")]
     site.said("fanout", "cancel", "c", "--reason", "enough")
     ended = site.said("fanout", "watch", "c", exit_code=2)
 
@@ -412,7 +418,9 @@ def test_watch__no_one_works__exits_with_3_and_says_what_to_do(idle: Site) -> No
     assert stalled.returncode == 3
     assert "stalled: alone: no progress for" in stalled.stderr
     assert "headgate chunk work --run alone" in stalled.stderr
-    assert "NEVER_STARTED" in idle.said("fanout", "stuck", "alone", "--older-than", "0s")
+    stuck = idle.said("fanout", "stuck", "alone", "--older-than", "0s")
+    assert "NEVER_STARTED" in stuck
+    assert "no worker of the main lane is running" in stuck
 
 
 def test_steer__pause_tune_resume_skip__is_obeyed(idle: Site) -> None:

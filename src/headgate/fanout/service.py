@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.clock import Clock
+from headgate.fanout.core.chunk_workers import ChunkWorkers
 from headgate.fanout.core.costs import NO_PRICES, Prices
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
@@ -56,6 +57,7 @@ class FanoutService:
         self.observer = _WorkerWakeup(observer)
         self._send = send
         self.queries = FanoutQueries(store, clock)
+        self.chunk_workers = ChunkWorkers(store, clock)
         # Maintenance sends the messages of healed chunks: a queue that fails must not end the healing thread.
         self.healer = Healer(store, clock, ids)
         self.bisector = Bisector(store, clock, ids, send=send)

@@ -29,7 +29,9 @@ def stuck(
     older_than: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help="Minimum time without a change. [default: its timeout]", show_default=False
+            metavar="DURATION",
+            help="Minimum running time, or time without a worker. [default: its timeout or 10 times p99; 1m]",
+            show_default=False,
         ),
     ] = None,
     limit: Limit = 100,

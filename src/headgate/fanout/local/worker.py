@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import DefinitionError, OutcomeUnknownError, TransientError
 from headgate.fanout.core.attempts import release_change, with_disposition
+from headgate.fanout.core.chunk_workers import BEAT_SECONDS, ChunkWorkerRow, ChunkWorkers, described
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS, FanoutMaintenance, worker_name
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.core.transitions import ChunkChange, apply
@@ -103,6 +104,17 @@ class LocalWorker:
         self._due_at = 0.0
         self._stopping = threading.Event()
         self._maintain_at = 0.0
+        self._workers = ChunkWorkers(store, clock)
+        self._row = ChunkWorkerRow(
+            worker_id=self.name,
+            lane=options.lane,
+            processes=options.processes,
+            started_at=timestamp(int(1000 * clock.seconds())),
+            handler=options.handler,
+            group=options.group,
+            run_id=options.run_id,
+        )
+        self._beat_at = 0.0
         self._grace_seconds = GRACE_SECONDS
         self._claim_outage = OutageLog(_log, "store unavailable; chunks not claimed", pause_seconds=PAUSE_SECONDS)
         self._record_outage = OutageLog(_log, "store unavailable; chunk results buffered", pause_seconds=PAUSE_SECONDS)
@@ -145,6 +157,7 @@ class LocalWorker:
             self._store.wake()
             listener.join()
             self._release(self._pool.take_back(started=True))
+            self._leave()
 
     # One cycle.
 
@@ -175,7 +188,22 @@ class LocalWorker:
         now = self._clock.monotonic()
         if now >= self._maintain_at:
             self._maintain_at = now + MAINTENANCE_SECONDS
+            self._beat(now)
             self._maintenance.run_once()
+
+    def _beat(self, now: float) -> None:
+        """Renew the worker's row if it is due, or if the handlers that it cannot load have changed."""
+        row = replace(self._row, unusable=described(self._pool.unusable))
+        if now >= self._beat_at or row != self._row:
+            self._row, self._beat_at = row, now + BEAT_SECONDS
+            self._workers.beat(row)
+
+    def _leave(self) -> None:
+        try:
+            self._workers.leave(self.name)
+        except (TransientError, OutcomeUnknownError) as exc:
+            # The row expires by itself.
+            _log.warning("store unavailable; worker row not deleted", error=str(exc))
 
     def _take(self) -> None:
         room = self._pool.room()

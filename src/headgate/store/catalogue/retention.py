@@ -158,6 +158,7 @@ _SHARED: Final = {
     ),
     "API key": _days(30, "it expired; one without expiry stays until it is revoked"),
     "session": _setting("deleted on sign-out; expires with its absolute limit", "auth.session_seconds"),
+    "chunk worker": Ending("deleted when it stops; expires 35 seconds after its last heartbeat"),
     "worker": Ending("deleted when it stops, or when others find its lease expired"),
     "schedule": _CONFIGURATION,
     "definition (latest)": _CONFIGURATION,

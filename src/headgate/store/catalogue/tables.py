@@ -323,7 +323,7 @@ WORKERS: Final = Table(
     None,
     (Index("fleet-index", KeyAttribute("fleet"), KeyAttribute("worker_id"), _BUSY),),
     ttl_attribute="ttl",
-    entities=(Entity("worker", "{worker_id}"),),
+    entities=(Entity("worker", "{worker_id}"), Entity("chunk worker", "CHUNKS#{worker_id}", None, {"fleet": "CHUNKS"})),
 )
 SCHEDULES: Final = Table(
     "headgate-schedules",

@@ -72,7 +72,10 @@ class FailureQuery(Struct, forbid_unknown_fields=True):
 
 
 class StuckQuery(Struct, forbid_unknown_fields=True):
-    """Minimum time without progress; the default is the fan-out's timeout."""
+    """Minimum running time, by default the timeout or 10 times p99; or time without a worker, by default a minute.
+
+    A chunk that waits for its turn is not stuck.
+    """
 
     older_than: DurationText | None = None
     limit: Limit = 100
@@ -205,6 +208,7 @@ class FanoutChunks:
         self._queries = fanouts.queries
         self._tracker = fanouts.tracker
         self._letters = fanouts.dead_letters
+        self._workers = fanouts.chunk_workers
 
     def operations(self) -> list[Operation]:
         """Return the operations."""
@@ -269,7 +273,13 @@ class FanoutChunks:
 
     def stuck(self, call: Call[None, StuckQuery]) -> Answer:
         seconds = optional_seconds(call.query.older_than, name="older_than")
-        found = stuck(self._queries, call.path["id"], older_than_seconds=seconds, limit=call.query.limit)
+        found = stuck(
+            self._queries,
+            call.path["id"],
+            workers=self._workers.live(),
+            older_than_seconds=seconds,
+            limit=call.query.limit,
+        )
         return Answer(StuckList([stuck_view(one) for one in found]))
 
     def failures(self, call: Call[None, FailureQuery]) -> Answer:
