@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError
 from headgate.store.model.conditions import Condition
-from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.model.requests import ChangeBatch, Delete, Page, Put, Query, StreamStart, Update, Write
 from headgate.store.model.schema import Index, Key, Table
 from headgate.store.model.validation import key_of
 from headgate.store.model.values import Item, stored_bytes
@@ -220,9 +220,9 @@ class MeteredStore(StoreWrapper):
         counts = self.counts
         if counts is None:
             return
-        is_lone = len(writes) == 1 and not isinstance(writes[0], Check)
         if call is None:
-            call = "TransactWriteItems" if not is_lone or self._lone_transactions else "PutItem"
+            is_single = len(writes) == 1 and not self._lone_transactions and _is_single_call(writes[0])
+            call = "PutItem" if is_single else "TransactWriteItems"
         counts.calls[call] += 1
         factor = TRANSACTION_FACTOR if call == "TransactWriteItems" else 1
         for write, old, new in zip(writes, before, after, strict=True):
@@ -269,6 +269,11 @@ class MeteredStore(StoreWrapper):
 
     def _bytes(self, table: Table, index: Index | None, item: Item) -> int:
         return stored_bytes(item if index is None else self._projected(table, index, item))
+
+
+def _is_single_call(write: Write) -> bool:
+    """Whether the DynamoDB store writes it without a transaction."""
+    return isinstance(write, Put | Update) or (isinstance(write, Delete) and write.condition is None)
 
 
 def _place(table: Table, index: Index | None) -> Place:

@@ -215,7 +215,10 @@ CALLS: dict[str, tuple[str, Callable[[DynamoStore], object]]] = {
     "put": ("PutItem", lambda store: store.put(CONTROL, {**ROW, "n": 2})),
     "update": ("UpdateItem", lambda store: store.update(CONTROL, KEY, set={"n": 2})),
     "delete": ("DeleteItem", lambda store: store.delete(CONTROL, KEY)),
-    "transact": ("TransactWriteItems", lambda store: store.transact([Put(CONTROL, {**ROW, "n": 2})])),
+    "transact": (
+        "TransactWriteItems",
+        lambda store: store.transact([Put(CONTROL, {**ROW, "n": 2}), Delete(CONTROL, Key("p", "other"))]),
+    ),
     "batch_write": ("BatchWriteItem", lambda store: store.batch_write([Put(CONTROL, {**ROW, "n": 2})])),
     "check_health": ("GetItem", lambda store: store.check_health()),
 }
@@ -416,10 +419,61 @@ def test_write__lost_before_it_got_through__is_refused_for_what_is_there(rig: Ri
     rig.faults.inject("TransactWriteItems", dropped)
 
     with pytest.raises(ConflictError) as caught:
-        rig.store.transact([Put(CONTROL, {**ROW, "n": 2}, absent())])
+        rig.store.transact([Put(CONTROL, {**ROW, "n": 2}, absent()), Put(CONTROL, {**ROW, "SK": "t"})])
 
     assert caught.type is ConflictError
     assert caught.value.current == {**ROW, "n": 1}
+
+
+# Transactions of one write.
+
+
+@pytest.mark.parametrize(
+    ("write", "operation"),
+    [
+        (Put(CONTROL, {**ROW, "n": 2}), "PutItem"),
+        (Put(CONTROL, {**ROW, "n": 2}, exists()), "PutItem"),
+        (Update(CONTROL, KEY, {"n": 2}, condition=version_is(1)), "UpdateItem"),
+        (Update(CONTROL, KEY, {"version": 2}, {"n": 1}, (), version_is(1)), "UpdateItem"),
+        (Delete(CONTROL, KEY), "DeleteItem"),
+        # After a lost response, none of these can be told from what another writer did.
+        (Delete(CONTROL, KEY, exists()), "TransactWriteItems"),
+        (Check(CONTROL, KEY, exists()), "TransactWriteItems"),
+    ],
+)
+def test_transact__one_write__is_a_transaction_only_if_it_must_be(rig: Rig, write: Write, operation: str) -> None:
+    rig.store.put(CONTROL, {**ROW, "version": 1, "n": 1})
+    for each in ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"):
+        rig.faults.inject(each)
+
+    rig.store.transact([write])
+    rig.store.put(CONTROL, {**ROW, "version": 1, "n": 1})
+    [refusal] = rig.store.transact_many([[write]])
+
+    assert refusal is None
+    sent = [name for name, requests in rig.faults.requests.items() for _ in requests]
+    assert sorted(sent) == sorted([operation, operation, "PutItem"])
+
+
+def test_transact__one_write_and_its_condition_fails__is_a_conflict_with_the_item(rig: Rig) -> None:
+    rig.store.put(CONTROL, {**ROW, "version": 1})
+
+    for write in (Put(CONTROL, ROW, absent()), Update(CONTROL, KEY, {"n": 2}, condition=version_is(7))):
+        with pytest.raises(ConflictError) as caught:
+            rig.store.transact([write])
+        assert caught.type is ConflictError
+        assert caught.value.failures == {0: {**ROW, "version": 1}}
+
+
+def test_transact__one_write_and_answer_lost__is_done_once(rig: Rig) -> None:
+    rig.faults.inject("PutItem", lost)
+    rig.faults.inject("UpdateItem", lost)
+
+    rig.store.transact([Put(CONTROL, {**ROW, "version": 1, "n": 1}, absent())])
+    rig.store.transact([Update(CONTROL, KEY, {"version": 2}, {"n": 5}, (), version_is(1))])
+
+    assert read(rig.store) == {**ROW, "version": 2, "n": 6}
+    assert rig.store.stats.conflicts == 0
 
 
 # Tokens.

@@ -149,10 +149,12 @@ class Fleet:
         *,
         pinned: Collection[str] = (),
         schedules: Collection[str] = (),
+        alone: bool = False,
     ) -> None:
         """Register as a worker under a new id. `pinned` are the workflows whose executions it pins to its build.
 
-        `schedules` are those that its app declares, with the digest of each.
+        `schedules` are those that its app declares, with the digest of each. A worker that is `alone` does not read the
+        rows of the others: it advances no execution, and there may be thousands of its kind.
         """
         now_ms = self._now_ms()
         self.worker_id = self._ids.make("wrk")
@@ -176,7 +178,8 @@ class Fleet:
         self._lease_until = self._clock.monotonic() + self.lease_seconds
         # The index needs the attribute, which is omitted as a default.
         self._store.put(WORKERS, {**msgspec.to_builtins(self._member), "fleet": _FLEET})
-        self.refresh()
+        if not alone:
+            self.refresh()
 
     def renew(self) -> bool:
         """Extend the lease. False if it was revoked: other workers reclaim the claims of this one."""

@@ -67,7 +67,7 @@ class InvokedActivities:
                     "activity unknown to this app", activity_id=row.activity_id, name=row.name, app=self._app.name
                 )
             return None
-        worker.fleet.join(self._app.name, self._app.workflows, self._app.activity_names(), worker.queues)
+        worker.fleet.join(self._app.name, self._app.workflows, self._app.activity_names(), worker.queues, alone=True)
         claimed = worker.activities.claim_one(row)
         if claimed is not None:
             if not self._perform(claimed, is_over):

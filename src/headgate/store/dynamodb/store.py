@@ -201,10 +201,7 @@ class DynamoStore:
 
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
         prepared, now = self._prepared(Put(table, item, condition))
-        answer = self._calls.write(self._client.put_item, prepared.request, self._about(prepared))
-        if isinstance(answer, Refusal) and applied_item(prepared, answer) is None:
-            raise self._conflict([prepared], answer, now)
-        self.stats.commits += 1
+        self._write_single(self._client.put_item, prepared, now)
 
     def update(
         self,
@@ -359,7 +356,16 @@ class DynamoStore:
         self.stats.writes += len(writes)
         return prepared, now
 
+    def _write_single(self, call: Callable[..., Any], prepared: PreparedWrite, now: float) -> None:
+        answer = self._calls.write(call, prepared.request, self._about(prepared))
+        if isinstance(answer, Refusal) and applied_item(prepared, answer) is None:
+            raise self._conflict([prepared], answer, now)
+        self.stats.commits += 1
+
     def _transact(self, prepared: Sequence[PreparedWrite], now: float) -> None:
+        if len(prepared) == 1 and (call := self._single_call(prepared[0].write)) is not None:
+            self._write_single(call, prepared[0], now)
+            return
         request = {
             "TransactItems": [{_MEMBERS[type(member.write)]: member.request} for member in prepared],
             # DynamoDB's own token makes the retries of this call idempotent.
@@ -369,6 +375,20 @@ class DynamoStore:
         if isinstance(answer, Refusal):
             raise self._conflict(prepared, answer, now)
         self.stats.commits += 1
+
+    def _single_call(self, write: Write) -> Callable[..., Any] | None:
+        """Return the call that writes one item, at half the price of a transaction; None if only that is safe.
+
+        If its response is lost, a put or update can be told from its result. A conditional delete cannot.
+        """
+        match write:
+            case Put():
+                return self._client.put_item
+            case Update() if is_repeatable(write):
+                return self._client.update_item
+            case Delete(condition=None):
+                return self._client.delete_item
+        return None
 
     def _in_pool(self, enter: Callable[[], R]) -> R:
         try:
