@@ -13,6 +13,7 @@ from bench import (
     durable,
     expected_bands,
     fanout,
+    fanout_million,
     health,
     health_idle,
     health_load,
@@ -37,6 +38,7 @@ GROUPS = {
     "startup": startup.run,
     "durable": durable.run,
     "fanout": fanout.run,
+    "fanout_million": fanout_million.run,
     "health": health.run,
     "health_load": health_load.run,
     "health_load_mixed": health_load.run_mixed,
@@ -58,7 +60,14 @@ GROUPS = {
     "load_model_after": load_model.run_after,
 }
 # Parts of other groups, which run only when they are named.
-PARTS = {"overload_grpc", "health_load_mixed", "health_rates", "load_model_before", "load_model_after"}
+PARTS = {
+    "fanout_million",
+    "overload_grpc",
+    "health_load_mixed",
+    "health_rates",
+    "load_model_before",
+    "load_model_after",
+}
 
 
 def main() -> int:

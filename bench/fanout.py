@@ -41,7 +41,9 @@ from headgate.store.model.values import dump
 from headgate.store.sqlite.store import SqliteStore
 
 CHUNKS = 10_000
-RATE_MIN = 0.10
+RATE_MIN = 0.25
+# Chunks a second that print a line, which is kept, beside chunks that print it to the null device.
+CAPTURE_MIN = 0.90
 REDRIVES, REDRIVEN = 50, 100
 REDRIVE_MS_MAX = 100.0
 START_TIME_HANDLER = "bench.fanout_handlers:report_start_time"
@@ -57,6 +59,7 @@ def run(
     quiet()
     return [
         *_rates(chunks, rounds),
+        _capture(chunks, rounds),
         _redrive(chunks, redrives),
         *fanout_crowd.run(chunks, rounds),
         *fanout_questions.run(many, rounds),
@@ -107,6 +110,35 @@ def _rates(chunks: int, rounds: int) -> list[Figure]:
         # What is left of the distance is what children cost.
         by_itself = _beside_bare("without children", service, store, run_ids, taken, per_commit, None)
     return [by_children, by_itself]
+
+
+def _capture(chunks: int, rounds: int) -> Figure:
+    """Compare chunks whose output is kept with chunks whose output is discarded."""
+    with (
+        TemporaryDirectory(prefix="headgate-bench-") as folder,
+        opened(Path(folder)) as (service, store),
+        opened(Path(folder)) as (watcher, _),
+    ):
+        handlers = ("bench.fanout_handlers:discard_line", "bench.fanout_handlers:print_line")
+        discarding, printing = ([split(service, chunks, each) for _ in range(rounds + 1)] for each in handlers)
+        for run_id in (*discarding, *printing):
+            service.control.pause(run_id)
+        before = store.stats.commits
+
+        def worked(run_id: str) -> int:
+            service.control.resume(run_id)
+            finish(watcher, run_id)
+            return chunks
+
+        with working(service):
+            return ratio(
+                "no-op chunks that print a line / with the line discarded",
+                yardstick=lambda number: worked(discarding[number]),
+                subject=lambda number: worked(printing[number]),
+                goal=CAPTURE_MIN,
+                counted=lambda: f"{(store.stats.commits - before) / (2 * chunks * (rounds + 1)):.4f} commits a chunk",
+                rounds=rounds,
+            )
 
 
 def _beside_bare(

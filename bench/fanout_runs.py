@@ -96,9 +96,9 @@ def working(service: FanoutService) -> Iterator[None]:
             ended.result()
 
 
-def split(service: FanoutService, chunks: int) -> str:
-    """Make a run of so many chunks of which there is nothing to do, and return its id."""
-    order = Order(group="bench", chunk_size=1, handler=NOTHING)
+def split(service: FanoutService, chunks: int, handler: str = NOTHING) -> str:
+    """Make a run of so many chunks, of which there is nothing to do by default, and return its id."""
+    order = Order(group="bench", chunk_size=1, handler=handler)
     return service.splitter.split(order, RangeSource(0, chunks)).run_id
 
 

@@ -30,6 +30,7 @@ from headgate.fanout.model.rows import (
     chunk_key,
     is_log_ref,
     log_key,
+    printed_log,
     queue_partition,
     queue_position,
     sort_key,
@@ -40,6 +41,9 @@ from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import equals
 from headgate.store.model.requests import Update, Write
+
+# Longest output, in characters, that is stored in the row of its chunk: it costs no further write.
+PRINTED_IN_ROW_MAX: Final = 1_000
 
 
 class ErrorClass(enum.StrEnum):
@@ -133,15 +137,18 @@ def start_change(
         started_at=now,
         completed_at=None,
         duration_ms=None,
+        printed=None,
     )
     counted = {"attempts": 1}
-    extra_writes: tuple[Write, ...] = ()
+    # The row is about to record another attempt: what the last one printed gets a row of its own.
+    log = printed_log(chunk)
+    extra_writes: tuple[Write, ...] = () if log is None else (log.put(),)
     if chunk.attempt:
         counted["retries"] = 1
     if chunk.disposition is Disposition.RUNNING:
         spent_ms = _spent_ms(chunk, now_ms)
         counted |= {"lost": 1, "busy_ms": spent_ms, "wasted_ms": spent_ms}
-        extra_writes = (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
+        extra_writes += (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
     is_overdue = chunk.disposition is Disposition.RUNNING
     return ChunkChange(chunk, with_disposition(after, Disposition.RUNNING, now), counted, extra_writes, is_overdue)
 
@@ -181,8 +188,9 @@ def completion_change(
         deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
         lease_expires_at=None,
         log_ref=_foreign_ref(chunk),
+        printed=result.printed if 0 < len(result.printed) <= PRINTED_IN_ROW_MAX else None,
     )
-    log = _log(after, now, printed=result.printed)
+    log = None if after.printed is not None else _log(after, now, printed=result.printed)
     if log is not None:
         after = replace(after, log_ref=log.sk)
     counted = {

@@ -24,6 +24,7 @@ from headgate.fanout.model.rows import (
     counter_key,
     fanout_of,
     log_of,
+    printed_log,
     queue_partition,
     run_key,
     timestamp,
@@ -306,7 +307,9 @@ class FanoutQueries:
                 descending=True,
             )
         )
-        return [log_of(item) for item in reversed(page.items)]
+        logs = [log_of(item) for item in reversed(page.items)]
+        last = printed_log(chunk)
+        return logs if last is None else [*logs, last]
 
     def now(self) -> str:
         """Return the current time as rows store it."""

@@ -167,7 +167,7 @@ def transaction_groups(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]
 
 
 def _row_bytes(chunk: Chunk) -> int:
-    texts = (chunk.input, chunk.output, chunk.item_errors, chunk.message, chunk.deferred, chunk.error)
+    texts = (chunk.input, chunk.output, chunk.item_errors, chunk.message, chunk.deferred, chunk.error, chunk.printed)
     return _BYTES_USUAL + sum(map(_bytes, texts))
 
 

@@ -40,7 +40,7 @@ class OutputFile:
 
     def text(self) -> str:
         """Return what was printed since the job started."""
-        return _text(self.fileno())
+        return _text(self.fileno(), _size(self.fileno()))
 
     def close(self) -> None:
         self._file.close()
@@ -60,7 +60,8 @@ def end_job() -> str:
         except (OSError, ValueError, AttributeError):
             # The handler has closed or replaced it.
             continue
-    return _text(_STDOUT) if _size(_STDOUT) else ""
+    size = _size(_STDOUT)
+    return _text(_STDOUT, size) if size else ""
 
 
 def _size(descriptor: int) -> int:
@@ -71,8 +72,7 @@ def _size(descriptor: int) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def _text(descriptor: int) -> str:
-    size = _size(descriptor)
+def _text(descriptor: int, size: int) -> str:
     if size <= HEAD_BYTES + TAIL_BYTES:
         return _decoded(os.pread(descriptor, size, 0))
     head, tail = os.pread(descriptor, HEAD_BYTES, 0), os.pread(descriptor, TAIL_BYTES, size - TAIL_BYTES)

@@ -208,6 +208,8 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     item_errors: str | None = None
     deferred: str | None = None
     log_ref: str | None = None
+    # Short output of the attempt that completed it. Longer output, and that of other attempts, is in rows of its own.
+    printed: str | None = None
     memory_mb: int | None = None
     attention_pk: str | None = None
     attention_sk: str | None = None
@@ -375,6 +377,16 @@ _LOG: Final = "LOG#"
 def log_key(run_id: str, chunk_id: str, attempt: int) -> Key:
     """Return the key of the row with the log of an attempt."""
     return Key(run_id, f"{_LOG}{chunk_id}#{attempt:04d}")
+
+
+def printed_log(chunk: Chunk) -> AttemptLog | None:
+    """Return the log of the attempt that completed a chunk, if its output is in the chunk's own row."""
+    if chunk.printed is None:
+        return None
+    key = log_key(chunk.run_id, chunk.chunk_id, chunk.attempt)
+    return AttemptLog(
+        chunk.run_id, str(key.sort), chunk.attempt, chunk.completed_at or "", printed=chunk.printed, ttl=chunk.ttl
+    )
 
 
 def is_log_ref(reference: str) -> bool:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.attempts import (
+    PRINTED_IN_ROW_MAX,
     AttemptFailure,
     AttemptResult,
     ErrorClass,
@@ -137,6 +138,26 @@ def test_completed__after_failures__says_so_in_a_row_and_the_error_is_gone() -> 
     (attempt,) = rows_beside(change)
     assert (attempt.attempt, attempt.outcome, attempt.error) == (3, AttemptOutcome.COMPLETED, None)
     assert (change.after.error, change.after.error_class, change.after.error_fingerprint) == (None, None, None)
+
+
+def test_completed__with_a_short_output__it_is_in_the_row_until_the_next_attempt() -> None:
+    done = completion_change(running(), AttemptResult(printed="fine\n"), now_ms=NOW, width=7)
+
+    assert (done.after.printed, done.extra_writes) == ("fine\n", ())
+    again = taken(redrive_change(done.after, now_ms=NOW).after)
+    (log,) = again.extra_writes
+    assert isinstance(log, Put)
+    assert (log.item["SK"], log.item["printed"]) == ("LOG#chunk-0000030#0001", "fine\n")
+    assert again.after.printed is None
+
+
+def test_completed__with_a_long_output__it_is_in_a_row_of_its_own() -> None:
+    printed = "x" * (PRINTED_IN_ROW_MAX + 1)
+    done = completion_change(running(), AttemptResult(printed=printed), now_ms=NOW, width=7)
+
+    (log,) = done.extra_writes
+    assert isinstance(log, Put)
+    assert (log.item["printed"], done.after.printed, done.after.log_ref) == (printed, None, log.item["SK"])
 
 
 def test_completed__some_items_failed__the_chunk_is_done_and_they_are_named() -> None:
