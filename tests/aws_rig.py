@@ -33,7 +33,8 @@ ROOT: Final = Path(__file__).parents[1]
 TERRAFORM: Final = ROOT / "deploy" / "terraform"
 PIPELINE_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "functions.json").read_text())
 WORKFLOW_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "workflow_functions.json").read_text())
-FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS}
+FANOUT_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "fanout_functions.json").read_text())
+FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS, **FANOUT_FUNCTIONS}
 FILTERS: Final[list[dict[str, Any]]] = json.loads((TERRAFORM / "stream_filters.json").read_text())
 # Which function a variable of the machine stands for.
 MACHINE_FUNCTIONS: Final = {
@@ -277,7 +278,12 @@ def is_granted(function: Mapping[str, Any], service: str, operation: str, table:
         case "s3":
             return operation in ("GetObject", "PutObject")
     call = f"{_CALLED.get(service, service)}:{operation.removesuffix('Batch')}"
-    return call in function["calls"] or (service == "stepfunctions" and function["starts_jobs"])
+    of_chunks = {"sqs:SendMessage": "send", "sqs:ChangeMessageVisibility": "run"}.get(call)
+    return (
+        call in function["calls"]
+        or of_chunks in function.get("chunk_queues", [])
+        or (service == "stepfunctions" and function["starts_jobs"])
+    )
 
 
 class Notes(Protocol):

@@ -88,3 +88,14 @@ async def count(until: int) -> int:
         await hg.wait_signal("one")
         result += 1
     return result
+
+
+def double(item: int) -> int:
+    """Handle an item of a fan-out."""
+    return 2 * item
+
+
+@app.workflow
+async def doubled(numbers: int) -> list[int]:
+    mapped = await hg.map(double, range(numbers), chunk_size=2)
+    return list(mapped.results or [])

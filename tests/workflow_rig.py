@@ -32,9 +32,18 @@ class Workflows:
     """One account. `bring` is what becomes of records before a handler is called with them."""
 
     def __init__(
-        self, endpoint: str, account: str, home: Path, clock: Clock, beside: Mapping[str, str] | None = None
+        self,
+        endpoint: str,
+        account: str,
+        home: Path,
+        clock: Clock,
+        beside: Mapping[str, str] | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> None:
-        """Take an account whose access key is in the environment. `beside` are variables of pipeline functions."""
+        """Take an account whose access key is in the environment. `beside` are variables of pipeline functions.
+
+        `more` are further variables of these.
+        """
         session: Any = aws_session(account)
         self._sqs = session.client("sqs", endpoint_url=endpoint)
         self._streams = session.client("dynamodbstreams", endpoint_url=endpoint)
@@ -65,6 +74,7 @@ class Workflows:
         }
         shared = ("HEADGATE_STORE_BLOB_BUCKET", "KEYS_SECRET_ARN")
         self.environ |= {name: (beside or {})[name] for name in shared if name in (beside or {})}
+        self.environ |= more or {}
         create_dynamodb_tables(read_settings(self.environ), clock)
         self._clock = clock
         self.container = self.opened = open_app_container(self.environ, clock)

@@ -2,7 +2,7 @@
 # The tests hold it against what the code does.
 
 locals {
-  functions = merge(jsondecode(file("${path.module}/functions.json")), local.workflow_functions)
+  functions = merge(jsondecode(file("${path.module}/functions.json")), local.workflow_functions, local.fanout_functions)
   account   = data.aws_caller_identity.current.account_id
   partition = data.aws_partition.current.partition
 
@@ -25,6 +25,7 @@ locals {
     },
     var.lifecycle_topic_arn == "" ? {} : { LIFECYCLE_TOPIC_ARN = var.lifecycle_topic_arn },
     var.keys_secret_arn == "" ? {} : { KEYS_SECRET_ARN = var.keys_secret_arn },
+    local.fanout_environment,
     var.settings,
   )
 }
@@ -59,7 +60,11 @@ resource "aws_lambda_function" "function" {
   reserved_concurrent_executions = each.value.reserved_concurrency
 
   environment {
-    variables = merge(local.environment, contains(keys(local.workflow_functions), each.key) ? local.workflow_environment : {})
+    variables = merge(
+      local.environment,
+      contains(keys(local.workflow_functions), each.key) ? local.workflow_environment : {},
+      contains(keys(local.fanout_functions), each.key) ? local.fanout_function_environment : {},
+    )
   }
 
   dead_letter_config {
@@ -126,6 +131,7 @@ locals {
   rules = merge(
     { watchdog = var.watchdog_schedule, clockwork = var.clockwork_schedule },
     var.app == "" ? {} : { sweep = var.sweep_schedule },
+    var.fanouts ? { fanout-sweep = var.sweep_schedule } : {},
   )
 }
 

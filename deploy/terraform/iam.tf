@@ -128,6 +128,23 @@ data "aws_iam_policy_document" "function" {
     }
   }
 
+  dynamic "statement" {
+    for_each = { for name in try(each.value.chunk_queues, []) : name => local.chunk_queue_grants[name] if var.fanouts }
+    content {
+      actions   = statement.value.actions
+      resources = [for queue in statement.value.queues : local.chunk_queue_arns[queue]]
+    }
+  }
+
+  dynamic "statement" {
+    for_each = each.key == "splitter" ? [1] : []
+    content {
+      sid       = "Manifests"
+      actions   = ["s3:GetObject"]
+      resources = ["${aws_s3_bucket.bucket.arn}/${var.manifest_prefix}*"]
+    }
+  }
+
   # Histories are deleted when they were kept for long enough.
   dynamic "statement" {
     for_each = each.key == "sweep" ? [1] : []

@@ -181,3 +181,48 @@ variable "evaluator_object_arns" {
   type        = list(string)
   default     = []
 }
+
+variable "fanouts" {
+  description = "Whether functions run the chunks of fan-outs. Without them, processes must: headgate chunk work."
+  type        = bool
+  default     = true
+}
+
+variable "manifest_prefix" {
+  description = "Prefix of the manifests in the bucket; one that ends with .json is split when it is put there."
+  type        = string
+  default     = "manifests/"
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9!_.*'()/-]+/$", var.manifest_prefix)) && !startswith(var.manifest_prefix, "blobs/")
+    error_message = "It must end with / and must not be below blobs/, where functions write."
+  }
+}
+
+variable "chunk_batch_size" {
+  description = "Chunks of one invocation. More than one only if chunks take seconds."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.chunk_batch_size >= 1 && var.chunk_batch_size <= 10
+    error_message = "From 1 to 10."
+  }
+}
+
+variable "chunk_concurrency_max" {
+  description = "Chunk functions that run at once, from 2 to 1000; 0: as many as the account allows."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.chunk_concurrency_max == 0 || (var.chunk_concurrency_max >= 2 && var.chunk_concurrency_max <= 1000)
+    error_message = "0, or from 2 to 1000."
+  }
+}
+
+variable "chunk_policy_arns" {
+  description = "Policies that grant chunk handlers what they do in the world."
+  type        = list(string)
+  default     = []
+}

@@ -422,6 +422,11 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
         Folders,
         about("Folders besides the project folder whose modules may be chunk handlers; --app adds that of the app."),
     ] = ()
+    queue_url: Annotated[
+        str | None,
+        _URL,
+        about("SQS queue for the chunks of fan-outs that name none; without it, workers of this store run them."),
+    ] = None
     queues: Annotated[
         QueuePatterns,
         about(

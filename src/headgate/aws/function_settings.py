@@ -66,6 +66,14 @@ class AppSettings(Struct, frozen=True, kw_only=True):
             ) from exc
 
 
+class FanoutFunctionSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the fan-out functions. Each is an environment variable of the same name in upper case."""
+
+    # The app whose package has chunk handlers, as module:name; empty: `fanout.handlers` names all packages.
+    headgate_app: str = ""
+    keys_secret_arn: str = ""
+
+
 def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:
     """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(FunctionSettings, environ)
@@ -74,6 +82,11 @@ def read_function_settings(environ: Mapping[str, str]) -> FunctionSettings:
 def read_app_settings(environ: Mapping[str, str]) -> AppSettings:
     """Read the settings from the environment. Raises `SettingsError` with all missing variables."""
     return _read(AppSettings, environ)
+
+
+def read_fanout_settings(environ: Mapping[str, str]) -> FanoutFunctionSettings:
+    """Read the settings from the environment."""
+    return _read(FanoutFunctionSettings, environ)
 
 
 def _read(kind: type[S], environ: Mapping[str, str]) -> S:

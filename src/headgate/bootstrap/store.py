@@ -35,7 +35,7 @@ from headgate.errors import HeadgateError, SettingsError, StoreFullError, StoreM
 from headgate.fanout import hg_map as mapping
 from headgate.fanout.background_threads import Background
 from headgate.fanout.core.costs import Prices
-from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, QueueChoice
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
 from headgate.fanout.model.local_access import LocalAccess
@@ -239,7 +239,7 @@ def open_fanouts(
     # One client, opened with the first send: most processes never send.
     @functools.cache
     def queue() -> SqsQueue:
-        return _open_queue(opened, clock)
+        return open_queue(opened, clock)
 
     rules = QueueRules(store.aws_region, store.aws_endpoint_url, opened.settings.fanout.queues)
 
@@ -256,7 +256,7 @@ def open_fanouts(
         observer=observer,
         access=local_access(opened.settings),
         retention_days=opened.settings.retention.fanouts_days,
-        check_queue=check_queue,
+        queues=QueueChoice(check_queue, opened.settings.fanout.queue_url),
         prices=_prices(opened.settings.fanout),
     )
 
@@ -296,7 +296,7 @@ def with_app_folder(settings: Settings, reference: str) -> Settings:
 def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max: int) -> Drained:
     """Record the messages of a dead-letter queue on their chunks. Raises `SettingsError`."""
     opened = open_store(settings, clock)
-    with closing(opened.store), closing(_open_queue(opened, clock)) as queue:
+    with closing(opened.store), closing(open_queue(opened, clock)) as queue:
         from headgate.fanout.remote.sqs import recorder
 
         # Publishes the events of fan-outs that end here; it runs no workflow.
@@ -304,7 +304,8 @@ def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max
         return queue.drain(queue_url, recorder(fanouts.dead_letters), letters_max=letters_max)
 
 
-def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
+def open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
+    """Return the client of SQS queues. Raises `SettingsError` without a region or without the extra `aws`."""
     store = opened.settings.store
     if store.aws_region is None:
         raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")

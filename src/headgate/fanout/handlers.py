@@ -149,16 +149,23 @@ def _takes_work(name: str, function: Handler) -> bool:
     return hints.get(parameters[0].name) is Work
 
 
-def perform(handler: Loaded, job: Job, say: Callable[[int], None], files: FileRoots | None = None) -> Done | Failed:
+def perform(
+    handler: Loaded,
+    job: Job,
+    say: Callable[[int], None],
+    files: FileRoots | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Done | Failed:
     """Call the handler with a job, and return the outcome. Raises only errors that end the process.
 
-    Input files must be below `files`; None: anywhere.
+    Input files must be below `files`; None: anywhere. Once `should_stop` holds, no further item is started with `each`:
+    those that are left are deferred.
     """
     started = perf_counter()
     work: Work | None = None
     try:
         work = _work(job, say, files)
-        output = _each(handler, work, job) if job.each else _whole(handler, work)
+        output = _each(handler, work, job, should_stop) if job.each else _whole(handler, work)
         done = Done(
             key=job.key,
             duration_ms=_since_ms(started),
@@ -195,10 +202,15 @@ def _whole(handler: Loaded, work: Work) -> str | None:
     return _output(handler.function(work.items[0] if is_bytes else list(work.items)))
 
 
-def _each(handler: Loaded, work: Work, job: Job) -> str | None:
+def _each(handler: Loaded, work: Work, job: Job, should_stop: Callable[[], bool] | None) -> str | None:
     results: list[Any] = []
     first: Exception | None = None
     for number, (place, item) in enumerate(zip(work.places, work.items, strict=True)):
+        if should_stop is not None and number and work.lane != "slow" and should_stop():
+            for left in work.places[number:]:
+                work.defer(left)
+                results.append(None)
+            break
         try:
             results.append(_one(handler.function, item, job.item_timeout_seconds))
         except _ItemTimeoutError:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from headgate.clock import Clock
 from headgate.fanout.core.chunk_workers import ChunkWorkers
 from headgate.fanout.core.costs import NO_PRICES, Prices
 from headgate.fanout.core.maintenance import FanoutMaintenance
-from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.observer import ANY_QUEUE, NO_OBSERVER, FanoutObserver, MessageSender, QueueChoice
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Splitter
 from headgate.fanout.core.tracking import Tracker
@@ -30,9 +28,8 @@ from headgate.store.port import Store
 class FanoutService:
     """The fan-outs of one store. It starts no thread.
 
-    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused. `check_queue`
-    raises for a queue that a new fan-out may not use. `access` says which modules and files of this machine a fan-out
-    may name.
+    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused. `queues` says
+    which queues they may have. `access` says which modules and files of this machine a fan-out may name.
     """
 
     def __init__(  # noqa: PLR0913 - what surrounds the fan-outs is joined here
@@ -46,7 +43,7 @@ class FanoutService:
         observer: FanoutObserver = NO_OBSERVER,
         access: LocalAccess = NO_ACCESS,
         retention_days: float = RETENTION_DAYS,
-        check_queue: Callable[[str], None] | None = None,
+        queues: QueueChoice = ANY_QUEUE,
         prices: Prices = NO_PRICES,
     ) -> None:
         self.store = store
@@ -73,7 +70,7 @@ class FanoutService:
             observer=self.observer,
             maintenance=self.maintenance,
             retention_days=retention_days,
-            check_queue=check_queue,
+            queues=queues,
         )
         self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance)
         self.control = FanoutControl(store, clock, ids, observer=self.observer, maintenance=self.maintenance)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Fanout
 from headgate.store.model.requests import Write
 
 # Sends a queue message for each WAITING chunk of a fan-out and returns the fan-out. Safe to repeat.
 MessageSender = Callable[[Fanout], Fanout]
+
+
+class QueueChoice(Struct, frozen=True):
+    """Which queues fan-outs use: `check` raises for one that an order may not name, `default_url` is for the others."""
+
+    check: Callable[[str], None] | None = None
+    default_url: str | None = None
+
+
+ANY_QUEUE: Final = QueueChoice()
 
 
 class FanoutObserver(Protocol):

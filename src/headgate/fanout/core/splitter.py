@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +31,7 @@ from headgate.errors import (
 from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.campaigns import member_put
 from headgate.fanout.core.maintenance import FanoutMaintenance, worker_name
-from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.observer import ANY_QUEUE, NO_OBSERVER, FanoutObserver, MessageSender, QueueChoice
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.counts import counter_add, counter_puts
 from headgate.fanout.model.rows import (
@@ -97,16 +97,16 @@ class Splitter:
         observer: FanoutObserver = NO_OBSERVER,
         maintenance: FanoutMaintenance | None = None,
         retention_days: float = RETENTION_DAYS,
-        check_queue: Callable[[str], None] | None = None,
+        queues: QueueChoice = ANY_QUEUE,
     ) -> None:
-        """`retention_days` is that of fan-outs that name none; `check_queue` raises for a queue not to be used."""
+        """`retention_days` is that of fan-outs that name none."""
         self._store = store
         self._ids = ids
         self._queries = FanoutQueries(store, clock)
         self._shards = shards
         self._retention_days = retention_days
         self._send = send
-        self._check_queue = check_queue
+        self._queues = queues
         self._observer = observer
         self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
         self._name = worker_name(os.getpid(), ids.ulid())
@@ -120,10 +120,6 @@ class Splitter:
         check_order(order)
         run_id = run_id if run_id is not None else self._ids.make("fan")
         check_run_id(run_id)
-        if order.queue_url is not None and self._send is None:
-            raise DefinitionError(
-                f"queue_url: nothing here can send the chunks of {run_id} to SQS; set store.aws_region"
-            )
         if order.policy.each and isinstance(source, BytesSource):
             raise DefinitionError("each: a range of bytes is a single item; omit it, or split the file by lines")
         fanout = self._create(order, source, run_id)
@@ -169,8 +165,14 @@ class Splitter:
         found = self._queries.find(run_id)
         if found is not None:
             return _check_same(found, order, digest)
-        if order.queue_url is not None and self._check_queue is not None:
-            self._check_queue(order.queue_url)
+        if order.queue_url is None:
+            order = replace(order, queue_url=self._queues.default_url)
+        elif self._queues.check is not None:
+            self._queues.check(order.queue_url)
+        if order.queue_url is not None and self._send is None:
+            raise DefinitionError(
+                f"queue_url: nothing here can send the chunks of {run_id} to SQS; set store.aws_region"
+            )
         # An id that exists stays usable, whatever its form.
         check_new_id("fan-out id", run_id)
         if order.campaign is not None:
@@ -337,7 +339,8 @@ def digest_of(order: Order, source: dict[str, Any]) -> str:
 
 
 def _check_same(found: Fanout, order: Order, digest: str) -> Fanout:
-    if found.queue_url != order.queue_url:
+    # An order without a queue may have been given the default one.
+    if order.queue_url is not None and found.queue_url != order.queue_url:
         own = "no queue" if found.queue_url is None else f"queue {found.queue_url}"
         raise AlreadyStartedError(f"fan-out {found.run_id}: it exists with {own}; choose another id, or the same queue")
     if found.digest != digest:

@@ -171,6 +171,11 @@ class ActiveChunk:
         return self._heartbeat is not None
 
     @property
+    def claim(self) -> Claim:
+        """The claim as of the last heartbeat."""
+        return self._claim()
+
+    @property
     def fanout(self) -> Fanout:
         """The fan-out as of the last heartbeat."""
         return self._claim().fanout
@@ -352,8 +357,18 @@ _REFUSALS: Final = {
 }
 
 
+class AttemptFailedError(Exception):
+    """An attempt has failed, and how is known already."""
+
+    def __init__(self, failure: AttemptFailure) -> None:
+        super().__init__(f"{failure.error_class}: {failure.message}")
+        self.failure = failure
+
+
 def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final: bool = False) -> AttemptFailure:
     """Return the attempt failure for an exception. `NonRetryable` makes it final."""
+    if isinstance(error, AttemptFailedError):
+        return error.failure
     described = describe(error)
     return AttemptFailure(
         error_class=ErrorClass.OOM if isinstance(error, MemoryError) else described.type,

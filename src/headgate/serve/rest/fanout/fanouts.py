@@ -25,6 +25,7 @@ from headgate.fanout.model.results import Summary, summary_of
 from headgate.fanout.model.rows import Fanout, fanout_of, timestamp
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
+from headgate.fanout.submissions import Asked, NewFanout, read_order
 from headgate.serve.http.operations import (
     JSON,
     AccessPolicy,
@@ -50,7 +51,6 @@ from headgate.serve.rest.fanout.models import (
 )
 from headgate.serve.rest.fanout.operations import FanoutOperations
 from headgate.serve.rest.fanout.plots import draw
-from headgate.serve.rest.fanout.submissions import Asked, NewFanout, read_order
 from headgate.serve.rest.fanout.watch import FanoutWatching
 from headgate.serve.rest.parameters import ChunkId, Cursor, Limit, Moment, NonEmpty, PageQuery
 from headgate.serve.runtime.chained_pages import Fetch, chained_page

@@ -13,13 +13,14 @@ import pytest
 from litestar.types import ASGIApp
 
 from headgate.clock import VirtualClock
+from headgate.fanout import submissions
 from headgate.fanout.core.observer import NoObserver
 from headgate.fanout.model.rows import counter_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.serve.application import build_http
 from headgate.serve.probes import Phase, ServerProbes
-from headgate.serve.rest.fanout import fanouts, submissions
+from headgate.serve.rest.fanout import fanouts
 from headgate.serve.rest.fanout import watch as fanout_watch
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.runtime import chained_pages as staged_pages

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,7 +20,6 @@ from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source, open_input
 from headgate.file_roots import FileRoots
 from headgate.ids import check_new_path
-from headgate.serve.rest.parameters import Name
 
 # Target number of chunks: enough to keep workers busy, few enough to inspect.
 CHUNKS_USUAL: Final = 1000
@@ -30,6 +30,8 @@ GROUP_DEFAULT: Final = "default"
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _PATHS: Final = ("lines", "bytes")
+_STEM_CHARS_MAX: Final = 100
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,10 +77,34 @@ def read_order(content: bytes, files: FileRoots | None) -> Asked:
     given = _object(content, "body")
     if given.get("manifest") is not None:
         given = _with_manifest(given, files)
+    return _asked(given, "body", files)
+
+
+def read_manifest(content: bytes, location: str, files: FileRoots | None) -> Asked:
+    """Parse a manifest that was put somewhere instead of being sent with a request. Raises as `read_order` does.
+
+    `location` names it in messages. Relative paths in it mean the project folder.
+    """
+    given = _object(content, f"manifest {location}")
+    if "manifest" in given:
+        raise InvalidPayloadError(f"manifest {location}: nested manifests are not supported; inline its content")
+    return _asked({"group": GROUP_DEFAULT, **given}, f"manifest {location}", files)
+
+
+def manifest_id(name: str, version: str) -> str:
+    """Return the id of the fan-out of a manifest that names none: of its file name, and of what `version` tells apart.
+
+    A manifest that is found twice is one fan-out; one that is put there again is another.
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(name).stem).strip("-.")[:_STEM_CHARS_MAX]
+    return f"{stem or 'manifest'}-{hashlib.sha256(version.encode()).hexdigest()[:12]}"
+
+
+def _asked(given: dict[str, Any], what: str, files: FileRoots | None) -> Asked:
     try:
         new = typed_decode.convert(given, NewFanout)
     except msgspec.ValidationError as exc:
-        raise InvalidPayloadError(f"body: {exc}") from exc
+        raise InvalidPayloadError(f"{what}: {exc}") from exc
     if new.handler is not None and not _HANDLER.fullmatch(new.handler):
         raise DefinitionError(f"handler {new.handler[:80]!r}: write module:function, such as prices:update")
     check_new_path("group", new.group)
