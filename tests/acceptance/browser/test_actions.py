@@ -413,6 +413,8 @@ def test_machine__started_and_its_execution_stopped_and_redriven(actor: Actor) -
 
     actor.press("Stop", lambda: status() == "ABORTED", shows="ABORTED", audit="execution.stop", reason="cause")
     actor.press("Redrive", lambda: status() == "RUNNING", shows="RUNNING", audit="execution.redrive", reason="")
+    actor.press("Stop", lambda: status() == "ABORTED", shows="ABORTED", audit="execution.stop", reason="cause")
+    actor.press("Reset", lambda: status() == "RUNNING", shows="RUNNING", audit="execution.reset")
 
 
 def test_schedule__paused_resumed_triggered_and_deleted(actor: Actor) -> None:

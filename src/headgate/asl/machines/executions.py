@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, TaskSpec
@@ -42,6 +43,7 @@ from headgate.errors import (
     DefinitionError,
     ExecutionClosedError,
     InvalidIdError,
+    InvalidPayloadError,
     NotFoundError,
     PayloadTooLargeError,
     StaleClaimError,
@@ -52,6 +54,8 @@ from headgate.store.model.requests import Write
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}")
 MACHINE_TAG: Final = "machine"
+# The idempotency keys of redrives that are remembered.
+_REDRIVE_IDS_MAX: Final = 32
 _ERROR_MAX: Final = 256
 
 
@@ -346,28 +350,78 @@ class MachineExecutions:
         self._row(execution_id)
         self._client.cancel(execution_id, StopReason(error[:_ERROR_MAX], cause).text())
 
-    def redrive(self, execution_id: str) -> int:
+    def redrive(self, execution_id: str, *, reason: str = "", request_id: str = "") -> int:
         """Resume an execution at the state that failed, and return the redrive count.
 
-        States that succeeded do not run again. Raises `NotFoundError`, and `ConflictError` if it runs or succeeded.
+        States that succeeded do not run again. A second request with the same `request_id` changes nothing. Raises
+        `NotFoundError`, and `ConflictError` if it runs or succeeded.
         """
         row = self._row(execution_id)
+        earlier = self._redriven_by(row, request_id)
+        if earlier is not None:
+            return earlier.redrive_count
         if not row.status.is_closed or row.status is Status.SUCCEEDED:
             raise ConflictError(
                 f"execution {execution_id}: it is {_STATUSES[row.status].value}; only what failed, timed out or was "
                 "aborted can be redriven"
             )
+        replayed = self.replay(row)
+        if replayed.frame is None:
+            raise ConflictError(f"execution {execution_id}: it ended before its first state; start it again")
+        return self._resume(row, replayed, replayed.frame, Reuse.FAILED, reason, request_id)
+
+    def reset(self, execution_id: str, state: str, *, reason: str = "", request_id: str = "") -> int:
+        """Run an ended execution again from a state that it has entered, and return the redrive count.
+
+        The state gets the input and the variables of its last entry; the history so far is kept. `state` is one of the
+        outermost level. Raises `NotFoundError` if the execution has not entered it, `ConflictError` if it runs.
+        """
+        row = self._row(execution_id)
+        earlier = self._redriven_by(row, request_id)
+        if earlier is not None:
+            return earlier.redrive_count
+        if not row.status.is_closed:
+            raise ConflictError(
+                f"execution {execution_id}: it is {_STATUSES[row.status].value}; stop it first: "
+                f"'headgate asl stop {execution_id}'"
+            )
+        replayed = self._replayer.replay(row, self._client.history(execution_id), keeps_frames=True)
+        if replayed.request is not None and replayed.request.is_built_in:
+            raise InvalidPayloadError(
+                f"execution {execution_id}: it is the lifecycle of a run, which goes one way; rerun the period: "
+                "'headgate run rerun'"
+            )
+        frame = replayed.entered.get(state)
+        if frame is None:
+            raise NotFoundError(
+                f"execution {execution_id}: it has not entered a state {state!r} of the outermost level; it has "
+                f"entered {', '.join(replayed.entered) or 'none'}; the states of a Parallel or Map begin again with it"
+            )
+        return self._resume(row, replayed, frame, Reuse.CLOSED, reason, request_id)
+
+    def _redriven_by(self, row: Execution, request_id: str) -> ExecutionRequest | None:
+        """Return the request of the last run if a redrive had this idempotency key."""
+        if not request_id:
+            return None
+        last = typed_decode.from_json(self._client.started(row, first=True).input, ExecutionRequest)
+        return last if request_id in last.redrive_ids else None
+
+    def _resume(
+        self, row: Execution, replayed: ReplayResult, frame: Frame, reuse: Reuse, reason: str, request_id: str
+    ) -> int:
+        """Start the next run of an ended execution at a frame, and return the redrive count."""
+        execution_id = row.execution_id
         if row.parent_id is not None:
             raise ConflictError(
                 f"execution {execution_id}: its parent {row.parent_id} has it; redrive that one, which starts it again"
             )
-        replayed = self.replay(row)
-        if replayed.request is None or replayed.frame is None:
-            raise ConflictError(f"execution {execution_id}: it ended before its first state; start it again")
+        assert replayed.request is not None, "an execution that has entered a state has a request"
         count = replayed.request.redrive_count + 1
         request = replace(
             replayed.request,
-            resume=replayed.frame,
+            resume=frame,
+            redrive_reason=reason,
+            redrive_ids=(*replayed.request.redrive_ids, *([request_id] if request_id else []))[-_REDRIVE_IDS_MAX:],
             events=replayed.journaled,
             redrive_count=count,
             is_redriven=True,
@@ -380,10 +434,11 @@ class MachineExecutions:
             WORKFLOW,
             payload.encode(request, what=f"input of machine {request.machine}"),
             execution_id=execution_id,
-            reuse=Reuse.FAILED,
+            reuse=reuse,
             tags=row.tags,
             memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
             timeout_seconds=machine.timeout_seconds,
+            tells_end=row.tells_end,
             is_internal=True,
         )
         return count

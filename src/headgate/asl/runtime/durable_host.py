@@ -80,12 +80,19 @@ class HostDependencies(msgspec.Struct, frozen=True):
 
 
 def machine_workflow(
-    dependencies: HostDependencies, *, on_started: Callable[[Frame], None] = lambda _: None
+    dependencies: HostDependencies,
+    *,
+    on_started: Callable[[Frame], None] = lambda _: None,
+    on_entered: Callable[[Frame], None] | None = None,
 ) -> Callable[[ExecutionRequest], Awaitable[Json]]:
-    """Return the workflow function that runs machines. `on_started` receives the frame that it updates."""
+    """Return the workflow function that runs machines.
+
+    `on_started` receives the frame that it updates, and `on_entered` the same frame at each state of the outermost
+    level.
+    """
 
     async def run_machine(request: ExecutionRequest) -> Json:
-        host = DurableHost(request, dependencies)
+        host = DurableHost(request, dependencies, on_entered)
         machine = compiled(host.definition(request))
         journal = host.journal
         if request.resume is None:
@@ -99,6 +106,8 @@ def machine_workflow(
                 started_id = journal.add("ExecutionRedriven", started_id, {"redriveCount": request.redrive_count})
         branch = Branch(host.context, event_id=started_id)
         on_started(frame)
+        if on_entered is not None:
+            on_entered(frame)
         try:
             output = await MachineRun(host, journal, request.limits).machine(machine, frame, branch, is_top=True)
         except StateError as exc:
@@ -113,8 +122,14 @@ def machine_workflow(
 class DurableHost(TaskRouter):
     """Host of a machine inside a durable execution."""
 
-    def __init__(self, request: ExecutionRequest, dependencies: HostDependencies) -> None:
+    def __init__(
+        self,
+        request: ExecutionRequest,
+        dependencies: HostDependencies,
+        on_entered: Callable[[Frame], None] | None = None,
+    ) -> None:
         super().__init__(request)
+        self._on_entered = on_entered
         self._recorded_count = 0
         self._dependencies = dependencies
         self.journal = dependencies.journal(request)
@@ -156,6 +171,8 @@ class DurableHost(TaskRouter):
         return token
 
     def on_transition(self, frame: Frame) -> None:
+        if self._on_entered is not None:
+            self._on_entered(frame)
         if self.journal.count - self._events_before >= self.request.limits.events_a_run:
             hg.continue_as_new(replace(self.request, resume=frame, events=self.journal.count, is_redriven=False))
 

@@ -32,8 +32,10 @@ class ExecutionRequest(Struct, frozen=True, omit_defaults=True):
     # The number of history events before this run.
     events: int = 0
     redrive_count: int = 0
-    # Whether a redrive started this run.
+    # Whether a redrive started this run, and why; the idempotency keys of the last redrives.
     is_redriven: bool = False
+    redrive_reason: str = ""
+    redrive_ids: tuple[str, ...] = ()
     # The event type with which the run before a redrive was ended from outside.
     ended_as: str = ""
     # Whether the routes of its calls are recorded: a resource map or an allowed Lambda function may replace them.

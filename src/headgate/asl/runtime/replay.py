@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +34,8 @@ class ReplayResult(Struct):
     frame: Frame | None = None
     # The number of events that the machine itself caused, without an end from outside.
     journaled: int = 0
+    # The frame at the last entry into each state of the outermost level, in the order of first entry.
+    entered: dict[str, Frame] = {}
 
 
 class HistoryReplayer:
@@ -41,15 +44,18 @@ class HistoryReplayer:
     def __init__(self, dependencies: HostDependencies) -> None:
         self._dependencies = dependencies
 
-    def replay(self, row: Execution, turns: Iterable[Turn]) -> ReplayResult:
-        """Replay the turns of an execution. Raises `DeterminismError` if this build behaves differently."""
+    def replay(self, row: Execution, turns: Iterable[Turn], *, keeps_frames: bool = False) -> ReplayResult:
+        """Replay the turns of an execution. Raises `DeterminismError` if this build behaves differently.
+
+        With `keeps_frames`, the result has the frame at the last entry into each state.
+        """
         result = ReplayResult([])
         interpreter: Interpreter | None = None
         try:
             for turn in turns:
                 if any(isinstance(event, Started) for event in turn.events):
                     self._evict(interpreter)
-                    interpreter = self._new_interpreter(row.execution_id, result)
+                    interpreter = self._new_interpreter(row.execution_id, result, keeps_frames=keeps_frames)
                 if any(isinstance(event, TerminateRequested) for event in turn.events):
                     continue  # Terminated from outside: no workflow code ran.
                 if interpreter is not None:
@@ -60,7 +66,7 @@ class HistoryReplayer:
         self._add_end(row, result)
         return result
 
-    def _new_interpreter(self, execution_id: str, result: ReplayResult) -> Interpreter:
+    def _new_interpreter(self, execution_id: str, result: ReplayResult, *, keeps_frames: bool) -> Interpreter:
         def journal(request: ExecutionRequest) -> Journal:
             result.request = request
             if not request.events and request.resume is None:
@@ -70,8 +76,14 @@ class HistoryReplayer:
         def on_started(frame: Frame) -> None:
             result.frame = frame
 
+        def on_entered(frame: Frame) -> None:
+            # A copy: the machine goes on with the frame.
+            result.entered[frame.state] = Frame(frame.state, deepcopy(frame.input), deepcopy(frame.variables))
+
         dependencies = msgspec.structs.replace(self._dependencies, journal=journal)
-        function = machine_workflow(dependencies, on_started=on_started)
+        function = machine_workflow(
+            dependencies, on_started=on_started, on_entered=on_entered if keeps_frames else None
+        )
         interpreter = Interpreter(function, Signature.of(function), execution_id)
         return interpreter
 

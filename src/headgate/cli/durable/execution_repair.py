@@ -30,7 +30,11 @@ StatusOption = Annotated[
 WorkflowOption = Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Filter by workflow.")]
 To = Annotated[
     str,
-    typer.Option("--to", metavar="TURN|ACTIVITY", help="Turn to compute again, or activity to repeat: NAME, NAME#2."),
+    typer.Option(
+        "--to",
+        metavar="TURN|ACTIVITY|STATE",
+        help="Turn to compute again, activity to repeat (NAME, NAME#2), or state of a machine.",
+    ),
 ]
 
 
@@ -117,10 +121,11 @@ def reset(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Reset an execution, or all that match, to a turn or an activity, with the history so far.
+    """Reset an execution, or all that match, to a turn, an activity or a state, with the history so far.
 
     The execution keeps its id. The turn is computed again with today's code; completed activities that earlier turns
-    had started are not repeated.
+    had started are not repeated. An execution of a state machine begins again with a state that it has entered, with
+    the input of that entry.
     """
     body = {"to": int(to) if to.isdigit() else to, "signals": signals, "reason": reason}
     if id is None:

@@ -245,7 +245,12 @@ def execution_actions(api: ApiCaller, execution: Mapping[str, Any]) -> tuple[Act
                 "outside of Headgate since then is not undone.",
                 path=f"{base}/reset",
                 fields=(
-                    Field(name="to", label="To", is_required=True, hint="A turn, or an activity: NAME or NAME#NUMBER."),
+                    Field(
+                        name="to",
+                        label="To",
+                        is_required=True,
+                        hint="A turn, an activity (NAME, NAME#NUMBER), or a state.",
+                    ),
                     Field(
                         name="signals",
                         label="Signals since then",

@@ -10,7 +10,7 @@ from msgspec import Struct
 from headgate.asl.graph.labels import StateMark
 from headgate.asl.machines.executions import ExecutionStatus
 from headgate.auth.roles import Permission
-from headgate.serve.pages.actions import Action, Field, FieldKind, Tone, allowed
+from headgate.serve.pages.actions import REASON, Action, Field, FieldKind, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, options
 from headgate.serve.pages.live_updates import ALL_WORK, changes_of
@@ -169,39 +169,67 @@ def _events(api: ApiCaller, execution_id: str) -> list[Any]:
     return events
 
 
-def execution_actions(api: ApiCaller, execution: Mapping[str, Any]) -> tuple[Action, ...]:
-    """Return the actions that fit the state of an execution."""
+def entered_states(events: Sequence[Mapping[str, Any]], definition: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the states of the outermost level that an execution has entered, the last one first."""
+    states = {} if definition is None else definition.get("States", {})
+    names = [
+        str(details_of(event).get("name", "")) for event in reversed(events) if event["type"].endswith("StateEntered")
+    ]
+    return tuple(dict.fromkeys(name for name in names if name in states))
+
+
+def execution_actions(api: ApiCaller, execution: Mapping[str, Any], entered: Sequence[str] = ()) -> tuple[Action, ...]:
+    """Return the actions that fit the state of an execution, which has `entered` these states."""
     execution_id, status = execution["id"], ExecutionStatus(execution["status"])
     base = f"/machine-executions/{segment(execution_id)}"
+    found: list[Action] = []
     if status is ExecutionStatus.RUNNING:
-        action = Action(
-            label="Stop",
-            sentence="Ends the execution. Its state is ABORTED.",
-            path=f"{base}/stop",
-            fields=(Field(name="cause", label="Reason", is_required=True, hint="Recorded in the history."),),
-            cli=f"{command('asl', 'stop', execution_id)} --cause {{cause}}",
-            tone=Tone.DANGER,
-            done="The execution is stopped.",
+        found.append(
+            Action(
+                label="Stop",
+                sentence="Ends the execution. Its state is ABORTED.",
+                path=f"{base}/stop",
+                fields=(Field(name="cause", label="Reason", is_required=True, hint="Recorded in the history."),),
+                cli=f"{command('asl', 'stop', execution_id)} --cause {{cause}}",
+                tone=Tone.DANGER,
+                done="The execution is stopped.",
+            )
         )
     elif status is not ExecutionStatus.SUCCEEDED:
-        action = Action(
-            label="Redrive",
-            sentence="Continues from the failed state; states that succeeded do not run again.",
-            path=f"{base}/redrive",
-            fields=(),
-            cli=command("asl", "redrive", execution_id),
-            tone=Tone.PRIMARY,
-            done="The execution goes on.",
+        found.append(
+            Action(
+                label="Redrive",
+                sentence="Continues from the failed state; states that succeeded do not run again.",
+                path=f"{base}/redrive",
+                fields=(),
+                cli=command("asl", "redrive", execution_id),
+                tone=Tone.PRIMARY,
+                done="The execution goes on.",
+            )
         )
-    else:
-        return ()
-    return (allowed(api, Permission.EXECUTION_WRITE, action),)
+    if status is not ExecutionStatus.RUNNING and entered:
+        found.append(
+            Action(
+                label="Reset",
+                sentence="Runs it again from a state that it has entered, with the input of that entry. What was done "
+                "outside of Headgate since then is not undone.",
+                path=f"/executions/{segment(execution_id)}/reset",
+                fields=(
+                    Field(name="to", label="State", kind=FieldKind.CHOICE, value=entered[0], choices=tuple(entered)),
+                    REASON,
+                ),
+                cli=f"{command('execution', 'reset', execution_id)} --to {{to}} --reason {{reason}}",
+                done="It was reset.",
+            )
+        )
+    return tuple(allowed(api, Permission.EXECUTION_WRITE, each) for each in found)
 
 
 def _execution(api: ApiCaller, request: PageRequest) -> Page:
     execution_id = request.path["execution_id"]
     execution = api.call("GET /machine-executions/{id}", path={"id": execution_id})
-    progress = progress_of(_events(api, execution_id))
+    events = _events(api, execution_id)
+    progress = progress_of(events)
     name = execution["machine"]
     durable = {"id": execution_id}
     waiting = api.section("GET /executions/{id}", path=durable)
@@ -223,7 +251,7 @@ def _execution(api: ApiCaller, request: PageRequest) -> Page:
             failures=api.section("GET /executions/{id}/failures", path=durable, query={"limit": FAILURES_MAX}),
             history_cli=command("asl", "history", execution_id),
         ),
-        actions=execution_actions(api, execution),
+        actions=execution_actions(api, execution, entered_states(events, known)),
         json=twin(f"/machine-executions/{segment(execution_id)}"),
         cli=command("asl", "describe", execution_id),
         changes=changes_of(of=ALL_WORK),

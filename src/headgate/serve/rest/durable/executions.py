@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from headgate.asl.runtime.durable_host import WORKFLOW as MACHINE_WORKFLOW
 from headgate.auth.roles import Permission
+from headgate.bootstrap.store import AppService
 from headgate.durable.client.blocked_on import BlockedOn
 from headgate.durable.client.listing import ExecutionFilter, list_all, start_text
 from headgate.durable.client.patches import open_patches
@@ -103,7 +104,7 @@ class PatchPage(Struct, frozen=True):
 
 
 def execution_routes(
-    service: Service,
+    service: AppService,
     pool: WorkPool,
     *,
     watches: WatchHub | None = None,

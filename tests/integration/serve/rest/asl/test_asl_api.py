@@ -419,6 +419,30 @@ def test_redrive__after_it_was_repaired__goes_on_from_where_it_failed(api: Machi
     assert refused["errors"] == [{"name": "ExecutionNotRedrivable"}]
 
 
+def test_reset__over_the_execution_api__runs_from_a_state_or_from_the_failure(api: Machines) -> None:
+    api.keep("flaky", FLAKY)
+    api.shop.is_broken = True
+    execution_id = api.begun("flaky", {"a": 1})
+    key = {"Idempotency-Key": '"k-1"'}
+
+    again = api.post(f"/executions/{execution_id}/retry-from-failure", {"reason": "a try"}, headers=key)
+    api.env.run()
+    assert (again.status_code, again.json()["created"], api.shown(execution_id)["status"]) == (202, True, "FAILED")
+    repeated = api.post(f"/executions/{execution_id}/retry-from-failure", {"reason": "a try"}, headers=key)
+    assert (repeated.status_code, repeated.json()["created"]) == (202, False)
+    api.shop.is_broken = False
+    reset = api.post(f"/executions/{execution_id}/reset", {"to": "First", "reason": "repaired"})
+    api.env.run()
+
+    assert (reset.status_code, reset.json()["created"]) == (202, True)
+    shown = api.shown(execution_id)
+    assert (shown["status"], shown["output"], shown["redrive_count"]) == ("SUCCEEDED", {"a": 1}, 2)
+    by_turn = problem(api.post(f"/executions/{execution_id}/reset", {"to": 2}), 400, "bad_payload")
+    assert "give the name of a state" in by_turn["detail"]
+    problem(api.post(f"/executions/{execution_id}/reset", {"to": "First", "signals": "drop"}), 400, "bad_payload")
+    problem(api.post(f"/executions/{execution_id}/reset", {"to": "None"}), 404, "not_found")
+
+
 def test_stop__running__is_aborted_with_the_cause(api: Machines) -> None:
     api.keep("ask", ASK)
     execution_id = api.begun("ask")
