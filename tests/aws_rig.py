@@ -79,8 +79,10 @@ def handler_of(function: str) -> Handler:
 class Cloud:
     """One account: what Terraform would make, and what a test looks at."""
 
-    def __init__(self, endpoint: str, account: str, home: Path, clock: Clock) -> None:
-        """Take an account whose access key is in the environment."""
+    def __init__(
+        self, endpoint: str, account: str, home: Path, clock: Clock, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Take an account whose access key is in the environment. `settings` are further variables of functions."""
         from headgate.aws.function_settings import read_settings
         from headgate.aws.lifecycle_container import open_container
         from headgate.bootstrap.store import KEYS, create_dynamodb_tables
@@ -106,6 +108,7 @@ class Cloud:
             "SCHEDULER_GROUP_NAME": "default",
             "LIFECYCLE_TOPIC_ARN": self.client("sns").create_topic(Name="lifecycle")["TopicArn"],
         }
+        self.environ |= settings or {}
         Keyring.open(home / KEYS, clock)
         keys = self.client("secretsmanager").create_secret(Name="keys", SecretString=(home / KEYS).read_text())
         self.environ["KEYS_SECRET_ARN"] = keys["ARN"]

@@ -22,6 +22,7 @@ CONFIG: Final = {
     "monitoringIntervalSeconds": 60,
     "jobCheckIntervalSeconds": 30,
     "jobPollWindowSeconds": 900,
+    "handOverRounds": 1_000,
 }
 SLA: Final = {"deadline": "", "expectedDuration": "", "maxDuration": 60.0, "timezone": "UTC"}
 
@@ -77,6 +78,7 @@ USUAL: Answers = {
     "dryRun": [{"dryRun": True}],
     "alertError": [{"alerted": True}],
     "releaseLock": [{"released": True}],
+    "handOver": [{"execution": "next"}],
     "schedule": [{"warningAt": "2026-03-03T09:00:00Z", "breachAt": "2026-03-03T10:00:00Z"}],
     "cancel": [{"cancelled": True}],
 }

@@ -567,6 +567,13 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
         about("Role that EventBridge Scheduler assumes for delayed starts; required with the state machine."),
     ] = None
     scheduler_group_name: Annotated[str, about("EventBridge schedule group of the delayed starts.")] = "default"
+    hand_over_events: Annotated[
+        Annotated[int, Meta(ge=100, le=12_000)],
+        about(
+            "History events after which an execution on Step Functions, which ends at 25,000, hands the lifecycle over "
+            "to a new one."
+        ),
+    ] = 10_000
     deliver_alerts: Annotated[
         Literal["auto", "always", "never"],
         about(

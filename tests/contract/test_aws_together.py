@@ -6,21 +6,27 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from headgate.aws import activities, client, handlers, turns, wakeups
 from headgate.durable.engine.function_apps import FunctionApps
+from headgate.durable.model.duration import Seconds
 from headgate.errors import UnknownWorkflowError
-from headgate.pipelines.definition.model import TriggerSpec
+from headgate.pipelines.definition.model import Readiness, Sla, TriggerSpec
 from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.lifecycle.eventbridge_timers import schedule_name
+from headgate.pipelines.lifecycle.hand_over import ROUND_EVENTS
+from headgate.pipelines.readiness.waiters import WaitKind
+from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rows import RunLog, Slot
 from tests import order_app
 from tests.acceptance.program import Server
-from tests.aws_rig import ROOT, Cloud, not_granted, noting, passing_on, sign_in, until
+from tests.aws_rig import JOB, ROOT, Cloud, not_granted, noting, passing_on, sign_in, until
 from tests.ministack import fresh_account
-from tests.pipeline_rig import pipeline
+from tests.pipeline_rig import ORDERS_THERE, pipeline
 from tests.shifted_clock import ShiftedClock
 from tests.workflow_rig import Workflows
 
@@ -50,7 +56,9 @@ def deployed(
         return cloud.call(name, event)
 
     with noting(account, opened) as patch, passing_on(call) as address:
-        cloud = Cloud(ministack, account, tmp_path_factory.mktemp("home"), clock)
+        # An execution hands over after a few rounds instead of some hundreds.
+        few = {"HEADGATE_PIPELINES_HAND_OVER_EVENTS": "200"}
+        cloud = Cloud(ministack, account, tmp_path_factory.mktemp("home"), clock, few)
         opened.append(cloud)
         workflows = Workflows(ministack, account, tmp_path_factory.mktemp("app"), clock, cloud.environ)
         opened.append(workflows)
@@ -78,9 +86,9 @@ def both(
         assert not_granted(each) == set()
 
 
-def land(cloud: Cloud, pipeline_id: str, trigger: TriggerSpec) -> Slot:
+def land(cloud: Cloud, pipeline_id: str, trigger: TriggerSpec, **more: Any) -> Slot:
     """Define a pipeline and write the sensor row that starts it."""
-    cloud.container.pipelines.service.definitions.put(pipeline(pipeline_id, trigger=trigger), "text", "ana")
+    cloud.container.pipelines.service.definitions.put(pipeline(pipeline_id, trigger=trigger, **more), "text", "ana")
     cloud.put_row(f"PIPELINE#{pipeline_id}", "SENSOR#landed", data={"M": {"date": {"S": DATE}}})
     return Slot(pipeline_id, "stream", DATE)
 
@@ -186,3 +194,62 @@ def test_server__beside_the_functions_with_the_app__works_and_leaves_their_alert
     assert any("shipp" in each for each in alerts)
     assert len({json.loads(each)["message_id"] for each in alerts}) == len(alerts)
     assert "late-parcels" not in server.stdout + server.stderr
+
+
+WAITING = {"readiness": Readiness(rules=(ORDERS_THERE,))}
+CHANGE = f"WAIT#stream#{DATE}#{WaitKind.CHANGE.value}"
+
+
+def waiting_token(cloud: Cloud, pipeline_id: str) -> set[str]:
+    """Return the token with which a run waits for a change, or nothing."""
+    row = cloud.row(f"PIPELINE#{pipeline_id}", CHANGE)
+    return set() if row is None else {json.dumps(row["task_token"])}
+
+
+def test_lifecycle__waits_for_more_rounds_than_a_history_holds__hands_over_and_completes(
+    both: tuple[Cloud, Workflows],
+) -> None:
+    cloud, _ = both
+    slot = land(cloud, "patient", TriggerSpec(type="lambda", config={"function": JOB}), **WAITING)
+    waiters, runs = cloud.container.pipelines.service.waiters, cloud.container.pipelines.service.stores.runs
+    limit = 200 // ROUND_EVENTS
+
+    # Each wake-up is a round: MiniStack lets no wait time out.
+    seen: set[str] = set()
+    while len(seen) <= 2 * limit:
+        seen.add(until("it waits", lambda: waiting_token(cloud, "patient") - seen).pop())
+        if len(seen) <= 2 * limit:
+            assert waiters.wake(slot, WaitKind.CHANGE, "test")
+    held = cloud.container.pipelines.service.stores.locks.find(evaluation_key(slot))
+    waiting = runs.log(slot)
+    cloud.put_row("PIPELINE#patient", "SENSOR#orders", data={"M": {"count": {"N": "12"}}})
+    log = until(f"{slot} is over", lambda: ended(cloud, slot))
+
+    names = {name.rpartition("-")[2]: name for name in cloud.executions() if name.startswith("patient-")}
+    assert len(names) == 3
+    assert {cloud.executions()[name] for name in names.values()} == {"SUCCEEDED"}
+    assert (log.status, log.attempts, log.execution) == (RunStatus.COMPLETED, 1, names["h3"])
+    assert waiting is not None
+    assert held is not None
+    assert waiting.execution == held.owner == names["h3"]
+    assert cloud.container.pipelines.service.stores.locks.find(evaluation_key(slot)) is None
+
+
+def test_sla__of_a_run_that_still_waits__has_its_schedules_before_the_job_is_triggered(
+    both: tuple[Cloud, Workflows],
+) -> None:
+    cloud, _ = both
+    sla = Sla(max_duration=Seconds(3_600), expected_duration=Seconds(600))
+    job = TriggerSpec(type="lambda", config={"function": JOB})
+    slot = land(cloud, "promised", job, sla=sla, **WAITING)
+
+    until("it waits", lambda: cloud.row("PIPELINE#promised", CHANGE))
+    names = [schedule_name(f"sla-{kind}-promised-stream-{DATE}") for kind in ("warning", "breach")]
+    found = [cloud.client("scheduler").get_schedule(Name=name, GroupName="default")["State"] for name in names]
+    cloud.put_row("PIPELINE#promised", "SENSOR#orders", data={"M": {"count": {"N": "12"}}})
+    log = until(f"{slot} is over", lambda: ended(cloud, slot))
+
+    assert found == ["ENABLED", "ENABLED"]
+    assert log.status is RunStatus.COMPLETED
+    left = {each["Name"] for each in cloud.client("scheduler").list_schedules(GroupName="default")["Schedules"]}
+    assert left.isdisjoint(names)

@@ -25,6 +25,7 @@ from tests import lifecycle_answers
 from tests.asl_peers import Case, Outcome, inner_names, validate
 from tests.asl_rig import entered
 from tests.lifecycle_answers import (
+    CONFIG,
     SLA,
     TIME_OUT,
     WAKE,
@@ -48,22 +49,34 @@ _ENDS_WITHIN_SECONDS: Final = 60.0
 # Ways that scenarios share.
 BEGINS: Final = "InitDefaults CheckExclusion IsExcluded"
 LOCKS: Final = "AcquireLock IsLockAcquired"
-RESOLVES: Final = "CheckRunLog ShouldProceedAfterRunLog ResolvePipeline IsResolved InitEvalLoop SetRun SetConfig"
+RESOLVES: Final = (
+    "CheckRunLog ShouldProceedAfterRunLog ResolvePipeline IsResolved InitEvalLoop SetRun SetConfig CheckSLAConfig"
+)
 LOOKS: Final = "EvaluateTraits Evaluate CheckEvaluationSLA CheckValidationTimeout IsValidationTimedOut"
 EVALUATES: Final = f"{LOOKS} CheckReadiness IsReady"
 WAITS: Final = "IncrementElapsed CheckWindowExhausted WaitInterval"
-STARTS: Final = "Trigger CheckSLAConfig HasTriggerResult"
+STARTS: Final = "Trigger HasTriggerResult"
 POLLS: Final = "WaitForJob CheckJob IsJobDone"
 MORE: Final = "IncrementJobPollElapsed CheckJobPollExhausted"
-EXHAUSTS: Final = "ValidationExhausted SetNoTriggerResult CheckSLAConfig HasTriggerResult"
+EXHAUSTS: Final = "ValidationExhausted SetNoTriggerResult HasTriggerResult"
 COMPLETES: Final = "CheckCompletionSLA LogCompleted NotifyDownstream ShouldMonitor"
 ENDS: Final = "CheckCancelSLA ReleaseLock Done"
 READY: Final = f"{BEGINS} {LOCKS} {RESOLVES} {EVALUATES}"
 RUNS: Final = f"{READY} {STARTS} InitJobPollLoop {POLLS}"
 RETRIES: Final = f"RetryBackoffWait ReleaseLockForRetry ForgetRun {LOCKS} {RESOLVES} {EVALUATES}"
 WATCHES: Final = "MonitoringWait MonitoringEvaluate CheckDrift IsDrifted"
+COUNTED: Final = {"elapsed": 0, "waitSeconds": 30, "rounds": 0}
 FAILS: Final = "AlertError ReleaseLockAfterError InfraFailure"
 
+# The state of an execution that another continues.
+CONTINUED: Final = {
+    "runId": "run_1",
+    "lock": proceeds(lockToken="lock_1"),
+    "resolved": resolved(),
+    "config": CONFIG,
+    "triggerResult": {"status": "running", "metadata": {"external_id": "job-1"}},
+    "evaluation": {"elapsed": 0, "rounds": 0},
+}
 NOT_READY: Final = {"result": "not_ready", "reason": "orders are missing"}
 DOWN: Final = ("Down", "no answer")
 
@@ -212,8 +225,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         },
     ),
     "monitored-with-drift": Scenario(
-        way=f"{RUNS} {COMPLETES} {WATCHES} CheckMonitoringExpired IsMonitoringExpired {WATCHES} HandleLateArrival "
-        f"{ENDS}",
+        way=f"{RUNS} {COMPLETES} {WATCHES} CheckMonitoringExpired IsMonitoringExpired CountMonitoringRound {WATCHES} "
+        f"HandleLateArrival {ENDS}",
         answers={
             "logResult": [logged(monitor=True)],
             "checkDrift": [{"drifted": False}, {"drifted": True}],
@@ -273,26 +286,61 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         answers={"notifyDownstream": [DOWN]},
     ),
     "sla": Scenario(
-        way=f"{READY} Trigger CheckSLAConfig ScheduleSLAAlerts HasTriggerResult InitJobPollLoop {POLLS} {COMPLETES} "
+        way=f"{BEGINS} {LOCKS} {RESOLVES} ScheduleSLAAlerts {EVALUATES} {STARTS} InitJobPollLoop {POLLS} {COMPLETES} "
         "CheckCancelSLA CancelSLASchedules ReleaseLock Done",
         answers={"resolvePipeline": [resolved(sla=SLA)]},
         calls={"schedule": 1, "cancel": 1},
     ),
     "sla-monitor-down": Scenario(
-        way=f"{READY} Trigger CheckSLAConfig ScheduleSLAAlerts AlertSLAFailure ResetSLASchedule HasTriggerResult "
+        way=f"{BEGINS} {LOCKS} {RESOLVES} ScheduleSLAAlerts AlertSLAFailure ResetSLASchedule {EVALUATES} {STARTS} "
         f"InitJobPollLoop {POLLS} {COMPLETES} CheckCancelSLA CancelSLASchedules AlertCancelFailure ReleaseLock Done",
         answers={"resolvePipeline": [resolved(sla=SLA)], "schedule": [DOWN], "cancel": [DOWN]},
         calls={"schedule": 4, "cancel": 4},
     ),
     "sla-of-a-window-that-closes": Scenario(
-        way=f"{READY} IncrementElapsed CheckWindowExhausted ValidationExhausted SetNoTriggerResult CheckSLAConfig "
-        "ScheduleSLAAlerts HasTriggerResult CheckCancelSLA CancelSLASchedules ReleaseLock Done",
+        way=f"{BEGINS} {LOCKS} {RESOLVES} ScheduleSLAAlerts {EVALUATES} IncrementElapsed CheckWindowExhausted "
+        f"{EXHAUSTS} CheckCancelSLA CancelSLASchedules ReleaseLock Done",
         answers={
             "resolvePipeline": [resolved(sla=SLA)],
             "checkReadiness": [NOT_READY],
             "evaluate": [evaluated(3_600)],
         },
         calls={"schedule": 1, "cancel": 1},
+    ),
+    "hands-over-while-it-waits": Scenario(
+        way=f"{READY} {WAITS} {EVALUATES} IncrementElapsed CheckWindowExhausted ResumeEvaluation HandOver Done",
+        answers={"resolvePipeline": [resolved(handOverRounds=2)], "checkReadiness": [NOT_READY]},
+        calls={"handOver": 1, "releaseLock": 0},
+    ),
+    "hands-over-while-its-job-runs": Scenario(
+        way=f"{RUNS} {MORE} {POLLS} {MORE} ResumeJob HandOver Done",
+        answers={"resolvePipeline": [resolved(handOverRounds=2)], "check-job": [checked()]},
+        calls={"handOver": 1, "releaseLock": 0},
+    ),
+    "hands-over-while-it-monitors": Scenario(
+        way=f"{RUNS} {COMPLETES} {WATCHES} CheckMonitoringExpired IsMonitoringExpired CountMonitoringRound "
+        f"{WATCHES} CheckMonitoringExpired IsMonitoringExpired ResumeMonitoring HandOver Done",
+        answers={
+            "resolvePipeline": [resolved(handOverRounds=1)],
+            "logResult": [logged(monitor=True)],
+            "checkMonitoringExpired": [{"expired": False}],
+        },
+        calls={"handOver": 1, "releaseLock": 0},
+    ),
+    "continues-to-wait": Scenario(
+        way=f"{BEGINS} {EVALUATES} {STARTS} InitJobPollLoop {POLLS} {COMPLETES} {ENDS}",
+        input={**CONTINUED, "resumeAt": "evaluation"},
+        calls={"acquireLock": 0, "resolvePipeline": 0, "releaseLock": 1},
+    ),
+    "continues-to-poll": Scenario(
+        way=f"{BEGINS} {POLLS} {COMPLETES} {ENDS}",
+        input={**CONTINUED, "resumeAt": "job", "poll": COUNTED},
+        calls={"trigger": 0, "check-job": 1},
+    ),
+    "continues-to-monitor": Scenario(
+        way=f"{BEGINS} {WATCHES} CheckMonitoringExpired IsMonitoringExpired {ENDS}",
+        input={**CONTINUED, "resumeAt": "monitoring"},
+        calls={"checkDrift": 1},
     ),
     "alerts-down-too": Scenario(
         way="InitDefaults CheckExclusion AlertError InfraFailure",
@@ -589,7 +637,9 @@ def test_definition__what_the_config_carries__is_fixed_nowhere() -> None:
 
 
 def test_definition__after_the_lock_is_held__every_way_to_the_end_lets_go_of_it() -> None:
-    releasing = {name for name, state in STATES.items() if state.get("Parameters", {}).get("action") == "releaseLock"}
+    # An execution that hands over passes its lock on.
+    actions = {name: state.get("Parameters", {}).get("action") for name, state in STATES.items()}
+    releasing = {name for name, action in actions.items() if action in ("releaseLock", "handOver")}
 
     def ends_without_release(name: str, seen: frozenset[str]) -> bool:
         state = STATES[name]

@@ -17,7 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.soak import attacks, collections, commands, crashes, fits, memory, overload, processes, requests, seeds
+from tests.soak import (
+    attacks,
+    collections,
+    commands,
+    crashes,
+    fits,
+    handovers,
+    memory,
+    overload,
+    processes,
+    requests,
+    seeds,
+)
 from tests.soak.figures import Figure
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -26,6 +38,7 @@ PARTS: Final = (
     "processes",
     "fits",
     "commands",
+    "handovers",
     "seeds",
     "attacks",
     "requests",
@@ -47,6 +60,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1_000)
     parser.add_argument("--seed-minutes", type=float, default=60.0)
     parser.add_argument("--memory-minutes", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=2_760)
     parser.add_argument("--examples", type=int, default=50)
     chosen = parser.parse_args()
     ok = True
@@ -83,6 +97,7 @@ def _run(part: str, chosen: argparse.Namespace) -> list[Figure]:
             "processes": lambda: processes.run(Path(folder), chosen.kills),
             "fits": lambda: fits.run(Path(folder)),
             "commands": lambda: commands.run(Path(folder), max(1, chosen.kills // 10)),
+            "handovers": lambda: handovers.run(Path(folder), chosen.rounds),
             "seeds": lambda: seeds.run(60 * chosen.seed_minutes),
             "attacks": attacks.run,
             "requests": lambda: requests.run(chosen.examples),
@@ -102,6 +117,7 @@ def _about(part: str, chosen: argparse.Namespace, minutes: float) -> str:
         "crashes": f" --kills {chosen.kills}",
         "processes": f" --kills {chosen.kills}",
         "commands": f" --kills {chosen.kills}",
+        "handovers": f" --rounds {chosen.rounds}",
         "seeds": f" --seed-minutes {chosen.seed_minutes:g}",
         "requests": f" --examples {chosen.examples}",
         "memory": f" --memory-minutes {chosen.memory_minutes:g}",

@@ -146,6 +146,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         machine_arn=functions.state_machine_arn,
         scheduler_role_arn=functions.scheduler_role_arn,
         scheduler_group=functions.scheduler_group_name,
+        hand_over_events=settings.pipelines.hand_over_events,
     )
     pipelines = open_pipelines(
         service, opened, clock, environ=environ, health=health, engine=engine, alert_holder=DELIVERER

@@ -266,6 +266,7 @@ def open_engine(settings: Settings, clock: Clock, ids: IdMaker) -> Engine | None
         machine_arn=named.state_machine_arn,
         scheduler_role_arn=named.scheduler_role_arn,
         scheduler_group=named.scheduler_group_name,
+        hand_over_events=named.hand_over_events,
     )
 
 
@@ -277,10 +278,18 @@ def open_step_functions(
     machine_arn: str,
     scheduler_role_arn: str,
     scheduler_group: str,
+    hand_over_events: int,
 ) -> StepFunctions:
     """Return the lifecycle engine on Step Functions, with EventBridge one-shot schedules for delayed starts."""
     one_shots = OneShotSchedules(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
-    return StepFunctions(clients.client("stepfunctions"), one_shots, machine_arn=machine_arn, clock=clock, ids=ids)
+    return StepFunctions(
+        clients.client("stepfunctions"),
+        one_shots,
+        machine_arn=machine_arn,
+        clock=clock,
+        ids=ids,
+        hand_over_events=hand_over_events,
+    )
 
 
 def _aws(settings: Settings) -> AwsClients:

@@ -32,6 +32,7 @@ from headgate.pipelines.lifecycle.callback_tokens import CallbackTokens
 from headgate.pipelines.lifecycle.completion import RunCompletion
 from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
 from headgate.pipelines.lifecycle.drift import DryRunEvents, RunBaselines
+from headgate.pipelines.lifecycle.hand_over import HandOver
 from headgate.pipelines.lifecycle.job_control import JobControl
 from headgate.pipelines.lifecycle.job_events import JobEndListener
 from headgate.pipelines.lifecycle.job_recovery import JobRecovery
@@ -89,6 +90,10 @@ class Engine(Protocol):
 
     def start(self, name: str, machine_input: Json, delay_seconds: float) -> bool:
         """Start an execution. False: an execution of this name exists or existed."""
+
+    @property
+    def hand_over_events(self) -> int:
+        """History events after which an execution hands over to a new one."""
 
     def answer(self, token: str, output: dict[str, str]) -> None:
         """Complete the task of a token. Raises `StaleClaimError` or `NotFoundError` if it has ended."""
@@ -203,7 +208,15 @@ class PipelineService:
         self.orchestrator = Orchestrator(
             stores,
             reader,
-            admission=AdmissionActions(stores, reader, events, clock, judge, start_rerun=self.starter.start_rerun),
+            admission=AdmissionActions(
+                stores,
+                reader,
+                events,
+                clock,
+                judge,
+                start_rerun=self.starter.start_rerun,
+                hand_over_events=None if self._engine is None else self._engine.hand_over_events,
+            ),
             readiness=ReadinessActions(
                 store,
                 stores.runs,
@@ -220,6 +233,7 @@ class PipelineService:
             outcomes=OutcomeActions(stores, reader, events, clock, self.downstream, self.completion, baselines),
             monitoring=MonitoringActions(stores, reader, self.facts, events, clock),
             slas=self.sla_monitor,
+            hand_over=HandOver(stores, self.starter.continue_run),
         )
         self.event_schedules = EventSchedules(self._asl.app, self._bus, self.starter, self.known.dependents)
         dry_runs = DryRunEvents(store, stores.runs, events)
@@ -319,7 +333,7 @@ class PipelineService:
         """Start an execution outside our store: `also` is written after it, and lost if the process dies between."""
         assert self._engine is not None, "only used with an engine"
         is_new = self._engine.start(name, machine_input, delay_seconds)
-        if is_new:
+        if is_new and also:
             self.store.transact(also)
         return is_new
 

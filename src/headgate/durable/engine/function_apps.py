@@ -22,15 +22,13 @@ _PAGE: Final = 500
 
 
 class FunctionApp(Struct, frozen=True, omit_defaults=True):
-    """What the functions of an app serve."""
+    """What the functions of an app serve. They pin no execution: one version of a function is deployed at a time."""
 
     app: str
     build: str = ""
     workflows: tuple[str, ...] = ()
     activities: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-    # The workflows whose executions are pinned to the build.
-    pinned: tuple[str, ...] = ()
     # The schedules that the app declares, with the digest of each.
     schedules: tuple[str, ...] = ()
     registered_at_ms: int = 0
@@ -47,7 +45,6 @@ class FunctionApp(Struct, frozen=True, omit_defaults=True):
             workflows=self.workflows,
             activities=self.activities,
             queues=self.queues,
-            pinned=self.pinned,
             schedules=self.schedules,
             seen_at_ms=now_ms,
         )

@@ -15,7 +15,6 @@ from headgate.durable.engine.function_apps import FunctionApp, FunctionApps
 from headgate.durable.engine.inbox import Inboxes
 from headgate.durable.engine.turn_commit import queue_partition
 from headgate.durable.model.archive import Archiver
-from headgate.durable.model.declarations import pinned_workflows
 from headgate.durable.model.records import INBOX, TIMERS_DUE, UNDISPATCHED
 from headgate.durable.serverless.activity_handler import store_results
 from headgate.durable.serverless.lease_watch import LeaseWatch
@@ -54,7 +53,6 @@ class WakeSweep:
             workflows=tuple(sorted(service.app.workflows)),
             activities=tuple(sorted(service.app.activity_names())),
             queues=tuple(sorted(task_queues)),
-            pinned=tuple(sorted(pinned_workflows(service.app.workflows.values()))),
             schedules=self._worker.declared_schedules,
         )
 

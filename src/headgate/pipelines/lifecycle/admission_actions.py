@@ -13,6 +13,7 @@ from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, RerunReason
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.hand_over import rounds_before_hand_over
 from headgate.pipelines.lifecycle.messages import Answer, Call
 from headgate.pipelines.lifecycle.rerun_judge import RerunJudge
 from headgate.pipelines.runs import locks
@@ -45,17 +46,27 @@ class AdmissionActions:
         judge: RerunJudge,
         *,
         start_rerun: Callable[[Rerun, str], None],
+        hand_over_events: int | None = None,
     ) -> None:
-        """`start_rerun` starts an execution for a rerun; its second argument makes the execution name unique."""
+        """`start_rerun` starts an execution for a rerun; its second argument makes the execution name unique.
+
+        `hand_over_events` are the history events after which an execution hands over; None: it never does.
+        """
         self._stores = stores
         self._definitions = definitions
         self._events = events
         self._clock = clock
         self._judge = judge
         self._start_rerun = start_rerun
+        self._hand_over_events = hand_over_events
 
     def check_exclusion(self, call: Call) -> Answer:
-        """Skip a period whose date is excluded, or whose pipeline is paused or stopped by its circuit breaker."""
+        """Skip a period whose date is excluded, or whose pipeline is paused or stopped by its circuit breaker.
+
+        An execution that continues another was admitted with it.
+        """
+        if call.resume_at:
+            return {"result": PROCEED}
         try:
             pipeline, _ = self._definitions.newest(call.pipeline_id)
         except NotFoundError as exc:
@@ -68,6 +79,8 @@ class AdmissionActions:
 
     def peek_exclusion(self, call: Call) -> Answer | None:
         """Answer checkExclusion without a write. None: the period is skipped, which publishes an event."""
+        if call.resume_at:
+            return {"result": PROCEED}
         pipeline, _ = self._definitions.newest(call.pipeline_id)
         return None if self._exclusion_reason(pipeline, call) else {"result": PROCEED}
 
@@ -167,7 +180,7 @@ class AdmissionActions:
             "result": PROCEED,
             "runId": run.run_id,
             "traits": _traits(pipeline),
-            "config": lifecycle_config(pipeline),
+            "config": lifecycle_config(pipeline, self._hand_over_events),
         }
 
     def _superseded_rerun_writes(self, run: Run) -> list[Write]:
@@ -249,7 +262,7 @@ def _traits(pipeline: Pipeline) -> list[dict[str, object]]:
     ]
 
 
-def lifecycle_config(pipeline: Pipeline) -> Answer:
+def lifecycle_config(pipeline: Pipeline, hand_over_events: int | None = None) -> Answer:
     """Return the settings of a definition that the state machine reads."""
     readiness, trigger, sla = pipeline.readiness, pipeline.trigger, pipeline.sla
     config: Answer = {
@@ -258,6 +271,7 @@ def lifecycle_config(pipeline: Pipeline) -> Answer:
         "monitoringIntervalSeconds": max(1, round(pipeline.post_run.monitoring.interval)),
         "jobCheckIntervalSeconds": _first_check_seconds(trigger),
         "jobPollWindowSeconds": round(window_seconds(trigger)),
+        "handOverRounds": rounds_before_hand_over(pipeline, hand_over_events),
     }
     if sla is not None:
         config["sla"] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +14,7 @@ from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.runs.rows import Slot
 
+_LAMBDA_MESSAGE: Final = re.compile(r'\s*\{\s*"errorMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 # A JSON document with the field names that the state machine reads.
 Answer = dict[str, Json]
 
@@ -49,6 +51,10 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
     warning_at: str = ""
     breach_at: str = ""
     traceparent: str = ""
+    # The loop that a continued execution resumes; empty: it starts at the beginning.
+    resume_at: str = ""
+    # The whole state of an execution that hands over.
+    state: Json = None
 
     @property
     def slot(self) -> Slot:
@@ -76,9 +82,13 @@ def error_text(error: Json) -> str:
 
 
 def _message_of(cause: Json) -> str:
-    """Return the message in the cause of a failed function, which is JSON in the form of Lambda; empty: it is none."""
+    """Return the message in the cause of a failed function, which is JSON in the form of Lambda; empty: it is none.
+
+    Step Functions cuts a long cause, such as one with a deep stack trace.
+    """
     try:
         found = msgspec.json.decode(cause) if isinstance(cause, str) else cause
     except msgspec.DecodeError:
-        return ""
+        cut = _LAMBDA_MESSAGE.match(str(cause))
+        return "" if cut is None else str(msgspec.json.decode(cut[1]))
     return str(found.get("errorMessage", "")) if isinstance(found, dict) else ""

@@ -52,6 +52,7 @@ class Orchestrator:
         outcomes: OutcomeActions,
         monitoring: MonitoringActions,
         slas: SlaChecks,
+        hand_over: Action,
     ) -> None:
         self._stores = stores
         self._definitions = definitions
@@ -74,6 +75,7 @@ class Orchestrator:
             "checkDrift": monitoring.check_drift,
             "handleLateArrival": monitoring.handle_late_arrival,
             "checkMonitoringExpired": monitoring.check_monitoring_expired,
+            "handOver": hand_over,
         }
         # Answers that need no write; None means that the action has to run.
         self._peeks: Mapping[str, Callable[[Call], Answer | None]] = {

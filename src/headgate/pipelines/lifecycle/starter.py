@@ -98,6 +98,10 @@ class LifecycleStarter:
         event_writes = self._events.writes(EventName.EXECUTION_STARTED, slot, detail)
         return self._start(name, machine_input, delay_seconds, event_writes)
 
+    def continue_run(self, name: str, state: Json) -> bool:
+        """Start the execution that continues another with its state. False: it has been started before."""
+        return self._start(name, state, 0.0, ())
+
     def start_rerun(self, rerun: Rerun, after: str = "") -> None:
         """Start an execution for a rerun; `after` names the execution that held the lock at the first attempt."""
         token = f"{rerun.rerun_id}-{_short(after)}" if after else rerun.rerun_id

@@ -30,8 +30,10 @@ class StepFunctions:
         machine_arn: str,
         clock: Clock,
         ids: IdMaker,
+        hand_over_events: int,
     ) -> None:
         self.one_shots = one_shots
+        self.hand_over_events = hand_over_events
         self._client = client
         self._machine_arn = machine_arn
         self._clock = clock

@@ -24,7 +24,7 @@ from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import LOCK, PIPELINES
 from headgate.store.model.conditions import absent, all_of, equals, version_is
-from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -132,6 +132,10 @@ class Locks:
         Raises `ConflictError` if a write of `also` is refused.
         """
         return self._let_go(Delete(PIPELINES, lock_row_key(key), equals("token", token)), also)
+
+    def owner_writes(self, key: str, token: str, owner: str) -> list[Write]:
+        """Return the write that makes another execution the owner of a lease. It is refused if the token lost it."""
+        return [Update(PIPELINES, lock_row_key(key), set={"owner": owner}, condition=equals("token", token))]
 
     def release_owned(self, key: str, owner: str, *, also: Sequence[Write] = ()) -> bool:
         """Release the lease of an owner that has lost its token. False: it has none."""

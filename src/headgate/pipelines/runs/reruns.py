@@ -214,6 +214,10 @@ class Reruns:
         )
         return [*rerun_writes(ended, replaces=rerun.version)]
 
+    def execution_writes(self, rerun: Rerun, execution: str) -> list[Write]:
+        """Return the writes that make another execution the one that runs an accepted rerun."""
+        return [*rerun_writes(replace(rerun, execution=execution, version=rerun.version + 1), replaces=rerun.version)]
+
     def end(self, writes: Sequence[Write]) -> bool:
         """Write what `ending_writes` returned, with further writes. False: the rerun has ended meanwhile.
 

@@ -87,6 +87,7 @@ def updated(log: RunLog, run: Run, now_ms: int) -> RunLog:
     return replace(
         noted,
         status=run.status,
+        execution=run.execution,
         category=run.category,
         event=run.event,
         reason=run.reason,

@@ -20,6 +20,13 @@ from headgate.pipelines.lifecycle.messages import error_text
         ({"Error": "States.Timeout", "Cause": "no heartbeat"}, "States.Timeout: no heartbeat"),
         ({"Error": "States.Timeout", "Cause": '["a list"]'}, 'States.Timeout: ["a list"]'),
         ({"Error": "TriggerFailedError"}, "TriggerFailedError"),
+        (
+            {
+                "Error": "TypeError",
+                "Cause": '{"errorMessage": "no \\"date\\" given", "stackTrace": ["  File \\"/var/ta',
+            },
+            'no "date" given',
+        ),
         ("as text", "as text"),
         (None, ""),
     ],
