@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +19,7 @@ from headgate.durable.model.failures import describe
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import Activity
 from headgate.durable.replay.turn_timeout import TURN_SECONDS, each_turn, overdue
+from headgate.durable.sdk.definitions import Activity as Definition
 from headgate.durable.worker.async_executor import AsyncExecutor
 from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
@@ -276,10 +277,11 @@ class WorkerThreads:
                 activity = self._next()
 
     def _perform(self, activity: Activity) -> None:
-        if is_async(self._worker, activity):
+        definition = known_definition(self._worker, activity)
+        if definition is not None and definition.is_async:
             self._async.perform(activity)
         else:
-            self._worker.perform(activity)
+            self._worker.perform(activity, definition)
 
     def _await_work(self) -> Activity | None:
         with self._work:
@@ -371,13 +373,18 @@ class WorkerThreads:
             self._on_fatal(error)
 
 
+def known_definition(worker: Worker, activity: Activity) -> Definition[..., Any] | None:
+    """Return the definition of an activity; None if the app has lost it since it was claimed, which fails it alone."""
+    try:
+        return worker.definition(activity)
+    except NotFoundError:
+        return None
+
+
 def is_async(worker: Worker, activity: Activity) -> bool:
     """Whether an activity runs on the event loop, and not in an executor thread."""
-    try:
-        return worker.definition(activity).is_async
-    except NotFoundError:
-        # The app has lost it since it was claimed, which fails that activity alone.
-        return False
+    definition = known_definition(worker, activity)
+    return definition is not None and definition.is_async
 
 
 class _Deadline:

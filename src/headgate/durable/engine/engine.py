@@ -26,6 +26,7 @@ from headgate.durable.engine.turn_spans import TurnSpan, TurnSpans
 from headgate.durable.model.declarations import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
+    ActivityEnded,
     Close,
     Command,
     EmitEvent,
@@ -242,7 +243,10 @@ class Engine:
 
     def _prepare(self, execution_id: str, work: Work) -> TurnTransaction | None:
         """Return the next turn of an execution, not committed; None if there is nothing to do now."""
+        live = self._live.get(execution_id)
         try:
+            if live is not None and self._is_routine(live.row, work):
+                return self._try_advance(live.row, work.sources)
             return self._next_turn(execution_id, work)
         except InvalidPayloadError as exc:
             return self._on_unreadable(execution_id, work, exc)
@@ -300,6 +304,32 @@ class Engine:
             self.ready.read_inbox(execution_id)
         return self._try_advance(row, sources)
 
+    def _is_routine(self, row: Execution, work: Work) -> bool:
+        """Whether one activity of the current run has ended, and this worker may take the turn without further checks.
+
+        Most turns are of this kind.
+        """
+        if work.reads_inbox or len(work.sources) != 1:
+            return False
+        source = work.sources[0]
+        return (
+            type(source.event) is ActivityEnded
+            and source.run == row.run
+            and not source.first_run
+            and row.dispatched is None
+            and self._may_take_freely(row)
+        )
+
+    def _may_take_freely(self, row: Execution) -> bool:
+        """Whether any worker may take the next turn: all of them have the build of the last one, which succeeded."""
+        return (
+            row.status is Status.RUNNING
+            and row.retry_at_ms is None
+            and row.build == self._build
+            and not row.failures
+            and not self._host.is_fleet_mixed
+        )
+
     def _read_again(self, execution_id: str, work: Work) -> None:
         """Read everything from the store: another worker has advanced the execution."""
         self._evict(execution_id)
@@ -336,7 +366,8 @@ class Engine:
 
     def _advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
         now_ms = self._now_ms()
-        row = self._begin_span(row, sources)
+        if self._spans is not None:
+            row = self._begin_span(row, sources)
         if holds(sources, TerminateRequested):
             turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms, self._trace_of(row)))
             self._drop_live(row.execution_id)
@@ -404,9 +435,7 @@ class Engine:
         return None if item is None else execution_of(item)
 
     def _may_try(self, row: Execution, sources: Sequence[Source]) -> bool:
-        # All workers have the build of its last turn.
-        is_routine = row.build == self._build and not row.failures and not self._host.is_fleet_mixed
-        if row.status is Status.RUNNING and row.retry_at_ms is None and is_routine:
+        if self._may_take_freely(row):
             return True
         if holds(sources, TerminateRequested):
             return True

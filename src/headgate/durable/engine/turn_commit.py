@@ -157,6 +157,9 @@ def turn_transaction(
         claims=[],
         timers_due_ms=[],
     )
+    if _is_plain_step(row, sources, commands):
+        _write_plain_step(transaction, row.version, context)
+        return transaction
     writes = transaction.writes
     writes.append(turn_put(row.execution_id, turn))
     writes.extend([source.removal for source in sources if source.removal is not None])
@@ -174,8 +177,7 @@ def turn_transaction(
     if transaction.claims:
         writes.append(context.membership())
     writes.insert(0, transaction.execution.replacing(row.version))
-    if not _is_plain_step(sources, commands):
-        transaction.writes = _once(writes)
+    transaction.writes = _once(writes)
     return transaction
 
 
@@ -195,12 +197,33 @@ def _once(writes: list[Write]) -> list[Write]:
     return unique
 
 
-def _is_plain_step(sources: Sequence[Source], commands: Sequence[Command]) -> bool:
-    """Whether no row can be written twice: one activity ended, and another is started. Most turns are of this kind."""
-    if len(sources) != 1 or len(commands) != 1:
+def _is_plain_step(row: Execution, sources: Sequence[Source], commands: Sequence[Command]) -> bool:
+    """Whether a turn consumes the end of one activity and starts another, and nothing else. Most turns do."""
+    if len(sources) != 1 or len(commands) != 1 or row.dispatched is not None or row.ready_pk is not None:
         return False
-    event, command = sources[0].event, commands[0]
-    return type(event) is ActivityEnded and type(command) is StartActivity and event.seq != command.seq
+    source, command = sources[0], commands[0]
+    event = source.event
+    return (
+        type(event) is ActivityEnded
+        and type(command) is StartActivity
+        and source.removal is not None
+        # Otherwise one row would be written twice, by a turn computed from an outdated state.
+        and event.seq != command.seq
+        and len(memoryview(command.input)) <= INLINE_BYTES_MAX
+    )
+
+
+def _write_plain_step(transaction: TurnTransaction, version: int, context: TurnContext) -> None:
+    """Add the writes of a plain step: what the general path would write, without its checks for other turns."""
+    row, turn = transaction.execution, transaction.turn
+    assert turn is not None, "a turn that consumes events has a row"
+    removal, command = transaction.sources[0].removal, turn.commands[0]
+    assert removal is not None
+    assert isinstance(command, StartActivity)
+    started = _start_activity(row, command, context, transaction)
+    transaction.writes = [row.replacing(version), turn_put(row.execution_id, turn), removal, started]
+    if transaction.claims:
+        transaction.writes.append(context.membership())
 
 
 def inline_writes(

@@ -281,7 +281,7 @@ class Interpreter:
     def start_activity(
         self, name: str, input: Raw, options: ActivityOptions, decode: Callable[[Raw], Any]
     ) -> PendingFuture[Any]:
-        headers = self.outbound_headers(OutboundKind.ACTIVITY, name, input)
+        headers = self.outbound_headers(OutboundKind.ACTIVITY, name, input) if self._interceptors else self.headers
         seq = self.next_seq()
         self._commands.append(StartActivity(seq, name, input, options, headers))
         if options.cancellation is Cancellation.REQUEST:
@@ -377,7 +377,8 @@ class Interpreter:
 
     def next_seq(self) -> int:
         """Return the number of the next command of this run."""
-        self._refuse_if_mute()
+        if self._is_gone or self._asking:
+            self._refuse_if_mute()
         if self._recorded:
             self._pass_deprecated_marks()
         self._seq += 1
@@ -650,7 +651,9 @@ class Interpreter:
 def running() -> Interpreter | None:
     """Return the interpreter whose workflow code is running in this thread, if any."""
     loop = asyncio_events._get_running_loop()
-    host = loop._host if isinstance(loop, TurnLoop) else None
+    if loop is None or type(loop) is not TurnLoop:
+        return None
+    host = loop._host
     return host if isinstance(host, Interpreter) else None
 
 

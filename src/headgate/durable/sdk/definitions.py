@@ -92,6 +92,9 @@ class Activity(Generic[P, R]):
         interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.name = check_name("activity", name)
+        # Made once: every call names its input and its result, for errors.
+        self.input_label = f"input of activity {name}"
+        self.result_label = f"result of activity {name}"
         self.interceptors = tuple(interceptors)
         # Answers a read-only call of a state machine within its turn; None if the activity has no such calls.
         self.look = look
@@ -110,8 +113,9 @@ class Activity(Generic[P, R]):
         interpreter = running()
         if interpreter is None:
             return self.function(*args, **kwargs)  # type: ignore[return-value]  # the plain function, as in a unit test
-        raw = self.signature.pack(args, kwargs, what=f"input of activity {self.name}")
-        return interpreter.start_activity(self.name, raw, self.options_for(args, kwargs), self._decode)
+        raw = self.signature.pack(args, kwargs, what=self.input_label)
+        options = self.activity_options if self.limit is None else self.options_for(args, kwargs)
+        return interpreter.start_activity(self.name, raw, options, self._decode)
 
     def options(
         self,
@@ -158,7 +162,7 @@ class Activity(Generic[P, R]):
         )
 
     def _decode(self, result: Raw) -> Any:  # noqa: ANN401
-        return self.signature.decode_result(result, f"result of activity {self.name}")
+        return self.signature.decode_result(result, self.result_label)
 
     def __repr__(self) -> str:
         return f"<activity {self.name}>"

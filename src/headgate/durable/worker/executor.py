@@ -59,7 +59,7 @@ def perform(definition: Definition[..., Any], input: Raw, context: ActivityConte
     """Run an activity in this thread, and return its result; None if it is completed from outside."""
     mark = enter(context)
     try:
-        args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
+        args, kwargs = definition.signature.unpack(input, what=definition.input_label)
         return _succeeded(definition, call_function(definition, args, kwargs, context), context)
     except BaseException as exc:
         # Whatever user code raises is the result of the attempt; but Ctrl-C in the main thread stops the process.
@@ -74,7 +74,7 @@ async def perform_async(definition: Definition[..., Any], input: Raw, context: A
     """Run an `async` activity on the current event loop, and return its result."""
     mark = enter(context)
     try:
-        args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
+        args, kwargs = definition.signature.unpack(input, what=definition.input_label)
         return _succeeded(definition, await _call_async(definition, args, kwargs, context), context)
     except BaseException as exc:  # noqa: BLE001 - as above; one activity must not end the loop that it shares
         return failed(exc, context)
@@ -131,5 +131,5 @@ def _succeeded(definition: Definition[..., Any], value: Any, context: ActivityCo
         return None
     if definition.is_handler:
         return AttemptResult(notes=tuple(context.notes))
-    result = payload.encode(value, what=f"result of activity {definition.name}")
+    result = payload.encode(value, what=definition.result_label)
     return AttemptResult(result=result, notes=tuple(context.notes))

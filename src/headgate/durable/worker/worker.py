@@ -454,7 +454,9 @@ class Worker:
         self.claims.prefetch.on_progress()
         options = options_of(activity)
         # The time limit of the attempt counts from here, not from the claim.
-        activity = msgspec.structs.replace(activity, started_at_ms=self.activities.now_ms())
+        now_ms = self.activities.now_ms()
+        if activity.started_at_ms != now_ms:
+            activity = msgspec.structs.replace(activity, started_at_ms=now_ms)
         at_ms, kind = deadline(activity, options)
         context = ActivityContext(
             activity_id=activity.key or activity.activity_id,
@@ -492,13 +494,14 @@ class Worker:
         with self.claims.in_use(activity):
             return self.fleet.renew() and self.activities.is_held(activity)
 
-    def perform(self, activity: Activity) -> None:
+    def perform(self, activity: Activity, definition: Definition[..., Any] | None = None) -> None:
         """Run an activity that is not async in this thread, and record its result."""
         if not self.still_holds(activity):
             return
         running = self.begin(activity)
         try:
-            definition = self.definition(activity)
+            if definition is None:
+                definition = self.definition(activity)
             input = self.input_of(activity)
         except (NotFoundError, SealedPayloadError) as exc:
             self.finish(activity, failed(exc, running.context))
@@ -550,10 +553,12 @@ class Worker:
         stand_in = self.stand_ins.get(activity.name)
         if stand_in is not None:
             return stand_in
-        subscription = self.app.subscriptions.get(activity.name) if activity.subscription is not None else None
+        if activity.subscription is None:
+            return self.app.activity_named(activity.name, is_delivery=False)
+        subscription = self.app.subscriptions.get(activity.name)
         if subscription is not None and subscription.forward_to is not None:
             return self._forwarding(subscription.forward_to, subscription.mode, activity)
-        return self.app.activity_named(activity.name, is_delivery=activity.subscription is not None)
+        return self.app.activity_named(activity.name, is_delivery=True)
 
     def _forwarding(self, url: str, mode: Mode, activity: Activity) -> Definition[..., Any]:
         if self._forwarder is None:

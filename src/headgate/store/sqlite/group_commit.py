@@ -262,7 +262,8 @@ class GroupCommitter:
                 self._leading.release()
                 self._committer_wakeup.put(None)
                 return
-            self._wake_committed()
+            if self._committed:
+                self._wake_committed()
             self._leading.release()
             if not self._queue or not self._leading.acquire(blocking=False):
                 return
