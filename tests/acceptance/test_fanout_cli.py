@@ -191,6 +191,26 @@ def test_each__bad_items__fail_alone_and_are_named(site: Site) -> None:
     assert "ValueError: 3 is odd" in site.said("fanout", "failures", "odd")
 
 
+def test_tolerated_failures__within_and_beyond__end_with_0_and_2(site: Site) -> None:
+    order = ["--handler", "jobs:odd", "--each", "--range", "0..6", "--chunk-size", "1"]
+
+    well = site.said("fanout", "submit", *order, "--run-id", "lenient", "--tolerated-failures", "50%", "--watch")
+    assert "lenient  SUCCEEDED" in well
+    assert "note: failed chunks: 3, which is tolerated" in well
+    assert "50% failed, then it fails" in site.said("fanout", "show", "lenient")
+
+    ill = site.said(
+        "fanout", "submit", *order, "--run-id", "strict", "--tolerated-failures", "0", "--watch", exit_code=2
+    )
+    assert "strict  FAILED" in ill
+    assert "failed, and 0 are tolerated" in ill
+    assert "'headgate fanout redrive strict --all'" in ill
+    (site.folder / "lenient.json").write_text(
+        '{"range": [0, 4], "chunk_size": 1, "handler": "jobs:odd", "each": true, "tolerated_failure_share": 0.5}'
+    )
+    site.said("fanout", "submit", "--manifest", "lenient.json", "--run-id", "by-manifest", "--watch")
+
+
 def test_ls__by_group_time_and_status__lists_what_matches(site: Site) -> None:
     for run_id in ("l1", "l2"):
         site.said(

@@ -52,6 +52,16 @@ async def tolerant(numbers: list[int]) -> list[int | None]:
 
 
 @app.workflow
+async def limited(numbers: list[int], tolerated_failures: int) -> list[int | None] | str:
+    policy = hg.Policy(tolerated_failures=tolerated_failures)
+    try:
+        mapped = await hg.map(map_handlers.picky, numbers, policy=policy)
+    except hg.FanoutFailure as failure:
+        return f"{failure.summary.status}: {failure.summary.reason}"
+    return mapped.results or []
+
+
+@app.workflow
 async def patient(numbers: list[int]) -> list[int]:
     policy = hg.Policy(max_attempts=3, backoff_seconds=60)
     mapped = await hg.map(map_handlers.flaky, numbers, policy=policy)
@@ -101,6 +111,14 @@ def test_map__one_item_fails_for_good__raises_with_what_came_of_it(env: hg.testi
 
 def test_map__failures_allowed__gives_none_for_what_failed(env: hg.testing.Environment) -> None:
     assert env.result(env.start(tolerant, [2, 3, 4])) == [2, None, 4]
+
+
+def test_map__no_more_failures_than_tolerated__succeeds_with_none_for_them(env: hg.testing.Environment) -> None:
+    assert env.result(env.start(limited, [2, 3, 4], 1)) == [2, None, 4]
+
+
+def test_map__more_failures_than_tolerated__raises_with_the_reason(env: hg.testing.Environment) -> None:
+    assert env.result(env.start(limited, [2, 3, 4], 0)) == "FAILED: 1 item failed, and 0 are tolerated"
 
 
 def test_map__chunks_that_have_to_be_tried_again__are_after_their_pauses(env: hg.testing.Environment) -> None:

@@ -71,6 +71,7 @@ class FanoutFailure(Exception):
 
     def __init__(self, summary: Summary) -> None:
         failed = f"{summary.failed} of {summary.chunks} chunks and {summary.items_failed} items failed"
+        failed += f" ({summary.reason})" if summary.reason else ""
         super().__init__(
             f"fan-out {summary.run_id} ended as {summary.status}: {failed}; "
             f"'headgate fanout failures {summary.run_id}' says why"
@@ -94,8 +95,9 @@ async def map(  # noqa: PLR0913 - each is a thing that users set
     """Run a handler over items as a fan-out, and wait for its end.
 
     The handler is a module-level function, called in separate processes with one item at a time, or with a list
-    of items if `each` is False. Raises `FanoutFailure` unless all succeeded or `allow_failures` is set. Cancelling the
-    workflow cancels the fan-out.
+    of items if `each` is False. Raises `FanoutFailure` unless all succeeded, no more failed than the policy tolerates
+    (`tolerated_failures`, `tolerated_failure_share`), or `allow_failures` is set. The result of what failed is None.
+    Cancelling the workflow cancels the fan-out.
     """
     me = info()
     run_id = f"map-{uuid()}"

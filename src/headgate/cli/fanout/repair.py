@@ -9,7 +9,7 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, calls_server
 from headgate.cli.fanout.exit_codes import FAILED
-from headgate.cli.fanout.submit import user_name
+from headgate.cli.fanout.submit import tolerated, user_name
 from headgate.cli.fanout.views import FanoutId, error_text
 from headgate.cli.options import DryRun, Limit
 from headgate.cli.output import short, show_table
@@ -206,6 +206,9 @@ def tune(  # noqa: PLR0913 - each is an option
     ] = None,
     memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory limit of a process; 0: no limit.")] = None,
     heal_max: Annotated[int | None, typer.Option(metavar="N", help="Treatments per dead chunk.")] = None,
+    tolerated_failures: Annotated[
+        str | None, typer.Option(metavar="N|P%", help="Failed chunks (items, with --each) that are tolerated.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(metavar="COST", help="Warn when the cost exceeds this.")] = None,
 ) -> Answer:
     """Change the policy of a running fan-out."""
@@ -221,6 +224,7 @@ def tune(  # noqa: PLR0913 - each is an option
         "item_timeout_seconds": optional_seconds(item_timeout, name="--item-timeout"),
         "memory_mb": memory_mb,
         "heal_redrives_max": heal_max,
+        **tolerated(tolerated_failures),
         "budget": budget,
     }
     changes = {name: value for name, value in options.items() if value is not None}

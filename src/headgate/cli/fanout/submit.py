@@ -28,6 +28,13 @@ class HealAction(StrEnum):
     QUARANTINE = "quarantine"
 
 
+class FailuresAction(StrEnum):
+    """What happens with more failures than tolerated."""
+
+    FAIL = "fail"
+    PAUSE = "pause"
+
+
 @dataclass(frozen=True)
 class WorkOptions(OptionGroup):
     """Work of a fan-out: its items, the size of its chunks and the handler."""
@@ -111,6 +118,13 @@ class PolicyOptions(OptionGroup):
     heal_max: Annotated[
         int | None, typer.Option(metavar="N", help="Treatments per chunk. [default: 1, with --heal]")
     ] = None
+    tolerated_failures: Annotated[
+        str | None,
+        typer.Option(metavar="N|P%", help="Failed chunks (items, with --each) that are tolerated. [default: no limit]"),
+    ] = None
+    on_failures: Annotated[
+        FailuresAction | None, typer.Option(help="With more failures than tolerated. [default: fail]")
+    ] = None
     budget: Annotated[float | None, typer.Option(metavar="COST", help="Warn when the cost exceeds this.")] = None
     retention_days: Annotated[
         float | None,
@@ -134,6 +148,8 @@ class PolicyOptions(OptionGroup):
             "heal_action": self.heal,
             "heal_on": self.heal_on or None,
             "heal_redrives_max": self.heal_max if self.heal_max is not None or self.heal is None else 1,
+            **tolerated(self.tolerated_failures),
+            "failures_action": self.on_failures,
             "budget": self.budget,
             "retention_days": self.retention_days,
         }
@@ -195,6 +211,20 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def tolerated(text: str | None) -> dict[str, Any]:
+    """Return the members of a policy for a number or a percentage of failures. Raises `UserError`."""
+    if text is None:
+        return {}
+    match = re.fullmatch(r"(\d{1,12})|(\d{1,3}(?:\.\d{1,6})?)\s?%", text.strip())
+    if match is None or (match[2] is not None and float(match[2]) > 100):
+        raise UserError(
+            f"--tolerated-failures {text!r}: write a number such as 5, or a percentage up to 100, such as 2%"
+        )
+    if match[1] is not None:
+        return {"tolerated_failures": int(match[1])}
+    return {"tolerated_failure_share": round(float(match[2]) / 100, 8)}
 
 
 def _path(path: Path | None) -> str | None:

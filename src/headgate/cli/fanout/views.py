@@ -65,6 +65,7 @@ def show_fanout(found: Mapping[str, Any]) -> None:
         "remaining": eta_text(found),
         "durations": None if durations is None else _durations_text(durations),
         "cost": None if found["cost"] is None else _cost_text(found["cost"]),
+        "tolerated": tolerance_text(found["policy"]),
         "handler": found["handler"] or ("" if found["queue_url"] else f"none; run it with {work_command(found)}"),
         "params": compact(found["params"]) if found["params"] else None,
         "source": _source_text(found),
@@ -150,6 +151,15 @@ def eta_text(found: Mapping[str, Any]) -> str | None:
 def share_text(found: Mapping[str, Any]) -> str:
     """Return the share of ended chunks: 100 % only if all have ended."""
     return f"{int(100 * found['share'])}%"
+
+
+def tolerance_text(policy: Mapping[str, Any]) -> str | None:
+    """Return the tolerated failures and what happens beyond them, or None without a limit."""
+    count, share = policy["tolerated_failures"], policy["tolerated_failure_share"]
+    limits = [] if count is None else [f"{count} failed {'items' if policy['each'] else 'chunks'}"]
+    limits += [] if share is None else [f"{100 * share:g}% failed"]
+    then = "it fails" if policy["failures_action"] == "fail" else "it is paused"
+    return f"{' and '.join(limits)}, then {then}" if limits else None
 
 
 def _durations_text(spread: Mapping[str, float]) -> str:

@@ -38,6 +38,7 @@ from headgate.fanout.model.rows import (
     timestamp_ms,
 )
 from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.model.tolerance import FAIL, exceeded_reason
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
 from headgate.store.port import Store
@@ -124,7 +125,8 @@ class FanoutMaintenance:
             # The heal policy applies before the fan-out is closed.
             self._heal_and_fold(fanout, counts)
         elif is_due:
-            self._fold(fanout, counts)
+            # Dead chunks that may be healed do not count as failures yet.
+            self._fold(fanout, counts, may_close=not fanout.rules().heal_redrives_max)
 
     def _heal_and_fold(self, fanout: Fanout, counts: Counts) -> None:
         """Apply the heal policy to dead chunks, fold the counts, and close unless dead chunks may still be healed."""
@@ -161,10 +163,18 @@ class FanoutMaintenance:
                     return
                 continue
             self._closed(after)
+            if is_exceeded_now(fanout, after):
+                _log.warning("more failures than tolerated", run_id=after.run_id, reason=after.reason)
+                self._observer.on_work_available(after.run_id)
             return
 
     def _closing(self, fanout: Fanout, after: Fanout, counts: Counts) -> list[Write]:
         writes: list[Write] = [after.replacing(fanout.version)]
+        if is_exceeded_now(fanout, after):
+            kind = "stopped: too many failures" if after.cancelled_at is not None else "paused: too many failures"
+            writes.append(
+                event(fanout.run_id, self._ids.ulid(), kind, after.exceeded_at or "", reason=after.reason).put()
+            )
         if not after.is_finished:
             return writes
         # The checks keep the fan-out open if a chunk was queued meanwhile.
@@ -263,6 +273,7 @@ def with_counts(fanout: Fanout, counts: Counts, now_ms: int, *, may_close: bool 
         change["started_at"] = now
     if (counts.completed, counts.failed) != (fanout.chunks_completed, fanout.chunks_failed):
         change["progressed_at"] = now
+    change |= _exceeded(fanout, counts, now) if may_close else {}
     status = final_status(fanout, counts)
     if status is not None and may_close:
         change["status"] = status
@@ -273,6 +284,27 @@ def with_counts(fanout: Fanout, counts: Counts, now_ms: int, *, may_close: bool 
     if after == fanout:
         return None
     return replace(after, version=fanout.version + 1, updated_at=now)
+
+
+def _exceeded(fanout: Fanout, counts: Counts, now: str) -> dict[str, str]:
+    """Return the change of an open fan-out once more chunks have failed than tolerated: it stops, or is paused."""
+    policy = fanout.rules()
+    if fanout.exceeded_at is not None or fanout.cancelled_at is not None:
+        return {}
+    reason = exceeded_reason(
+        policy, counts.failures(policy), is_split=fanout.status is not FanoutStatus.SPLITTING or not fanout.shards
+    )
+    if reason is None:
+        return {}
+    decided = {"exceeded_at": now, "reason": reason}
+    if all_ended(counts):
+        return decided
+    return {**decided, **({"cancelled_at": now} if policy.failures_action == FAIL else {"paused_at": now})}
+
+
+def is_exceeded_now(before: Fanout, after: Fanout) -> bool:
+    """Whether this change finds more failures than tolerated."""
+    return before.exceeded_at is None and after.exceeded_at is not None
 
 
 EXPIRING: Final = "EXPIRING"

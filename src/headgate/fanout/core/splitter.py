@@ -54,6 +54,7 @@ from headgate.fanout.model.rows import (
 )
 from headgate.fanout.model.sources import BytesSource, Piece, Source
 from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.model.tolerance import FAILURES_ACTIONS
 from headgate.ids import IdMaker, check_new_id
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import absent
@@ -307,6 +308,12 @@ def check_order(order: Order) -> None:
         "price_per_gb_second": (policy.price_per_gb_second is None or policy.price_per_gb_second >= 0, "at least 0"),
         "worker_gb": (policy.worker_gb > 0, "more than 0"),
         "heal_action": (policy.heal_action in HEAL_ACTIONS, f"one of {', '.join(HEAL_ACTIONS)}"),
+        "tolerated_failures": (policy.tolerated_failures is None or policy.tolerated_failures >= 0, "at least 0"),
+        "tolerated_failure_share": (
+            policy.tolerated_failure_share is None or 0 <= policy.tolerated_failure_share <= 1,
+            "from 0 to 1",
+        ),
+        "failures_action": (policy.failures_action in FAILURES_ACTIONS, f"one of {', '.join(FAILURES_ACTIONS)}"),
         "slow_timeout_seconds": (
             policy.slow_timeout_seconds is None or 0 < policy.slow_timeout_seconds <= 7 * 86_400,
             "more than 0, at most 7 days",

@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, counter_key
+from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, Policy, counter_key
 from headgate.fanout.model.states import ChunkStatus, Disposition, FanoutStatus
+from headgate.fanout.model.tolerance import FAIL, Failures, exceeded_reason, is_limited
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import Condition, all_of, any_of, equals, exists, lacks
 from headgate.store.model.requests import Check, Put, Update
@@ -88,6 +89,13 @@ class Counts(Struct, frozen=True, omit_defaults=True):
         every = self.total + self.slow_total
         return 1.0 - (self.open + self.slow_open) / every if every else 1.0
 
+    def failures(self, policy: Policy) -> Failures:
+        """Return the failures that count against the tolerated ones: chunks of both lanes or, with `each`, items."""
+        chunks = self.failed + self.slow_dead + self.slow_quarantined
+        if policy.each:
+            return Failures(max(self.items_failed, chunks), self.items_total, "item")
+        return Failures(chunks, self.total, "chunk")
+
     def by_status(self) -> dict[str, int]:
         """Return the number of chunks in each status."""
         sums = dict.fromkeys((status.value for status in ChunkStatus), 0)
@@ -157,15 +165,25 @@ def counter_puts(run_id: str, shards: int) -> list[Put]:
 def final_status(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
     """Return the status of a fan-out with these counts, or None while chunks of the main lane are open.
 
-    It is PARTIAL while only the slow lane is running, and stays PARTIAL if chunks or items failed.
+    It is PARTIAL while only the slow lane is running, and stays PARTIAL if chunks or items failed. If the policy says
+    how many failures are tolerated, it is SUCCEEDED with so many and FAILED with more.
     """
     # A cancelled fan-out is not split any further.
     is_split = fanout.status is not FanoutStatus.SPLITTING or fanout.cancelled_at is not None
     if not is_split or counts.open:
         return None
+    policy = fanout.rules()
+    is_stopped = fanout.exceeded_at is not None and policy.failures_action == FAIL
+    if is_stopped or exceeded_reason(policy, counts.failures(policy), is_split=True) is not None:
+        return FanoutStatus.FAILED
     is_cut_short = fanout.is_cut_short or fanout.status is FanoutStatus.SPLITTING
     if fanout.cancelled_at is not None and (counts.cancelled or counts.slow_cancelled or is_cut_short):
         return FanoutStatus.CANCELLED
+    if is_limited(policy):
+        # The chunk of a failed slow-lane chunk stays deferred.
+        deferred = counts.deferred - counts.slow_dead - counts.slow_quarantined
+        whole = not (deferred > 0 or counts.cancelled or (counts.items_failed and not policy.each))
+        return FanoutStatus.SUCCEEDED if whole else FanoutStatus.PARTIAL
     if counts.total and not counts.completed and counts.failed:
         return FanoutStatus.FAILED
     whole = not (counts.failed or counts.items_failed or counts.deferred or counts.cancelled)

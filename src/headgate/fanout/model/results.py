@@ -21,6 +21,8 @@ class Summary(Struct, frozen=True):
     items: int
     items_ok: int
     items_failed: int
+    # Why it was stopped or cancelled.
+    reason: str | None = None
 
 
 def summary_of(fanout: Fanout, counts: Counts) -> Summary:
@@ -35,6 +37,7 @@ def summary_of(fanout: Fanout, counts: Counts) -> Summary:
         items=counts.items_total,
         items_ok=counts.items_ok,
         items_failed=counts.items_failed,
+        reason=fanout.reason,
     )
 
 

@@ -66,6 +66,11 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     heal_redrives_max: int = 0
     heal_on: tuple[str, ...] = ()
     heal_action: str = "retry"
+    # Failed chunks that are tolerated (with `each`: items), as a number and as a share from 0 to 1, and what happens
+    # beyond that: "fail" or "pause". See `fanout.model.tolerance`.
+    tolerated_failures: int | None = None
+    tolerated_failure_share: float | None = None
+    failures_action: str = "fail"
     # Counted from the end. The splitter stores the server's default; rows of earlier releases may lack it.
     retention_days: float | None = None
     # Cost of a worker: the price of one gigabyte-second (see `fanout.core.costs`), and its memory in gigabytes.
@@ -128,6 +133,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     finished_at: str | None = None
     paused_at: str | None = None
     cancelled_at: str | None = None
+    # When more chunks had failed than tolerated; `reason` says how many. Decided once, until a redrive.
+    exceeded_at: str | None = None
     reason: str | None = None
     # The execution to signal at the end, and the signal's name.
     waiter: str | None = None

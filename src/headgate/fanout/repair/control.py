@@ -86,7 +86,11 @@ class FanoutControl:
                 )
             policy: Policy = replace(fanout.rules(), **changes)
             check_order(Order(group="-", chunk_size=max(1, fanout.chunk_size), policy=policy))
-            return {"policy": dump_policy(policy)}
+            tuned: dict[str, Any] = {"policy": dump_policy(policy)}
+            if fanout.cancelled_at is None and changes.keys() & {"tolerated_failures", "tolerated_failure_share"}:
+                # Judged anew by the new limit.
+                tuned["exceeded_at"] = None
+            return tuned
 
         return self._change(run_id, "tuned", by, ", ".join(f"{k}={v}" for k, v in changes.items()), change)
 

@@ -148,7 +148,7 @@ def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int =
     amounts = {"version": 1}
     if more_chunks:
         amounts |= {"jobs_total": more_chunks, "n_chunks": more_chunks}
-    gone = ("finished_at", "ttl", "cancelled_at", "reason") if is_rerun else ("finished_at", "ttl")
+    gone = ("finished_at", "ttl", "cancelled_at", "exceeded_at", "reason") if is_rerun else ("finished_at", "ttl")
     condition = all_of(differs("status", splitting), differs("attention_pk", PURGING), uncancelled)
     return Update(FANOUT, run_key(fanout.run_id), values, amounts, gone, condition)
 

@@ -102,7 +102,8 @@ class FanoutKind:
         if not fanout.is_finished:
             return PollResult(JobState.RUNNING, reason=fanout.status.value)
         if fanout.status is FanoutStatus.SUCCEEDED:
-            return PollResult(JobState.SUCCEEDED)
+            tolerated = f"tolerated failures: {fanout.chunks_failed}" if fanout.chunks_failed else ""
+            return PollResult(JobState.SUCCEEDED, reason=tolerated)
         if fanout.status is FanoutStatus.PARTIAL and job.config.allow_partial:
             return PollResult(JobState.SUCCEEDED, reason="some chunks failed")
         # Its chunks have used all their attempts, so that a retry of the whole run does not help.
@@ -141,6 +142,11 @@ def _failure_text(fanout: Fanout) -> str:
     head = f"fan-out {fanout.run_id} ended as {fanout.status.value}"
     if fanout.status is FanoutStatus.CANCELLED:
         return f"{head}; to complete this run: headgate fanout redrive {fanout.run_id} --all"
+    if fanout.exceeded_at is not None:
+        return (
+            f"{head}: {fanout.reason}; see: headgate fanout failures {fanout.run_id}; to complete this run after a "
+            f"fix: headgate fanout redrive {fanout.run_id} --all"
+        )
     return (
         f"{head}, {fanout.chunks_failed} of {fanout.chunks_total} chunks failed; see: headgate fanout failures "
         f"{fanout.run_id}; to complete this run after a fix: headgate fanout redrive {fanout.run_id} --failed"

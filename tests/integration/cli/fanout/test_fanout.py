@@ -101,6 +101,8 @@ def test_other_commands__wrong_usage__exit_with_2_as_before(tmp_path: Path, argu
         (["submit", "--range", "1..2..3"], "user", "A..B"),
         (["submit", "--range", "0..1", "--param", "x"], "user", "NAME=VALUE"),
         (["submit", "--range", "0..1", "--timeout", "soon"], "user", "--timeout"),
+        (["submit", "--range", "0..1", "--tolerated-failures", "some"], "user", "such as 2%"),
+        (["submit", "--range", "0..1", "--tolerated-failures", "101%"], "user", "up to 100"),
         (["submit", "--items", "{"], "bad_payload", "not JSON"),
         (["watch"], "user", "--campaign"),
         (["watch", "r", "--stall-after", "x"], "user", "--stall-after"),

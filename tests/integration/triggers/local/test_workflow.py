@@ -189,6 +189,30 @@ def test_fanout__with_a_chunk_that_fails__is_done_only_if_that_is_allowed(
     assert (polled.state, polled.category) == (state, category)
 
 
+@pytest.mark.parametrize(
+    ("tolerated", "state", "reason"),
+    [
+        (1, JobState.SUCCEEDED, "tolerated failures: 1"),
+        (0, JobState.FAILED, "1 chunk failed, and 0 are tolerated"),
+    ],
+)
+def test_fanout__tolerated_failures__decide_how_the_run_ends(
+    tmp_path: Path, fanouts: FanoutService, tolerated: int, state: JobState, reason: str
+) -> None:
+    registry = kinds(tmp_path, fanouts=fanouts)
+    policy = {"max_attempts": 1, "tolerated_failures": tolerated}
+    config = {"handler": f"{HANDLERS}:refuse", "range": [0, 2], "chunk_size": 1, "policy": policy}
+    metadata = registry.start(order("fan-out", config)).metadata
+    worker = InlineWorker(fanouts)
+    while worker.work():
+        continue
+
+    polled = registry.poll(order("fan-out", config), metadata)
+
+    assert polled.state is state
+    assert reason in polled.reason
+
+
 def test_fanout__cancelled__ends_and_cancelling_again_changes_nothing(tmp_path: Path, fanouts: FanoutService) -> None:
     registry = kinds(tmp_path, fanouts=fanouts)
     asked = order("fan-out", {"handler": f"{HANDLERS}:note", "items": ["${date}"]})

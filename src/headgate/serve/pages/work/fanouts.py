@@ -115,13 +115,17 @@ def sentence(fanout: Mapping[str, Any]) -> str:
         case FanoutStatus.SPLITTING:
             return f"The input is being split; {of_all}{failures}."
         case FanoutStatus.SUCCEEDED:
-            return f"All {total:,} chunks are done."
+            tolerated = f"{of_all}{failures}, which is tolerated."
+            return tolerated if failed else f"All {total:,} chunks are done."
         case FanoutStatus.CANCELLED:
             return f"It was cancelled; {of_all}{failures}."
         case FanoutStatus.RUNNING:
-            held = "It is paused; " if fanout["paused_at"] else ""
+            held = f"It is paused because {fanout['reason']}; " if fanout["exceeded_at"] else "It is paused; "
+            held = held if fanout["paused_at"] else ""
             stalled = f" {fanout['stall']['reason']}." if fanout["stall"] else ""
             return f"{held}{of_all}, {counts.get('running', 0):,} running{failures}.{stalled}"
+        case FanoutStatus.FAILED if fanout["exceeded_at"]:
+            return f"It failed because {fanout['reason']}. Fix the cause, then redrive all."
         case _:
             return f"{failed:,} of {total:,} chunks failed. Fix the cause, then redrive them."
 

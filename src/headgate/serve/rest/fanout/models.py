@@ -41,6 +41,8 @@ class FanoutSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     submitted_by: str | None = None
     paused_at: str | None = None
     cancelled_at: str | None = None
+    # When more chunks had failed than tolerated.
+    exceeded_at: str | None = None
     reason: str | None = None
     split_error: str | None = None
     queue_url: str | None = None
@@ -116,6 +118,8 @@ class FanoutView(ProgressView, frozen=True, kw_only=True):
     updated_at: str | None
     progressed_at: str | None
     cancelled_at: str | None
+    # When more chunks had failed than tolerated.
+    exceeded_at: str | None
     reason: str | None
     split_through: int
     split_error: str | None
@@ -323,13 +327,15 @@ def notes(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> li
     why = unusable.get(fanout.handler or "")
     if why is not None and counts.open and not fanout.is_finished:
         notices.append(f"this server cannot run it: {why}")
+    # Ended well with failures: as many as the policy tolerates.
+    tolerated = ", which is tolerated" if fanout.status is FanoutStatus.SUCCEEDED else ""
     if progress.stall is not None:
         notices.append(f"nothing has ended since {progress.stall.since}: {progress.stall.reason}")
     if counts.failed + counts.slow_dead + counts.slow_quarantined:
         failed = counts.failed + counts.slow_dead + counts.slow_quarantined
-        notices.append(f"failed chunks: {failed}; 'headgate fanout failures {run_id}' says why")
+        notices.append(f"failed chunks: {failed}{tolerated}; 'headgate fanout failures {run_id}' says why")
     elif counts.items_failed:
-        notices.append(f"failed items: {counts.items_failed}; 'headgate fanout failures {run_id}' says why")
+        notices.append(f"failed items: {counts.items_failed}{tolerated}; 'headgate fanout failures {run_id}' says why")
     if fanout.rules().budget is not None and progress.cost is None:
         notices.append("the budget is not checked: no price is set, in the policy or as fanout.price_per_gb_second")
     if counts.drift():
@@ -343,14 +349,22 @@ def _control_notices(fanout: Fanout) -> list[str]:
     """Return notices about pauses, cancellation and failed splits."""
     notices: list[str] = []
     if fanout.is_finished:
+        if fanout.exceeded_at is not None and fanout.status is FanoutStatus.FAILED:
+            remedy = f"'headgate fanout redrive {fanout.run_id} --all' runs failed and cancelled chunks again"
+            notices.append(f"it failed because {fanout.reason}; {remedy}")
         return notices
     if fanout.split_error is not None:
         notices.append(f"the split has failed: {fanout.split_error}; submit it again under the same id to resume")
     if fanout.send_error is not None:
         notices.append(f"messages of its chunks are not sent: {fanout.send_error}; they are sent again every 30 s")
-    if fanout.paused_at is not None:
+    if fanout.paused_at is not None and fanout.exceeded_at is not None:
+        remedy = f"'headgate fanout resume {fanout.run_id}' goes on without this limit"
+        notices.append(f"paused since {fanout.paused_at} because {fanout.reason}; {remedy}")
+    elif fanout.paused_at is not None:
         notices.append(f"paused since {fanout.paused_at}; 'headgate fanout resume {fanout.run_id}' resumes it")
-    if fanout.cancelled_at is not None:
+    if fanout.cancelled_at is not None and fanout.exceeded_at is not None:
+        notices.append(f"it fails because {fanout.reason}; running chunks are asked to stop")
+    elif fanout.cancelled_at is not None:
         notices.append("cancellation in progress; running chunks are asked to stop")
     return notices
 

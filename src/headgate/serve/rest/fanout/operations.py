@@ -44,6 +44,8 @@ class Tune(Struct, forbid_unknown_fields=True):
     memory_mb: int | UnsetType | None = UNSET
     item_timeout_seconds: float | UnsetType | None = UNSET
     heal_redrives_max: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    tolerated_failures: int | UnsetType | None = UNSET
+    tolerated_failure_share: float | UnsetType | None = UNSET
     retention_days: float | UnsetType = UNSET
     budget: float | UnsetType | None = UNSET
 

@@ -441,6 +441,7 @@ def test_summary__ended__says_how(api: Api) -> None:
         "items": 30,
         "items_ok": 30,
         "items_failed": 0,
+        "reason": None,
     }
 
 
