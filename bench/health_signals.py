@@ -36,7 +36,9 @@ RATE_MIN = 0.20
 # One in fifty changes its state, to WARNING or back from it.
 TRANSITIONS_EVERY = 50
 BATCHES = 8
-_STATE, _HISTORY = TableRows(SIGNAL_STATE, SIGNAL_STATE.name), TableRows(SIGNAL_HISTORY, SIGNAL_HISTORY.name)
+# A table of bare SQLite needs no copy of the version.
+_BARE = replace(SIGNAL_STATE, refreshed=False)
+_STATE, _HISTORY = TableRows(_BARE, _BARE.name), TableRows(SIGNAL_HISTORY, SIGNAL_HISTORY.name)
 
 
 def run(home: Path, size: Sizes, batches: int, rounds: int) -> list[Figure]:

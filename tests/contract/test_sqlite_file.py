@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import (
+    ConflictError,
     ForeignFileError,
     NewerStoreError,
     StoreClosedError,
@@ -19,8 +20,10 @@ from headgate.errors import (
     StoreMovedError,
 )
 from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, FANOUT, SIGNAL_STATE
-from headgate.store.model.requests import Query
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Put, Query
 from headgate.store.model.schema import Key
+from headgate.store.model.values import TrustedItem
 from headgate.store.sqlite.store import Synchronous
 from headgate.store.table_names import TableNames
 from tests.stores import create_sqlite
@@ -243,6 +246,32 @@ def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it
 
     page = store.query(Query(table=EXECUTIONS, index="status-index", partition="RUNNING"))
     assert [item["execution_id"] for item in page.items] == ["e1"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        'ALTER TABLE "observability-signal-state" DROP COLUMN version',
+        # An older build does not write the column.
+        "UPDATE \"observability-signal-state\" SET version = 4, body = json_replace(body, '$.version', 5)",
+    ],
+)
+def test_migrate__older_file_lacks_versions__rows_written_before_are_refreshed(tmp_path: Path, left: str) -> None:
+    item = {"PK": "urn:dp:a", "SK": "FRESHNESS", "state": "OK", "version": 5}
+    store = create_sqlite(tmp_path)
+    store.put(SIGNAL_STATE, item)
+    store.close()
+    as_another_catalogue_left_it(tmp_path, left)
+
+    store = create_sqlite(tmp_path)
+
+    early = Put(SIGNAL_STATE, TrustedItem(item), version_is(4), quiet=True)
+    current = Put(SIGNAL_STATE, TrustedItem(item, version=6), version_is(5), quiet=True)
+    refusal, written = store.transact_many([[early], [current]])
+    assert isinstance(refusal, ConflictError)
+    assert written is None
+    assert store.get(SIGNAL_STATE, Key("urn:dp:a", "FRESHNESS")) == {**item, "version": 6}
     store.close()
 
 

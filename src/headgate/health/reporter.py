@@ -14,7 +14,7 @@ from headgate.health.model.datasets import Dataset
 from headgate.health.model.enums import SignalState
 from headgate.health.model.events import IncidentEventType
 from headgate.health.model.incidents import Incident
-from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict
+from headgate.health.model.signals import APPLIED, Signal, SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.observer import NullObserver
 
 _log = structlog.get_logger("statestore.service")
@@ -58,12 +58,11 @@ class HealthReporter(NullObserver):
 
     def on_updates_processed(self, results: Sequence[tuple[SignalUpdate, UpdateResult]]) -> None:
         for update, result in results:
-            if not result.is_success:
+            # Most are applied, and a property costs a call.
+            if result.verdict is not APPLIED and not result.is_success:
                 self._report_rejected(update, result)
         if self._meters is not None:
-            written = [
-                (each.signal, each.is_transition) for _, each in results if each.verdict is UpdateVerdict.APPLIED
-            ]
+            written = [(each.signal, each.is_transition) for _, each in results if each.verdict is APPLIED]
             self._meters.signals_updated(
                 (signal.signal_type, signal.state, signal.previous_state if is_change else signal.state, signal.tier)
                 for signal, is_change in written

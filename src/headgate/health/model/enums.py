@@ -30,6 +30,10 @@ class SignalState(enum.StrEnum):
         return self in (SignalState.WARNING, SignalState.CRITICAL)
 
 
+# As a constant, because an attribute of an enum class is slow to read and every update of a signal reads it often.
+STATE_OK: Final = SignalState.OK
+
+
 class Severity(enum.StrEnum):
     """The urgency of an incident. SEV_1 pages people."""
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
 from headgate.health.model import enums, timestamps, urns
-from headgate.health.model.enums import Confidence, SignalState, Tier
-from headgate.health.model.timestamps import instant
+from headgate.health.model.enums import STATE_OK, Confidence, SignalState, Tier
+from headgate.health.model.timestamps import instant, is_canonical
 from headgate.health.model.urns import is_evidence_id
 from headgate.health.model.volume_counts import VolumeHour
 from headgate.store.model.schema import Key
@@ -35,7 +35,7 @@ _NUMBER_MAX: Final = 1e100
 _NUMBER_MIN: Final = 1e-100
 
 
-class Metrics(Struct, frozen=True, kw_only=True):
+class Metrics(Struct, frozen=True, kw_only=True, gc=False):
     """Counts of the window."""
 
     evidence_count: int = 0
@@ -49,7 +49,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         return None if judged == 0 else self.pass_count / judged
 
 
-class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The producer that probably caused a breach."""
 
     producer_id: str
@@ -58,7 +58,7 @@ class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     deployed_at: str | None = None
 
 
-class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The state and score of a signal at the end of a window.
 
     `message` is the error text of a failure. A signal that adds up several results, such as those of tests, names every
@@ -87,7 +87,7 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hashlib.blake2b(_encode(seen), digest_size=12).hexdigest()
 
 
-class SignalUpdate(Struct, frozen=True, kw_only=True):
+class SignalUpdate(Struct, frozen=True, kw_only=True, gc=False):
     """A new value of a signal. `expected_version` 0: the signal must not exist yet; -1: any version.
 
     `is_counted`: the sender gave the metrics; otherwise they are zero by default. `of_timer`: the freshness timer made
@@ -104,7 +104,7 @@ class SignalUpdate(Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
 
 
-class Signal(Struct, frozen=True, kw_only=True):
+class Signal(Struct, frozen=True, kw_only=True, gc=False):
     """A signal. `stale`: it came from the cache while the store was unavailable.
 
     `ok_until` is the end of the latest OK window, kept while the signal is not OK. `volume` is set for VOLUME only: the
@@ -140,7 +140,7 @@ class Signal(Struct, frozen=True, kw_only=True):
     @property
     def last_ok_at(self) -> str | None:
         """The end of the latest OK window, if there was one."""
-        return self.value.window_end if self.value.state is SignalState.OK else self.ok_until
+        return self.value.window_end if self.value.state is STATE_OK else self.ok_until
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -175,7 +175,11 @@ class UpdateVerdict(enum.StrEnum):
         return self is UpdateVerdict.APPLIED or self is UpdateVerdict.DUPLICATE
 
 
-class UpdateResult(Struct, frozen=True):
+# As a constant, because an attribute of an enum class is slow to read.
+APPLIED: Final = UpdateVerdict.APPLIED
+
+
+class UpdateResult(Struct, frozen=True, gc=False):
     """The result of an update. `signal` is the current signal, if there is one."""
 
     verdict: UpdateVerdict
@@ -193,11 +197,7 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
     """Return the update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
-    value = _canonical(update.value)
-    canonical = update if value is update.value else replace(update, value=value)
-    problems = [] if _is_plain(canonical, now_ms) else _problems(canonical, now_ms)
-    if problems:
-        raise InvalidPayloadError(f"signal {update.dataset_urn[:80]} {update.signal_type[:64]}: {'; '.join(problems)}")
+    canonical = update if _is_plain(update, now_ms) else _canonical(update, now_ms)
     urns.dataset_urn(update.dataset_urn)
     signal_type = enums.signal_type(update.signal_type)
     return canonical if signal_type == update.signal_type else replace(canonical, signal_type=signal_type)
@@ -215,10 +215,17 @@ def is_signature(text: str) -> bool:
     return len(text) <= TEXT_MAX and _SIGNATURE.fullmatch(text) is not None
 
 
-def _canonical(value: SignalValue) -> SignalValue:
+def _canonical(update: SignalUpdate, now_ms: int) -> SignalUpdate:
+    """Return the update with a value in canonical form. Raises `InvalidPayloadError`, naming every field."""
+    canonical = replace(update, value=_canonical_value(update.value))
+    problems = _problems(canonical, now_ms)
+    if problems:
+        raise InvalidPayloadError(f"signal {update.dataset_urn[:80]} {update.signal_type[:64]}: {'; '.join(problems)}")
+    return canonical
+
+
+def _canonical_value(value: SignalValue) -> SignalValue:
     """Return a value with its timestamps in canonical form, in which they are compared."""
-    if _is_canonical(value):
-        return value
     producer = value.top_producer
     if producer is not None and producer.deployed_at is not None:
         deployed_at = timestamps.moment(producer.deployed_at, field="top_producer.deployed_at")
@@ -238,28 +245,16 @@ def _canonical(value: SignalValue) -> SignalValue:
     )
 
 
-def _is_canonical(value: SignalValue) -> bool:
-    """Whether a value is canonical, for the common case. False means unknown."""
-    return (
-        value.top_producer is None
-        and value.incident_id is None
-        and value.failure_signature != ""
-        and value.message != ""
-        and value.score > _NUMBER_MIN
-        and value.slo_threshold > _NUMBER_MIN
-        and value.breach_start is None
-        and timestamps.moment(value.window_start, field="window_start") == value.window_start
-        and timestamps.moment(value.window_end, field="window_end") == value.window_end
-    )
-
-
 def _is_plain(update: SignalUpdate, now_ms: int) -> bool:
-    """Whether an update surely has no problem, for the common case. False means unknown."""
-    value, metrics = update.value, update.value.metrics
+    """Whether an update is surely canonical and without problems, for the common case. False means unknown."""
+    value = update.value
+    metrics = value.metrics
     return (
-        value.state is SignalState.OK
-        and 0 <= value.score <= 1
-        and 0 <= value.slo_threshold <= _NUMBER_MAX
+        value.state is STATE_OK
+        and _NUMBER_MIN < value.score <= 1
+        and _NUMBER_MIN < value.slo_threshold <= _NUMBER_MAX
+        and is_canonical(value.window_start)
+        and is_canonical(value.window_end)
         and value.window_start <= value.window_end <= instant(now_ms + FUTURE_MS_MAX)
         and update.expected_version >= ANY_VERSION
         and metrics.pass_count >= 0
@@ -268,8 +263,10 @@ def _is_plain(update: SignalUpdate, now_ms: int) -> bool:
         and value.failure_signature is None
         and not value.failure_signatures
         and value.message is None
-        and not value.evidence_sample
+        and value.breach_start is None
+        and value.incident_id is None
         and value.top_producer is None
+        and not value.evidence_sample
         and len(value.window_type) <= TEXT_MAX
     )
 

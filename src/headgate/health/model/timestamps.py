@@ -34,12 +34,13 @@ def moment(given: str | datetime, *, field: str) -> str:
 
     A timestamp without an offset is rejected as ambiguous.
     """
-    return given if type(given) is str and _is_canonical(given) else _moment(given, field)
+    return given if type(given) is str and is_canonical(given) else _moment(given, field)
 
 
 # Cached, because the windows of one batch mostly end together.
 @lru_cache(maxsize=4096)
-def _is_canonical(text: str) -> bool:
+def is_canonical(text: str) -> bool:
+    """Whether a text is a timestamp in canonical form."""
     return _THOUSANDTHS.fullmatch(text, _SECOND_CHARS) is not None and _is_second(text[:_SECOND_CHARS])
 
 

@@ -27,7 +27,7 @@ _COUNT_MAX: Final = 2**53 - 1
 _HOUR_LENGTH: Final = len("2026-01-15T10")
 
 
-class VolumeHour(Struct, frozen=True):
+class VolumeHour(Struct, frozen=True, gc=False):
     """The windows of one hour (`2026-01-15T10`): the end of each in milliseconds of the hour, and its count."""
 
     hour: str

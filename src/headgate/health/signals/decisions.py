@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from headgate.health.model import freshness
 from headgate.health.model.datasets import DatasetProfile
-from headgate.health.model.enums import OWN_TYPE_PREFIX, VOLUME, SignalState, intended_type
+from headgate.health.model.enums import OWN_TYPE_PREFIX, STATE_OK, VOLUME, SignalState, intended_type
 from headgate.health.model.incidents import IncidentReport
-from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, SignalValue, UpdateVerdict
+from headgate.health.model.signals import ANY_VERSION, APPLIED, Signal, SignalUpdate, SignalValue, UpdateVerdict
 from headgate.health.model.timestamps import instant
 from headgate.health.model.volume_counts import VolumeHour, counted, is_kept, window_of
 
 
-class SignalDecision(Struct, frozen=True):
+class SignalDecision(Struct, frozen=True, gc=False):
     """The result of an update. `signal` is the next signal, or what a late window would have made of it.
 
     `volume` gets a row of its own: an hour that is over, or a late window.
@@ -40,9 +40,9 @@ def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile
         if intended_type(update.signal_type) is not None:
             return SignalDecision(UpdateVerdict.INVALID)
         return _applied(None, update, profile, now_ms)
-    if value.window_end == current.value.window_end and value.digest == current.digest:
-        return SignalDecision(UpdateVerdict.DUPLICATE, current)
     is_same_window = value.window_end == current.value.window_end
+    if is_same_window and value.digest == current.digest:
+        return SignalDecision(UpdateVerdict.DUPLICATE, current)
     if value.window_end < current.value.window_end or (is_same_window and _is_known_report(current, update)):
         signal = _signal(current, update, value, profile, now_ms)
         return SignalDecision(UpdateVerdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
@@ -105,20 +105,18 @@ def _failures(signal: Signal) -> frozenset[str | None]:
 
 def _applied(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:
     kept = value = update.value
-    breach_start = _breach_start(current, value)
+    breach_start = None if value.state is STATE_OK else _breach_start(current, value)
     incident_id = None if current is None else current.value.incident_id
     if breach_start != value.breach_start or incident_id != value.incident_id:
         kept = replace(value, breach_start=breach_start, incident_id=incident_id)
     signal = _signal(current, update, kept, profile, now_ms)
-    is_transition = current is None or current.state is not value.state
+    is_transition = current is None or current.value.state is not value.state
     if update.signal_type != VOLUME:
-        return SignalDecision(UpdateVerdict.APPLIED, signal, is_transition)
+        return SignalDecision(APPLIED, signal, is_transition)
     held, window = None if current is None else current.volume, _window(update)
     hour = held if window is None else counted(held, window)
     finished = None if held is None or hour is None or held.hour == hour.hour else held
-    return SignalDecision(
-        UpdateVerdict.APPLIED, replace(signal, volume=hour), is_transition, volume=_still_kept(finished, now_ms)
-    )
+    return SignalDecision(APPLIED, replace(signal, volume=hour), is_transition, volume=_still_kept(finished, now_ms))
 
 
 def _window(update: SignalUpdate) -> VolumeHour | None:
@@ -140,7 +138,7 @@ def _still_kept(hour: VolumeHour | None, now_ms: int) -> VolumeHour | None:
 def _signal(
     current: Signal | None, update: SignalUpdate, value: SignalValue, profile: DatasetProfile, now_ms: int
 ) -> Signal:
-    is_transition = current is None or current.state is not value.state
+    is_transition = current is None or current.value.state is not value.state
     return Signal(
         dataset_urn=update.dataset_urn,
         signal_type=update.signal_type,
@@ -152,7 +150,7 @@ def _signal(
         last_updated=instant(now_ms),
         state_changed_at=value.window_end if current is None or is_transition else current.state_changed_at,
         previous_state=_previous(current, is_transition),
-        ok_until=None if current is None or value.state is SignalState.OK else current.last_ok_at,
+        ok_until=None if current is None or value.state is STATE_OK else current.last_ok_at,
         detected_at=instant(now_ms) if current is None or is_transition else current.detected_at,
     )
 
@@ -165,8 +163,6 @@ def _previous(current: Signal | None, is_transition: bool) -> SignalState | None
 
 def _breach_start(current: Signal | None, value: SignalValue) -> str | None:
     """Return the start of the breach: the caller's value, else the start of the first breached window."""
-    if value.state is SignalState.OK:
-        return None
     if value.breach_start is not None or not value.state.is_breach:
         return value.breach_start
     if current is not None and current.state.is_breach and current.value.breach_start is not None:

@@ -10,11 +10,11 @@ import msgspec
 
 from headgate import typed_decode
 from headgate.errors import CorruptionError
-from headgate.health.model.enums import Confidence, SignalState, Tier
+from headgate.health.model.enums import STATE_OK, Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.model.volume_counts import hour_of, stored_hour
 from headgate.store.catalogue.tables import BREACH_SHARDS
-from headgate.store.model.values import Item, TrustedItem
+from headgate.store.model.values import Item, TrustedItem, dump_plain
 
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30
@@ -22,8 +22,6 @@ HISTORY_SECONDS: Final = 90 * _DAY_SECONDS
 # States in the breach index. OK is left out: nearly all signals are OK, and would make one partition hot.
 LISTED: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN)
 _LATE: Final = 0
-# Precomputed: the value of an enum member is a property, which is slow on the hot path.
-_WORDS: Final[Mapping[SignalState | Tier, str]] = {each: each.value for each in (*SignalState, *Tier)}
 _STATES: Final[Mapping[str, SignalState]] = {each.value: each for each in SignalState}
 _TIERS: Final[Mapping[str, Tier]] = {each.value: each for each in Tier}
 # Up to here every integral float is exact.
@@ -43,14 +41,15 @@ def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
 def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -> Item:
     """Return the row of a signal; one that is OK expires after `quiet_days` without an update.
 
-    One that is not OK never expires: a dataset that went silent must stay visible.
+    One that is not OK never expires: a dataset that went silent must stay visible. Enums are read by `_value_`, because
+    `value` is a property, which is slow on this path.
     """
     value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
     row = TrustedItem(
         PK=signal.dataset_urn,
         SK=signal.signal_type,
-        state=_WORDS[value.state],
-        previous_state=None if previous is None else _WORDS[previous],
+        state=value.state._value_,
+        previous_state=None if previous is None else previous._value_,
         state_changed_at=signal.state_changed_at,
         score=_number(value.score),
         slo_threshold=_number(value.slo_threshold),
@@ -63,7 +62,7 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
             "fail_count": metrics.fail_count,
         },
         evidence_sample=[*value.evidence_sample],
-        tier=_WORDS[signal.tier],
+        tier=signal.tier._value_,
         owner_team=signal.owner_team,
         last_updated=signal.last_updated,
         version=signal.version,
@@ -71,7 +70,7 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
     )
     if value.incident_id is not None:
         row["incident_id"] = value.incident_id
-    if value.state is SignalState.OK:
+    if value.state is STATE_OK:
         # Rounded to days, so that a refresh leaves the indexes unchanged.
         row["ttl"] = (now_seconds // _DAY_SECONDS + quiet_days + 1) * _DAY_SECONDS
     else:
@@ -86,7 +85,10 @@ def signal_row(signal: Signal, now_seconds: int, quiet_days: int = QUIET_DAYS) -
     is_plain = _is_plain(signal)
     if not is_plain or value.failure_signature is not None or value.breach_start is not None:
         row.update(_failure_attributes(value))
-    return row if is_plain else {**row}
+    if not is_plain:
+        return {**row}
+    row.text = dump_plain(row)
+    return row
 
 
 def _number(value: float) -> float:

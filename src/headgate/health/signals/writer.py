@@ -27,11 +27,19 @@ from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.writes import IncidentDrafts, IncidentPlan
 from headgate.health.model import freshness
 from headgate.health.model.datasets import DatasetProfile, OnSilence
-from headgate.health.model.enums import FRESHNESS, SignalState
+from headgate.health.model.enums import FRESHNESS, STATE_OK, SignalState
 from headgate.health.model.events import EventWrites, no_event_writes, signal_changed
 from headgate.health.model.freshness import PIPELINE_RUN
 from headgate.health.model.incidents import Incident, Link
-from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict, checked, signal_key
+from headgate.health.model.signals import (
+    APPLIED,
+    Signal,
+    SignalUpdate,
+    UpdateResult,
+    UpdateVerdict,
+    checked,
+    signal_key,
+)
 from headgate.health.model.timestamps import milliseconds
 from headgate.health.observer import HealthObserver, NullObserver
 from headgate.health.signals.decisions import (
@@ -60,7 +68,7 @@ BATCH_MAX: Final = 500
 ROUNDS_MAX: Final = 10
 
 
-class _Pending(Struct):
+class _Pending(Struct, gc=False):
     """An update that has no result yet: the signal as read, the decision, and the incident plan."""
 
     index: int
@@ -234,7 +242,7 @@ class Signals(SignalLookups):
     def _decide(self, each: _Pending, now_ms: int, batch: _Batch) -> bool:
         """Decide about an update. Return whether it is to be written; if not, record its result."""
         each.decision = decision = decide(each.current, each.update, each.profile, now_ms)
-        if decision.verdict is UpdateVerdict.APPLIED:
+        if decision.verdict is APPLIED:
             return True
         if each.is_cached:
             # An update is rejected on the strength of the store, never of the cache.
@@ -301,21 +309,25 @@ class Signals(SignalLookups):
         decision = each.decision
         assert decision is not None
         assert decision.signal is not None
-        signal, incident_writes = decision.signal, list[Write]()
+        signal: Signal = decision.signal
+        incident_writes: Sequence[Write] = ()
         each.plan = None
         # A signal that is OK and belongs to no incident changes none.
-        if self._incidents is not None and not (signal.state is SignalState.OK and signal.value.incident_id is None):
+        value = signal.value
+        if self._incidents is not None and not (value.state is STATE_OK and value.incident_id is None):
             signal, incident_writes = self._incident_writes(each, signal, now_ms, incidents, drafts)
             if signal is not decision.signal:
                 each.decision = replace(decision, signal=signal)
         condition = absent() if each.current is None else version_is(each.current.version)
         is_change = decision.is_transition or bool(incident_writes)
         put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000, self._quiet_days), condition, quiet=not is_change)
-        puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
+        puts: list[Write] = [put]
+        if decision.volume is not None:
+            puts.append(hour_put(signal.dataset_urn, decision.volume))
         if each.profile.freshness is not None and (decision.is_transition or signal.signal_type == PIPELINE_RUN):
             puts += self._timer_writes(each, signal, now_ms)
         if not decision.is_transition:
-            return [*puts, *incident_writes]
+            return [*puts, *incident_writes] if incident_writes else puts
         history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000, self._history_seconds))
         return [*puts, history, *self._event_writes(signal_changed(signal, self._ids), now_ms), *incident_writes]
 
@@ -329,7 +341,7 @@ class Signals(SignalLookups):
         if promise is None or each.update.of_timer:
             return []
         if signal.signal_type == PIPELINE_RUN:
-            is_report = signal.state is SignalState.OK
+            is_report = signal.state is STATE_OK
             return [freshness_put(signal.dataset_urn, now_ms, _expected_ms(signal))] if is_report else []
         if signal.signal_type != FRESHNESS:
             return []
@@ -347,7 +359,7 @@ class Signals(SignalLookups):
             # The incident is resolved; it had more signals than one transaction can unlink.
             signal = with_incident(signal, None)
         previous_state = None if each.current is None else each.current.state
-        if signal.state is SignalState.OK and linked is not None and previous_state is not SignalState.OK:
+        if signal.state is STATE_OK and linked is not None and previous_state is not STATE_OK:
             return signal, [due_put(TimerKind.RECOVERY, linked.incident_id, now_ms + QUIET_MS)]
         if signal.state is not SignalState.CRITICAL:
             return signal, []
@@ -356,7 +368,7 @@ class Signals(SignalLookups):
         if is_same and linked is not None and dedup_key_for(report) in linked.keys and link in linked.links:
             return signal, []
         # A person may resolve an incident while its signal stays CRITICAL: the same breach does not reopen it soon.
-        flaps = linked.incident_id if linked is not None and previous_state is SignalState.OK else None
+        flaps = linked.incident_id if linked is not None and previous_state is STATE_OK else None
         plan = self._incidents.plan(
             report, each.profile, now_ms, (link,), is_new=not is_same, flaps=flaps, drafts=drafts
         )
@@ -387,9 +399,7 @@ class Signals(SignalLookups):
             decision = each.decision
             assert decision is not None
             assert decision.signal is not None
-            batch.results[each.index] = UpdateResult(
-                UpdateVerdict.APPLIED, decision.signal, is_transition=decision.is_transition
-            )
+            batch.results[each.index] = UpdateResult(APPLIED, decision.signal, is_transition=decision.is_transition)
             written.append(decision.signal)
             if decision.is_transition:
                 batch.changed.append(decision.signal)

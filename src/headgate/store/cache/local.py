@@ -16,7 +16,7 @@ from headgate.store.cache.keys import Group, Key, group_of, kind_of
 from headgate.store.cache.stats import CacheStats
 
 
-class Entry(msgspec.Struct):
+class Entry(msgspec.Struct, gc=False):
     """One entry. `value` is None if the item does not exist. Times are monotonic seconds."""
 
     value: Any

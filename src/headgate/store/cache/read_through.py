@@ -110,6 +110,8 @@ class Cache:
         self.stats = CacheStats()
         self._clock = clock
         self._policies = policies
+        # By the text of the kind: an enum as the key of a dict is slow, and every write of a signal needs it.
+        self._policy_by_prefix = {kind.value: policy for kind, policy in policies.items()}
         self._wait_seconds_max = wait_seconds_max
         self._jitter = jitter
         self._lock = threading.Lock()
@@ -180,20 +182,9 @@ class Cache:
         """Publish committed writes as `wrote` does, atomically in L1."""
         for key, _, version in writes:
             _check_version(key, version)
-        self._count(*(key for key, _, _ in writes))
-        entries = []
-        with self._lock:
-            now = self._clock.monotonic()
-            for key, value, version in writes:
-                entry = self._entry(key, value, version, now, now)
-                # A peer may have committed a newer version since, and counted it already.
-                entry.seen, entry.is_confirmed = self._seen(key), not self.has_peers
-                entries.append(entry)
-                if self._flights:
-                    self._flights.detach(key)
-                self._local.put(key, entry, now)
-                if value is None:
-                    self._local.raise_floor(key, version, now)
+        if self.has_peers:
+            self._count(*(key for key, _, _ in writes))
+        entries = self._write_local(writes)
         if self._peers:
             self._forward([Invalidation(key, version) for key, _, version in writes])
         if self._shared is None:
@@ -265,6 +256,25 @@ class Cache:
         """Send the invalidations that L2 did not receive earlier."""
         if self._shared is not None:
             self._shared.send_pending()
+
+    def _write_local(self, writes: Sequence[tuple[Key, object | None, int]]) -> list[Entry]:
+        """Put committed writes into L1 and return their entries."""
+        entries = []
+        with self._lock:
+            now = self._clock.monotonic()
+            has_flights = bool(self._flights)
+            for key, value, version in writes:
+                entry = self._entry(key, value, version, now, now)
+                if self.has_peers:
+                    # A peer may have committed a newer version since, and counted it already.
+                    entry.seen, entry.is_confirmed = self._seen(key), False
+                entries.append(entry)
+                if has_flights:
+                    self._flights.detach(key)
+                self._local.put(key, entry, now)
+                if value is None:
+                    self._local.raise_floor(key, version, now)
+        return entries
 
     def _count(self, *targets: Key | Group) -> None:
         """Count changes for the other serving processes."""
@@ -397,10 +407,9 @@ class Cache:
     def _entry(
         self, key: Key, value: object | None, version: int | None, confirmed_at: float, now: float | None = None
     ) -> Entry:
-        policy = self._policies[kind_of(key)]
-        fresh_until = (self._clock.monotonic() if now is None else now) + self._shortened(
-            policy.absent_seconds if value is None else policy.local_seconds
-        )
+        policy = self._policy_by_prefix[key[: key.index(":")]]
+        fresh_seconds = policy.absent_seconds if value is None else policy.local_seconds
+        fresh_until = (self._clock.monotonic() if now is None else now) + self._shortened(fresh_seconds)
         # Absence is not served stale: the item may have been created since.
         hard_until = fresh_until if value is None else confirmed_at + policy.hard_seconds
         return Entry(value, version, confirmed_at, fresh_until, hard_until)

@@ -29,6 +29,7 @@ SIGNAL_STATE: Final = Table(
     ttl_attribute="ttl",
     stream=True,
     entities=(SIGNAL,),
+    refreshed=True,
 )
 REPORTED_RESULT: Final = Entity("reported result", "{dataset_urn}#RESULTS", "{kind}#{test_id}")
 SIGNAL_HISTORY: Final = Table(

@@ -55,7 +55,7 @@ class Lacks(msgspec.Struct, frozen=True, tag=True):
     attribute: str
 
 
-class Compare(msgspec.Struct, frozen=True, tag=True):
+class Compare(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The comparison of the attribute with the value is true."""
 
     attribute: str
@@ -84,6 +84,8 @@ class AllOf(msgspec.Struct, frozen=True, tag=True):
 
 Condition = Absent | Exists | Has | Lacks | Compare | OneOf | AnyOf | AllOf
 
+# As a constant, because an attribute of an enum class is slow to read.
+EQUALS: Final = Comparison.EQUALS
 ABSENT: Final = Absent()
 EXISTS: Final = Exists()
 
@@ -100,7 +102,7 @@ def exists() -> Exists:
 
 def version_is(version: int) -> Compare:
     """The item has exactly this version (compare-and-swap)."""
-    return Compare(VERSION, Comparison.EQUALS, version)
+    return Compare(VERSION, EQUALS, version)
 
 
 def has(attribute: str) -> Has:

@@ -13,7 +13,7 @@ from headgate.store.model.schema import Key, KeyPart, Table
 from headgate.store.model.values import Item
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Store the whole item, replacing an existing one.
 
     A `quiet` put may be left out of the change stream and need not wake waiters. Use it for items that are rewritten

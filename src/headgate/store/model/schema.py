@@ -210,6 +210,8 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     wakes: bool = False
     # Of the table's own partition key.
     shards: Shards | None = None
+    # Most writes replace an item under its version and leave its index keys. SQLite copies the version to a column.
+    refreshed: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)

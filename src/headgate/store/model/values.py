@@ -191,6 +191,11 @@ def dump(item: Item, *, special: bool) -> str:
     return _encode(_tagged(item) if special else item).decode()
 
 
+def dump_plain(item: TrustedItem) -> str:
+    """Return the text form of a trusted item that has none yet."""
+    return _encode(item).decode()
+
+
 def dump_ordered(item: Item) -> bytes:
     """Return a text form that is the same for equal items, independent of key order."""
     return _encode_ordered(_tagged(item))

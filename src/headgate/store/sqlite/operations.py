@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from headgate.errors import ConflictError, CorruptionError, HeadgateError, InvalidItemError
-from headgate.store.model.conditions import VERSION, Compare, Comparison, Condition, holds
+from headgate.store.model.conditions import EQUALS, VERSION, Compare, Condition, holds
 from headgate.store.model.requests import ChangeKind, Update
 from headgate.store.model.validation import check_size, update_condition
-from headgate.store.model.values import Item, add_numbers, dump, is_plain, load, stored_bytes
+from headgate.store.model.values import Item, TrustedItem, add_numbers, dump, is_plain, load, stored_bytes
 from headgate.store.sqlite.file import CHANGES
 from headgate.store.sqlite.row_cache import FEW, Parameters
-from headgate.store.sqlite.rows import TableRows, parameters
+from headgate.store.sqlite.rows import TableRows, column_version, parameters
 from headgate.store.transactions import conflict_error
 
 # JSON text has at least half of an item's size by DynamoDB's rules, so a body of these bytes is within the item limit.
@@ -101,7 +101,8 @@ class Operation(ABC):
     def _write(self, cursor: sqlite3.Cursor, item: Item, body: str) -> None:
         rows, current = self.rows, self.current
         if current is not None and rows.same_index_keys(current, item):
-            cursor.execute(rows.rewrite, (body, *self.key))
+            changed = (body, column_version(item)) if rows.has_versions else (body,)
+            cursor.execute(rows.rewrite, (*changed, *self.key))
         else:
             cursor.execute(*rows.upsert_of(item, body))
         rows.recent.remember(self.key, body, item)
@@ -137,7 +138,7 @@ class PutRow(Operation):
         rows, condition = self.rows, self.condition
         if condition is None and not rows.has_stream:
             return True
-        version = _version_of(condition)
+        version = version_of(condition)
         if version is None:
             return super().admits(cursor)
         # A version condition needs only a part of the item, which is faster to decode.
@@ -240,6 +241,44 @@ class CheckRow(Operation):
         del cursor
 
 
+class Refresh(msgspec.Struct, frozen=True, gc=False):
+    """A quiet put under a version that is a transaction of its own, of a table whose rows have the version in a column.
+
+    It is one UPDATE without a read, which changes no row if the version or the index keys differ.
+    """
+
+    rows: TableRows
+    item: TrustedItem
+    body: str
+    condition: Condition
+    now: float
+    statement: str
+    parameters: Parameters
+
+    def applies(self, cursor: sqlite3.Cursor) -> bool:
+        """Write the row, or return False without a change: then `put_row` decides."""
+        if cursor.execute(self.statement, self.parameters).rowcount != 1:
+            return False
+        self.rows.recent.drop(self.rows.key_of(self.item))
+        return True
+
+    def put_row(self) -> PutRow:
+        """Return the operation that reads the current row."""
+        return PutRow(self.rows, self.item, self.body, self.condition, self.now, quiet=True)
+
+
+def refresh_of(
+    rows: TableRows, item: TrustedItem, body: str, condition: Condition | None, now: float
+) -> Refresh | None:
+    """Return the refresh that a quiet put is, if it has a version condition and its item has not expired."""
+    version = version_of(condition)
+    if condition is None or version is None or not is_live(rows, item, now):
+        return None
+    # The UPDATE compares the expiry of both items: if the new one has not expired, neither has the current one.
+    statement, parameters = rows.refresh_of(item, body, version)
+    return Refresh(rows, item, body, condition, now, statement, parameters)
+
+
 def execute_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
     """Run all operations, or raise `ConflictError` with every failed one before writing anything."""
     _execute_all(connection.cursor(), operations)
@@ -260,7 +299,7 @@ def _execute_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> Non
 
 
 def execute_each(
-    connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]]
+    connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation] | Refresh]
 ) -> list[HeadgateError | None]:
     """Run transactions in order and return the error of each, or None."""
     cursor = connection.cursor()
@@ -271,7 +310,10 @@ def execute_each(
         if place == read_through:
             read_through = _read_ahead(cursor, transactions, place)
         try:
-            if len(operations) > 1:
+            if isinstance(operations, Refresh):
+                if not operations.applies(cursor):
+                    operations.put_row().execute_with(cursor)
+            elif len(operations) > 1:
                 _execute_all(cursor, operations)
             else:
                 operations[0].execute_with(cursor)
@@ -283,7 +325,7 @@ def execute_each(
     return outcomes
 
 
-def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation]], first: int) -> int:
+def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation] | Refresh], first: int) -> int:
     """Read the rows that the next transactions check into the row cache, with one statement per table.
 
     Returns the index after the last of these transactions. Later writes update the row cache as usual.
@@ -291,12 +333,16 @@ def _read_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operatio
     keys: dict[str, list[Parameters]] = {}
     tables: dict[str, TableRows] = {}
     after, count = first, 0
-    while after < len(transactions) and (after == first or count + len(transactions[after]) <= AHEAD_MAX):
-        for operation in transactions[after]:
-            if operation.condition is not None:
-                tables[operation.rows.name] = operation.rows
-                keys.setdefault(operation.rows.name, []).append(operation.key)
-        count += len(transactions[after])
+    while after < len(transactions):
+        operations = transactions[after]
+        if not isinstance(operations, Refresh):
+            if after > first and count + len(operations) > AHEAD_MAX:
+                break
+            for operation in operations:
+                if operation.condition is not None:
+                    tables[operation.rows.name] = operation.rows
+                    keys.setdefault(operation.rows.name, []).append(operation.key)
+            count += len(operations)
         after += 1
     for name, rows in tables.items():
         rows.recent.read_ahead(cursor, keys[name], rows.select_many)
@@ -327,11 +373,11 @@ def decoded(rows: TableRows, body: str) -> Item:
         raise error from exc
 
 
-def _version_of(condition: Condition | None) -> int | None:
+def version_of(condition: Condition | None) -> int | None:
     """Return the version of a pure version condition, else None."""
     if type(condition) is not Compare or condition.attribute != VERSION:
         return None
-    is_version = condition.comparison is Comparison.EQUALS and type(condition.value) is int
+    is_version = condition.comparison is EQUALS and type(condition.value) is int
     return condition.value if is_version else None  # type: ignore[return-value]  # checked to be an int
 
 

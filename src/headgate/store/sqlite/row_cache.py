@@ -79,6 +79,11 @@ class RecentRows:
         if len(contents) >= _HALF:
             self._older, self._contents = contents, {}
 
+    def drop(self, key: Parameters) -> None:
+        """Drop a row that was written without being read."""
+        self._contents.pop(key, None)
+        self._older.pop(key, None)
+
     def is_remembered(self, key: Parameters, body: str | None, condition: Condition | None, now: float) -> bool:
         """Whether this condition object held for this body object, and the item has not expired since."""
         known = self._held.get(key)

@@ -20,6 +20,8 @@ from headgate.store.sqlite.row_cache import Parameters, RecentRows
 _LAST_CHARACTER: Final = "\U0010ffff"
 # Remembered combinations of attributes. The rows of most tables have a few.
 _SHAPES_MAX: Final = 256
+# SQLite's integers have 64 bits.
+_WORD: Final = 1 << 63
 _COMPARISONS: Final = {
     Range.EQUALS: "=",
     Range.LESS_THAN: "<",
@@ -34,12 +36,14 @@ class TableRows:
 
     A row has the key columns, a copy of every attribute that an index or the TTL needs, and the whole item as JSON in
     `body`: a read is one column and one decode, and SQLite indexes the copies. Tables are WITHOUT ROWID, so a point
-    read is one B-tree descent.
+    read is one B-tree descent. A table that is `refreshed` has a copy of the version as well, so that one UPDATE both
+    checks it and writes the item.
     """
 
     def __init__(self, table: Table, physical: str, faults: StoreFaults | None = None) -> None:
         self.table = table
         self.has_stream = table.stream
+        self.has_versions = table.refreshed
         self.name = _quoted(physical)
         self._physical = physical
         self._columns = {table.partition.name: "pk"}
@@ -53,6 +57,7 @@ class TableRows:
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
         # By the attributes of an item: the statement that writes it, and the function that returns its parameters.
         self._shapes: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
+        self._refreshes: dict[tuple[str, ...], tuple[str, Callable[[Item], tuple[Any, ...]]]] = {}
         self._selects: dict[int, str] = {}
         # Precomputed, because every write builds a row.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
@@ -64,7 +69,8 @@ class TableRows:
 
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
         """Return the parameters of `upsert`."""
-        return (*map(item.get, self._row_attributes), body)
+        version = (column_version(item),) if self.has_versions else ()
+        return (*map(item.get, self._row_attributes), *version, body)
 
     def upsert_of(self, item: Item, body: str) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that inserts or replaces an item, and its parameters.
@@ -76,12 +82,35 @@ class TableRows:
         return statement, (*values_of(item), body)
 
     def _shape(self, names: tuple[str, ...]) -> tuple[str, Callable[[Item], tuple[Any, ...]]]:
-        columns = dict(zip(self._row_attributes, [*self._keys, *self.copied_columns.values()], strict=True))
+        copied = [self.copied_columns[name] for name in self._copied]
+        columns = dict(zip(self._row_attributes, [*self._keys, *copied], strict=True))
         used = [name for name in columns if name in names]
         if len(self._shapes) >= _SHAPES_MAX:
             self._shapes.clear()
-        made = self._upsert([*(columns[name] for name in used), "body"]), _values_of(used)
+        written, values_of = [columns[name] for name in used], _values_of(used)
+        if self.has_versions:
+            written, values_of = [*written, "version"], _with_version(values_of)
+        made = self._upsert([*written, "body"]), values_of
         self._shapes[names] = made
+        return made
+
+    def refresh_of(self, item: Item, body: str, version: int) -> tuple[str, Parameters]:
+        """Return the statement that rewrites an item of a refreshed table under a version, and its parameters.
+
+        The statement changes no row unless the current item has this version and the index keys of the new one.
+        """
+        names = tuple(item)
+        statement, values_of = self._refreshes.get(names) or self._refresh(names)
+        return statement, (body, column_version(item), *values_of(item), version)
+
+    def _refresh(self, names: tuple[str, ...]) -> tuple[str, Callable[[Item], tuple[Any, ...]]]:
+        present = [name for name in self._copied if name in names]
+        same = [f"{self.copied_columns[name]} = ?" for name in present]
+        none = [f"{self.copied_columns[name]} IS NULL" for name in self._copied if name not in names]
+        if len(self._refreshes) >= _SHAPES_MAX:
+            self._refreshes.clear()
+        statement = " AND ".join([self.rewrite, *same, "version = ?", *none])
+        made = self._refreshes[names] = statement, _values_of([*self.table.key_names, *present])
         return made
 
     def index_keys_and_version(self, body: str) -> Item | None:
@@ -105,7 +134,8 @@ class TableRows:
     def copied_columns(self) -> dict[str, str]:
         """The columns that copy attributes of the body, by attribute."""
         copied = {attribute: self._columns[attribute] for attribute in self._copies}
-        return copied | ({self.table.ttl_attribute: "expires"} if self.table.ttl_attribute else {})
+        copied |= {self.table.ttl_attribute: "expires"} if self.table.ttl_attribute else {}
+        return copied | ({VERSION: "version"} if self.has_versions else {})
 
     @cached_property
     def create_table(self) -> str:
@@ -165,7 +195,8 @@ class TableRows:
     @cached_property
     def rewrite(self) -> str:
         """Updates the body only, for an item whose index keys are unchanged, which leaves the index pages alone."""
-        return f"UPDATE {self.name} SET body = ? WHERE {self._where_key}"
+        version = ", version = ?" if self.has_versions else ""
+        return f"UPDATE {self.name} SET body = ?{version} WHERE {self._where_key}"
 
     @cached_property
     def delete(self) -> str:
@@ -252,6 +283,16 @@ def _values_of(names: Sequence[str]) -> Callable[[Item], tuple[Any, ...]]:
         return itemgetter(*names)
     (only,) = names
     return lambda item: (item[only],)
+
+
+def _with_version(values_of: Callable[[Item], tuple[Any, ...]]) -> Callable[[Item], tuple[Any, ...]]:
+    return lambda item: (*values_of(item), column_version(item))
+
+
+def column_version(item: Item) -> int | None:
+    """Return what the version column has of an item: a version that fits, else nothing."""
+    version = item.get(VERSION)
+    return version if type(version) is int and -_WORD <= version < _WORD else None
 
 
 def _where_present(columns: list[str]) -> str:

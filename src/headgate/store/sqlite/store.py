@@ -44,11 +44,13 @@ from headgate.store.sqlite.operations import (
     DeleteRow,
     Operation,
     PutRow,
+    Refresh,
     UpdateRow,
     decoded,
     execute_all,
     execute_each,
     live_item,
+    refresh_of,
     surely_within,
 )
 from headgate.store.sqlite.rows import TableRows, parameters
@@ -224,12 +226,12 @@ class SqliteStore:
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         now = self._clock.seconds()
-        pieces: list[Sequence[Operation]] = []
+        pieces: list[Sequence[Operation] | Refresh] = []
         topics, writes_count = 0, 0
         for writes in transactions:
             # Most have one put, which needs none of the checks of a transaction.
             if len(writes) == 1 and type(put := writes[0]) is Put:
-                pieces.append([self._put_row(put, now)])
+                pieces.append(self._refresh_or_put(put, now) if put.table.refreshed else [self._put_row(put, now)])
                 topics |= 0 if put.quiet else topics_of(writes)
                 writes_count += 1
             else:
@@ -372,6 +374,16 @@ class SqliteStore:
         check_key(write.table, write.key)
         kind = DeleteRow if type(write) is Delete else CheckRow
         return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
+
+    def _refresh_or_put(self, put: Put, now: float) -> Refresh | list[Operation]:
+        """Return the operations of a transaction with a single put into a table that is refreshed."""
+        if put.quiet and type(put.item) is TrustedItem:
+            body = dump(put.item, special=False)
+            if len(body) <= _CHARS_SURELY_FIT:
+                refresh = refresh_of(self._rows[put.table.name], put.item, body, put.condition, now)
+                if refresh is not None:
+                    return refresh
+        return [self._put_row(put, now)]
 
     def _put_row(self, put: Put, now: float) -> PutRow:
         item, special = (put.item, False) if type(put.item) is TrustedItem else checked_item(put.table, put.item)
