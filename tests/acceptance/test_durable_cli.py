@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from tests.acceptance.program import PROGRAM, Server, run, until
@@ -163,11 +164,18 @@ async def bill(customer: str) -> str:
         raise LookupError(customer)
     await hg.wait_signal("paid")
     return customer
+
+
+@app.post("/bills/{customer}")
+def new_bill(request):
+    customer = request.path_params["customer"]
+    return bill.start(customer, id=f"bill-{customer}").id
 """
 
 
 def test_apps__several__in_one_worker_and_on_one_server(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(APP)
+    shop = APP + '\n\n@app.get("/shop")\ndef shop_name() -> str:\n    return "shop"\n'
+    (tmp_path / "shop.py").write_text(shop)
     (tmp_path / "billing.py").write_text(BILLING)
     place = Place(tmp_path)
     apps = ("--app", "shop:app", "--app", "billing:app")
@@ -181,6 +189,14 @@ def test_apps__several__in_one_worker_and_on_one_server(tmp_path: Path) -> None:
         assert place.said("execution", "query", "bill", "customer") == '"x"\n'
         place.said("execution", "signal", "bill", "paid")
         assert place.said("execution", "result", "bill", "--wait", "20s") == '"x"\n'
+        # The routes of both, each with its own workflows.
+        assert httpx.get(f"{server.url}/shop").text == "shop"
+        assert httpx.post(f"{server.url}/bills/ann").text == "bill-ann"
+        assert place.said("execution", "query", "bill-ann", "customer") == '"ann"\n'
+    (tmp_path / "billing.py").write_text(BILLING.replace('app.post("/bills/{customer}")', 'app.get("/shop")'))
+    clash = place.run("up", *apps)
+    assert clash.returncode == 2
+    assert "route GET /shop is in two apps, shop and billing" in clash.stderr
     (tmp_path / "billing.py").write_text(BILLING.replace("async def bill(", "async def order("))
     refused = place.run("worker", *apps)
     assert refused.returncode == 2

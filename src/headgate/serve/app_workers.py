@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from headgate.asl.tasks.task_backends import TaskBackends
 from headgate.bootstrap.store import AppService, OpenedStore, worker_limits
 from headgate.clock import Clock
+from headgate.durable.http.routes import RouteTable
 from headgate.durable.model.meters import ExecutionMeters
 from headgate.durable.sdk.app import App
-from headgate.errors import SettingsError
+from headgate.errors import DefinitionError, SettingsError
 from headgate.settings import Settings
 from headgate.telemetry import Tracing
 
 
 def check_apps(apps: Sequence[App]) -> None:
-    """Raise `SettingsError` if two apps have the same name, or declare something of the same kind and name."""
+    """Raise `SettingsError` if two apps have the same name, or declare something of the same kind and name.
+
+    Two routes are the same if they have the same method and path.
+    """
     owners: dict[tuple[str, str], str] = {}
     for app in apps:
         names = [("app", app.name)]
@@ -28,15 +32,23 @@ def check_apps(apps: Sequence[App]) -> None:
             other = owners.setdefault((kind, name), app.name)
             if other != app.name or (kind == "app" and sum(each.name == name for each in apps) > 1):
                 raise SettingsError(f"--app: {kind} {name} is in two apps, {other} and {app.name}; rename one of them")
+    for place, app in enumerate(apps):
+        for other_app in apps[:place]:
+            _check_routes(other_app, app)
 
 
-def check_has_no_routes(app: App) -> None:
-    """Raise `SettingsError` if an app has routes: a server serves those of its first app."""
-    if app.routes or app.commands:
-        raise SettingsError(
-            f"--app: app {app.name} has HTTP routes or commands, which a server serves for its first --app alone; "
-            "name it first, or give it a server of its own"
-        )
+def _check_routes(one: App, other: App) -> None:
+    table = RouteTable()
+    for route in one.table:
+        table.add(route)
+    for route in other.table:
+        try:
+            table.check(route.method, route.template)
+        except DefinitionError as exc:
+            raise SettingsError(
+                f"--app: route {route.method} {route.path} is in two apps, {one.name} and {other.name} ({exc}); "
+                "change one of them"
+            ) from exc
 
 
 def app_services(

@@ -17,7 +17,7 @@ from headgate.bootstrap.project_folder import WATCH_SECONDS
 from headgate.bootstrap.store import measure_size
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.serve.app_workers import app_services, check_apps, check_has_no_routes, running
+from headgate.serve.app_workers import app_services, check_apps, running
 from headgate.serve.application import build_http
 from headgate.serve.background import Workers, sweepers
 from headgate.serve.components import Components, open_components
@@ -54,7 +54,7 @@ from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
 from headgate.serve.rest.server.sessions import session_routes
 from headgate.serve.rest.server.settings import settings_routes
-from headgate.serve.rest.user_routes import admits_origin, user_routes
+from headgate.serve.rest.user_routes import AppRoutes, admits_origin, user_routes
 from headgate.serve.rpc.dispatcher import CallChecks, Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection, check_free
 from headgate.serve.rpc.methods import services
@@ -92,12 +92,10 @@ def run(
     The exit code is 0 after a signal, and not 0 if the server could not continue.
 
     `announce` gets one line when both ports accept requests. The server runs the workflows and activities of the
-    `apps`, and serves the routes of the first; without an app it only shows executions. Raises `SettingsError` if a
-    port is in use or two apps have something of the same name, and errors of opening the store.
+    `apps`, and serves their routes; without an app it only shows executions. Raises `SettingsError` if a port is in use
+    or two apps have something of the same name, and errors of opening the store.
     """
     check_apps(apps)
-    for each in apps[1:]:
-        check_has_no_routes(each)
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     tls = _load_tls(settings)
@@ -125,7 +123,17 @@ def run(
             peer_changes=NO_PEERS if memory is None else memory.changes,
         ) as components,
         closing(
-            Server(settings, components, http, tls=tls, version=version, clock=clock, tracing=tracing, memory=memory)
+            Server(
+                settings,
+                components,
+                http,
+                tls=tls,
+                version=version,
+                clock=clock,
+                tracing=tracing,
+                routes=AppRoutes(apps),
+                memory=memory,
+            )
         ) as server,
         running(
             app_services(
@@ -211,10 +219,12 @@ class Server:
         version: str,
         clock: Clock,
         tracing: Tracing,
+        routes: AppRoutes,
         memory: ServerMemory | None = None,
     ) -> None:
-        """With a `memory`, further processes serve the ports, and share it."""
+        """`routes` are those of the users' apps. With a `memory`, further processes serve the ports, and share it."""
         self._settings = settings
+        self._app_routes = routes
         self._components = components
         self._http = http
         self._tls = tls
@@ -467,7 +477,7 @@ class Server:
             allowed_origins=self._settings.allowed_origins,
             is_behind_proxy=self._settings.behind_proxy,
             routes=self._routes(watches, clock),
-            admits=admits_origin(components.service.app),
+            admits=admits_origin(self._app_routes),
             rpcs=self._rpcs,
             authenticator=components.authenticator,
             is_tls=self._tls is not None,
@@ -477,7 +487,7 @@ class Server:
 
     def _routes(self, watches: WatchHub, clock: Clock) -> list[ControllerRouterHandler]:
         components = self._components
-        service, health = components.service, components.health
+        health = components.health
         api = rest_routes(
             components,
             self._pool,
@@ -503,7 +513,7 @@ class Server:
                 ),
                 self._monitor,
             ),
-            *user_routes(service.app, self._pool),
+            *user_routes(self._app_routes, self._pool),
         ]
 
     def _is_stopping(self) -> bool:

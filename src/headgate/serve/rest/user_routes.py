@@ -1,4 +1,4 @@
-"""User routes: serves the routes and commands of a user's app beside the server's own.
+"""User routes: serves the routes and commands of users' apps beside the server's own.
 
 As for API operations, requests are matched on the undecoded path. Every error is a problem response: an `HttpError` as
 its handler raised it, a Headgate error with its status and code, and any other error without details, which are in the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -24,8 +24,8 @@ from litestar.types import ASGIApp, ControllerRouterHandler, Message, Receive, S
 from headgate.durable.http.messages import WireResponse, to_json
 from headgate.durable.http.openapi import describe
 from headgate.durable.http.paths import SegmentKind
-from headgate.durable.http.router import BadInputError, Headers, HttpError, Match, Request, Route, Router
-from headgate.durable.http.routes import METHODS
+from headgate.durable.http.router import BadInputError, Cors, Headers, HttpError, Match, Request, Route, Router
+from headgate.durable.http.routes import METHODS, RouteTable
 from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
 from headgate.serve.http.access_log import CORRELATION_HEADER
 from headgate.serve.http.framework import CATCH_ALL, DescribedHandler, raw_path
@@ -48,12 +48,43 @@ _log = structlog.get_logger(__name__)
 _ServerRequest = ServerRequest[Any, Any, Any]
 
 
-def user_routes(router: Router, pool: WorkPool) -> list[ControllerRouterHandler]:
-    """Return the handler of the routes and commands that `router` has now. Sync handlers run in `pool`."""
-    routes = list(router.table)
+class AppRoutes:
+    """The routes and commands that one or more apps have now, as one table. Each keeps the CORS policy of its app."""
+
+    def __init__(self, routers: Sequence[Router]) -> None:
+        """Raises `DefinitionError` if two of them have the same method and path."""
+        self._routers = tuple(routers)
+        self._owners: dict[int, Router] = {}
+        self.table = RouteTable()
+        for router in routers:
+            for route in router.table:
+                self.table.add(route)
+                self._owners[id(route)] = router
+
+    def cors_at(self, scope: Scope) -> Cors | None:
+        """Return the CORS policy of the app that has the route of a request, or would have that of a preflight."""
+        if len(self._routers) == 1:
+            return self._routers[0].cors
+        requested = _header(scope, b"access-control-request-method")
+        method = str(scope.get("method", ""))
+        if requested and method == "OPTIONS":
+            method = requested
+        try:
+            match = self.table.match(method, raw_path(scope))
+            if match is not None and match.route is None:
+                # Of the path, for a response that says which methods it has.
+                match = self.table.match(next(each for each in match.methods if each != "OPTIONS"), raw_path(scope))
+        except HttpError:
+            return None
+        return None if match is None or match.route is None else self._owners[id(match.route)].cors
+
+
+def user_routes(apps: AppRoutes, pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return the handler of the routes and commands of the apps. Sync handlers run in `pool`."""
+    routes = list(apps.table)
     if not routes:
         return []
-    dispatcher = _Dispatcher(router, pool)
+    dispatcher = _Dispatcher(apps, pool)
 
     async def dispatch(request: _ServerRequest) -> ASGIApp:
         return await dispatcher.answer(request)
@@ -64,20 +95,21 @@ def user_routes(router: Router, pool: WorkPool) -> list[ControllerRouterHandler]
         http_method=[HttpMethod(method) for method in METHODS],
         status_code=HTTPStatus.OK,
         exception_handlers={HttpError: _from_http_error, FatalError: _from_fatal},
-        middleware=[lambda app: _Finish(app, router)],
+        middleware=[lambda app: _Finish(app, apps)],
         request_max_body_size=BODY_BYTES_MAX,
     )
     return [handler(dispatch)]
 
 
-def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
-    """Return a check whether the app's CORS policy admits an origin to a path of the app."""
+def admits_origin(apps: AppRoutes) -> Callable[[Scope, str], bool]:
+    """Return a check whether the CORS policy of an app admits an origin to a path of that app."""
 
     def admits(scope: Scope, origin: str) -> bool:
-        if router.cors is None or not router.cors.allows(origin):
+        cors = apps.cors_at(scope)
+        if cors is None or not cors.allows(origin):
             return False
         try:
-            return router.match("OPTIONS", raw_path(scope)) is not None
+            return apps.table.match("OPTIONS", raw_path(scope)) is not None
         except HttpError:
             return False
 
@@ -85,10 +117,10 @@ def admits_origin(router: Router) -> Callable[[Scope, str], bool]:
 
 
 class _Dispatcher:
-    """Matches a request to a route of the app, and runs its handler."""
+    """Matches a request to a route of an app, and runs its handler."""
 
-    def __init__(self, router: Router, pool: WorkPool) -> None:
-        self._router = router
+    def __init__(self, apps: AppRoutes, pool: WorkPool) -> None:
+        self._apps = apps
         self._pool = pool
 
     async def answer(self, request: _ServerRequest) -> ASGIApp:
@@ -96,11 +128,11 @@ class _Dispatcher:
         method, path = request.method, raw_path(request.scope)
         # The route label of the metrics: the framework's own match is a catch-all.
         request.scope["path_template"] = ""
-        match = self._router.match(method, path)
+        match = self._apps.table.match(method, path)
         if match is None:
             raise HttpError(HTTPStatus.NOT_FOUND, f"{path}: not found; / lists the API")
         request.scope["path_template"] = match.path
-        if method == "OPTIONS" and (match.route is None or _is_preflight(request.scope, self._router)):
+        if method == "OPTIONS" and (match.route is None or self._preflight_cors(request.scope) is not None):
             return _answer(self._options(request.scope, match))
         if principal_of(request.scope) is None:
             # Authentication is required here; authorization is up to the app.
@@ -122,9 +154,15 @@ class _Dispatcher:
 
     def _options(self, scope: Scope, match: Match) -> WireResponse:
         headers = [("allow", ", ".join(match.methods))]
-        if self._router.cors is not None and _is_preflight(scope, self._router):
-            headers += self._router.cors.preflight_headers(_header(scope, b"origin"), match.methods).items()
+        cors = self._preflight_cors(scope)
+        if cors is not None:
+            headers += cors.preflight_headers(_header(scope, b"origin"), match.methods).items()
         return WireResponse(int(HTTPStatus.NO_CONTENT), headers, b"")
+
+    def _preflight_cors(self, scope: Scope) -> Cors | None:
+        """Return the policy that answers a preflight; None if the request is none, or the app has no policy."""
+        is_requested = _header(scope, b"origin") and _header(scope, b"access-control-request-method")
+        return self._apps.cors_at(scope) if is_requested else None
 
     async def _respond(self, route: Route, request: Request) -> WireResponse:
         what = f"{route.method} {route.path}"
@@ -148,13 +186,13 @@ class _Dispatcher:
 class _Finish:
     """ASGI middleware that adds CORS headers to every response, errors too, and drops the body for HEAD."""
 
-    def __init__(self, app: ASGIApp, router: Router) -> None:
+    def __init__(self, app: ASGIApp, apps: AppRoutes) -> None:
         self._app = app
-        self._router = router
+        self._apps = apps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = _header(scope, b"origin")
-        cors = self._router.cors
+        cors = self._apps.cors_at(scope)
         more = cors.answer_headers(origin) if cors is not None else {}
         is_head = scope.get("method") == "HEAD"
 
@@ -220,11 +258,6 @@ def _answer(wire: WireResponse) -> ASGIApp:
         await send({"type": "http.response.body", "body": wire.body, "more_body": False})
 
     return answer
-
-
-def _is_preflight(scope: Scope, router: Router) -> bool:
-    is_requested = _header(scope, b"origin") and _header(scope, b"access-control-request-method")
-    return router.cors is not None and bool(is_requested)
 
 
 def _header(scope: Scope, header: bytes) -> str:

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from headgate.durable.http.openapi import PROBLEM_SCHEMA
 from headgate.durable.http.router import Cors, HttpError, Next, Request, Response, Router
-from headgate.errors import AlreadyStartedError, NotFoundError, StoreIOError, ThrottledError
+from headgate.errors import AlreadyStartedError, DefinitionError, NotFoundError, StoreIOError, ThrottledError
 from headgate.serve.http.connection.listener import HttpServer
 from headgate.serve.http.origin_guard import BODY_BYTES_MAX
-from headgate.serve.rest.user_routes import QUERY_ARGUMENTS_MAX, UserProblem, admits_origin, user_routes
+from headgate.serve.rest.user_routes import QUERY_ARGUMENTS_MAX, AppRoutes, UserProblem, admits_origin, user_routes
 from headgate.settings import Address
 from headgate.telemetry import correlation_id
 from tests.integration.serve.conftest import Application
@@ -49,7 +49,7 @@ def ask(application: Application, router: Router) -> Callable[..., httpx.Respons
 
     def ask(method: str, path: str, **more: Any) -> httpx.Response:
         if not application.routes:
-            application.routes = user_routes(router, application.pool)
+            application.routes = user_routes(AppRoutes([router]), application.pool)
         return application.ask(method, path, **more)
 
     return ask
@@ -282,7 +282,7 @@ def test_handler__more_than_the_pool_takes__is_503_and_the_loop_stays_free(
 ) -> None:
     release = threading.Event()
     router.get("/slow")(lambda: str(release.wait()))
-    application.routes = user_routes(router, application.pool)
+    application.routes = user_routes(AppRoutes([router]), application.pool)
 
     async def talk(client: httpx.AsyncClient) -> list[httpx.Response]:
         accepted = [asyncio.create_task(client.get("/slow")) for _ in range(4)]
@@ -541,11 +541,49 @@ def test_admits_origin__only_allowed_pages_at_paths_of_the_app(
 ) -> None:
     router.get("/orders/{id}")(_ping)
     scope: Any = {"type": "http", "raw_path": path.encode(), "path": path}
-    admits = admits_origin(router)
+    admits = admits_origin(AppRoutes([router]))
 
     assert admits(scope, origin) is False
     router.cors = Cors(origins=[PAGE])
     assert admits(scope, origin) is is_admitted
+
+
+# Several apps
+
+
+def test_two_apps__routes_of_both__are_served_each_with_its_own_policy(application: Application) -> None:
+    application.allowed_hosts = ["shop.example"]
+    shop, billing = Router(), Router()
+    shop.cors = Cors(origins=[PAGE])
+    shop.get("/orders/{id}")(lambda: "an order")
+    billing.get("/orders/open")(lambda: "open orders")
+    billing.post("/orders/{id}")(lambda: "billed")
+    apps = AppRoutes([shop, billing])
+    application.routes = user_routes(apps, application.pool)
+
+    page = {"origin": PAGE}
+    assert application.ask("GET", "/orders/7", headers=page).text == "an order"
+    assert application.ask("GET", "/orders/7", headers=page).headers["access-control-allow-origin"] == PAGE
+    opened = application.ask("GET", "/orders/open", headers=page)
+    assert (opened.text, "access-control-allow-origin" in opened.headers) == ("open orders", False)
+    assert application.ask("POST", "/orders/7").text == "billed"
+    assert set(application.ask("OPTIONS", "/orders/7").headers["allow"].split(", ")) >= {"GET", "POST"}
+    for method, is_admitted in (("GET", True), ("POST", False)):
+        asked = {**page, "access-control-request-method": method}
+        preflight = application.ask("OPTIONS", "/orders/7", headers=asked)
+        assert ("access-control-allow-methods" in preflight.headers) is is_admitted
+        scope: Any = {"type": "http", "method": method, "raw_path": b"/orders/7", "path": "/orders/7", "headers": []}
+        assert admits_origin(apps)(scope, PAGE) is is_admitted
+    paths = application.ask("GET", "/api/openapi.json").json()["paths"]
+    assert {"get", "post"} <= paths["/orders/{id}"].keys()
+
+
+def test_two_apps__same_method_and_path__are_refused(application: Application) -> None:
+    shop, billing = Router(), Router()
+    for router in (shop, billing):
+        router.get("/orders/{id}")(_ping)
+    with pytest.raises(DefinitionError, match="GET /orders/"):
+        AppRoutes([shop, billing])
 
 
 # The document
@@ -602,7 +640,7 @@ def test_over_a_socket__raw_paths_and_methods__arrive_as_they_were_sent(
 ) -> None:
     router.get("/files/{rest:path}")(lambda request: request.path_params["rest"])
     router.get("/orders/{id}")(lambda request: request.path_params["id"])
-    application.routes = user_routes(router, application.pool)
+    application.routes = user_routes(AppRoutes([router]), application.pool)
 
     async def talk(_client: httpx.AsyncClient) -> list[tuple[int, str]]:
         server = HttpServer(Address("127.0.0.1", 0))
