@@ -422,6 +422,13 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
         Folders,
         about("Folders besides the project folder whose modules may be chunk handlers; --app adds that of the app."),
     ] = ()
+    manifests: Annotated[
+        OptionalFile,
+        about(
+            "Folder in which the server finds manifests of fan-outs, below the project folder: a file that ends with "
+            ".json is split, and moves to accepted or refused."
+        ),
+    ] = None
     queue_url: Annotated[
         str | None,
         _URL,

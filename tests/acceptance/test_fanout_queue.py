@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 from mypy_boto3_sqs import SQSClient
 
@@ -52,6 +53,7 @@ class Site:
             "AWS_SECRET_ACCESS_KEY": "-",
             "HEADGATE_STORE_AWS_REGION": REGION,
             "HEADGATE_STORE_AWS_ENDPOINT_URL": endpoint,
+            "HEADGATE_FANOUT_MANIFESTS": "manifests",
         }
         self.sqs: SQSClient = aws_session(self.account).client("sqs", endpoint_url=endpoint)
         self.dead_url = self.sqs.create_queue(QueueName="survey-dead")["QueueUrl"]
@@ -197,6 +199,42 @@ def test_queue__lambda_function__reports_over_http_and_straight_to_the_store(sit
     assert (facts["status"], facts["chunks"]) == ("PARTIAL", "2 of 2 completed")
     assert facts["items"] == "29 of 30 ok, 1 failed"
     assert "a negative number" in site.printed("fanout", "failures", "more")
+
+
+def test_manifest__uploaded_to_a_folder__starts_the_split_and_the_newest_of_its_group_is_printed(site: Site) -> None:
+    (site.folder / "jobs.py").write_text("def count(items):\n    return len(items)\n")
+    order = {"group": "grs-15", "range": [0, 30], "chunk_size": 10, "handler": "jobs:count"}
+    (site.folder / "survey.json").write_text(json.dumps(order))
+
+    first = site.printed("fanout", "upload", "survey.json", "--to", "manifests").strip()
+    watched = site.printed("fanout", "upload", "survey.json", "--to", "manifests", "--watch")
+
+    second = watched.split()[0]
+    assert first.startswith("survey-")
+    assert second.startswith("survey-")
+    assert first != second
+    assert f"{second}  SUCCEEDED  3 of 3 completed" in watched
+    assert site.printed("fanout", "ls", "--group", "grs-15", "--latest").splitlines()[1].startswith(second)
+    (site.folder / "survey.json").write_text('{"range": [0, 30], "colour": "red"}')
+    refused = site.run("fanout", "upload", "survey.json", "--to", "manifests")
+    assert (refused.returncode, "colour" in refused.stderr) == (5, True), refused.stderr
+    assert (site.folder / "manifests" / "refused" / "survey.json").is_file()
+
+
+def test_manifest__uploaded_to_a_bucket__is_an_object_and_its_fan_out_is_awaited(site: Site) -> None:
+    s3 = aws_session(site.account).client("s3", endpoint_url=site.environ["HEADGATE_STORE_AWS_ENDPOINT_URL"])
+    bucket = f"survey-{site.account}"
+    s3.create_bucket(Bucket=bucket)
+    (site.folder / "survey.json").write_text('{"run_id": "from-s3", "range": [0, 3], "chunk_size": 1}')
+    nothing = site.run("fanout", "upload", "survey.json", "--to", f"s3://{bucket}/manifests/", "--timeout", "0s")
+    assert (nothing.returncode, "no fan-out within 0 s" in nothing.stderr) == (75, True), nothing.stderr
+
+    # What the function does with the object; test_aws_fanouts.py has that.
+    found = s3.get_object(Bucket=bucket, Key="manifests/survey.json")["Body"].read()
+    httpx.post(f"{site.server.url}/api/v1/fanouts", json={"group": "default", **json.loads(found)}, timeout=20)
+
+    assert site.printed("fanout", "upload", "survey.json", "--to", f"s3://{bucket}/manifests") == "from-s3\n"
+    s3.close()
 
 
 def test_queue__not_usable__is_refused_and_nothing_is_created(site: Site) -> None:

@@ -309,7 +309,7 @@ def open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
     store = opened.settings.store
     if store.aws_region is None:
         raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")
-    with _extra("aws", "boto3", "botocore"):
+    with required_extra("aws", "boto3", "botocore"):
         from headgate.fanout.remote.sqs import SqsQueue
     return SqsQueue.connect(
         region=store.aws_region, endpoint_url=store.aws_endpoint_url, store=opened.store, clock=clock
@@ -414,7 +414,7 @@ def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environme
     """Check the configuration of an SQS queue, its dead-letter queue and its Lambda. Raises `SettingsError`."""
     if settings.store.aws_region is None:
         raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")
-    with _extra("aws", "boto3", "botocore"):
+    with required_extra("aws", "boto3", "botocore"):
         import boto3
 
         from headgate.fanout.doctor import QueueScope, check_setup, read_setup
@@ -454,7 +454,7 @@ def open_cache(
     url, entries_max = settings.cache.redis_url, settings.cache.entries_max
     if url is None:
         return Cache(clock=clock, entries_max=entries_max, peer_changes=peer_changes)
-    with _extra("redis", "redis"):
+    with required_extra("redis", "redis"):
         from headgate.store.cache.redis import RedisLayer
     layer: SharedLayer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
     if answered is not None:
@@ -470,7 +470,7 @@ def _namespace(settings: Settings) -> str:
 
 def ping_redis(url: Secret) -> None:
     """Raise `TransientError` if Redis does not answer, `SettingsError` for a bad URL or a missing package."""
-    with _extra("redis", "redis"):
+    with required_extra("redis", "redis"):
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -500,7 +500,7 @@ def _open_blobs(settings: Settings) -> Blobs:
     store = settings.store
     if store.blob_bucket is None:
         return FolderBlobs(settings.home / BLOBS)
-    with _extra("aws", "boto3", "botocore"):
+    with required_extra("aws", "boto3", "botocore"):
         from headgate.store.blobs.s3 import S3Blobs
     return S3Blobs.connect(
         region=_region(settings),
@@ -548,7 +548,7 @@ def _open_dynamodb(
     spill: Spill,
     observer: AttemptObserver | None = None,
 ) -> DynamoStore:
-    with _extra("aws", "boto3", "botocore"):
+    with required_extra("aws", "boto3", "botocore"):
         from headgate.store.dynamodb.store import DynamoStore
     return DynamoStore.connect(
         region=_region(settings),
@@ -631,7 +631,7 @@ def _region(settings: Settings) -> str:
 
 
 @contextmanager
-def _extra(extra: str, *modules: str) -> Iterator[None]:
+def required_extra(extra: str, *modules: str) -> Iterator[None]:
     """Replace the import error of an optional dependency by the command that installs it."""
     try:
         yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -12,6 +14,7 @@ from headgate.errors import OutcomeUnknownError, TransientError
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS
 from headgate.fanout.core.split_resumption import SplitResumption
 from headgate.fanout.local.worker import Options
+from headgate.fanout.manifest_folder import ManifestFolder
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.repair.retention import Purge
 from headgate.fanout.service import FanoutService
@@ -19,6 +22,7 @@ from headgate.outage_log import OutageLog
 
 PURGE_SECONDS: Final = 60.0
 RESUME_SECONDS: Final = 2.0
+MANIFEST_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 2.0
 _log = structlog.get_logger(__name__)
@@ -34,7 +38,9 @@ class Background:
         processes: int,
         trusted: Sequence[str] = (),
         on_fatal: Callable[[BaseException], None] | None = None,
+        manifests: Path | None = None,
     ) -> None:
+        """`manifests` is a folder in which manifests are looked for."""
         self._service = service
         self._on_fatal = on_fatal
         self._stopping = threading.Event()
@@ -48,6 +54,9 @@ class Background:
             self._threads.append(self._thread(self._maintain, "headgate-fanout-maintenance"))
         self._threads.append(self._thread(self._purge, "headgate-purge"))
         self._threads.append(self._thread(self._resume_splits, "headgate-splits"))
+        if manifests is not None:
+            folder = ManifestFolder(manifests, service.splitter, service.access.files)
+            self._threads.append(self._thread(partial(self._take_manifests, folder), "headgate-manifests"))
 
     def start(self) -> None:
         """Start the threads."""
@@ -79,6 +88,9 @@ class Background:
         service = self._service
         resumption = SplitResumption(service.queries, service.splitter, service.access.files)
         self._repeat(resumption.run_once, RESUME_SECONDS, "resumption of splits failed")
+
+    def _take_manifests(self, folder: ManifestFolder) -> None:
+        self._repeat(folder.run_once, MANIFEST_SECONDS, "reading of manifests failed")
 
     def _repeat(self, work: Callable[[], object], interval_seconds: float, failed: str) -> None:
         outage = OutageLog(_log, failed, pause_seconds=0.0)

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from headgate.bootstrap.health import OpenRegion
+from headgate.bootstrap.manifests import manifest_folder
 from headgate.bootstrap.pipelines import COMMANDS_FOLDER, OpenPipelines
 from headgate.bootstrap.store import AppService, OpenedStore, ensure_space_reserve, worker_limits
 from headgate.checks.poller import CheckThread
@@ -137,6 +138,7 @@ class Workers:
             processes=fanout.processes,
             trusted=fanout.handlers,
             on_fatal=lambda _error: on_fatal(),
+            manifests=manifest_folder(self._settings),
         )
         self._chunks.start()
 

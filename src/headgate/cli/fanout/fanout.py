@@ -16,6 +16,7 @@ from headgate.cli.fanout import repair
 from headgate.cli.fanout.exit_codes import FanoutGroup
 from headgate.cli.fanout.queues import doctor, drain
 from headgate.cli.fanout.submit import submit
+from headgate.cli.fanout.upload import upload
 from headgate.cli.fanout.views import FanoutId, Lane, share_text, show_chunks, show_fanout, show_fanouts
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("submit")(submit)
+app.command("upload")(upload)
 app.command("doctor")(doctor)
 app.command("drain")(drain)
 
