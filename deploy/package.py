@@ -1,9 +1,10 @@
 """Builds the package of the Lambda functions from what is installed beside this Python.
 
-    python deploy/package.py build/headgate.zip --pipelines pipelines --notify notify.toml --code src
+    python deploy/package.py build/headgate.zip --pipelines pipelines --notify notify.toml --code src --app orders:app
 
 Nothing is downloaded. Compiled parts are taken as they are installed: run it on the platform and with the version of
-Python that the functions will have. The same files make the same package, byte by byte.
+Python that the functions will have. The same files make the same package, byte by byte. What the functions would refuse
+at their start is refused here: invalid definitions, alert settings, or an app that cannot be imported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import os
 import py_compile
 import re
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -21,6 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import headgate
+from headgate.bootstrap.alerts import read_notify_file
+from headgate.errors import SettingsError
 from headgate.pipelines.lifecycle.starter import FILE
 
 # What only a server, or the command line, needs.
@@ -41,6 +45,17 @@ LEFT_OUT: Final = frozenset(
     }
 )
 UNPACKED_BYTES_MAX: Final = 250_000_000
+_HEADGATE: Final = str(Path(sys.executable).parent / "headgate")
+_IMPORT: Final = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from headgate.bootstrap.store import load_app
+from headgate.errors import HeadgateError
+try:
+    load_app(sys.argv[2])
+except HeadgateError as error:
+    sys.exit(error.message)
+"""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -102,6 +117,28 @@ def _tree(folder: Path, under: str) -> dict[str, Path]:
     }
 
 
+def check(pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None, app: str = "") -> None:
+    """Check what goes into the package as the functions read it. Raises `SystemExit` with every problem."""
+    problems: list[str] = []
+    if notify is not None:
+        try:
+            read_notify_file(notify)
+        except SettingsError as exc:
+            problems.append(exc.message)
+    if pipelines is not None:
+        done = subprocess.run([_HEADGATE, "validate", str(pipelines)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            problems.append((done.stdout + done.stderr).strip())
+    if app:
+        # In a process of its own, as a function starts: nothing that is imported here already hides a missing module.
+        python = [sys.executable, "-c", _IMPORT, str(Path() if code is None else code), app]
+        done = subprocess.run(python, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            problems.append(done.stderr.strip().rpartition("\n")[2])
+    if problems:
+        sys.exit("\n".join(problems))
+
+
 def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
     """Return a compiled module. A Lambda cannot store its bytecode, so that each cold start would compile it again."""
     try:
@@ -152,7 +189,9 @@ def main() -> None:
     parser.add_argument("--pipelines", type=Path, help="folder of definitions that the function `definitions` applies")
     parser.add_argument("--notify", type=Path, help="notify.toml: where alerts go")
     parser.add_argument("--code", type=Path, help="folder with the modules of your app, and whatever else they import")
+    parser.add_argument("--app", default="", help="app of the functions, as module:name of that folder")
     asked = parser.parse_args()
+    check(asked.pipelines, asked.notify, asked.code, asked.app)
     size = build(asked.target, pipelines=asked.pipelines, notify=asked.notify, code=asked.code)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     sys.stdout.write(f"{asked.target}: {asked.target.stat().st_size:,} bytes, {size:,} unpacked, for Python {python}\n")

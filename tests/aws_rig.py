@@ -106,6 +106,7 @@ class Cloud:
             "SLA_MONITOR_ARN": self.function_arn("sla-monitor"),
             "SCHEDULER_ROLE_ARN": f"arn:aws:iam::{self.account}:role/scheduler",
             "SCHEDULER_GROUP_NAME": "default",
+            "SCHEDULE_FAILURES_ARN": self.arn("sqs", "failed-schedules"),
             "LIFECYCLE_TOPIC_ARN": self.client("sns").create_topic(Name="lifecycle")["TopicArn"],
         }
         self.environ |= settings or {}

@@ -50,7 +50,7 @@ resource "aws_lambda_event_source_mapping" "chunks" {
   for_each = aws_sqs_queue.chunks
 
   event_source_arn        = each.value.arn
-  function_name           = aws_lambda_function.function["chunk-worker"].arn
+  function_name           = aws_lambda_alias.live["chunk-worker"].arn
   batch_size              = var.chunk_batch_size
   function_response_types = ["ReportBatchItemFailures"]
 
@@ -66,7 +66,7 @@ resource "aws_lambda_event_source_mapping" "dead_chunks" {
   for_each = aws_sqs_queue.dead_chunks
 
   event_source_arn        = each.value.arn
-  function_name           = aws_lambda_function.function["dead-letter"].arn
+  function_name           = aws_lambda_alias.live["dead-letter"].arn
   batch_size              = 10
   function_response_types = ["ReportBatchItemFailures"]
 }
@@ -78,7 +78,7 @@ resource "aws_s3_bucket_notification" "manifests" {
   bucket = aws_s3_bucket.bucket.id
 
   lambda_function {
-    lambda_function_arn = aws_lambda_function.function["splitter"].arn
+    lambda_function_arn = aws_lambda_alias.live["splitter"].arn
     events              = ["s3:ObjectCreated:*"]
     filter_prefix       = var.manifest_prefix
     filter_suffix       = ".json"
@@ -93,6 +93,7 @@ resource "aws_lambda_permission" "manifests" {
   statement_id   = "manifests"
   action         = "lambda:InvokeFunction"
   function_name  = aws_lambda_function.function["splitter"].function_name
+  qualifier      = aws_lambda_alias.live["splitter"].name
   principal      = "s3.amazonaws.com"
   source_arn     = aws_s3_bucket.bucket.arn
   source_account = local.account

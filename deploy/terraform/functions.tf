@@ -9,7 +9,7 @@ locals {
   # Named and not referred to: functions know the machine, and the machine knows them.
   function_arns = {
     for name in keys(local.functions) :
-    name => "arn:${local.partition}:lambda:${var.region}:${local.account}:function:${var.name}-${name}"
+    name => "arn:${local.partition}:lambda:${var.region}:${local.account}:function:${var.name}-${name}:live"
   }
   machine_arn = "arn:${local.partition}:states:${var.region}:${local.account}:stateMachine:${var.name}-lifecycle"
 
@@ -22,6 +22,7 @@ locals {
       SLA_MONITOR_ARN             = local.function_arns["sla-monitor"]
       SCHEDULER_ROLE_ARN          = aws_iam_role.scheduler.arn
       SCHEDULER_GROUP_NAME        = aws_scheduler_schedule_group.group.name
+      SCHEDULE_FAILURES_ARN       = aws_sqs_queue.failures["schedules"].arn
     },
     var.lifecycle_topic_arn == "" ? {} : { LIFECYCLE_TOPIC_ARN = var.lifecycle_topic_arn },
     var.keys_secret_arn == "" ? {} : { KEYS_SECRET_ARN = var.keys_secret_arn },
@@ -30,10 +31,35 @@ locals {
   )
 }
 
+# The name has the hash of the package: a package is never replaced, only followed by another.
 resource "aws_s3_object" "package" {
-  bucket = aws_s3_bucket.bucket.id
+  bucket = aws_s3_bucket_versioning.bucket.bucket
   key    = "packages/${filesha256(var.package)}.zip"
   source = var.package
+}
+
+# EventBridge puts events that it could not deliver into the queue of failed invocations.
+data "aws_iam_policy_document" "failures" {
+  statement {
+    actions   = ["sqs:SendMessage"]
+    resources = [aws_sqs_queue.failures["invocations"].arn]
+
+    principals {
+      type        = "Service"
+      identifiers = ["events.amazonaws.com"]
+    }
+
+    condition {
+      test     = "ArnEquals"
+      variable = "aws:SourceArn"
+      values   = [for rule in aws_cloudwatch_event_rule.rule : rule.arn]
+    }
+  }
+}
+
+resource "aws_sqs_queue_policy" "failures" {
+  queue_url = aws_sqs_queue.failures["invocations"].id
+  policy    = data.aws_iam_policy_document.failures.json
 }
 
 resource "aws_cloudwatch_log_group" "function" {
@@ -57,7 +83,8 @@ resource "aws_lambda_function" "function" {
   source_code_hash               = filebase64sha256(var.package)
   timeout                        = each.value.timeout_seconds
   memory_size                    = each.value.memory_mb
-  reserved_concurrent_executions = each.value.reserved_concurrency
+  reserved_concurrent_executions = var.reserve_concurrency ? each.value.reserved_concurrency : -1
+  publish                        = true
 
   environment {
     variables = merge(
@@ -74,9 +101,42 @@ resource "aws_lambda_function" "function" {
   depends_on = [aws_cloudwatch_log_group.function, aws_iam_role_policy.function]
 }
 
+# A new version is opened before anything calls it: settings, alert channels and app are read, and the store is reached.
+# If that fails, the apply ends here, and the aliases stay on the versions before.
+resource "aws_lambda_invocation" "check" {
+  for_each = toset(concat(["definitions"], var.app == "" ? [] : ["sweep"]))
+
+  function_name = aws_lambda_function.function[each.key].function_name
+  qualifier     = aws_lambda_function.function[each.key].version
+  input         = jsonencode({ check = true })
+  triggers      = { version = aws_lambda_function.function[each.key].version }
+
+  depends_on = [aws_dynamodb_table.table, aws_iam_role_policy.function]
+}
+
+# What calls a function calls this alias.
+resource "aws_lambda_alias" "live" {
+  for_each = local.functions
+
+  name             = "live"
+  function_name    = aws_lambda_function.function[each.key].function_name
+  function_version = aws_lambda_function.function[each.key].version
+
+  depends_on = [aws_lambda_invocation.check]
+}
+
+# A waker that sends a message to the queue that invokes it is meant to: a wake-up waits there until it is due.
+resource "aws_lambda_function_recursion_config" "function" {
+  for_each = toset([for name in ["waker", "turns", "activities"] : name if contains(keys(local.functions), name)])
+
+  function_name  = aws_lambda_function.function[each.key].function_name
+  recursive_loop = "Allow"
+}
+
 # The definitions in the package are applied whenever it has changed.
 resource "aws_lambda_invocation" "definitions" {
   function_name = aws_lambda_function.function["definitions"].function_name
+  qualifier     = aws_lambda_alias.live["definitions"].name
   input         = jsonencode({})
   triggers      = { package = filesha256(var.package) }
 
@@ -84,7 +144,7 @@ resource "aws_lambda_invocation" "definitions" {
 }
 
 resource "aws_sqs_queue" "failures" {
-  for_each = toset(["invocations", "stream"])
+  for_each = toset(["invocations", "schedules", "stream"])
 
   name                              = "${var.name}-failed-${each.key}"
   message_retention_seconds         = 1209600
@@ -96,7 +156,7 @@ resource "aws_sqs_queue" "failures" {
 # Rows that ask for nothing do not wake the router: filters are those of stream_filters.json.
 resource "aws_lambda_event_source_mapping" "router" {
   event_source_arn                   = aws_dynamodb_table.table["headgate-pipelines"].stream_arn
-  function_name                      = aws_lambda_function.function["stream-router"].arn
+  function_name                      = aws_lambda_alias.live["stream-router"].arn
   starting_position                  = "TRIM_HORIZON"
   batch_size                         = 100
   maximum_batching_window_in_seconds = 0
@@ -146,7 +206,11 @@ resource "aws_cloudwatch_event_target" "rule" {
   for_each = local.rules
 
   rule = aws_cloudwatch_event_rule.rule[each.key].name
-  arn  = aws_lambda_function.function[each.key].arn
+  arn  = aws_lambda_alias.live[each.key].arn
+
+  dead_letter_config {
+    arn = aws_sqs_queue.failures["invocations"].arn
+  }
 }
 
 resource "aws_lambda_permission" "rule" {
@@ -155,6 +219,7 @@ resource "aws_lambda_permission" "rule" {
   statement_id  = "rule"
   action        = "lambda:InvokeFunction"
   function_name = aws_lambda_function.function[each.key].function_name
+  qualifier     = aws_lambda_alias.live[each.key].name
   principal     = "events.amazonaws.com"
   source_arn    = aws_cloudwatch_event_rule.rule[each.key].arn
 }
@@ -164,6 +229,7 @@ resource "aws_lambda_function_event_invoke_config" "rule" {
   for_each = local.rules
 
   function_name                = aws_lambda_function.function[each.key].function_name
+  qualifier                    = aws_lambda_alias.live[each.key].name
   maximum_event_age_in_seconds = 300
   maximum_retry_attempts       = 1
 }

@@ -296,6 +296,12 @@ data "aws_iam_policy_document" "scheduler" {
     resources = [local.machine_arn]
   }
 
+  statement {
+    sid       = "Failures"
+    actions   = ["sqs:SendMessage"]
+    resources = [aws_sqs_queue.failures["schedules"].arn]
+  }
+
   dynamic "statement" {
     for_each = var.app == "" ? [] : [1]
     content {
@@ -305,7 +311,7 @@ data "aws_iam_policy_document" "scheduler" {
   }
 
   dynamic "statement" {
-    for_each = var.app == "" || var.kms_key_arn == "" ? [] : [1]
+    for_each = var.kms_key_arn == "" ? [] : [1]
     content {
       actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
       resources = [var.kms_key_arn]

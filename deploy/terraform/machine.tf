@@ -11,12 +11,12 @@ resource "aws_sfn_state_machine" "lifecycle" {
   role_arn = aws_iam_role.machine.arn
 
   definition = templatefile("${path.module}/../statemachine.asl.json", {
-    OrchestratorFunctionArn = aws_lambda_function.function["orchestrator"].arn
-    orchestrator_arn        = aws_lambda_function.function["orchestrator"].arn
-    EvaluatorFunctionArn    = aws_lambda_function.function["evaluator"].arn
-    TriggerFunctionArn      = aws_lambda_function.function["trigger"].arn
-    RunCheckerFunctionArn   = aws_lambda_function.function["run-checker"].arn
-    sla_monitor_arn         = aws_lambda_function.function["sla-monitor"].arn
+    OrchestratorFunctionArn = aws_lambda_alias.live["orchestrator"].arn
+    orchestrator_arn        = aws_lambda_alias.live["orchestrator"].arn
+    EvaluatorFunctionArn    = aws_lambda_alias.live["evaluator"].arn
+    TriggerFunctionArn      = aws_lambda_alias.live["trigger"].arn
+    RunCheckerFunctionArn   = aws_lambda_alias.live["run-checker"].arn
+    sla_monitor_arn         = aws_lambda_alias.live["sla-monitor"].arn
   })
 
   # Without the data: it holds task tokens.

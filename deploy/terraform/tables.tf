@@ -56,7 +56,40 @@ resource "aws_dynamodb_table" "table" {
 }
 
 resource "aws_s3_bucket" "bucket" {
-  bucket = var.bucket
+  bucket        = var.bucket
+  force_destroy = !var.deletion_protection
+}
+
+resource "aws_s3_bucket_versioning" "bucket" {
+  bucket = aws_s3_bucket.bucket.id
+
+  versioning_configuration {
+    status = "Enabled"
+  }
+}
+
+# Headgate deletes what has served its time; this ends the versions that are left, and uploads that were given up.
+resource "aws_s3_bucket_lifecycle_configuration" "bucket" {
+  bucket = aws_s3_bucket_versioning.bucket.bucket
+
+  rule {
+    id     = "versions"
+    status = "Enabled"
+
+    filter {}
+
+    noncurrent_version_expiration {
+      noncurrent_days = var.noncurrent_days
+    }
+
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 7
+    }
+
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
 }
 
 resource "aws_s3_bucket_public_access_block" "bucket" {

@@ -71,7 +71,7 @@ resource "aws_lambda_event_source_mapping" "wakes" {
   for_each = local.wake_queues
 
   event_source_arn        = aws_sqs_queue.wakes[each.key].arn
-  function_name           = aws_lambda_function.function[each.value.function].arn
+  function_name           = aws_lambda_alias.live[each.value.function].arn
   batch_size              = each.value.batch_size
   function_response_types = each.value.function == "waker" ? null : ["ReportBatchItemFailures"]
 }
@@ -81,7 +81,7 @@ resource "aws_lambda_event_source_mapping" "rows" {
   for_each = local.wake_filters
 
   event_source_arn                   = aws_dynamodb_table.table[each.key].stream_arn
-  function_name                      = aws_lambda_function.function["waker"].arn
+  function_name                      = aws_lambda_alias.live["waker"].arn
   starting_position                  = "TRIM_HORIZON"
   batch_size                         = 100
   maximum_batching_window_in_seconds = 0
@@ -111,6 +111,7 @@ resource "aws_lambda_invocation" "sweep" {
   for_each = var.app == "" ? toset([]) : toset(["sweep"])
 
   function_name = aws_lambda_function.function[each.key].function_name
+  qualifier     = aws_lambda_alias.live[each.key].name
   input         = jsonencode({})
   triggers      = { package = filesha256(var.package) }
 

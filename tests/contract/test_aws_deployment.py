@@ -91,7 +91,7 @@ def test_calls__that_functions_may_make__are_given_a_resource() -> None:
 
 
 def test_machine__its_variables__are_filled_in_with_functions_of_ours() -> None:
-    filled = dict(re.findall(r'(\w+)\s*= aws_lambda_function\.function\["([a-z-]+)"\]\.arn\n', TEXT))
+    filled = dict(re.findall(r'(\w+)\s*= aws_lambda_alias\.live\["([a-z-]+)"\]\.arn\n', TEXT))
 
     assert {name: filled.get(name) for name in starter.FUNCTIONS} == MACHINE_FUNCTIONS
     assert set(re.findall(r"\$\{(\w+)\}", lifecycle_definition())) == set(starter.FUNCTIONS)
@@ -115,6 +115,24 @@ def test_variables__that_are_declared__are_all_used() -> None:
     declared = set(re.findall(r'^variable "(\w+)"', TEXT, re.MULTILINE))
 
     assert set(re.findall(r"\bvar\.(\w+)", TEXT)) == declared
+
+
+def test_variables__that_are_declared__are_described_and_checked() -> None:
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', TEXT, re.MULTILINE | re.DOTALL)
+    # A boolean and a map of free texts have nothing to check.
+    free = {name for name, block in blocks if "type        = bool" in block} | {"tags"}
+
+    assert [name for name, block in blocks if "description = " not in block] == []
+    assert {name for name, block in blocks if "validation {" not in block} == free
+
+
+def test_callers__of_functions__call_the_alias_that_a_failed_check_leaves_in_place() -> None:
+    callers = re.findall(r"aws_lambda_function\.function\[[^]]+\]\.arn", TEXT)
+
+    assert callers == []
+    assert re.search(
+        r'resource "aws_lambda_alias" "live" \{.*?depends_on = \[aws_lambda_invocation\.check\]', TEXT, re.DOTALL
+    )
 
 
 def test_filters__of_the_stream__let_through_what_the_router_acts_on() -> None:
@@ -229,6 +247,29 @@ def link(target: Path, path: Path) -> None:
         cached = target.parent / "__pycache__"
         if not cached.is_symlink():
             cached.symlink_to(path.parent / "__pycache__")
+
+
+def package(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DEPLOY / "package.py"), str(tmp_path / "headgate.zip"), *arguments]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_package__alerts_definitions_and_app_that_functions_would_refuse__is_not_built(tmp_path: Path) -> None:
+    (tmp_path / "notify.toml").write_text('[channels.topic]\nkind = "sns"\ntopic_arn = "my-topic"\n')
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "a.yaml").write_text("id: a\ntrigger: {type: lambda, config: {functionn: load}}\n")
+    (tmp_path / "orders.py").write_text("import headgate as hg\nimport nowhere\n")
+
+    done = package(
+        tmp_path, "--notify", "notify.toml", "--pipelines", "pipelines", "--code", ".", "--app", "orders:app"
+    )
+
+    assert done.returncode == 1
+    assert "notify.toml: notify: channels[...].topic_arn" in done.stderr
+    assert "functionn" in done.stderr
+    assert "--app 'orders:app'" in done.stderr
+    assert "No module named 'nowhere'" in done.stderr
+    assert not (tmp_path / "headgate.zip").exists()
 
 
 def test_package__unpacked_without_anything_else_installed__has_all_that_the_handlers_need(tmp_path: Path) -> None:

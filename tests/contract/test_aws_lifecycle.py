@@ -297,6 +297,7 @@ def test_sla__of_a_run__is_asked_for_at_its_moment_and_taken_back_at_its_end(clo
         at = datetime.fromisoformat(found[kind]["ScheduleExpression"][3:-1] + "+00:00")
         assert timedelta(0) <= at - due < timedelta(seconds=1)
         assert found[kind]["ActionAfterCompletion"] == "DELETE"
+        assert found[kind]["Target"]["DeadLetterConfig"]["Arn"] == cloud.environ["SCHEDULE_FAILURES_ARN"]
     fired = {kind: json.loads(each["Target"]["Input"]) for kind, each in found.items()}
     assert found["breach"]["Target"]["Arn"] == cloud.environ["SLA_MONITOR_ARN"]
     assert cloud.invoke("sla-monitor", fired["breach"]) == {"alerted": False}
@@ -392,10 +393,12 @@ def test_container__a_secret_with_keys__signs_with_those_of_all_others(cloud: Cl
     assert theirs.verify(Purpose.TOKEN, signed) == b"order 7"
 
 
-def test_definitions__of_the_package__become_the_current_ones(cloud: Cloud) -> None:
+def test_definitions__of_the_package__become_the_current_ones_and_a_check_changes_nothing(cloud: Cloud) -> None:
     folder = cloud.container.package / "pipelines"
     folder.mkdir()
     (folder / "packed.yaml").write_text(PACKED)
+    assert "pipelines" in cloud.invoke("definitions", {"check": True})
+    assert "packed" not in {each.pipeline.id for each in service_of(cloud).definitions.all().pipelines}
 
     answer = cloud.invoke("definitions")
 

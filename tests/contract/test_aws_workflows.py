@@ -257,6 +257,10 @@ def test_client__what_it_cannot_do__is_refused_by_name_and_an_execution_ends_whe
     assert shown["error"]["type"]
 
 
+def test_sweep__asked_to_check__loads_the_app_and_changes_nothing(aws: Workflows) -> None:
+    assert aws.invoke("sweep", {"check": True}) == {"workflows": len(order_app.app.workflows)}
+
+
 def test_turns__no_time_left__are_reported_and_taken_later(aws: Workflows) -> None:
     handle = count.start(0, id="c-7")
     aws.invoke("waker", {"Records": aws.changes("headgate-inboxes")})

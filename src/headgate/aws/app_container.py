@@ -20,6 +20,7 @@ from headgate.bootstrap.store import (
 )
 from headgate.bootstrap.task_backends import open_task_backends
 from headgate.clock import Clock, SystemClock
+from headgate.durable.engine.function_apps import FunctionApps
 from headgate.durable.serverless.activity_handler import InvokedActivities
 from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
@@ -72,6 +73,11 @@ class AppContainer:
         is_queue = records[0]["eventSource"] == QUEUE
         dues = [self._from_queue(record) if is_queue else self._from_stream(record) for record in records]
         return self.queues.send(due for due in dues if due is not None)
+
+    def check(self) -> int:
+        """Read the tables and change nothing. Returns the number of workflows of the app, which is loaded."""
+        FunctionApps(self.opened.store).all()
+        return len(self.service.app.workflows)
 
     def sweep(self, is_out_of_time: Callable[[], bool]) -> int:
         """Send overdue wakeups again, and run timed maintenance. Returns the number sent."""
@@ -133,6 +139,9 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     own = [urls.turns, urls.later, *urls.activities.values()]
     service = AppService(app, opened, clock, open_task_backends(settings, clock, environ, own=own))
     schedules = OneShotSchedules(
-        clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
+        clients.client("scheduler"),
+        role_arn=functions.scheduler_role_arn,
+        group=functions.scheduler_group_name,
+        dead_letters_arn=functions.schedule_failures_arn,
     )
     return AppContainer(opened, service, WakeQueues(clients.client("sqs"), schedules, urls, clock), clients)

@@ -38,6 +38,8 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
     lifecycle_topic_arn: str = ""
     # The secret with the keyring; without it every sandbox generates its own.
     keys_secret_arn: str = ""
+    # The queue for calls of one-shot schedules that EventBridge gives up.
+    schedule_failures_arn: str = ""
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     scheduler_role_arn: str
     scheduler_group_name: str
     keys_secret_arn: str = ""
+    schedule_failures_arn: str = ""
 
     def activity_queues(self) -> dict[str, str]:
         """Return the queue URLs by task queue. Raises `SettingsError`."""

@@ -72,8 +72,9 @@ def clockwork(event: Event, context: Context) -> Event:
 
 
 def definitions(event: Event, context: Context) -> Event:
-    """Apply the pipeline definitions of the package."""
-    del event
+    """Apply the pipeline definitions of the package. With `check`, only open the functions and read the tables."""
+    if event.get("check"):
+        return _handle("definitions", context, lambda container: {"pipelines": container.check()})
     return _handle("definitions", context, lambda container: {"pipelines": container.apply_definitions()})
 
 

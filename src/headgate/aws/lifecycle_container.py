@@ -95,6 +95,13 @@ class LifecycleContainer(Struct, frozen=True, kw_only=True):
             delivered = run_worker(self.service, is_out_of_time, delivers_alerts=delivers_alerts)
         return delivered
 
+    def check(self) -> int:
+        """Read the tables and change nothing. Returns the number of pipelines.
+
+        Opening this container has checked the settings, the keys and the alert channels.
+        """
+        return len(self.pipelines.service.definitions.all().pipelines)
+
     def apply_definitions(self) -> int:
         """Apply the definitions of the package, and return the number of pipelines."""
         # Before the first event is published, so that it is delivered.
@@ -147,6 +154,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> LifecycleContain
         scheduler_role_arn=functions.scheduler_role_arn,
         scheduler_group=functions.scheduler_group_name,
         hand_over_events=settings.pipelines.hand_over_events,
+        dead_letters_arn=functions.schedule_failures_arn,
     )
     pipelines = open_pipelines(
         service, opened, clock, environ=environ, health=health, engine=engine, alert_holder=DELIVERER

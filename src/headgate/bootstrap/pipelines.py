@@ -279,9 +279,15 @@ def open_step_functions(
     scheduler_role_arn: str,
     scheduler_group: str,
     hand_over_events: int,
+    dead_letters_arn: str = "",
 ) -> StepFunctions:
     """Return the lifecycle engine on Step Functions, with EventBridge one-shot schedules for delayed starts."""
-    one_shots = OneShotSchedules(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
+    one_shots = OneShotSchedules(
+        clients.client("scheduler"),
+        role_arn=scheduler_role_arn,
+        group=scheduler_group,
+        dead_letters_arn=dead_letters_arn,
+    )
     return StepFunctions(
         clients.client("stepfunctions"),
         one_shots,

@@ -23,7 +23,16 @@ _RETRIES_MAX: Final = 10
 class OneShotSchedules:
     """Creates and deletes one-time schedules in one schedule group, under one role."""
 
-    def __init__(self, client: Any, *, role_arn: str, group: str) -> None:  # noqa: ANN401 - boto3 has no types here
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - boto3 has no types here
+        *,
+        role_arn: str,
+        group: str,
+        dead_letters_arn: str = "",
+    ) -> None:
+        """`dead_letters_arn` is the queue for calls that EventBridge gives up; without it they are only counted."""
+        self._dead_letters = {"DeadLetterConfig": {"Arn": dead_letters_arn}} if dead_letters_arn else {}
         self._client = client
         self._role_arn = role_arn
         self._group = group
@@ -53,6 +62,7 @@ class OneShotSchedules:
                             "MaximumEventAgeInSeconds": _AGE_SECONDS_MAX,
                             "MaximumRetryAttempts": _RETRIES_MAX,
                         },
+                        **self._dead_letters,
                     },
                 )
             except self._client.exceptions.ConflictException:
