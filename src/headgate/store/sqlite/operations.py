@@ -210,7 +210,7 @@ class DeleteRow(Operation):
 
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         cursor.execute(self.rows.delete, self.key)
-        self.rows.recent.remember(self.key, None)
+        self.rows.recent.drop(self.key)
         if self.rows.has_stream:
             self._record_change(cursor, None)
         return self.current
