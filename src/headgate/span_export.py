@@ -1,7 +1,7 @@
 """Span export: sends finished spans to a collector over OTLP/HTTP, from a thread of its own.
 
 Turns and activities record thousands of spans a second. The span objects of the SDK cost more than a step does, so a
-span is a tuple here until the thread encodes it.
+span is a plain structure here until the thread encodes it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
+from msgspec import Struct
 
 Attribute = str | int | float | bool
 
@@ -26,7 +27,7 @@ _LINKS_MAX: Final = 16
 _log = structlog.get_logger(__name__)
 
 
-class SpanRecord(NamedTuple):
+class SpanRecord(Struct, frozen=True):
     """A span that is over. `context` and `parent` are W3C trace contexts, `parent` empty for a root."""
 
     name: str

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TextIO
 
 from headgate.span_export import Attribute, SpanExport, SpanRecord
@@ -148,7 +149,19 @@ class within_execution:
 def _has_provider() -> bool:
     """Whether the program around Headgate makes spans with OpenTelemetry: attaching a context costs microseconds."""
     api = sys.modules.get("opentelemetry.trace")
-    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    if api is None:
+        return False
+    _load_named_provider(api)
+    # As `get_tracer_provider` decides, without its search of the environment for every activity.
+    if getattr(api, "_TRACER_PROVIDER", api) is None:
+        return False
+    return not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+
+
+@lru_cache(maxsize=1)
+def _load_named_provider(api: Any) -> None:  # noqa: ANN401 - a module of OpenTelemetry
+    """Have OpenTelemetry load the provider that the environment names, if it names one. Later ones are set by code."""
+    api.get_tracer_provider()
 
 
 def _attach(text: str) -> Any:  # noqa: ANN401 - a token of OpenTelemetry
@@ -342,12 +355,11 @@ class Tracing:
     def finish(self, record: SpanRecord) -> None:
         """Record a span that is over, whose context `child_of` made. One that is not sampled is dropped."""
         # The last digit of the flags says whether the trace is sampled.
-        if self._provider is None or record.context[54] not in _SAMPLED:
-            return
-        if self._export is not None:
-            self._export.put(record)
-        else:
-            _end_in_sdk(self._provider, record)
+        if record.context[54] in _SAMPLED:
+            if self._export is not None:
+                self._export.put(record)
+            elif self._provider is not None:
+                _end_in_sdk(self._provider, record)
 
     def record(
         self,

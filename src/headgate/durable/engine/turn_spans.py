@@ -39,11 +39,11 @@ class TurnSpans:
     def begin(self, row: Execution, sources: Sequence[Source], error: str = "") -> tuple[Execution, TurnSpan]:
         """Return the execution with its trace context, and the span of its next turn."""
         now_ns = self._now_ns()
-        if not row.traceparent:
-            row = replace(row, traceparent=self._start(row, sources, now_ns))
-        links = _links(sources)
-        context = self._tracing.child_of(row.traceparent)
-        return row, TurnSpan(context, row.traceparent, now_ns, links, error)
+        parent = row.traceparent
+        if not parent:
+            parent = self._start(row, sources, now_ns)
+            row = replace(row, traceparent=parent)
+        return row, TurnSpan(self._tracing.child_of(parent), parent, now_ns, _links(sources), error)
 
     def end(self, span: TurnSpan, turn: TurnTransaction) -> None:
         """Record the span of a turn that is committed."""
