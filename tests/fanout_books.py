@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from headgate.clock import VirtualClock
+from headgate.fanout.core.attempts import item_indexes
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NoObserver
 from headgate.fanout.core.queries import FanoutQueries
@@ -17,7 +18,16 @@ from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.counts import NAMES, Counts
-from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, attempt_of, chunk_of, fanout_of
+from headgate.fanout.model.rows import (
+    Attempt,
+    Chunk,
+    Fanout,
+    Policy,
+    attempt_of,
+    chunk_of,
+    failed_items_partition,
+    fanout_of,
+)
 from headgate.fanout.model.sources import ListSource, Source
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair.control import FanoutControl
@@ -188,7 +198,10 @@ def check_chunk(chunk: Chunk, attempts: Mapping[int, Attempt]) -> None:
     name = f"{chunk.run_id} {chunk.chunk_id} ({chunk.disposition}, attempt {chunk.attempt})"
     assert chunk.status is chunk.disposition.status, f"{name}: status {chunk.status}"
     is_queued = chunk.disposition in (Disposition.QUEUED, Disposition.RETRYING)
-    assert (chunk.queue_pk == f"{chunk.run_id}#{chunk.lane}") is is_queued, f"{name}: queue {chunk.queue_pk}"
+    # Deferred items that failed run again in the slow lane, in the chunk that deferred them.
+    lanes = {chunk.lane} if chunk.rerun_items is None else {"main", "slow"}
+    in_queue = chunk.queue_pk in {f"{chunk.run_id}#{lane}" for lane in lanes}
+    assert in_queue is is_queued, f"{name}: queue {chunk.queue_pk}"
     assert (chunk.queue_sk is not None) is is_queued, f"{name}: queue place {chunk.queue_sk}"
     is_running = chunk.disposition is Disposition.RUNNING
     assert (chunk.attention_pk == f"{chunk.run_id}#RUNNING") is is_running, f"{name}: {chunk.attention_pk}"
@@ -201,14 +214,28 @@ def check_chunk(chunk: Chunk, attempts: Mapping[int, Attempt]) -> None:
         # A first attempt that went well has no row of its own.
         ended -= {1} if chunk.attempt == 1 else set()
         assert chunk.items == chunk.items_ok + chunk.items_failed + chunk.items_deferred, f"{name}: {chunk}"
+    check_items(chunk, name)
     assert set(attempts) == ended, f"{name}: has rows for the attempts {sorted(attempts)}"
+
+
+def check_items(chunk: Chunk, name: str) -> None:
+    """Each item of a chunk is ok, failed, deferred or open, and none of a failed chunk is open."""
+    if chunk.lane == "slow":
+        return
+    left = chunk.items - chunk.items_ok - chunk.items_failed - chunk.items_deferred
+    if chunk.disposition in (*COMPLETED, *FAILED):
+        assert left == 0, f"{name}: {left} items are neither ok nor failed nor deferred: {chunk}"
+    else:
+        rerun = chunk.items if chunk.rerun_items is None else len(item_indexes(chunk))
+        assert left >= rerun > 0, f"{name}: {left} items are open, and {rerun} are to run: {chunk}"
 
 
 def check_piece(piece: Chunk, parent: Chunk) -> None:
     """A piece of the slow lane and its chunk agree."""
     is_done = piece.disposition is Disposition.DONE
-    expected = Disposition.DONE if is_done else Disposition.DEFERRED
-    assert parent.disposition is expected, f"{piece.chunk_id} is {piece.disposition}, its chunk {parent.disposition}"
+    # Failed items of a chunk that is done may run again.
+    is_deferred = parent.disposition is Disposition.DEFERRED
+    assert is_deferred is not is_done, f"{piece.chunk_id} is {piece.disposition}, its chunk {parent.disposition}"
     assert parent.items_deferred == (0 if is_done else piece.items), f"{parent.chunk_id}: {parent.items_deferred}"
 
 
@@ -261,6 +288,9 @@ def check_found(store: Store, books: Books) -> None:
     chunks = books.chunks.values()
     assert indexed["queue"] == {chunk.chunk_id for chunk in chunks if chunk.disposition in waiting}, run_id
     assert indexed["running"] == {chunk.chunk_id for chunk in chunks if chunk.disposition is Disposition.RUNNING}
+    listed = Query(table=FANOUT, index="attention-index", partition=failed_items_partition(run_id), limit=1000)
+    with_errors = {chunk.chunk_id for chunk in chunks if chunk.disposition is Disposition.DONE and chunk.item_errors}
+    assert {item["SK"].partition("#")[2] for item in _every(store, listed)} == with_errors, run_id
     for about in (*FAILED, Disposition.RETRYING, Disposition.DEFERRED):
         query = Query(table=FANOUT, index="attention-index", partition=f"{run_id}#{about.value}", limit=1000)
         found_ids = {item["SK"].partition("#")[2] for item in _every(store, query)}
@@ -281,6 +311,9 @@ def _recounted(books: Books) -> dict[int, dict[str, int]]:
         if not prefix:
             amounts |= {"items_total": chunk.items, "items_ok": chunk.items_ok}
             amounts |= {"items_failed": chunk.items_failed, "items_deferred": chunk.items_deferred}
+        elif chunk.disposition in FAILED:
+            # Its chunk has deferred these items; they have failed.
+            amounts |= {"items_failed": chunk.items, "items_deferred": -chunk.items}
         for name, amount in amounts.items():
             counter[name] = counter.get(name, 0) + amount
     return {shard: {name: value for name, value in counter.items() if value} for shard, counter in sums.items()}

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import headgate as hg
-from headgate.errors import SettingsError, StaleClaimError
+from headgate.errors import InvalidPayloadError, SettingsError, StaleClaimError
 from tests.acceptance.program import Server
 
 
@@ -59,6 +59,14 @@ def test_worker__items_failed_and_deferred__are_counted_and_the_slow_lane_has_it
     first = server.get(f"/fanouts/{run_id}/chunks/chunk-0000000")
     assert (first["output"], first["output_key"], first["worker"]) == ({"rows": 7}, "s3://out/0", worker.name)
     assert first["item_errors"] == {"2": "ValueError: no good"}
+
+    redrive = f"{server.url}/api/v1/fanouts/{run_id}/redrive"
+    assert httpx.post(redrive, json={"failed": True}, timeout=20).json()["rerun_items"] == 1
+    with worker.chunk((run_id, "chunk-0000000")) as rerun:
+        assert (rerun.items, list(rerun.places), rerun.attempt) == ([102], [2], 2)
+        with pytest.raises(InvalidPayloadError, match="redriven items cannot be deferred"):
+            rerun.defer(2)
+    assert server.get(f"/fanouts/{run_id}")["items"] == {"total": 20, "ok": 20, "failed": 0, "deferred": 0, "open": 0}
 
 
 def test_worker__exception__fails_the_attempt_with_its_traceback(server: Server, worker: hg.ChunkWorker) -> None:

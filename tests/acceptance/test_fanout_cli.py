@@ -47,6 +47,16 @@ def odd(item):
     return item
 
 
+def picky(item):
+    """Fails for some items until the file `mended-items` exists."""
+    if not Path("mended-items").exists():
+        if item in (1003, 1005):
+            raise ValueError(f"{item} is bad")
+        if item == 1017:
+            raise KeyError("missing")
+    return -item
+
+
 def size(stretch):
     return len(stretch)
 
@@ -209,6 +219,47 @@ def test_tolerated_failures__within_and_beyond__end_with_0_and_2(site: Site) -> 
         '{"range": [0, 4], "chunk_size": 1, "handler": "jobs:odd", "each": true, "tolerated_failure_share": 0.5}'
     )
     site.said("fanout", "submit", "--manifest", "lenient.json", "--run-id", "by-manifest", "--watch")
+
+
+def test_redrive__failed_items__by_item_by_class_and_all_run_alone(site: Site) -> None:
+    submit = ["fanout", "submit", "--handler", "jobs:picky", "--each", "--range", "1000..1020", "--chunk-size", "10"]
+    site.said(*submit, "--run-id", "picky")
+    site.said("fanout", "watch", "picky", exit_code=2)
+    assert "17 of 20 ok, 3 failed\n" in site.said("fanout", "show", "picky")
+
+    groups = [line.split() for line in site.said("fanout", "errors", "picky").splitlines()[1:3]]
+    assert [(each[1], each[2], each[3]) for each in groups] == [("2", "2", "ValueError:"), ("1", "1", "KeyError:")]
+    listed = site.said("fanout", "items", "picky").splitlines()
+    assert [(line.split()[0], line.split()[1]) for line in listed[1:4]] == [
+        ("3", "chunk-0000000"), ("5", "chunk-0000000"), ("17", "chunk-0000010"),
+    ]  # fmt: skip
+    site.refused("fanout", "redrive", "picky", "--item", "4", exit_code=5, code="conflict", said="has not failed")
+    by_item = site.said("fanout", "redrive", "picky", "--item", "3", "--dry-run")
+    assert "1 of them only with their failed items, 1 in all" in by_item
+
+    (site.folder / "mended-items").touch()
+    by_class = site.said("fanout", "redrive", "picky", "--error-class", "ValueError")
+    assert ("picky: 1 chunks redriven" in by_class, "failed items, 2 in all" in by_class) == (True, True)
+    site.said("fanout", "watch", "picky", exit_code=2)
+    assert "19 of 20 ok, 1 failed\n" in site.said("fanout", "show", "picky")
+    site.said("fanout", "redrive", "picky", "--failed")
+    site.said("fanout", "watch", "picky")
+    assert "20 of 20 ok\n" in site.said("fanout", "show", "picky")
+    outputs = [each["output"] for each in site.json("fanout", "chunks", "picky")]
+    assert outputs == [[-item for item in range(1000, 1010)], [-item for item in range(1010, 1020)]]
+
+
+def test_failures__more_than_shown__says_how_many(site: Site) -> None:
+    site.said(
+        "fanout", "submit", "--handler", "jobs:odd", "--each", "--items", str([1, 3, 5, 7]), "--run-id", "odds",
+        "--chunk-size", "1", "--max-attempts", "1",
+    )  # fmt: skip
+    site.said("fanout", "watch", "odds", exit_code=2)
+
+    assert "3 of 4 failed chunks; raise --limit" in site.said("fanout", "failures", "odds", "--limit", "3")
+    assert "raise --limit" not in site.said("fanout", "failures", "odds")
+    assert "1 of 4 chunks; raise --limit" in site.said("fanout", "chunks", "odds", "--limit", "1")
+    assert "2 of 4 failed items; raise --limit" in site.said("fanout", "items", "odds", "--limit", "2")
 
 
 def test_ls__by_group_time_and_status__lists_what_matches(site: Site) -> None:

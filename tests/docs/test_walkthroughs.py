@@ -51,6 +51,7 @@ VARIES = (
     (re.compile(r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d\b"), "CLOCK"),
     (re.compile(r"\bCES?T\b"), "ZONE"),
     (re.compile(r"\b\d+(\.\d+)?(ms|s)(?=[ \t]*$)", re.MULTILINE), "TIME"),
+    (re.compile(r"\b\d+(\.\d+)?(ms|s)[ \t]+TIME\b"), "TIME TIME"),
     (re.compile(r"[ \t]+"), " "),
 )
 

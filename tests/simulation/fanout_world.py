@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import VirtualClock
-from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
+from headgate.errors import (
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StaleClaimError,
+    TransientError,
+    UserError,
+)
 from headgate.fanout.core import maintenance, splitter
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_indexes
 from headgate.fanout.core.maintenance import FanoutMaintenance
@@ -22,6 +29,7 @@ from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import Chunk, Policy, run_key, timestamp_ms
 from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
+from headgate.fanout.repair.bisect import Bisector
 from headgate.fanout.repair.control import FanoutControl
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.blobs.folder import FolderBlobs
@@ -31,7 +39,7 @@ from headgate.store.keyring import Keyring
 from headgate.store.model.cursors import Cursors
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from headgate.store.table_names import TableNames
-from tests.fanout_books import COMPLETED, OPEN, Books, check_books, check_found, read_books
+from tests.fanout_books import COMPLETED, FAILED, OPEN, Books, check_books, check_found, read_books
 from tests.iterable_source import IterableSource
 from tests.simulation.durable_processes import Crash, ProcessStore, SeededIds
 from tests.stores import open_sqlite
@@ -107,6 +115,7 @@ class Process:
         self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance, draw=draw)
         self.control = FanoutControl(store, clock, ids)
         self.redriver = Redriver(store, clock, ids)
+        self.bisector = Bisector(store, clock, ids)
         self.lanes = {
             lane: Claims(store, clock, ids, worker=f"{self.name}-{lane}", lane=lane, draw=draw)
             for lane in ("main", "slow")
@@ -140,7 +149,8 @@ class Acknowledged:
     """What someone was promised: the call returned. What was cut off in between may have happened or not."""
 
     split: set[str] = field(default_factory=set)
-    completed: dict[tuple[str, str], str] = field(default_factory=dict)
+    # The output, and how often the chunk had been redriven.
+    completed: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     maybe_cancelled: set[str] = field(default_factory=set)
@@ -299,7 +309,10 @@ class World:
         held = Held(claim, self.clock.seconds())
         process.held.append(held)
         chunk = claim.chunk
-        if held.name in self.acknowledged.completed:
+        # Only a redrive of its failed items begins a completed chunk again.
+        _, redrives = self.acknowledged.completed.get(held.name, ("", -1))
+        is_item_redrive = chunk.rerun_items is not None and chunk.redrives > redrives
+        if held.name in self.acknowledged.completed and not is_item_redrive:
             self.violations.append(f"{held.name}: begun again after it was completed")
         if held.name in self.acknowledged.skipped:
             self.violations.append(f"{held.name}: begun after it was skipped")
@@ -344,7 +357,7 @@ class World:
                     tracker.release(claim)
                 case _:
                     tracker.complete(claim, result)
-                    self.acknowledged.completed[held.name] = result.output or ""
+                    self.acknowledged.completed[held.name] = (result.output or "", claim.chunk.redrives)
         except StaleClaimError:
             self._drop_stale(process, held)
         else:
@@ -354,10 +367,11 @@ class World:
         own = list(item_indexes(chunk))
         self._count += 1
         output = f'"{self._count}"'
-        if how == "defer" and chunk.lane == "main":
+        if how == "defer" and chunk.lane == "main" and chunk.rerun_items is None:
             return AttemptResult(output=output, deferred=own[: self.draw.randint(1, len(own))])
         if how == "spoil":
-            return AttemptResult(output=output, item_errors={own[0]: "ValueError: bad item"})
+            bad = own[: self.draw.randint(1, len(own))]
+            return AttemptResult(output=output, item_errors={index: f"E{index % 2}: bad {index}" for index in bad})
         return AttemptResult(output=output)
 
     def _drop_stale(self, process: Process, held: Held) -> None:
@@ -380,15 +394,15 @@ class World:
         if not self.asked:
             return
         run_id = self.draw.choice(list(self.asked))
-        acts = [self._pause, self._resume, self._cancel, self._skip, self._redrive]
-        act = self.draw.choices(acts, [4, 6, 1, 4, 2])[0]
+        acts = [self._pause, self._resume, self._cancel, self._skip, self._redrive, self._bisect]
+        act = self.draw.choices(acts, [4, 6, 1, 4, 5, 3])[0]
         self.log.append(f"{act.__name__} {run_id}")
         try:
             act(process, run_id)
         except OutcomeUnknownError:
             raise
-        except (NotFoundError, ConflictError):
-            # Not there yet, or over by now.
+        except (NotFoundError, ConflictError, UserError):
+            # Not there yet, or over by now, or not to be split.
             self.log.append("refused")
 
     def _pause(self, process: Process, run_id: str) -> None:
@@ -416,7 +430,23 @@ class World:
     def _redrive(self, process: Process, run_id: str) -> None:
         # Earlier acknowledgements no longer hold: it runs again.
         self.acknowledged.cancelled.discard(run_id)
-        process.redriver.redrive(run_id, ChunkSelection(all=True))
+        items = self.asked[run_id].items
+        selections = [
+            ChunkSelection(all=True),
+            ChunkSelection(failed=True),
+            ChunkSelection(error_class="E1"),
+            *([ChunkSelection(items=(self.draw.randrange(items),))] if items else []),
+        ]
+        selection = self.draw.choice(selections)
+        self.log.append(str(selection))
+        process.redriver.redrive(run_id, selection)
+
+    def _bisect(self, process: Process, run_id: str) -> None:
+        books = self.books.get(run_id)
+        failed = [] if books is None else [chunk.chunk_id for chunk in books.main if chunk.disposition in FAILED]
+        if failed:
+            self.acknowledged.cancelled.discard(run_id)
+            process.bisector.isolate(run_id, self.draw.choice(failed))
 
     # Faults and time.
 
@@ -518,7 +548,15 @@ class World:
         for chunk_id, was in before.chunks.items():
             now = after.chunks[chunk_id]
             name = f"{run_id} {chunk_id}"
-            if was.disposition in (Disposition.DONE, Disposition.SKIPPED):
+            if was.disposition is Disposition.DONE and now.redrives > was.redrives:
+                assert was.items_failed, f"{name}: redriven without failed items: {was} -> {now}"
+                assert now.items_ok >= was.items_ok, f"{name}: items that were ok are not: {was} -> {now}"
+            elif was.disposition is Disposition.DONE and was.lane == "slow":
+                # Its failed items may run again in the chunk that deferred them.
+                unchanged = ("disposition", "output", "token", "attempt", "items_ok")
+                moved = [each for each in unchanged if getattr(now, each) != getattr(was, each)]
+                assert not moved, f"{name}: {moved} changed: {was} -> {now}"
+            elif was.disposition in (Disposition.DONE, Disposition.SKIPPED):
                 assert now == was, f"{name}: was {was.disposition}, and has changed: {was} -> {now}"
             elif was.disposition is Disposition.DEFERRED:
                 kept = (now.output, now.token, now.attempt, now.completed_at)
@@ -526,7 +564,9 @@ class World:
                 assert kept == (was.output, was.token, was.attempt, was.completed_at), f"{name}: {was} -> {now}"
             lowest = was.attempt - (1 if (run_id, chunk_id) in self.released else 0)
             assert now.attempt >= lowest, f"{name}: attempt {was.attempt} became {now.attempt}"
-            assert (now.start, now.items, now.input) == (was.start, was.items, was.input), f"{name}: another input"
+            is_split = now.items < was.items and now.redrives > was.redrives
+            same = (now.start, now.items, now.input) == (was.start, was.items, was.input)
+            assert same or is_split, f"{name}: another input"
 
     def _check_leases(self) -> None:
         """A chunk is its worker's until the end of the lease that the worker was given."""
@@ -540,8 +580,11 @@ class World:
             assert is_ours, f"{held.name}: taken away before {lease}: now {row.disposition} of {row.worker}"
 
     def _check_promises(self) -> None:
-        for (run_id, chunk_id), output in self.acknowledged.completed.items():
+        for (run_id, chunk_id), (output, redrives) in self.acknowledged.completed.items():
             row = self.books[run_id].chunks[chunk_id]
+            if row.redrives > redrives:
+                # Its failed items were redriven.
+                continue
             assert row.disposition in COMPLETED, f"{run_id} {chunk_id}: was completed, is {row.disposition}"
             assert row.output == output, f"{run_id} {chunk_id}: completed with {output}, holds {row.output}"
         for run_id, chunk_id in self.acknowledged.skipped:

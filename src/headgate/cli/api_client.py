@@ -131,6 +131,18 @@ class Api:
             if cursor is None:
                 return
 
+    def listed(self, path: str, member: str, limit: int, **query: Any) -> tuple[list[Any], int | None]:  # noqa: ANN401
+        """Return the first entries of a list that pages by `cursor`, and the number of all if the server knows it."""
+        found: list[Any] = []
+        cursor, total = None, None
+        while len(found) < limit:
+            page = self.get(path, **query, limit=min(ENTRIES_PAGE, limit - len(found)), cursor=cursor)
+            found += page[member]
+            cursor, total = page.get("cursor"), page.get("total", total)
+            if cursor is None:
+                break
+        return found, total
+
     def items(self, path: str, limit: int | None, **query: Any) -> Iterator[Any]:  # noqa: ANN401
         """Yield the items of a list that pages by `page_token`, up to a limit. Raises as `request` does."""
         token, count = None, 0

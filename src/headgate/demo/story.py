@@ -169,7 +169,7 @@ class Story:
     def _redrive(self) -> None:
         bad = self._progress.periods["bad"]
         run = self._run("orders-score", bad)
-        body = {"dispositions": ["DEAD", "QUARANTINED"], "by": "demo", "reason": "shop-api v43 has the field again"}
+        body = {"failed": True, "by": "demo", "reason": "shop-api v43 has the field again"}
         if self._api.get(f"/fanouts/{run['job_id']}")["status"] != "SUCCEEDED":
             self._api.post(f"/fanouts/{run['job_id']}/redrive", body)
         self._await_completed(CHAIN[1:], bad)

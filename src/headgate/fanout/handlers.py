@@ -55,6 +55,7 @@ class Work:
         self.output_key: str | None = None
         self.item_errors: dict[int, str] = {}
         self.deferred: list[int] = []
+        self._is_rerun = job.is_rerun
         self._say = say
         self._said_at = perf_counter()
 
@@ -68,10 +69,12 @@ class Work:
     def defer(self, place: int) -> None:
         """Defer an item, given by its index in `places`, to the slow lane.
 
-        Raises `ValueError` for an index that is not in `places`, and in the slow lane itself.
+        Raises `ValueError` for an index that is not in `places`, for a redriven item, and in the slow lane itself.
         """
         if self.lane == "slow":
             raise ValueError(f"item {place}: the slow lane cannot defer items further")
+        if self._is_rerun:
+            raise ValueError(f"item {place}: it was redriven, and cannot be deferred")
         self._check(place)
         self.deferred.append(place)
 
@@ -188,8 +191,8 @@ def perform(
 
 def _work(job: Job, say: Callable[[int], None], files: FileRoots | None) -> Work:
     places: Sequence[int] = range(job.start, job.start + job.items)
-    if job.deferred is not None:
-        places = typed_decode.from_json(job.deferred, list[int])
+    if job.places is not None:
+        places = typed_decode.from_json(job.places, list[int])
     source = msgspec.json.decode(job.source) if job.source else {}
     items = read_items(source, Piece(job.start, job.items, job.input_key, job.input), places, files)
     return Work(job, items, places, say)
@@ -228,8 +231,9 @@ def _each(handler: Loaded, work: Work, job: Job, should_stop: Callable[[], bool]
             # With what the handler has printed: an item has no log of its own.
             sys.stderr.write(f"item {place} failed:\n{formatted_traceback(exc)}\n")
         work.progress(number + 1)
-    if first is not None and len(work.item_errors) == len(work.items):
-        # Every item failed: fail the attempt with the first error, so that it is retried.
+    if first is not None and len(work.item_errors) == len(work.items) and not job.is_rerun:
+        # Every item failed: fail the attempt with the first error, so that it is retried. The items of a rerun have
+        # failed before, and others of their chunk have not.
         raise first
     return _output(results) if any(result is not None for result in results) else None
 

@@ -492,6 +492,28 @@ def test_fanout__failed__redriven_whole_by_error_by_chunk_and_skipped(actor: Act
     actor.press("Skip", lambda: chunks()["skipped"] == 1, shows="SKIPPED", audit="fanout.skip")
 
 
+def test_fanout__failed_items__redriven_all_by_error_and_of_a_chunk(actor: Actor) -> None:
+    world = actor.world
+    run_id = world.fanout("market_jobs:check", 40, world.name("check"), chunk_size=10, each=True)
+
+    def settled() -> bool:
+        return bool(world.get(f"/fanouts/{run_id}")["is_finished"])
+
+    def redriven() -> int:
+        return int(world.get(f"/fanouts/{run_id}")["counts"]["redriven"])
+
+    world.wait("the items fail", settled)
+    actor.open(f"/fanouts/{run_id}")
+    shown = "32 ok, 8 failed, 0 deferred and 0 open of 40 items"
+    actor.press("Redrive failed items", lambda: redriven() == 4, shows=shown, audit="fanout.redrive")
+    world.wait("the items fail again", settled)
+    actor.open(f"/fanouts/{run_id}")
+    actor.press("Redrive", lambda: redriven() == 8, within="tbody", audit="fanout.redrive")
+    world.wait("the items fail again", settled)
+    actor.open(f"/fanouts/{run_id}/chunks/chunk-0000010")
+    actor.press("Redrive its failed items", lambda: redriven() == 9, audit="fanout.redrive")
+
+
 # Operations.
 
 

@@ -192,6 +192,10 @@ class World:
             assert found == {name: amount for name, amount in expected.items() if amount}, f"counter {shard}"
         counts = self.counts()
         assert counts.drift() == 0
+        for chunk in self.rows():
+            left = chunk.items - chunk.items_ok - chunk.items_failed - chunk.items_deferred
+            is_known = chunk.sk.startswith("CHUNK#") and chunk.disposition.status in ("COMPLETED", "FAILED")
+            assert not (is_known and left), f"{chunk.chunk_id}: {left} items are in no bucket"
         is_open = counts.open or counts.slow_open
         assert not (is_open and fanout.is_finished), "an open chunk in a fan-out that counts as over"
         assert not (is_open and fanout.attention_pk != ACTIVE), "an open chunk in a fan-out that no sweep reads"
@@ -225,6 +229,9 @@ def _adds(chunk: Chunk) -> Iterator[tuple[str, int]]:
     if chunk.sk.startswith("SLOW#"):
         yield "slow_total", 1
         yield f"slow_{chunk.disposition.value.lower()}", 1
+        if chunk.disposition in (Disposition.DEAD, Disposition.QUARANTINED):
+            yield "items_failed", chunk.items
+            yield "items_deferred", -chunk.items
         return
     yield "total", 1
     yield chunk.disposition.value.lower(), 1

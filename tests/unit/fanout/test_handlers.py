@@ -209,7 +209,7 @@ def test_perform__the_chunk_itself__reports_all_there_is_to_know() -> None:
 
 
 def test_perform__a_piece_of_the_slow_lane__only_the_deferred_items() -> None:
-    answer = done(lambda items: items, job(["a", "b", "c"], lane="slow", items=2, deferred="[10,12]"))
+    answer = done(lambda items: items, job(["a", "b", "c"], lane="slow", items=2, places="[10,12]"))
 
     assert answer.output == '["a","c"]'
 
@@ -322,7 +322,7 @@ def test_work__items_that_are_not_its_own__are_refused_where_the_mistake_is(plac
 
 
 def test_work__defer_in_the_slow_lane__is_refused() -> None:
-    given = job(["a", "b"], lane="slow", items=1, deferred="[10]")
+    given = job(["a", "b"], lane="slow", items=1, places="[10]")
 
     assert failed(lambda work: work.defer(10), given, takes_work=True).error_class == "ValueError"
 

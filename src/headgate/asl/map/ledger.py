@@ -254,7 +254,7 @@ def _failed(
     lost = chunk.items if is_batch else len(errors)
     done = 0 if is_batch else len(outcomes) - len(errors) - outcomes.count(None)
     after = replace(change.after, output=output, items_failed=lost, items_ok=done, items_done=lost + done)
-    return replace(change, after=after, counted={**change.counted, "items_failed": lost, "items_ok": done})
+    return replace(change, after=after)
 
 
 def _message(cause: str) -> str:

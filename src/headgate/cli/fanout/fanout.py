@@ -17,7 +17,7 @@ from headgate.cli.fanout.exit_codes import FanoutGroup
 from headgate.cli.fanout.queues import doctor, drain
 from headgate.cli.fanout.submit import submit
 from headgate.cli.fanout.upload import upload
-from headgate.cli.fanout.views import FanoutId, Lane, share_text, show_chunks, show_fanout, show_fanouts
+from headgate.cli.fanout.views import FanoutId, Lane, share_text, show_chunks, show_fanout, show_fanouts, show_more
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json
 from headgate.cli.times import duration_text, past_time
@@ -161,9 +161,11 @@ def chunks(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 100,
 ) -> Answer:
     """List the chunks of a fan-out in the order of their items."""
-    found = list(_chunks(api, id, status, lane, limit))
+    query = {"status": status and status.value, "lane": lane.value}
+    found, total = api.listed(at("fanouts", id, "chunks"), "chunks", limit, **query)
     yield found
     show_chunks(found)
+    show_more(len(found), total, "chunks")
 
 
 def _chunks(api: Api, run_id: str, status: ChunkStatus | None, lane: Lane, limit: int | None) -> Iterator[Any]:

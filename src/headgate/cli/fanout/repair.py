@@ -10,7 +10,7 @@ from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, calls_server
 from headgate.cli.fanout.exit_codes import FAILED
 from headgate.cli.fanout.submit import tolerated, user_name
-from headgate.cli.fanout.views import FanoutId, error_text
+from headgate.cli.fanout.views import FanoutId, error_text, show_more
 from headgate.cli.options import DryRun, Limit
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
@@ -47,29 +47,66 @@ def stuck(
 def failures(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
     """List failed chunks, and failed items of completed chunks, with their errors."""
     path = at("fanouts", id, "failures")
-    found = list(api.entries(path, "chunks", limit))
-    has_bad_items = api.get(at("fanouts", id))["counts"]["items_failed"] > 0
+    found, total = api.listed(path, "chunks", limit)
+    has_bad_items = api.get(at("fanouts", id))["items"]["failed"] > 0
     done = list(api.entries(path, "chunks", limit, items="true")) if has_bad_items else []
-    yield {"chunks": found, "chunks_with_failed_items": done}
+    yield {"chunks": found, "total": total, "chunks_with_failed_items": done}
     if not found and not done:
         typer.echo("no failures")
     if found:
         rows = [
-            (each["chunk_id"], each["disposition"], each["items"], each["attempt"], _when(each), error_text(each))
+            (
+                each["chunk_id"],
+                each["disposition"],
+                each["items"],
+                each["attempt"],
+                "" if each.get("duration_ms") is None else duration_text(each["duration_ms"] / 1000),
+                short(each.get("completed_at")),
+                error_text(each),
+            )
             for each in found
         ]
-        show_table(("CHUNK", "", "ITEMS", "ATTEMPTS", "FAILED", "ERROR"), rows, nothing="")
+        show_table(("CHUNK", "", "ITEMS", "ATTEMPTS", "RAN", "FAILED", "ERROR"), rows, nothing="")
+        show_more(len(found), total, "failed chunks")
     items = [
         (each["chunk_id"], index, _line(error)) for each in done for index, error in each.get("item_errors", {}).items()
     ]
     if items:
         show_table(("CHUNK", "ITEM", "ERROR"), items[:limit], nothing="")
-        if len(items) > limit:
-            typer.echo(f"and {len(items) - limit} more; raise --limit")
+        show_more(
+            min(limit, len(items)), sum(each["items_failed"] for each in done), "failed items of completed chunks"
+        )
+        typer.echo(
+            f"list all failed items with 'headgate fanout items {id}', "
+            f"run them again with 'headgate fanout redrive {id} --failed'"
+        )
 
 
-def _when(each: dict[str, Any]) -> str:
-    return short(each.get("completed_at"))
+@calls_server
+def items(
+    api: Api,
+    id: FanoutId,
+    fingerprint: Annotated[
+        str | None, typer.Option(metavar="FINGERPRINT", help="Items with this error fingerprint; see 'fanout errors'.")
+    ] = None,
+    error_class: Annotated[str | None, typer.Option(metavar="CLASS", help="Items with this error class.")] = None,
+    limit: Limit = 100,
+) -> Answer:
+    """List failed items with their errors. All items of a failed chunk are one line."""
+    query = {"fingerprint": fingerprint, "error_class": error_class}
+    found, total = api.listed(at("fanouts", id, "items"), "items", limit, **query)
+    yield {"items": found, "total": total}
+    rows = [
+        (_indexes(each), each["chunk_id"], each["fingerprint"], error_text({**each, "error": each["message"]}))
+        for each in found
+    ]
+    show_table(("ITEM", "CHUNK", "FINGERPRINT", "ERROR"), rows, nothing="no failed items")
+    show_more(sum(each["count"] for each in found), total, "failed items")
+
+
+def _indexes(each: dict[str, Any]) -> str:
+    first, count = each["index"], each["count"]
+    return str(first) if count == 1 else f"{first} to {first + count - 1}"
 
 
 def _line(text: str) -> str:
@@ -78,20 +115,21 @@ def _line(text: str) -> str:
 
 @calls_server
 def errors(api: Api, id: FanoutId, limit: Limit = 20) -> Answer:
-    """Group the errors of a fan-out by fingerprint, most frequent first."""
+    """Group the errors of chunks and items by fingerprint, most frequent first."""
     found = api.get(at("fanouts", id, "errors"), limit=min(limit, 1000))
     yield found
     rows = [
         (
             each["fingerprint"],
             each["count"],
+            each["items"],
             f"{each['error_class']}: {_line(each['message'])}",
             short(each["last_seen"]),
             each["chunk_ids"],
         )
         for each in found["groups"]
     ]
-    show_table(("FINGERPRINT", "COUNT", "ERROR", "LAST", "CHUNKS"), rows, nothing="no errors")
+    show_table(("FINGERPRINT", "COUNT", "ITEMS", "ERROR", "LAST", "CHUNKS"), rows, nothing="no errors")
     if found["others"]:
         typer.echo(f"and {found['others']} others")
     if rows:
@@ -103,12 +141,16 @@ def redrive(  # noqa: PLR0913 - each is an option
     api: Api,
     id: FanoutId,
     chunks: Chunks = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All failed chunks.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="All failed or cancelled chunks.")] = False,
-    fingerprint: Annotated[
-        str | None, typer.Option(metavar="FINGERPRINT", help="Chunks with this error fingerprint; see 'fanout errors'.")
+    item: Annotated[
+        list[int] | None,
+        typer.Option("--item", metavar="N", min=0, help="Failed item; see 'fanout items'. Repeatable."),
     ] = None,
-    error_class: Annotated[str | None, typer.Option(metavar="CLASS", help="Chunks with this error class.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed chunks and items.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="All failed chunks and items, and cancelled chunks.")] = False,
+    fingerprint: Annotated[
+        str | None, typer.Option(metavar="FINGERPRINT", help="Those with this error fingerprint; see 'fanout errors'.")
+    ] = None,
+    error_class: Annotated[str | None, typer.Option(metavar="CLASS", help="Those with this error class.")] = None,
     older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Chunks that failed longer ago.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Chunks to start per second.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of chunks.")] = None,
@@ -116,12 +158,18 @@ def redrive(  # noqa: PLR0913 - each is an option
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Run failed chunks again with all attempts. A finished fan-out is reopened."""
-    if not any((chunks, failed, all, fingerprint, error_class, older_than)):
-        raise UserError("redrive: select chunks by id, --failed, --all, --fingerprint, --error-class or --older-than")
+    """Run failed chunks again with all attempts, or only the failed items of completed ones.
+
+    A finished fan-out is reopened.
+    """
+    if not any((chunks, item, failed, all, fingerprint, error_class, older_than)):
+        raise UserError(
+            "redrive: select chunks by id, --item, --failed, --all, --fingerprint, --error-class or --older-than"
+        )
     body = {
         "chunk_ids": chunks or [],
-        "dispositions": ["DEAD", "QUARANTINED"] if failed else [],
+        "items": item or [],
+        "failed": failed,
         "all": all,
         "fingerprint": fingerprint,
         "error_class": error_class,
@@ -144,6 +192,8 @@ def redrive(  # noqa: PLR0913 - each is an option
 def _show_redriven(id: str, found: dict[str, Any], *, dry_run: bool) -> None:
     verb = "would be redriven" if dry_run else "redriven"
     typer.echo(f"{id}: {found['redriven']} chunks {verb}")
+    if found["rerun_chunks"]:
+        typer.echo(f"{found['rerun_chunks']} of them only with their failed items, {found['rerun_items']} in all")
     _show_chunk_ids(found["ids"])
     notes = {"already": "already pending or running", "overtaken": "changed concurrently"}
     for name, note in notes.items():
@@ -281,7 +331,7 @@ def _show_chunk_ids(chunk_ids: list[str]) -> None:
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to the group of fan-outs."""
-    for command in (stuck, failures, errors, redrive, heal, skip, tune, reconcile, dlq):
+    for command in (stuck, failures, items, errors, redrive, heal, skip, tune, reconcile, dlq):
         app.command(command.__name__)(command)
     add_action(
         app,

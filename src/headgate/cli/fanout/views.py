@@ -59,7 +59,7 @@ def show_fanout(found: Mapping[str, Any]) -> None:
         "status": found["status"],
         "chunks": chunks_text(found),
         "slow lane": _slow_text(found["counts"]),
-        "items": _items_text(found["counts"]),
+        "items": items_text(found["items"]),
         "attempts": _attempts_text(found["counts"]),
         "rate": _rate_text(found),
         "remaining": eta_text(found),
@@ -112,10 +112,18 @@ def _slow_text(counts: Mapping[str, int]) -> str | None:
     return ", ".join(parts)
 
 
-def _items_text(counts: Mapping[str, int]) -> str:
-    parts = [f"{counts['items_ok']} of {counts['items_total']} ok"]
-    names = {"items_failed": "failed", "items_deferred": "deferred"}
-    return ", ".join([*parts, *(f"{counts[name]} {label}" for name, label in names.items() if counts[name])])
+def items_text(items: Mapping[str, int]) -> str:
+    """Return the number of items by outcome; the numbers add up to the total."""
+    names = ("failed", "deferred", "open")
+    return ", ".join(
+        [f"{items['ok']} of {items['total']} ok", *(f"{items[name]} {name}" for name in names if items[name])]
+    )
+
+
+def show_more(shown: int, total: int | None, what: str) -> None:
+    """Print how many entries a list has beyond those shown."""
+    if total is not None and total > shown:
+        typer.echo(f"{shown} of {total} {what}; raise --limit to list more")
 
 
 def _attempts_text(counts: Mapping[str, int]) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.fingerprints import fingerprint
+from headgate.fanout.model.item_errors import error_texts, stored_errors
 from headgate.fanout.model.rows import (
     ERROR_CHARS_MAX,
     MAIN_LANE,
@@ -28,6 +29,7 @@ from headgate.fanout.model.rows import (
     attention_partition,
     chunk_id_at,
     chunk_key,
+    failed_items_partition,
     is_log_ref,
     log_key,
     printed_log,
@@ -37,7 +39,7 @@ from headgate.fanout.model.rows import (
     timestamp,
     timestamp_ms,
 )
-from headgate.fanout.model.states import AttemptOutcome, Disposition
+from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import equals
 from headgate.store.model.requests import Update, Write
@@ -87,7 +89,6 @@ class AttemptResult(Struct, frozen=True):
 
 
 _WATCHED: Final = (Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED)
-ITEM_ERRORS_KEPT_MAX: Final = 1000
 _DOUBLINGS_MAX: Final = 1000
 
 
@@ -98,17 +99,28 @@ def with_disposition(chunk: Chunk, disposition: Disposition, since: str, availab
     place = None
     if disposition is Disposition.RUNNING:
         place = f"{chunk.lease_expires_at}#{digits}"
-    elif disposition in _WATCHED:
+    elif disposition in _WATCHED or has_listed_items(chunk, disposition):
         place = f"{since}#{digits}"
     return replace(
         chunk,
         status=disposition.status,
         disposition=disposition,
-        attention_pk=None if place is None else attention_partition(chunk.run_id, disposition),
+        attention_pk=None if place is None else attention_of(chunk.run_id, disposition),
         attention_sk=place,
         queue_pk=queue_partition(chunk.run_id, chunk.lane) if is_queued else None,
         queue_sk=queue_position(available_at_ms, chunk.sk) if is_queued else None,
     )
+
+
+def has_listed_items(chunk: Chunk, disposition: Disposition) -> bool:
+    """Whether the index of chunks with failed items lists a chunk in this disposition."""
+    return disposition is Disposition.DONE and chunk.item_errors is not None
+
+
+def attention_of(run_id: str, disposition: Disposition) -> str:
+    """Return the attention-index partition of a chunk that the index lists."""
+    is_done = disposition is Disposition.DONE
+    return failed_items_partition(run_id) if is_done else attention_partition(run_id, disposition)
 
 
 def start_change(
@@ -167,25 +179,27 @@ def completion_change(
     """
     _check_items(chunk, result)
     now = timestamp(now_ms)
-    deferred, item_errors = sorted(set(result.deferred)), dict(sorted(result.item_errors.items()))
-    ok = chunk.items - len(deferred) - len(item_errors)
+    deferred, failed = sorted(set(result.deferred)), len(result.item_errors)
+    ok = items_to_run(chunk) - len(deferred) - failed
+    is_rerun = chunk.rerun_items is not None
     duration_ms = result.duration_ms if result.duration_ms is not None else _spent_ms(chunk, now_ms)
     after = replace(
         chunk,
         completed_at=now,
         duration_ms=duration_ms,
-        output_key=result.output_key,
-        output=result.output,
+        output_key=(result.output_key or chunk.output_key) if is_rerun else result.output_key,
+        output=merged_output(chunk, result.output) if is_rerun else result.output,
         memory_mb=result.memory_mb,
         error=None,
         error_class=None,
         error_fingerprint=None,
         items_done=chunk.items - len(deferred),
-        items_ok=ok,
-        items_failed=len(item_errors),
+        items_ok=ok + (chunk.items_ok if is_rerun else 0),
+        items_failed=failed + (chunk.items_failed if is_rerun else 0),
         items_deferred=len(deferred),
-        item_errors=_dumped_errors(item_errors),
+        **stored_errors(_errors_after(chunk, result.item_errors)),
         deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
+        rerun_items=None,
         lease_expires_at=None,
         log_ref=_foreign_ref(chunk),
         printed=result.printed if 0 < len(result.printed) <= PRINTED_IN_ROW_MAX else None,
@@ -193,19 +207,15 @@ def completion_change(
     log = None if after.printed is not None else _log(after, now, printed=result.printed)
     if log is not None:
         after = replace(after, log_ref=log.sk)
-    counted = {
-        "items_ok": ok,
-        "items_failed": len(item_errors),
-        "items_deferred": len(deferred),
-        "busy_ms": duration_ms,
-    }
+    counted = {"busy_ms": duration_ms}
     extra_writes: list[Write] = [] if log is None else [log.put()]
     if chunk.attempt > 1:
         extra_writes.append(_attempt(after, AttemptOutcome.COMPLETED, now_ms, None).put())
     disposition = Disposition.DONE
     if chunk.lane == SLOW_LANE:
-        extra_writes.append(_parent_done(chunk, ok, len(item_errors), width))
-        counted |= {"deferred": -1, "done": 1, "items_deferred": -chunk.items}
+        extra_writes.append(_parent_done(chunk, ok, failed, width, now))
+        counted |= {"deferred": -1, "done": 1}
+        counted |= {"items_ok": ok, "items_failed": failed, "items_deferred": -chunk.items}
     elif deferred:
         disposition = Disposition.DEFERRED
         piece = slow_lane_chunk(after, deferred, now_ms, width, is_waiting=is_waiting)
@@ -238,7 +248,7 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         error=_text(failure.message),
         error_class=_text(failure.error_class),
         error_fingerprint=fingerprint(failure.error_class, failure.message),
-        item_errors=_dumped_errors(dict(sorted(failure.item_errors.items()))),
+        **stored_errors(_errors_after(chunk, failure.item_errors)),
         lease_expires_at=None,
     )
     counted = {"busy_ms": spent_ms, "wasted_ms": spent_ms}
@@ -246,12 +256,12 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
         counted["lost"] = 1
     extra_writes = (_attempt(after, outcome, now_ms, failure).put(), *([] if log is None else [log.put()]))
     if failure.is_final:
-        return ChunkChange(
-            chunk, with_disposition(after, Disposition.QUARANTINED, timestamp(now_ms)), counted, extra_writes
-        )
+        ended = with_disposition(_items_failed(after), Disposition.QUARANTINED, timestamp(now_ms))
+        return ChunkChange(chunk, ended, counted, extra_writes)
     attempts = attempts_since_redrive(after)
     if is_lost_too_often or (not failure.is_lost and attempts >= policy.max_attempts):
-        return ChunkChange(chunk, with_disposition(after, Disposition.DEAD, timestamp(now_ms)), counted, extra_writes)
+        ended = with_disposition(_items_failed(after), Disposition.DEAD, timestamp(now_ms))
+        return ChunkChange(chunk, ended, counted, extra_writes)
     # The backoff grows with the failures of the chunk, not with those of its workers.
     again_ms = now_ms + round(1000 * retry_delay_seconds(policy, 1 if failure.is_lost else attempts, draw))
     return ChunkChange(
@@ -270,6 +280,8 @@ def release_change(chunk: Chunk, *, now_ms: int) -> ChunkChange:
 
 def redrive_change(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
     """Return the change that queues a failed or cancelled chunk again with all its attempts."""
+    is_rerun = chunk.rerun_items is not None
+    failed_again = items_to_run(chunk) if chunk.status is ChunkStatus.FAILED else 0
     after = replace(
         chunk,
         redrives=chunk.redrives + (0 if heals else 1),
@@ -281,11 +293,70 @@ def redrive_change(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals
         message=None,
         completed_at=None,
         duration_ms=None,
-        items_failed=0,
-        items_ok=0,
+        # Items that do not run again keep their outcome.
+        items_failed=max(0, chunk.items_failed - failed_again) if is_rerun else 0,
+        items_ok=chunk.items_ok if is_rerun else 0,
+        **stored_errors(_errors_after(chunk, {})),
     )
     disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
     return ChunkChange(chunk, with_disposition(after, disposition, timestamp(now_ms), now_ms), {"redriven": 1})
+
+
+def item_redrive_change(
+    chunk: Chunk, indexes: Collection[int], *, token: str, now_ms: int, is_waiting: bool = False
+) -> ChunkChange:
+    """Return the change that queues a completed chunk again with some of its failed items.
+
+    The other items keep their outcome and their place in the output.
+    """
+    left = {index: text for index, text in error_texts(chunk).items() if index not in indexes}
+    after = replace(
+        chunk,
+        token=token,
+        redrives=chunk.redrives + 1,
+        tried=chunk.attempt,
+        lost_attempts=0,
+        worker=None,
+        message=None,
+        message_id=None,
+        receive_count=0,
+        completed_at=None,
+        duration_ms=None,
+        items_failed=chunk.items_failed - len(indexes),
+        rerun_items=msgspec.json.encode(sorted(indexes)).decode(),
+        **stored_errors(left),
+    )
+    disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
+    ended_ms = now_ms if chunk.completed_at is None else timestamp_ms(chunk.completed_at)
+    # The output of an attempt whose results the next attempt cannot replace one by one.
+    before = replace(
+        _attempt(chunk, AttemptOutcome.COMPLETED, ended_ms, None), output_key=chunk.output_key, output=chunk.output
+    )
+    queued = with_disposition(after, disposition, timestamp(now_ms), now_ms)
+    return ChunkChange(chunk, queued, {"redriven": 1}, (before.put(),))
+
+
+def merged_output(chunk: Chunk, output: str | None) -> str | None:
+    """Return the output of a chunk after some of its items ran again.
+
+    Results of single items take their place in the list of results. Any other output replaces the earlier one, which
+    stays with its attempt.
+    """
+    if output is None:
+        return chunk.output
+    places = item_indexes(chunk)
+    try:
+        results = typed_decode.from_json(output, list[Raw])
+        merged = [Raw(b"null")] * chunk.items
+        if chunk.output is not None:
+            merged = typed_decode.from_json(chunk.output, list[Raw])
+    except msgspec.ValidationError:
+        return output
+    if len(results) != len(places) or len(merged) != chunk.items:
+        return output
+    for place, result in zip(places, results, strict=True):
+        merged[place - chunk.start] = result
+    return (b"[" + b",".join(map(bytes, merged)) + b"]").decode()
 
 
 def move_change(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> ChunkChange:
@@ -298,10 +369,11 @@ def move_change(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: s
     if chunk.disposition is Disposition.RUNNING:
         extra_writes = (_attempt(chunk, AttemptOutcome.CANCELLED, now_ms, None).put(),)
         counted = dict.fromkeys(("busy_ms", "wasted_ms"), _spent_ms(chunk, now_ms))
-    if disposition is Disposition.SKIPPED and chunk.items_failed:
+    if disposition is Disposition.SKIPPED:
         # A skipped chunk's failed items no longer count against the fan-out.
-        counted["items_failed"] = -chunk.items_failed
         after = replace(after, items_failed=0)
+    elif disposition.status is ChunkStatus.FAILED and chunk.status is not ChunkStatus.FAILED:
+        after = _items_failed(after)
     return ChunkChange(chunk, with_disposition(after, disposition, timestamp(now_ms)), counted, extra_writes)
 
 
@@ -336,20 +408,23 @@ def slow_lane_chunk(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: i
         input_key=chunk.input_key,
         input=chunk.input,
         deferred=msgspec.json.encode(list(deferred)).decode(),
+        has_failed_siblings=chunk.item_errors is not None,
         shard=chunk.shard,
         ttl=chunk.ttl,
     )
     return with_disposition(piece, disposition, timestamp(now_ms), now_ms)
 
 
-def _parent_done(piece: Chunk, ok: int, failed: int, width: int) -> Write:
+def _parent_done(piece: Chunk, ok: int, failed: int, width: int, now: str) -> Write:
     key = chunk_key(piece.run_id, chunk_id_at(piece.start, width))
+    listed = {"attention_pk": failed_items_partition(piece.run_id)}
+    listed |= {"attention_sk": f"{now}#{piece.sk.rpartition('-')[2]}"}
     return Update(
         FANOUT,
         key,
-        set={"disposition": Disposition.DONE.value},
+        set={"disposition": Disposition.DONE.value} | (listed if piece.has_failed_siblings else {}),
         add={"items_ok": ok, "items_failed": failed, "items_deferred": -piece.items, "items_done": ok},
-        remove=("attention_pk", "attention_sk"),
+        remove=() if piece.has_failed_siblings else ("attention_pk", "attention_sk"),
         condition=equals("disposition", Disposition.DEFERRED.value),
     )
 
@@ -417,22 +492,37 @@ def _check_items(chunk: Chunk, result: AttemptResult) -> None:
         raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: items {sorted(both)} failed and deferred")
     if result.deferred and chunk.lane != MAIN_LANE:
         raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: the slow lane cannot defer items further")
+    if result.deferred and chunk.rerun_items is not None:
+        raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: redriven items cannot be deferred")
 
 
 def item_indexes(chunk: Chunk) -> Sequence[int]:
-    """Return the indexes of a chunk's items within the fan-out."""
+    """Return the indexes within the fan-out of the items that an attempt at a chunk processes."""
+    if chunk.rerun_items is not None:
+        return typed_decode.from_json(chunk.rerun_items, list[int])
     if chunk.lane == SLOW_LANE and chunk.deferred is not None:
         return typed_decode.from_json(chunk.deferred, list[int])
     return range(chunk.start, chunk.start + chunk.items)
 
 
+def items_to_run(chunk: Chunk) -> int:
+    """Return the number of items that an attempt at a chunk processes."""
+    return chunk.items if chunk.rerun_items is None else len(item_indexes(chunk))
+
+
+def _items_failed(chunk: Chunk) -> Chunk:
+    """Return a chunk that will not be tried again: the items of its last attempt have failed."""
+    return replace(chunk, items_failed=chunk.items_failed + items_to_run(chunk))
+
+
+def _errors_after(chunk: Chunk, errors: Mapping[int, str]) -> Mapping[int, str]:
+    """Return the item errors of a chunk after an attempt: those of the attempt, and of items that it did not run."""
+    if chunk.rerun_items is None:
+        return errors
+    run = set(item_indexes(chunk))
+    return {index: text for index, text in error_texts(chunk).items() if index not in run} | dict(errors)
+
+
 def _text(text: str) -> str:
     """Return the text truncated and with lone surrogates replaced, so that it can be stored."""
     return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
-
-
-def _dumped_errors(errors: Mapping[int, str]) -> str | None:
-    if not errors:
-        return None
-    kept = dict(list(errors.items())[:ITEM_ERRORS_KEPT_MAX])
-    return msgspec.json.encode({str(index): _text(text) for index, text in kept.items()}).decode()

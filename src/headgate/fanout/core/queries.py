@@ -19,14 +19,17 @@ from headgate.fanout.model.rows import (
     Fanout,
     attempt_of,
     attention_partition,
+    chunk_id_at,
     chunk_key,
     chunk_of,
     counter_key,
+    failed_items_partition,
     fanout_of,
     log_of,
     printed_log,
     queue_partition,
     run_key,
+    sort_key,
     timestamp,
 )
 from headgate.fanout.model.states import ChunkStatus, Disposition
@@ -102,6 +105,9 @@ class FanoutQueries:
             if chunk.disposition is Disposition.DONE:
                 items["items_ok"] += chunk.items_ok or chunk.items - chunk.items_failed
                 items["items_failed"] += chunk.items_failed
+            elif chunk.status is ChunkStatus.FAILED:
+                items["items_ok"] += chunk.items_ok
+                items["items_failed"] += chunk.items - chunk.items_ok
         # Chunks that it has not written yet are waiting too.
         missing = max(0, fanout.chunks_total - total)
         found["queued"] += missing
@@ -245,6 +251,51 @@ class FanoutQueries:
             )
         )
         return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
+
+    def with_failed_items(
+        self, run_id: str, *, before: str | None = None, limit: int = PAGE, cursor: str | None = None
+    ) -> ChunkRows:
+        """Return the completed chunks that have failed items, oldest first. Eventually consistent (index)."""
+        sort = None if before is None else Sort(Range.LESS_THAN, before)
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                index="attention-index",
+                partition=failed_items_partition(run_id),
+                sort=sort,
+                limit=limit,
+                cursor=cursor,
+            )
+        )
+        return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
+
+    def every_with_failed_items(self, run_id: str, *, before: str | None = None) -> Iterator[Chunk]:
+        """Iterate over all chunks that `with_failed_items` finds, a page at a time."""
+        cursor = None
+        while True:
+            page = self.with_failed_items(run_id, before=before, limit=ROWS_AT_ONCE, cursor=cursor)
+            yield from page.chunks
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def chunk_with_item(self, fanout: Fanout, index: int) -> Chunk:
+        """Return the chunk of the main lane that has an item. Raises `NotFoundError`."""
+        last = sort_key(chunk_id_at(index, fanout.width))
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                partition=fanout.run_id,
+                sort=Sort(Range.BETWEEN, sort_key(chunk_id_at(0, fanout.width)), last),
+                limit=1,
+                consistent=True,
+                descending=True,
+            )
+        )
+        found = [chunk_of(item) for item in page.items]
+        if not found or index >= found[0].start + found[0].items:
+            raise NotFoundError(f"fan-out {fanout.run_id}: it has no item {index}; it has {fanout.items_total} from 0")
+        return found[0]
 
     def failures(self, run_id: str) -> Iterator[Chunk]:
         """Iterate over the failed chunks, DEAD before QUARANTINED, a page at a time."""

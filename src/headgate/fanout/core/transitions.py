@@ -168,12 +168,13 @@ def transaction_groups(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]
 
 def _row_bytes(chunk: Chunk) -> int:
     texts = (chunk.input, chunk.output, chunk.item_errors, chunk.message, chunk.deferred, chunk.error, chunk.printed)
-    return _BYTES_USUAL + sum(map(_bytes, texts))
+    lists = (chunk.further_item_errors, chunk.rerun_items)
+    return _BYTES_USUAL + sum(map(_bytes, (*texts, *lists)))
 
 
 def _extra_bytes(write: Write) -> int:
     item: Mapping[str, Any] = write.item if isinstance(write, Put) else {}
-    names = ("input", "item_errors", "deferred", "traceback", "printed")
+    names = ("input", "output", "item_errors", "deferred", "traceback", "printed")
     texts = [item.get(name) for name in names]
     return min(_BYTES_USUAL + sum(map(_bytes, texts)), _ROW_BYTES_MAX)
 

@@ -7,7 +7,7 @@ from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, complet
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.child_protocol import Done, Failed, Job
-from headgate.fanout.model.rows import MAIN_LANE
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.model.states import Disposition
 
 
@@ -26,10 +26,12 @@ def job_of(key: int, claim: Claim, lane: str) -> Job:
         source=fanout.source,
         input_key=chunk.input_key,
         input=chunk.input,
-        deferred=chunk.deferred,
+        places=chunk.rerun_items or (chunk.deferred if chunk.lane == SLOW_LANE else None),
+        is_rerun=chunk.rerun_items is not None,
         params=fanout.params,
         each=policy.each,
-        item_timeout_seconds=policy.item_timeout_seconds if lane == MAIN_LANE else None,
+        # Redriven items are not deferred again.
+        item_timeout_seconds=policy.item_timeout_seconds if lane == MAIN_LANE and not chunk.rerun_items else None,
     )
 
 

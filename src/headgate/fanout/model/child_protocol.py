@@ -25,7 +25,10 @@ class Job(Struct, frozen=True, tag="job", omit_defaults=True):
     source: str
     input_key: str
     input: str | None = None
-    deferred: str | None = None
+    # The indexes of the items to process, if they are not all items of the chunk.
+    places: str | None = None
+    # Failed items of a completed chunk run again.
+    is_rerun: bool = False
     params: str | None = None
     each: bool = False
     item_timeout_seconds: float | None = None

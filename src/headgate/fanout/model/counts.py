@@ -96,6 +96,11 @@ class Counts(Struct, frozen=True, omit_defaults=True):
             return Failures(max(self.items_failed, chunks), self.items_total, "item")
         return Failures(chunks, self.total, "chunk")
 
+    @property
+    def items_open(self) -> int:
+        """Items that are neither ok nor failed nor deferred: they wait, run, or were cancelled or skipped."""
+        return self.items_total - self.items_ok - self.items_failed - self.items_deferred
+
     def by_status(self) -> dict[str, int]:
         """Return the number of chunks in each status."""
         sums = dict.fromkeys((status.value for status in ChunkStatus), 0)
@@ -108,6 +113,7 @@ class Counts(Struct, frozen=True, omit_defaults=True):
         return sum(self.by_status().values()) - self.total
 
 
+_ITEMS: Final = ("items_ok", "items_failed", "items_deferred")
 NAMES: Final = frozenset(Counts.__struct_fields__)
 _OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
 _OPEN_BUCKETS: Final = tuple(prefix + disposition.bucket for prefix in ("", "slow_") for disposition in _OPEN)
@@ -141,7 +147,23 @@ def counter_delta(before: Chunk | None, after: Chunk) -> dict[str, int]:
         delta[prefix + before.disposition.bucket] = -1
     if before is None or before.disposition is not after.disposition:
         delta[prefix + after.disposition.bucket] = 1
+    was = (0, 0, 0) if before is None else item_amounts(before)
+    for name, old, new in zip(_ITEMS, was, item_amounts(after), strict=True):
+        if new != old:
+            delta[name] = new - old
     return delta
+
+
+def item_amounts(chunk: Chunk) -> tuple[int, int, int]:
+    """Return how many items a chunk's row counts as ok, failed and deferred. All others are open.
+
+    Items of the slow lane are counted on the row of the chunk that deferred them. Those of a slow-lane chunk that
+    failed are the exception: that row counts them as deferred, and they have failed.
+    """
+    if chunk.lane != SLOW_LANE:
+        return chunk.items_ok, chunk.items_failed, chunk.items_deferred
+    failed = chunk.items_failed if chunk.status is ChunkStatus.FAILED else 0
+    return 0, failed, -failed
 
 
 def counter_add(run_id: str, shard: int, delta: Mapping[str, int], condition: Condition | None = None) -> Update:

@@ -211,9 +211,14 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     items_ok: int = 0
     items_failed: int = 0
     items_deferred: int = 0
-    # JSON: {"3": "ValueError: …"} by index within the fan-out; deferred indexes as [7, 9].
+    # JSON: {"3": "ValueError: …"} by index within the fan-out, see `item_errors`; deferred indexes as [7, 9].
     item_errors: str | None = None
+    further_item_errors: str | None = None
     deferred: str | None = None
+    # Indexes of the items that run again, if the others are not to: [3].
+    rerun_items: str | None = None
+    # Of a slow-lane chunk: whether items of the chunk that deferred its items have failed.
+    has_failed_siblings: bool = False
     log_ref: str | None = None
     # Short output of the attempt that completed it. Longer output, and that of other attempts, is in rows of its own.
     printed: str | None = None
@@ -274,6 +279,9 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     receive_count: int = 0
     memory_mb: int | None = None
     log_ref: str | None = None
+    # Of an attempt that completed before failed items of its chunk ran again.
+    output_key: str | None = None
+    output: str | None = None
     ttl: int | None = None
 
     def put(self) -> Put:
@@ -414,6 +422,11 @@ def shard_of(start: int, shards: int) -> int:
 def attention_partition(run_id: str, about: Disposition) -> str:
     """Return the attention-index partition of a fan-out's chunks in this disposition."""
     return f"{run_id}#{about.value}"
+
+
+def failed_items_partition(run_id: str) -> str:
+    """Return the attention-index partition of a fan-out's completed chunks with failed items."""
+    return f"{run_id}#FAILED_ITEMS"
 
 
 def queue_partition(run_id: str, lane: str) -> str:

@@ -128,7 +128,8 @@ LEGAL: Final[dict[Disposition, frozenset[Disposition]]] = {
         }
     ),
     Disposition.DEFERRED: frozenset({Disposition.DONE}),
-    Disposition.DONE: frozenset(),
+    # Its failed items are redriven.
+    Disposition.DONE: frozenset({Disposition.WAITING, Disposition.QUEUED}),
     Disposition.DEAD: frozenset(
         {Disposition.WAITING, Disposition.QUEUED, Disposition.SKIPPED, Disposition.QUARANTINED}
     ),

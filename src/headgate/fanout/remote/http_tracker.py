@@ -53,6 +53,7 @@ class _Started(Struct, frozen=True):
     input_key: str = ""
     input: Raw = msgspec.field(default_factory=Raw)
     places: list[int] = []
+    is_rerun: bool = False
     items: list[Any] | None = None
 
 
@@ -198,4 +199,5 @@ def _chunk(run_id: str, chunk_id: str, started: _Started) -> Chunk:
         attempt=started.attempt,
         lease_expires_at=started.lease_expires_at,
         deferred=msgspec.json.encode(started.places).decode() if started.lane == SLOW_LANE else None,
+        rerun_items=msgspec.json.encode(started.places).decode() if started.is_rerun else None,
     )

@@ -243,9 +243,14 @@ class ActiveChunk:
         self._started().progress(items_done)
 
     def defer(self, *places: int) -> None:
-        """Defer items to the slow lane. Raises `InvalidPayloadError` for foreign items, or in the slow lane."""
+        """Defer items to the slow lane.
+
+        Raises `InvalidPayloadError` for foreign and for redriven items, and in the slow lane.
+        """
         if self.lane == SLOW_LANE:
             raise InvalidPayloadError(f"chunk {self.chunk_id} of {self.run_id}: the slow lane cannot defer items")
+        if self._claim().chunk.rerun_items is not None:
+            raise InvalidPayloadError(f"chunk {self.chunk_id} of {self.run_id}: redriven items cannot be deferred")
         for place in places:
             self._check_own(place)
             self._item_errors.pop(place, None)

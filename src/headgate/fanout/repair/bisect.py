@@ -23,6 +23,7 @@ from headgate.fanout.model.states import Disposition
 from headgate.fanout.repair.reopen import AuditNote, Reopener, check_reopenable, reopen_change, reopen_write
 from headgate.ids import IdMaker
 from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
 
 _CUTTABLE = (Disposition.DEAD, Disposition.QUARANTINED)
@@ -64,6 +65,11 @@ class Bisector:
             )
         if chunk.lane == SLOW_LANE:
             raise UserError(f"chunk {chunk.chunk_id} of {chunk.run_id}: a slow-lane chunk cannot be split")
+        if chunk.rerun_items is not None:
+            raise UserError(
+                f"chunk {chunk.chunk_id} of {chunk.run_id}: only some of its items run again; "
+                "redrive them one by one with --item"
+            )
         if chunk.items > 1:
             return self._halve(fanout, chunk, heals)
         return self._quarantine_item(fanout, chunk)
@@ -89,23 +95,23 @@ class Bisector:
 
     def _quarantine_item(self, fanout: Fanout, chunk: Chunk) -> BisectResult:
         """Quarantine a chunk of a single item, and record the item as failed."""
-        if chunk.disposition is Disposition.QUARANTINED and chunk.items_failed:
+        if chunk.disposition is Disposition.QUARANTINED and chunk.item_errors is not None:
             return BisectResult(chunk, None, f"item {chunk.start} is put aside already")
         description = f"item {chunk.start} is the one that fails: {chunk.error or chunk.error_class or 'unknown error'}"
         now_ms = self.queries.now_ms()
         after = quarantined_item(chunk, token=self._ids.ulid(), now_ms=now_ms)
-        counted = {"items_failed": after.items_failed}
         note = AuditNote("set aside", reason=description)
         if chunk.disposition is Disposition.DEAD:
-            if self._reopener.put_back(fanout, [ChunkChange(chunk, after, counted)], note):
+            if self._reopener.put_back(fanout, [ChunkChange(chunk, after)], note):
                 raise self._moved_error(chunk, None)
             return BisectResult(after, None, description)
-        # It is quarantined already and only its failed item is not counted yet: no transition.
-        counter = counter_add(chunk.run_id, chunk.shard, counted)
-        opening = reopen_write(fanout, timestamp(now_ms), is_rerun=False)
+        # It is quarantined already and only the error of its item is not recorded yet: no transition.
+        writes: list[Write] = [after.put(chunk.fence()), reopen_write(fanout, timestamp(now_ms), is_rerun=False)]
+        uncounted = after.items_failed - chunk.items_failed
+        if uncounted:
+            writes.append(counter_add(chunk.run_id, chunk.shard, {"items_failed": uncounted}))
         try:
-            noted = self._reopener.noted(chunk.run_id, note, 1)
-            self._store.transact([after.put(chunk.fence()), counter, opening, noted])
+            self._store.transact([*writes, self._reopener.noted(chunk.run_id, note, 1)])
         except OutcomeUnknownError:
             raise
         except ConflictError as exc:

@@ -14,13 +14,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.fanout.core.attempts import with_disposition
+from headgate.fanout.core.attempts import attention_of, has_listed_items, with_disposition
+from headgate.fanout.model.counts import item_amounts
 from headgate.fanout.model.rows import (
     MAIN_LANE,
     SLOW_LANE,
     Chunk,
     Fanout,
-    attention_partition,
     queue_partition,
     start_of,
 )
@@ -145,24 +145,21 @@ class Recount:
 
 def amounts(chunk: Chunk) -> dict[str, int]:
     """Return the non-zero contributions of a chunk to each sum."""
+    ok, failed, deferred = item_amounts(chunk)
     if chunk.lane == SLOW_LANE:
-        return {"slow_total": 1, f"slow_{chunk.disposition.bucket}": 1}
-    found = {
-        "total": 1,
-        chunk.disposition.bucket: 1,
-        "items_total": chunk.items,
-        "items_ok": chunk.items_ok,
-        "items_failed": chunk.items_failed,
-        "items_deferred": chunk.items_deferred,
-    }
+        found = {"slow_total": 1, f"slow_{chunk.disposition.bucket}": 1}
+    else:
+        found = {"total": 1, chunk.disposition.bucket: 1, "items_total": chunk.items, "items_ok": ok}
+    found |= {"items_failed": failed, "items_deferred": deferred}
     return {name: amount for name, amount in found.items() if amount}
 
 
 def move_traces(chunk: Chunk) -> dict[str, tuple[object, ...]]:
     """Return what a transition into and out of a sum would leave in the row, for each kind of transition.
 
-    Queued and running chunks come and go, but each time with another token, attempt or end. A failed or cancelled chunk
-    leaves only by a redrive, which is counted, or a skip, which is final. A deferred chunk keeps its deferred items.
+    Queued and running chunks come and go, but each time with another token, attempt or end. A failed, cancelled or
+    completed chunk leaves only by a redrive, which is counted, or a skip, which is final. A deferred chunk keeps its
+    deferred items.
     """
     prefix = "slow_" if chunk.lane == SLOW_LANE else ""
     what, lives = chunk.disposition, (chunk.redrives, chunk.heals)
@@ -178,10 +175,12 @@ def move_traces(chunk: Chunk) -> dict[str, tuple[object, ...]]:
 
 def _moves() -> dict[str, tuple[str, ...]]:
     moves: dict[str, tuple[str, ...]] = {
-        "deferred": ("deferral",),
-        "items_deferred": ("deferral",),
+        "done": ("given up", "deferral"),
+        "slow_done": ("slow_given up",),
+        "deferred": ("given up", "deferral"),
+        "items_deferred": ("given up", "deferral", "slow_given up"),
         "items_ok": ("given up",),
-        "items_failed": ("given up",),
+        "items_failed": ("given up", "slow_given up"),
     }
     for prefix in ("", "slow_"):
         moves |= {f"{prefix}{disposition.bucket}": (f"{prefix}open",) for disposition in _OPEN}
@@ -214,9 +213,8 @@ def faults(chunk: Chunk, fanout: Fanout) -> Iterator[RowFault]:
             chunk, f"{name} waits for its message to be sent, and the fan-out has no queue", can_repair=False
         )
     if not _has_right_attention(chunk):
-        found = (
-            "the attention index does not list it" if what in _IN_ATTENTION_INDEX else "the attention index lists it"
-        )
+        is_missing = _belongs_in_attention(chunk)
+        found = "the attention index does not list it" if is_missing else "the attention index lists it"
         yield RowFault(chunk, f"{name} is {what}, and {found}")
     if not _has_right_queue_position(chunk):
         found = "it is not in the queue" if what in _QUEUED else "it is in the queue"
@@ -234,10 +232,14 @@ def repaired(chunk: Chunk, now_ms: int) -> Chunk:
     return fixed
 
 
+def _belongs_in_attention(chunk: Chunk) -> bool:
+    return chunk.disposition in _IN_ATTENTION_INDEX or has_listed_items(chunk, chunk.disposition)
+
+
 def _has_right_attention(chunk: Chunk) -> bool:
-    if chunk.disposition not in _IN_ATTENTION_INDEX:
+    if not _belongs_in_attention(chunk):
         return chunk.attention_pk is None
-    if chunk.attention_pk != attention_partition(chunk.run_id, chunk.disposition) or chunk.attention_sk is None:
+    if chunk.attention_pk != attention_of(chunk.run_id, chunk.disposition) or chunk.attention_sk is None:
         return False
     is_running = chunk.disposition is Disposition.RUNNING
     return not is_running or chunk.attention_sk.startswith(f"{chunk.lease_expires_at}#")

@@ -159,9 +159,4 @@ def reopen_change(chunk: Chunk, *, token: str, at_ms: int, is_waiting: bool = Fa
     The new token separates it from its earlier life for readers of a lagging index.
     """
     change = redrive_change(chunk, now_ms=at_ms, is_waiting=is_waiting, heals=heals)
-    after = replace(change.after, token=token, item_errors=None, message_id=None, receive_count=0)
-    uncounted = {
-        "items_ok": after.items_ok - chunk.items_ok,
-        "items_failed": after.items_failed - chunk.items_failed,
-    }
-    return replace(change, after=after, counted={**change.counted, **uncounted})
+    return replace(change, after=replace(change.after, token=token, message_id=None, receive_count=0))

@@ -16,14 +16,17 @@ Fetch = Callable[[int, str | None], tuple[list[T], str | None]]
 Stage = tuple[str, Fetch[T]]
 
 
-def chained_page(stages: Sequence[Stage[T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
+def chained_page(
+    stages: Sequence[Stage[T]], limit: int, cursor: str | None, *, reads_max: int = READS_MAX
+) -> tuple[list[T], str | None]:
     """Return up to `limit` rows from the stages, and the cursor of the next page if there may be more.
 
-    A short or empty page may still have a cursor. Raises `CursorError` for a malformed cursor.
+    After `reads_max` reads a page is returned as it is: short or even empty, and with a cursor. Raises `CursorError`
+    for a malformed cursor.
     """
     current, inner = _position(stages, cursor)
     rows: list[T] = []
-    for _ in range(READS_MAX):
+    for _ in range(reads_max):
         more, inner = stages[current][1](limit - len(rows), inner)
         rows += more
         if inner is None:

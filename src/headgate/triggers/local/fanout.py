@@ -147,8 +147,11 @@ def _failure_text(fanout: Fanout) -> str:
             f"{head}: {fanout.reason}; see: headgate fanout failures {fanout.run_id}; to complete this run after a "
             f"fix: headgate fanout redrive {fanout.run_id} --all"
         )
+    failed = f"{fanout.chunks_failed} of {fanout.chunks_total} chunks"
+    if not fanout.chunks_failed and fanout.counts.get("items_failed"):
+        failed = f"{fanout.counts['items_failed']} of {fanout.items_total} items"
     return (
-        f"{head}, {fanout.chunks_failed} of {fanout.chunks_total} chunks failed; see: headgate fanout failures "
+        f"{head}, {failed} failed; see: headgate fanout failures "
         f"{fanout.run_id}; to complete this run after a fix: headgate fanout redrive {fanout.run_id} --failed"
     )
 

@@ -25,6 +25,13 @@ def score(work: hg.Work) -> int:
     return total
 
 
+def check(item: int) -> int:
+    """Check one order. Two of ten have no address."""
+    if item % 10 in (3, 7):
+        raise LookupError(f"order {item} has no address")
+    return item
+
+
 def slow(work: hg.Work) -> int:
     """Take a while, so that the fan-out is open for as long as it is looked at."""
     time.sleep(2)

@@ -187,7 +187,7 @@ def test_show__running__reports_where_it_stands(world: World, capsys: pytest.Cap
     output = capsys.readouterr().out
 
     assert "1 of 3 completed, 1 failed, 1 pending" in output
-    assert "9 of 30 ok, 1 failed" in output
+    assert "9 of 30 ok, 11 failed, 10 open" in output
     assert "integers from 0 up to 30, 10 per chunk" in output
     assert "jobs:run" in output
     assert "note: this server cannot run it: no such module" in output

@@ -137,7 +137,7 @@ def test_isolate__a_single_item__is_put_aside_with_its_error(rig: Rig) -> None:
 def test_isolate__a_single_item_that_was_rejected__gets_its_item_counted_once(rig: Rig) -> None:
     rig.split(2)
     rig.fail(FIRST, "RejectedError", "never", is_final=True)
-    assert rig.row(FIRST).items_failed == 0
+    assert (rig.row(FIRST).items_failed, rig.row(FIRST).item_errors) == (1, None)
 
     rig.bisector.isolate(RUN, FIRST)
     assert (rig.row(FIRST).items_failed, rig.counts().items_failed) == (1, 1)

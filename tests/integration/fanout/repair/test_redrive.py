@@ -83,7 +83,9 @@ def names(*numbers: int) -> tuple[str, ...]:
     ("wrong", "said"),
     [
         ({}, "it is empty"),
-        ({"chunk_ids": names(1), "all": True}, "choose one"),
+        ({"chunk_ids": names(1), "all": True}, "give one of chunk ids, items, failed and all"),
+        ({"items": (1,), "failed": True}, "give one of chunk ids, items, failed and all"),
+        ({"items": (3, -1)}, "item -1; indexes of items begin at 0"),
         ({"dispositions": (Disposition.DONE,)}, "DONE cannot be redriven; choose from DEAD, QUARANTINED, CANCELLED"),
         ({"older_than_seconds": -1.0}, "at least 0"),
         ({"older_than_seconds": float("nan")}, "at least 0"),

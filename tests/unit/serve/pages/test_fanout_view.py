@@ -23,6 +23,12 @@ def test_buckets__all_states__sum_to_the_width_in_order() -> None:
     assert [each.x for each in bars] == [0, 500, 700, 800]
 
 
+def test_sentence__only_items_failed__counts_them() -> None:
+    said = sentence(fanout("PARTIAL", completed=10, items={"failed": 3, "total": 1000}))
+
+    assert said == "3 of 1,000 items failed. Fix the cause, then redrive them."
+
+
 def test_buckets__nothing_split_yet__is_empty() -> None:
     assert buckets({}, 0) == []
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headgate.auth.roles import Permission
-from headgate.fanout.model.states import Disposition
 from headgate.pipelines.enums import ControlState, RunStatus
 from headgate.pipelines.overview.status import PipelineStatus
 from headgate.pipelines.runs.rows import RunLog, Slot
@@ -217,7 +216,7 @@ def _repair(run: Mapping[str, Any], trigger: str) -> list[tuple[Action, Permissi
                 label="Redrive its chunks",
                 sentence="Queues the failed chunks of the job again. When they succeed, this run completes.",
                 path=f"/fanouts/{segment(job)}/redrive",
-                body={"dispositions": [Disposition.DEAD.value, Disposition.QUARANTINED.value]},
+                body={"failed": True},
                 cli=f"{command('fanout', 'redrive', job, '--failed')} {_WHY}",
                 tone=Tone.PRIMARY,
                 done="The failed chunks are queued again.",

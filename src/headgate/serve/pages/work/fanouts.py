@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
-from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.model.states import FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.pages.actions import Action, Tone, allowed
 from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
@@ -33,10 +33,11 @@ _BUCKETS: Final[tuple[tuple[str, str], ...]] = (
     ("queued", "line"),
     ("waiting", "line"),
 )
+_ITEM_BUCKETS: Final = (("ok", "good"), ("failed", "bad"), ("deferred", "warn"), ("open", "line"))
 
 
 class Bar(Struct, frozen=True):
-    """A part of a bar: chunks in one state."""
+    """A part of a bar: chunks in one state, or items with one outcome."""
 
     name: str
     count: int
@@ -68,6 +69,7 @@ class FanoutPage(Struct, frozen=True, kw_only=True):
 
     fanout: Any
     bars: list[Bar]
+    item_bars: list[Bar]
     sentence: str
     eta: str
     errors: Section
@@ -90,11 +92,11 @@ class ChunkPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-def buckets(counts: Mapping[str, int], total: int) -> list[Bar]:
-    """Return the chunks by state as parts of one bar; the parts sum to the total."""
+def buckets(counts: Mapping[str, int], total: int, names: Sequence[tuple[str, str]] = _BUCKETS) -> list[Bar]:
+    """Return the chunks by state, or the items by outcome, as parts of one bar; the parts sum to the total."""
     bars: list[Bar] = []
     x = 0.0
-    for name, tone in _BUCKETS:
+    for name, tone in names:
         count = counts.get(name, 0)
         width = _WIDTH * count / max(1, total)
         if count:
@@ -126,6 +128,9 @@ def sentence(fanout: Mapping[str, Any]) -> str:
             return f"{held}{of_all}, {counts.get('running', 0):,} running{failures}.{stalled}"
         case FanoutStatus.FAILED if fanout["exceeded_at"]:
             return f"It failed because {fanout['reason']}. Fix the cause, then redrive all."
+        case _ if not failed:
+            items = fanout["items"]
+            return f"{items['failed']:,} of {items['total']:,} items failed. Fix the cause, then redrive them."
         case _:
             return f"{failed:,} of {total:,} chunks failed. Fix the cause, then redrive them."
 
@@ -150,6 +155,7 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
     return FanoutPage(
         fanout=fanout,
         bars=buckets(fanout["counts"], fanout["chunks"]["total"]),
+        item_bars=buckets(fanout["items"], fanout["items"]["total"], _ITEM_BUCKETS),
         sentence=sentence(fanout),
         eta=_eta(fanout),
         errors=api.section("GET /fanouts/{id}/errors", path=path),
@@ -168,6 +174,7 @@ def fanout_page(api: ApiCaller, run_id: str) -> FanoutPage:
         commands=(
             ("Follow it", command("fanout", "watch", run_id)),
             ("Its failures", command("fanout", "failures", run_id)),
+            ("Its failed items", command("fanout", "items", run_id)),
             ("Compare it with another", command("fanout", "compare", run_id, "OTHER")),
             ("Check its counters", command("fanout", "reconcile", run_id)),
         ),
@@ -196,17 +203,20 @@ def _steer(run_id: str, verb: str, label: str, text: str, done: str, tone: Tone 
 def fanout_actions(api: ApiCaller, fanout: Mapping[str, Any]) -> tuple[Action, ...]:
     """Return the actions that fit the state of a fan-out."""
     run_id, failed = fanout["run_id"], fanout["chunks"]["failed"]
+    failed_items = fanout["items"]["failed"]
     found: list[Action] = []
-    if failed:
+    if failed or failed_items:
+        what = "chunks" if failed else "items"
+        of_all = f"{failed:,} failed chunks and all" if failed else f"{failed_items:,}"
         found.append(
             Action(
-                label="Redrive failed chunks",
-                sentence=f"Queues the {failed:,} failed chunks of this fan-out again, with the code as it is now.",
+                label=f"Redrive failed {what}",
+                sentence=f"Runs the {of_all} failed items of this fan-out again, with the code as it is now.",
                 path=f"/fanouts/{segment(run_id)}/redrive",
-                body={"dispositions": [Disposition.DEAD.value, Disposition.QUARANTINED.value]},
+                body={"failed": True},
                 cli=f"{command('fanout', 'redrive', run_id, '--failed')} --reason {{reason}}",
                 tone=Tone.PRIMARY,
-                done="The failed chunks are queued again.",
+                done=f"The failed {what} are queued again.",
             )
         )
     if not fanout["is_finished"]:
@@ -235,11 +245,11 @@ def error_actions(api: ApiCaller, run_id: str, groups: Sequence[Mapping[str, Any
             Permission.FANOUT_WRITE,
             Action(
                 label="Redrive",
-                sentence=f"Queues the chunks that failed with {each['error_class']} again.",
+                sentence=f"Runs the chunks and items that failed with {each['error_class']} again.",
                 path=f"/fanouts/{segment(run_id)}/redrive",
                 body={"fingerprint": each["fingerprint"]},
                 cli=f"{command('fanout', 'redrive', run_id, '--fingerprint', each['fingerprint'])} --reason {{reason}}",
-                done="The chunks are queued again.",
+                done="They are queued again.",
             ),
         )
         for each in groups
@@ -271,6 +281,18 @@ def chunk_actions(api: ApiCaller, run_id: str, chunk: Mapping[str, Any]) -> tupl
                 fields=(),
                 cli=command("fanout", "bisect", run_id, chunk_id),
                 done="Both halves are queued.",
+            )
+        )
+    if chunk["status"] == "COMPLETED" and chunk.get("item_errors"):
+        found.append(
+            Action(
+                label="Redrive its failed items",
+                sentence="Runs only the failed items of this chunk again, with the code as it is now.",
+                path=f"/fanouts/{segment(run_id)}/redrive",
+                body={"chunk_ids": [chunk_id]},
+                cli=f"{command('fanout', 'redrive', run_id, chunk_id)} --reason {{reason}}",
+                tone=Tone.PRIMARY,
+                done="The failed items are queued again.",
             )
         )
     if chunk["status"] in ("FAILED", "PENDING"):

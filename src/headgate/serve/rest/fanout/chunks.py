@@ -32,6 +32,7 @@ from headgate.serve.rest.fanout.models import (
     StuckList,
     chunk_detail,
     chunk_logs,
+    chunk_total,
     chunk_view,
     stuck_view,
 )
@@ -148,6 +149,8 @@ class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
     input_key: str = ""
     input: Raw | None = None
     places: list[int] = []
+    # Only these failed items of a completed chunk run again.
+    is_rerun: bool = False
     items: list[Any] | None = None
 
 
@@ -248,7 +251,9 @@ class FanoutChunks:
         else:
             stages = [(asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))]
         found, cursor = chained_page(stages, asked.limit, asked.cursor)
-        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
+        wanted = [each for each in Disposition if asked.status in (None, each.status)]
+        total = chunk_total(self._queries.counts(fanout), wanted, lanes=[asked.lane])
+        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor, total))
 
     def cells(self, call: Call[None, NoQuery]) -> Answer:
         fanout = self._queries.fanout(call.path["id"])
@@ -285,15 +290,20 @@ class FanoutChunks:
     def failures(self, call: Call[None, FailureQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
         fanout = self._queries.fanout(run_id)
-        if asked.items:
-            stages = [(lane, self._lane(run_id, lane, _has_bad_items)) for lane in (MAIN_LANE, SLOW_LANE)]
+        if asked.items and fanout.shards:
+            stages = [("completed", self._with_failed_items(run_id)), ("DEFERRED", self._deferred_with_errors(run_id))]
+        elif asked.items:
+            stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, _has_bad_items))]
         elif fanout.shards:
             stages = [(about.value, self._watched(run_id, about)) for about in _GIVEN_UP[1:]]
         else:
             # Written by another program: its rows are not in our indexes.
             stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is ChunkStatus.FAILED))]
         found, cursor = chained_page(stages, asked.limit, asked.cursor)
-        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
+        total = None
+        if not asked.items:
+            total = chunk_total(self._queries.counts(fanout), _GIVEN_UP[1:], lanes=(MAIN_LANE, SLOW_LANE))
+        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor, total))
 
     def dead_letters(self, call: Call[None, PageQuery]) -> Answer:
         run_id = call.path["id"]
@@ -328,6 +338,20 @@ class FanoutChunks:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
             page: ChunkRows = self._queries.in_disposition(run_id, about, limit=limit, cursor=cursor)
             return page.chunks, page.cursor
+
+        return fetch
+
+    def _with_failed_items(self, run_id: str) -> Fetch[Chunk]:
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            page = self._queries.with_failed_items(run_id, limit=limit, cursor=cursor)
+            return page.chunks, page.cursor
+
+        return fetch
+
+    def _deferred_with_errors(self, run_id: str) -> Fetch[Chunk]:
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            page = self._queries.in_disposition(run_id, Disposition.DEFERRED, limit=limit, cursor=cursor)
+            return [chunk for chunk in page.chunks if _has_bad_items(chunk)], page.cursor
 
         return fetch
 
@@ -422,7 +446,8 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
     is_in_file = chunk.input is not None and not chunk.input.startswith("[")
     is_known = not is_in_file and (chunk.input is not None or source.get("kind") == "range")
     # A byte range has one position per byte: positions are reported only where they carry information.
-    places = list(item_indexes(chunk)) if is_known or chunk.lane == SLOW_LANE else []
+    is_part = chunk.lane == SLOW_LANE or chunk.rerun_items is not None
+    places = list(item_indexes(chunk)) if is_known or is_part else []
     piece = Piece(chunk.start, chunk.items, chunk.input_key, chunk.input)
     return StartedChunk(
         admission=Admission.RUN,
@@ -443,6 +468,7 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
         input_key=chunk.input_key,
         input=Raw((chunk.input or "").encode()) if is_in_file else None,
         places=places,
+        is_rerun=chunk.rerun_items is not None,
         items=read_items(source, piece, places) if is_known else None,
     )
 

@@ -38,6 +38,7 @@ from headgate.serve.http.operations import (
 )
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.rest.fanout.chunks import FanoutChunks
+from headgate.serve.rest.fanout.items import FanoutItems
 from headgate.serve.rest.fanout.models import (
     CreatedView,
     FanoutEventPage,
@@ -123,6 +124,7 @@ def fanout_routes(
     operations = [
         *_Fanouts(fanouts, pool, unusable).operations(),
         *FanoutChunks(fanouts).operations(),
+        *FanoutItems(fanouts).operations(),
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +15,7 @@ from headgate.fanout.insight.progress import Progress, Stall, Straggler
 from headgate.fanout.insight.stuck import Stuck, StuckKind
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import FanoutEvent
-from headgate.fanout.model.rows import Attempt, AttemptLog, Chunk, Fanout, Policy, kept_days
+from headgate.fanout.model.rows import SLOW_LANE, Attempt, AttemptLog, Chunk, Fanout, Policy, kept_days
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
@@ -73,6 +73,16 @@ class ChunkCounts(Struct, frozen=True):
     skipped: int
 
 
+class ItemCounts(Struct, frozen=True):
+    """Items by outcome. `open` has none yet: it waits or runs, or its chunk was cancelled or skipped."""
+
+    total: int
+    ok: int
+    failed: int
+    deferred: int
+    open: int
+
+
 class ProgressView(Struct, frozen=True, kw_only=True):
     """Progress of a fan-out. `counts` has every counter; `share` is 0 to 1; rates are recent."""
 
@@ -88,6 +98,7 @@ class ProgressView(Struct, frozen=True, kw_only=True):
     handler: str | None
     queue_url: str | None
     chunks: ChunkCounts
+    items: ItemCounts
     counts: dict[str, int]
     share: float
     completed_per_second: float | None
@@ -127,7 +138,11 @@ class FanoutView(ProgressView, frozen=True, kw_only=True):
 
 
 class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A chunk. `item_errors` and `deferred` identify items by index within the fan-out."""
+    """A chunk. `item_errors`, `deferred` and `rerun_items` identify items by index within the fan-out.
+
+    `item_errors` has the first failed items; the list of failed items has all. `rerun_items` are the items that run
+    again, if the others do not.
+    """
 
     run_id: str
     chunk_id: str
@@ -163,6 +178,7 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     error_fingerprint: str | None = None
     item_errors: dict[str, str] = {}
     deferred: list[int] = []
+    rerun_items: list[int] = []
     log_ref: str | None = None
     memory_mb: int | None = None
     # When the next attempt is due, while it waits for one.
@@ -170,10 +186,14 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ChunkPage(Struct, frozen=True):
-    """A page of chunks. With a filter it may be short or empty and still have a cursor."""
+    """A page of chunks. With a filter it may be short or empty and still have a cursor.
+
+    `total` is the number of chunks in the whole list; null if it is not known without reading them all.
+    """
 
     chunks: list[ChunkView]
     cursor: str | None = None
+    total: int | None = None
 
 
 class AttemptView(Struct, frozen=True, omit_defaults=True):
@@ -193,6 +213,9 @@ class AttemptView(Struct, frozen=True, omit_defaults=True):
     memory_mb: int | None = None
     # Set if it has a log: see the logs of the chunk.
     log_ref: str | None = None
+    # Of an attempt that completed before failed items of its chunk ran again.
+    output_key: str | None = None
+    output: Raw | None = None
 
 
 class AttemptLogView(Struct, frozen=True):
@@ -304,10 +327,11 @@ def policy_view(policy: Policy) -> dict[str, Any]:
 
 def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> dict[str, Any]:
     of_row = ("created_at", "started_at", "finished_at", "paused_at", "is_finished", "status", "handler", "queue_url")
-    of_progress = set(ProgressView.__struct_fields__) - {*of_row, "chunks", "counts", "notes"}
+    of_progress = set(ProgressView.__struct_fields__) - {*of_row, "chunks", "items", "counts", "notes"}
     counts = progress.counts
     return {
         "chunks": chunk_counts(counts),
+        "items": item_counts(counts),
         "counts": {name: getattr(counts, name) for name in Counts.__struct_fields__},
         "notes": notes(fanout, progress, unusable),
         **{name: getattr(fanout, name) for name in of_row},
@@ -318,6 +342,19 @@ def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, 
 def chunk_counts(counts: Counts) -> ChunkCounts:
     """Return the number of chunks by status."""
     return ChunkCounts(counts.total, **{name.lower(): count for name, count in counts.by_status().items()})
+
+
+def item_counts(counts: Counts) -> ItemCounts:
+    """Return the number of items by outcome."""
+    return ItemCounts(
+        counts.items_total, counts.items_ok, counts.items_failed, counts.items_deferred, counts.items_open
+    )
+
+
+def chunk_total(counts: Counts, dispositions: Iterable[Disposition], *, lanes: Iterable[str]) -> int:
+    """Return the number of chunks of some lanes in some dispositions."""
+    prefixes = ["slow_" if lane == SLOW_LANE else "" for lane in lanes]
+    return sum(getattr(counts, prefix + each.bucket) for prefix in prefixes for each in dispositions)
 
 
 def notes(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> list[str]:
@@ -381,18 +418,19 @@ def chunk_detail(chunk: Chunk, attempts: list[Attempt]) -> ChunkDetail:
 
 
 def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
-    names = set(ChunkView.__struct_fields__) - {"output", "item_errors", "deferred"}
+    names = set(ChunkView.__struct_fields__) - {"output", "item_errors", "deferred", "rerun_items"}
     return {
         "output": optional_raw(chunk.output),
         "item_errors": {} if chunk.item_errors is None else msgspec.json.decode(chunk.item_errors),
         "deferred": [] if chunk.deferred is None else msgspec.json.decode(chunk.deferred),
+        "rerun_items": [] if chunk.rerun_items is None else msgspec.json.decode(chunk.rerun_items),
         **{name: getattr(chunk, name) for name in names},
     }
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
     """Return the view of an attempt."""
-    return shown(AttemptView, attempt)
+    return shown(AttemptView, attempt, output=optional_raw(attempt.output))
 
 
 def chunk_logs(chunk: Chunk, logs: list[AttemptLog]) -> ChunkLogs:

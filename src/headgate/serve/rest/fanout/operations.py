@@ -72,10 +72,13 @@ class Skipped(Struct, frozen=True):
 class Redrive(Steer, forbid_unknown_fields=True, kw_only=True):
     """Filter of chunks to redrive; all conditions must match. `all` includes cancelled chunks.
 
-    Ages count from the failure. With a rate, chunks start one after the other.
+    `failed` selects all failed chunks, and the failed items of completed ones; so does a filter by error or age.
+    `items` are indexes of failed items. Ages count from the failure. With a rate, chunks start one after the other.
     """
 
     chunk_ids: list[ChunkId] = []
+    items: list[Annotated[int, Meta(ge=0)]] = []
+    failed: bool = False
     dispositions: list[Disposition] = []
     fingerprint: str | None = None
     error_class: str | None = None
@@ -186,6 +189,8 @@ class FanoutOperations:
         body, run_id = call.body, call.path["id"]
         selection = ChunkSelection(
             chunk_ids=tuple(body.chunk_ids),
+            items=tuple(body.items),
+            failed=body.failed,
             dispositions=tuple(body.dispositions),
             fingerprint=body.fingerprint,
             error_class=body.error_class,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.fanout import fanouts
 from headgate.serve.rest.fanout import watch as fanout_watch
 from headgate.serve.rest.fanout.fanouts import fanout_routes
-from headgate.serve.runtime import chained_pages as staged_pages
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.catalogue.tables import FANOUT
@@ -294,19 +294,18 @@ def test_make__huge_manifest__is_refused_before_it_is_read(
 
 def test_make__split_takes_long__is_202_and_goes_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanouts, "SPLIT_SECONDS", 0.05)
-    opened = api.fanouts.splitter._add
+    opened, is_answered = api.fanouts.splitter._add, threading.Event()
 
-    def slowly(*given: Any) -> Any:
-        import time
-
-        time.sleep(0.02)
+    def held(*given: Any) -> Any:
+        is_answered.wait(30)
         return opened(*given)
 
-    monkeypatch.setattr(api.fanouts.splitter, "_add", slowly)
+    monkeypatch.setattr(api.fanouts.splitter, "_add", held)
 
     async def talk(client: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
         body = {"group": "g", "range": [0, 1000], "chunk_size": 1, "run_id": "big"}
         answer = await client.post("/fanouts", json=body)
+        is_answered.set()
         while (shown := await client.get("/fanouts/big")).json()["status"] == "SPLITTING":
             await asyncio.sleep(0.01)
         return answer, shown
@@ -406,7 +405,8 @@ def test_show__counts_now__are_exact_and_add_up(api: Api) -> None:
         "skipped": 0,
     }
     counts = shown["counts"]
-    assert (counts["items_ok"], counts["items_failed"], counts["attempts"]) == (9, 1, 3)
+    assert shown["items"] == {"total": 40, "ok": 9, "failed": 11, "deferred": 0, "open": 20}
+    assert (counts["items_ok"], counts["items_failed"], counts["attempts"]) == (9, 11, 3)
     assert (counts["done"], counts["quarantined"], counts["running"], counts["queued"]) == (1, 1, 1, 1)
     assert shown["share"] == 0.5
     assert shown["estimate"]["unknown"] is not None
@@ -636,8 +636,7 @@ def test_chunks__by_status_and_lane__are_those_that_match(api: Api) -> None:
     problem(api.ask("GET", "/fanouts/r/chunks?cursor=slow|x"), 400, "bad_cursor")
 
 
-def test_chunks__sparse_status__is_found_over_several_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_pages, "READS_MAX", 2)
+def test_chunks__sparse_status__is_found_over_several_pages(api: Api) -> None:
     api.made(range=[0, 900], chunk_size=1)
     ended = [f"chunk-{number:07d}" for number in (3, 4, 5, 6, 7, 870)]
     for chunk_id in ended:
@@ -646,7 +645,19 @@ def test_chunks__sparse_status__is_found_over_several_pages(api: Api, monkeypatc
     pages = _pages(api, "COMPLETED", 2)
 
     assert [chunk_id for page in pages for chunk_id in page] == ended
-    assert len(pages) > 3
+    assert len(pages) >= 3
+
+
+@pytest.mark.parametrize(("query", "total"), [("", 30), ("status=FAILED", 2), ("status=PENDING&limit=3", 27)])
+def test_chunks__first_page__has_the_number_of_all(api: Api, query: str, total: int) -> None:
+    api.made(range=[0, 30], chunk_size=1, max_attempts=1)
+    api.complete("chunk-0000000")
+    for chunk_id in ("chunk-0000001", "chunk-0000002"):
+        api.fail(chunk_id)
+
+    assert api.get(f"/fanouts/r/chunks?{query}")["total"] == total
+    assert api.get("/fanouts/r/failures?limit=1")["total"] == 2
+    assert api.get("/fanouts/r/chunks?lane=slow")["total"] == 0
 
 
 @pytest.mark.parametrize("status", ["FAILED", "IN_PROGRESS", "PENDING"])
@@ -723,6 +734,74 @@ def test_failures__chunks_and_items__are_listed_page_by_page(api: Api) -> None:
     assert [(each["chunk_id"], each["disposition"]) for each in rest["chunks"]] == [("chunk-0000020", "QUARANTINED")]
     items = api.get("/fanouts/r/failures?items=true")["chunks"]
     assert [each["item_errors"] for each in items] == [{"31": "ValueError: 31"}, {"32": "KeyError: 32"}]
+
+
+def failed_in_many_ways(api: Api) -> None:
+    """Make a fan-out of 50 items: a dead chunk, failed items in three chunks, and one in the slow lane."""
+    api.made(range=[0, 50], max_attempts=1)
+    api.fail("chunk-0000000", is_final=False)
+    api.complete("chunk-0000010", item_errors={number: f"ValueError: bad {number}" for number in range(10, 17)})
+    api.complete("chunk-0000020", item_errors={21: "KeyError: 'x'"})
+    api.complete("chunk-0000030", item_errors={31: "ValueError: 31"}, deferred=[32])
+    slow = api.start("slow-0000030")
+    api.done("/fanouts/r/chunks/slow-0000030/complete", {"token": slow["token"], "item_errors": {32: "KeyError: 32"}})
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8, 100])
+def test_items__failed__are_listed_once_each_over_pages_of_any_size(api: Api, limit: int) -> None:
+    failed_in_many_ways(api)
+
+    found: list[Any] = []
+    cursor = ""
+    while True:
+        page = api.get(f"/fanouts/r/items?limit={limit}{cursor}")
+        assert page["total"] == 20
+        found += page["items"]
+        assert len(page["items"]) == limit or page["cursor"] is None
+        if page["cursor"] is None:
+            break
+        cursor = f"&cursor={page['cursor']}"
+
+    assert [(each["index"], each["count"]) for each in found] == [
+        (0, 10), *((number, 1) for number in range(10, 17)), (21, 1), (31, 1), (32, 1),
+    ]  # fmt: skip
+    assert (found[1]["chunk_id"], found[1]["error_class"], found[1]["message"]) == (
+        "chunk-0000010", "ValueError", "bad 10",
+    )  # fmt: skip
+
+
+def test_items__by_error__are_those_that_match(api: Api) -> None:
+    failed_in_many_ways(api)
+
+    page = api.get("/fanouts/r/items?error_class=KeyError")
+
+    assert ([each["index"] for each in page["items"]], page["total"]) == ([21, 32], None)
+    by_print = api.get(f"/fanouts/r/items?fingerprint={page['items'][0]['fingerprint']}")
+    assert [each["index"] for each in by_print["items"]] == [21]
+    problem(api.ask("GET", "/fanouts/r/items?cursor=completed|x"), 400, "bad_cursor")
+
+
+def test_errors__of_items__are_grouped_with_those_of_chunks(api: Api) -> None:
+    failed_in_many_ways(api)
+
+    groups = api.get("/fanouts/r/errors")["groups"]
+
+    found = [(each["error_class"], each["count"], each["items"]) for each in groups]
+    assert found[:2] == [("ValueError", 1, 10), ("ValueError", 7, 7)]
+    assert sorted(found[2:]) == [("KeyError", 1, 1), ("KeyError", 1, 1), ("ValueError", 1, 1)]
+
+
+def test_redrive__items__a_remote_worker_gets_only_those(api: Api) -> None:
+    failed_in_many_ways(api)
+
+    done = api.done("/fanouts/r/redrive", {"items": [31, 32, 21]})
+
+    assert (done["redriven"], done["rerun_chunks"], done["rerun_items"]) == (2, 2, 3)
+    started = api.start("chunk-0000030")
+    assert (started["places"], started["items"]) == ([31, 32], [31, 32])
+    api.done("/fanouts/r/chunks/chunk-0000030/complete", {"token": started["token"]})
+    assert api.get("/fanouts/r")["items"] == {"total": 50, "ok": 22, "failed": 17, "deferred": 0, "open": 11}
+    problem(api.post("/fanouts/r/redrive", {"items": [17]}), 409, "conflict")
 
 
 def test_errors__alike__are_one_group(api: Api) -> None:

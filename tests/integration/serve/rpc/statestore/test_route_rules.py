@@ -143,7 +143,7 @@ READ_WORK: Final = {
     "GET /api/v1/dead-letters/{subscription}/{event_id}", f"GET {_S}", f"GET {_S}/{{id}}", f"GET {_S}/{{id}}/preview",
     "GET /api/v1/deployments", "GET /api/v1/deployments/{app}",
     "GET /api/v1/workers", "GET /api/v1/fanouts", f"GET {_F}", f"GET {_F}/summary", f"GET {_F}/errors",
-    f"GET {_F}/cells", f"GET {_C}/logs",
+    f"GET {_F}/items", f"GET {_F}/cells", f"GET {_C}/logs",
     f"GET {_F}/events", f"GET {_F}/compare/{{other}}", f"GET {_F}/plots/{{name}}", "GET /api/v1/campaigns/{id}",
     f"GET {_F}/chunks", f"GET {_C}", f"GET {_F}/stuck", f"GET {_F}/failures", f"GET {_F}/dead-letters",
     f"GET {_F}/watch", "GET /api/v1/machines", f"GET {_M}", f"GET {_M}/versions", f"GET {_M}/graph",
