@@ -311,9 +311,10 @@ def _recounted(books: Books) -> dict[int, dict[str, int]]:
         if not prefix:
             amounts |= {"items_total": chunk.items, "items_ok": chunk.items_ok}
             amounts |= {"items_failed": chunk.items_failed, "items_deferred": chunk.items_deferred}
+            amounts["items_dead"] = chunk.items_failed if chunk.disposition in FAILED else 0
         elif chunk.disposition in FAILED:
             # Its chunk has deferred these items; they have failed.
-            amounts |= {"items_failed": chunk.items, "items_deferred": -chunk.items}
+            amounts |= {"items_failed": chunk.items, "items_deferred": -chunk.items, "items_dead": chunk.items}
         for name, amount in amounts.items():
             counter[name] = counter.get(name, 0) + amount
     return {shard: {name: value for name, value in counter.items() if value} for shard, counter in sums.items()}

@@ -231,6 +231,7 @@ def _adds(chunk: Chunk) -> Iterator[tuple[str, int]]:
         yield f"slow_{chunk.disposition.value.lower()}", 1
         if chunk.disposition in (Disposition.DEAD, Disposition.QUARANTINED):
             yield "items_failed", chunk.items
+            yield "items_dead", chunk.items
             yield "items_deferred", -chunk.items
         return
     yield "total", 1
@@ -238,6 +239,7 @@ def _adds(chunk: Chunk) -> Iterator[tuple[str, int]]:
     yield "items_total", chunk.items
     yield "items_ok", chunk.items_ok
     yield "items_failed", chunk.items_failed
+    yield "items_dead", chunk.items_failed if chunk.disposition.status == "FAILED" else 0
     yield "items_deferred", chunk.items_deferred
 
 

@@ -48,8 +48,9 @@ def failures(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
     """List failed chunks, and failed items of completed chunks, with their errors."""
     path = at("fanouts", id, "failures")
     found, total = api.listed(path, "chunks", limit)
-    has_bad_items = api.get(at("fanouts", id))["items"]["failed"] > 0
-    done = list(api.entries(path, "chunks", limit, items="true")) if has_bad_items else []
+    counts = api.get(at("fanouts", id))["counts"]
+    failed_items = counts["items_failed"] - counts["items_dead"]
+    done = list(api.entries(path, "chunks", limit, items="true")) if failed_items else []
     yield {"chunks": found, "total": total, "chunks_with_failed_items": done}
     if not found and not done:
         typer.echo("no failures")
@@ -73,9 +74,7 @@ def failures(api: Api, id: FanoutId, limit: Limit = 100) -> Answer:
     ]
     if items:
         show_table(("CHUNK", "ITEM", "ERROR"), items[:limit], nothing="")
-        show_more(
-            min(limit, len(items)), sum(each["items_failed"] for each in done), "failed items of completed chunks"
-        )
+        show_more(min(limit, len(items)), failed_items, "failed items of completed chunks")
         typer.echo(
             f"list all failed items with 'headgate fanout items {id}', "
             f"run them again with 'headgate fanout redrive {id} --failed'"

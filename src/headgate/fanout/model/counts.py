@@ -38,6 +38,8 @@ class Counts(Struct, frozen=True, omit_defaults=True):
     items_ok: int = 0
     items_failed: int = 0
     items_deferred: int = 0
+    # Of the failed items, those of failed chunks.
+    items_dead: int = 0
     attempts: int = 0
     retries: int = 0
     lost: int = 0
@@ -113,9 +115,10 @@ class Counts(Struct, frozen=True, omit_defaults=True):
         return sum(self.by_status().values()) - self.total
 
 
-_ITEMS: Final = ("items_ok", "items_failed", "items_deferred")
+_ITEMS: Final = ("items_ok", "items_failed", "items_deferred", "items_dead")
 NAMES: Final = frozenset(Counts.__struct_fields__)
 _OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
+_FAILED: Final = (Disposition.DEAD, Disposition.QUARANTINED)
 _OPEN_BUCKETS: Final = tuple(prefix + disposition.bucket for prefix in ("", "slow_") for disposition in _OPEN)
 
 
@@ -147,23 +150,25 @@ def counter_delta(before: Chunk | None, after: Chunk) -> dict[str, int]:
         delta[prefix + before.disposition.bucket] = -1
     if before is None or before.disposition is not after.disposition:
         delta[prefix + after.disposition.bucket] = 1
-    was = (0, 0, 0) if before is None else item_amounts(before)
+    was = (0, 0, 0, 0) if before is None else item_amounts(before)
     for name, old, new in zip(_ITEMS, was, item_amounts(after), strict=True):
         if new != old:
             delta[name] = new - old
     return delta
 
 
-def item_amounts(chunk: Chunk) -> tuple[int, int, int]:
-    """Return how many items a chunk's row counts as ok, failed and deferred. All others are open.
+def item_amounts(chunk: Chunk) -> tuple[int, int, int, int]:
+    """Return how many items a chunk's row counts as ok, failed and deferred, and as those of failed chunks.
+
+    All others are open.
 
     Items of the slow lane are counted on the row of the chunk that deferred them. Those of a slow-lane chunk that
     failed are the exception: that row counts them as deferred, and they have failed.
     """
+    dead = chunk.items_failed if chunk.disposition in _FAILED else 0
     if chunk.lane != SLOW_LANE:
-        return chunk.items_ok, chunk.items_failed, chunk.items_deferred
-    failed = chunk.items_failed if chunk.status is ChunkStatus.FAILED else 0
-    return 0, failed, -failed
+        return chunk.items_ok, chunk.items_failed, chunk.items_deferred, dead
+    return 0, dead, -dead, dead
 
 
 def counter_add(run_id: str, shard: int, delta: Mapping[str, int], condition: Condition | None = None) -> Update:
@@ -204,7 +209,8 @@ def final_status(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
     if is_limited(policy):
         # The chunk of a failed slow-lane chunk stays deferred.
         deferred = counts.deferred - counts.slow_dead - counts.slow_quarantined
-        whole = not (deferred > 0 or counts.cancelled or (counts.items_failed and not policy.each))
+        has_failed_items = counts.items_failed > counts.items_dead and not policy.each
+        whole = not (deferred > 0 or counts.cancelled or has_failed_items)
         return FanoutStatus.SUCCEEDED if whole else FanoutStatus.PARTIAL
     if counts.total and not counts.completed and counts.failed:
         return FanoutStatus.FAILED

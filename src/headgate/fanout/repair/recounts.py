@@ -35,6 +35,7 @@ NAMES: Final = (
     "items_ok",
     "items_failed",
     "items_deferred",
+    "items_dead",
     "slow_total",
     *(f"slow_{bucket}" for bucket in _BUCKETS),
 )
@@ -145,12 +146,12 @@ class Recount:
 
 def amounts(chunk: Chunk) -> dict[str, int]:
     """Return the non-zero contributions of a chunk to each sum."""
-    ok, failed, deferred = item_amounts(chunk)
+    ok, failed, deferred, dead = item_amounts(chunk)
     if chunk.lane == SLOW_LANE:
         found = {"slow_total": 1, f"slow_{chunk.disposition.bucket}": 1}
     else:
         found = {"total": 1, chunk.disposition.bucket: 1, "items_total": chunk.items, "items_ok": ok}
-    found |= {"items_failed": failed, "items_deferred": deferred}
+    found |= {"items_failed": failed, "items_deferred": deferred, "items_dead": dead}
     return {name: amount for name, amount in found.items() if amount}
 
 
@@ -181,6 +182,7 @@ def _moves() -> dict[str, tuple[str, ...]]:
         "items_deferred": ("given up", "deferral", "slow_given up"),
         "items_ok": ("given up",),
         "items_failed": ("given up", "slow_given up"),
+        "items_dead": ("given up", "slow_given up"),
     }
     for prefix in ("", "slow_"):
         moves |= {f"{prefix}{disposition.bucket}": (f"{prefix}open",) for disposition in _OPEN}

@@ -266,7 +266,9 @@ class Redriver:
     def _redrivable(self, run_id: str, rate_per_second: float | None, *, dry_run: bool) -> Fanout:
         fanout = self.queries.fanout(run_id, consistent=True)
         check_reopenable(fanout)
-        if fanout.status is FanoutStatus.SUCCEEDED:
+        # It may have succeeded with tolerated failures.
+        has_failures = fanout.chunks_failed or fanout.counts.get("items_failed")
+        if fanout.status is FanoutStatus.SUCCEEDED and not has_failures:
             raise ConflictError(f"fan-out {run_id}: it has SUCCEEDED; there is nothing to redrive")
         if fanout.queue_url is not None and self._send is None and not dry_run:
             raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")

@@ -132,6 +132,16 @@ def test_redrive__a_rerun_that_dies__only_its_items_have_failed_and_run_again(ri
     assert list(item_indexes(rig.claim(FIRST).chunk)) == [1]
 
 
+def test_redrive__of_a_fan_out_that_succeeded_with_tolerated_failures__runs_them_again(rig: Rig) -> None:
+    rig.split(2, max_attempts=1, tolerated_failures=1)
+    rig.complete(FIRST)
+    rig.kill("chunk-0000001")
+    assert rig.tend().status is FanoutStatus.SUCCEEDED
+
+    assert rig.redriver.redrive(RUN, ALL).redriven == 1
+    assert rig.fanout().status is FanoutStatus.RUNNING
+
+
 def test_redrive__twice__the_second_changes_nothing(rig: Rig) -> None:
     spoiled(rig)
     rig.redriver.redrive(RUN, ALL)

@@ -617,7 +617,7 @@ def test_reconcile__ended_with_the_wrong_verdict__is_opened_and_judged_again(rig
     rig.split(2, max_attempts=1)
     rig.complete(FIRST)
     rig.kill("chunk-0000001")
-    rig.corrupt(dead=-1, done=1, items_failed=-1)
+    rig.corrupt(dead=-1, done=1, items_failed=-1, items_dead=-1)
     assert rig.tend().status is FanoutStatus.SUCCEEDED
 
     report = rig.reconcile(repair=True)
@@ -652,7 +652,11 @@ def test_reconcile__ended_with_other_numbers__gets_its_own(rig: Rig) -> None:
 
     assert said(report) == [
         (FindingKind.FANOUT, "its row says jobs_failed 3, and its chunks make 2", True),
-        (FindingKind.FANOUT, "its row and its chunks differ in dead, items_total, items_ok, items_failed", True),
+        (
+            FindingKind.FANOUT,
+            "its row and its chunks differ in dead, items_total, items_ok, items_failed, items_dead",
+            True,
+        ),
     ]
     fixed = rig.fanout()
     assert (fixed.status, fixed.finished_at, fixed.chunks_failed) == (FanoutStatus.PARTIAL, ended.finished_at, 2)

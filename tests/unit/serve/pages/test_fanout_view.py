@@ -12,7 +12,7 @@ from headgate.serve.pages.work.fanouts import buckets, sentence
 def fanout(status: str, *, completed: int = 0, failed: int = 0, total: int = 10, **more: Any) -> dict[str, Any]:
     chunks = {"completed": completed, "failed": failed, "total": total}
     return {"status": status, "chunks": chunks, "counts": {"running": 2}, "split_error": None, "paused_at": None,
-            "stall": None, **more}  # fmt: skip
+            "stall": None, "exceeded_at": None, **more}  # fmt: skip
 
 
 def test_buckets__all_states__sum_to_the_width_in_order() -> None:
