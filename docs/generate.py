@@ -42,6 +42,7 @@ from headgate.serve.execution_metrics import (
     REFRESHED_EVERY_SECONDS,
     STORE_SERIES,
 )
+from headgate.serve.fanout_metrics import SERIES as FANOUT_SERIES
 from headgate.serve.graphql.schema import RULES
 from headgate.serve.http.audited_operations import Unaudited
 from headgate.serve.http.operations import Operation, OperationHandler
@@ -203,6 +204,14 @@ def metrics_page() -> str:
             "No label names a check: `headgate check ls` lists them. Each server counts the checks that it ran.",
             "",
             *_series_rows(CHECK_SERIES),
+            "",
+            "## Fan-outs",
+            "",
+            "The server reads them from the store every 15 seconds, for all workers: with several servers take the",
+            "largest, not the sum. Counters start at 0 with the server. Alarms on them are in",
+            "`deploy/prometheus/fanout-rules.yml`. No label is the id of a fan-out: `headgate fanout ls` lists them.",
+            "",
+            *_series_rows(FANOUT_SERIES),
             "",
             "## Executions, turns and activities",
             "",

@@ -51,6 +51,7 @@ class FanoutService:
         self.ids = ids
         self.access = access
         self.prices = prices
+        self.retention_days = retention_days
         self.observer = _WorkerWakeup(observer)
         self._send = send
         self.queries = FanoutQueries(store, clock)

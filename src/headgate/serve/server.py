@@ -29,6 +29,7 @@ from headgate.serve.execution_metrics import (
     read_store_gauges,
 )
 from headgate.serve.execution_metrics import REFRESHED_EVERY_SECONDS as GAUGES_EVERY_SECONDS
+from headgate.serve.fanout_metrics import FanoutCollector
 from headgate.serve.graphql.routes import graphql_routes
 from headgate.serve.hangup import on_hangup
 from headgate.serve.http.audited_operations import OperationAudit
@@ -271,6 +272,10 @@ class Server:
         self._sweepers.append(
             Sweeper("execution gauges", lambda _limit: pending.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
         )
+        fanouts = FanoutCollector(components.service.fanouts)
+        self._sweepers.append(
+            Sweeper("fan-out gauges", lambda _limit: fanouts.refresh(), interval_seconds=GAUGES_EVERY_SECONDS)
+        )
         self._probes = ServerProbes(
             version=version,
             store=components.store.store,
@@ -301,6 +306,7 @@ class Server:
         components.metrics.registry.register(sizes)
         components.metrics.registry.register(runs)
         components.metrics.registry.register(pending)
+        components.metrics.registry.register(fanouts)
         if components.service.meters is not None:
             reading, status = components.service.meters.reading, components.service.worker_status
             components.metrics.registry.register(WorkerCollector(reading, status))

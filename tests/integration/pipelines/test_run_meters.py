@@ -18,6 +18,7 @@ from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.serve import fanout_metrics
 from headgate.serve.pipeline_metrics import SERIES, PipelineCollector, read_gauges
 from headgate.settings import PipelineSettings, Settings
 from tests.pipeline_rig import DATE, Rig, pipeline, slot_of, waiting_pipeline
@@ -122,7 +123,12 @@ def test_meters__verdicts_and_warnings__are_counted_with_the_margin(rig: Rig) ->
 
 
 @pytest.mark.parametrize(
-    ("file", "series"), [("pipeline-rules.yml", SERIES), ("check-rules.yml", check_metrics.SERIES)]
+    ("file", "series"),
+    [
+        ("pipeline-rules.yml", SERIES),
+        ("check-rules.yml", check_metrics.SERIES),
+        ("fanout-rules.yml", fanout_metrics.SERIES),
+    ],
 )
 def test_rules__every_series_and_label_they_name__is_exported(file: str, series: Sequence[Series]) -> None:
     document: dict[str, Any] = yaml.safe_load((RULES / file).read_text())
