@@ -118,6 +118,9 @@ class Cloud:
         self.client("sns").subscribe(
             TopicArn=self.environ["LIFECYCLE_TOPIC_ARN"], Protocol="sqs", Endpoint=self.arn("sqs", "published")
         )
+        # Where the chunks of fan-outs go that name no queue.
+        self._chunks = self.client("sqs").create_queue(QueueName="chunks")["QueueUrl"]
+        self.environ["HEADGATE_FANOUT_QUEUE_URL"] = self._chunks
         self._letters: list[dict[str, Any]] = []
         # Where alerts arrive, as notify.toml of the package has it.
         alerts = self.client("sns").create_topic(Name="alerts")["TopicArn"]
@@ -177,19 +180,7 @@ class Cloud:
         return f"arn:aws:iam::{self.account}:role/any"
 
     def _make_function(self, name: str, url: str) -> None:
-        bootstrap = zipfile.ZipInfo("bootstrap")
-        bootstrap.external_attr = 0o755 << 16
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as code:
-            code.writestr(bootstrap, f'#!/bin/sh\nexec "{sys.executable}" -E -S "{__file__}" "{url}"\n')
-        self.client("lambda").create_function(
-            FunctionName=name,
-            Runtime="provided.al2023",
-            Handler="any",
-            Role=self._role,
-            Code={"ZipFile": packed.getvalue()},
-            Timeout=60,
-        )
+        make_function(self.client("lambda"), self._role, name, url)
 
     def call(self, function: str, event: Any) -> Any:
         """Do what a function does: a handler of ours, or the job."""
@@ -232,6 +223,13 @@ class Cloud:
         self._letters += [json.loads(json.loads(each["Body"])["Message"]) for each in answer.get("Messages", [])]
         return [letter for letter in self._letters if letter["pipelineId"] == pipeline_id]
 
+    def chunks(self) -> list[dict[str, Any]]:
+        """Return messages of chunks as the records of an event, and delete them."""
+        answer = self.client("sqs").receive_message(QueueUrl=self._chunks, MaxNumberOfMessages=10)
+        for each in answer.get("Messages", []):
+            self.client("sqs").delete_message(QueueUrl=self._chunks, ReceiptHandle=each["ReceiptHandle"])
+        return [{"messageId": each["MessageId"], "body": each["Body"]} for each in answer.get("Messages", [])]
+
     def alerts(self) -> list[str]:
         """Return the alerts that have arrived since the last call."""
         answer = self.client("sqs").receive_message(QueueUrl=self._alerts, MaxNumberOfMessages=10)
@@ -249,6 +247,24 @@ class Cloud:
         """Write a row as a program that knows nothing of Headgate does."""
         item = {"PK": {"S": partition}, "SK": {"S": sort}, **attributes}
         self.client("dynamodb").put_item(TableName=PIPELINES, Item=item)
+
+
+def make_function(client: Any, role: str, name: str, url: str) -> str:
+    """Make a function that passes its events on to an address, and return its ARN."""
+    bootstrap = zipfile.ZipInfo("bootstrap")
+    bootstrap.external_attr = 0o755 << 16
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as code:
+        code.writestr(bootstrap, f'#!/bin/sh\nexec "{sys.executable}" -E -S "{__file__}" "{url}"\n')
+    made = client.create_function(
+        FunctionName=name,
+        Runtime="provided.al2023",
+        Handler="any",
+        Role=role,
+        Code={"ZipFile": packed.getvalue()},
+        Timeout=60,
+    )
+    return str(made["FunctionArn"])
 
 
 def is_passed_on() -> bool:

@@ -152,6 +152,8 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert submitted.stderr.startswith("221 chunks of up to 1, 221 items; ")
     assert submitted.stderr.endswith(f"; consumers of {site.queue_url} run it\n")
     assert site.messages(site.queue_url) == CHUNKS
+    refused = site.run("chunk", "work", "--run", "survey", "--until-idle")
+    assert f"its chunks are messages of {site.queue_url}" in refused.stderr
 
     site.time_out()
     assert site.printed("fanout", "drain", site.dead_url) == "221 messages recorded, 0 left\n"

@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
+import headgate as hg
 from headgate.aws import activities, client, fanouts, turns, wakeups
 from headgate.aws.fanout_container import open_fanout_container
 from headgate.clock import SystemClock
@@ -20,7 +21,19 @@ from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection
-from tests.aws_rig import FANOUT_FUNCTIONS, TERRAFORM, Context, handler_of, not_granted, noting, sign_in, tables_in
+from tests.aws_rig import (
+    FANOUT_FUNCTIONS,
+    TERRAFORM,
+    Context,
+    handler_of,
+    make_function,
+    not_granted,
+    noting,
+    passing_on,
+    sign_in,
+    tables_in,
+    until,
+)
 from tests.ministack import REGION, aws_session, fresh_account
 from tests.order_app import doubled
 from tests.workflow_rig import TABLE_PREFIX, Workflows
@@ -36,6 +49,33 @@ def handle(items: list[int]) -> int:
     return len(items)
 
 
+# Items that the handler below fails for.
+fragile_items: set[int] = set()
+
+
+def handle_fragile(items: list[int]) -> int:
+    """Fail for some items, until they are mended."""
+    if fragile_items.intersection(items):
+        raise ValueError("it breaks")
+    return len(items)
+
+
+# What is left of the invocation in the test of its deadline; each item takes 20 seconds of it.
+left_ms: list[int] = []
+
+
+def handle_slowly(item: int) -> int:
+    left_ms[0] -= 20_000
+    return item
+
+
+class Waning(Context):
+    """An invocation whose time the handler uses up."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return left_ms[0]
+
+
 class Functions:
     """One account with the functions of fan-outs and of an app, their queues and a bucket of manifests."""
 
@@ -48,11 +88,14 @@ class Functions:
         redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": RECEIVES_MAX})
         attributes = {**at_once, "RedrivePolicy": redrive}
         self.url = self.sqs.create_queue(QueueName="chunks", Attributes=attributes)["QueueUrl"]
-        more = {"HEADGATE_FANOUT_QUEUE_URL": self.url, "HEADGATE_FANOUT_QUEUES": self.url}
+        more = {"HEADGATE_FANOUT_QUEUE_URL": self.url, "HEADGATE_FANOUT_QUEUES": f"{self.url}*"}
         more["HEADGATE_FANOUT_HANDLERS"] = "tests"
         self.asked: dict[str, set[tuple[str, str, str]]] = {name: set() for name in FANOUT_FUNCTIONS}
         self._calling = ""
         self.workflows = Workflows(endpoint, account, home, SystemClock(), more=more)
+        self.lambdas = session.client("lambda", endpoint_url=endpoint)
+        self.role = f"arn:aws:iam::{account}:role/any"
+        self.account = account
         self.container = open_fanout_container(self.workflows.environ, SystemClock())
         self.bucket = self.workflows.environ["HEADGATE_STORE_BLOB_BUCKET"]
 
@@ -60,11 +103,43 @@ class Functions:
         self.container.close()
         self.workflows.close()
         self.sqs.close()
+        self.lambdas.close()
 
-    def invoke(self, function: str, event: Mapping[str, Any], *, left_ms: int = 60_000) -> Any:
+    def wire(self, address: str) -> str:
+        """Have the bucket and a queue of its own invoke the functions, as Terraform does, and return the queue."""
+        arns = {
+            name: make_function(self.lambdas, self.role, name, f"{address}/{name}")
+            for name in ("splitter", "chunk-worker", "dead-letter")
+        }
+        dead = self.sqs.create_queue(QueueName="chunks-wired-dead")["QueueUrl"]
+        queue_arns = {
+            name: f"arn:aws:sqs:{REGION}:{self.account}:{name}" for name in ("chunks-wired", "chunks-wired-dead")
+        }
+        redrive = json.dumps({"deadLetterTargetArn": queue_arns["chunks-wired-dead"], "maxReceiveCount": RECEIVES_MAX})
+        url = self.sqs.create_queue(QueueName="chunks-wired", Attributes={"RedrivePolicy": redrive})["QueueUrl"]
+        assert dead == f"{url}-dead"
+        for queue, function in (("chunks-wired", "chunk-worker"), ("chunks-wired-dead", "dead-letter")):
+            self.lambdas.create_event_source_mapping(
+                EventSourceArn=queue_arns[queue],
+                FunctionName=function,
+                BatchSize=10,
+                FunctionResponseTypes=["ReportBatchItemFailures"],
+            )
+        rules = [{"Name": "prefix", "Value": "manifests/"}, {"Name": "suffix", "Value": ".json"}]
+        mapping = {
+            "LambdaFunctionArn": arns["splitter"],
+            "Events": ["s3:ObjectCreated:*"],
+            "Filter": {"Key": {"FilterRules": rules}},
+        }
+        self.workflows.s3.put_bucket_notification_configuration(
+            Bucket=self.bucket, NotificationConfiguration={"LambdaFunctionConfigurations": [mapping]}
+        )
+        return str(url)
+
+    def invoke(self, function: str, event: Mapping[str, Any], *, context: Context | None = None) -> Any:
         self._calling = function
         try:
-            return handler_of(function)(event, Context(left_ms))
+            return handler_of(function)(event, context or Context())
         finally:
             self._calling = ""
 
@@ -83,7 +158,7 @@ class Functions:
         assert all(answer == answers[0] for answer in answers)
         return list(answers[0])
 
-    def deliver(self, function: str, url: str, *, left_ms: int = 60_000) -> list[str]:
+    def deliver(self, function: str, url: str, *, context: Context | None = None) -> list[str]:
         """Bring the messages that are visible to a function once, and return those that it reports."""
         answer = self.sqs.receive_message(
             QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0, MessageSystemAttributeNames=["All"]
@@ -99,7 +174,7 @@ class Functions:
         ]
         if not records:
             return []
-        reported = self.invoke(function, {"Records": records}, left_ms=left_ms)["batchItemFailures"]
+        reported = self.invoke(function, {"Records": records}, context=context)["batchItemFailures"]
         failed = [each["itemIdentifier"] for each in reported]
         for record in records:
             if record["messageId"] not in failed:
@@ -215,10 +290,30 @@ def test_chunk__deadline_near__is_not_started_and_delivered_again(aws: Functions
     manifest = {"range": [0, 2], "chunk_size": 1, "handler": HANDLER}
     (run_id,) = aws.put_manifest("manifests/late.json", manifest)
 
-    assert len(aws.deliver("chunk-worker", aws.url, left_ms=0)) == 2
+    assert len(aws.deliver("chunk-worker", aws.url, context=Context(0))) == 2
     aws.deliver("chunk-worker", aws.url)
 
     assert aws.status(run_id) is FanoutStatus.SUCCEEDED
+
+
+def test_chunk__deadline_near_between_items__defers_the_rest_to_the_slow_lane(aws: Functions) -> None:
+    handler = "tests.contract.test_aws_fanouts:handle_slowly"
+    (run_id,) = aws.put_manifest(
+        "manifests/long.json", {"range": [0, 6], "chunk_size": 6, "each": True, "handler": handler}
+    )
+    left_ms[:] = [100_000]
+
+    assert aws.deliver("chunk-worker", aws.url, context=Waning()) == []
+
+    queries = aws.container.service.fanouts.queries
+    (chunk,) = queries.every_chunk(run_id)
+    assert (chunk.disposition, chunk.items_ok, chunk.items_deferred) == (Disposition.DEFERRED, 4, 2)
+    # The next sweep sends the message of the slow lane.
+    aws.invoke("fanout-sweep", {})
+    left_ms[:] = [900_000]
+    assert aws.deliver("chunk-worker", aws.url, context=Waning()) == []
+    assert aws.status(run_id) is FanoutStatus.SUCCEEDED
+    assert queries.counts(queries.fanout(run_id)).items_ok == 6
 
 
 def test_chunk__of_a_foreign_handler__is_refused(aws: Functions) -> None:
@@ -230,6 +325,21 @@ def test_chunk__of_a_foreign_handler__is_refused(aws: Functions) -> None:
 
     (chunk,) = aws.container.service.fanouts.queries.every_chunk(run_id)
     assert (chunk.disposition, chunk.error_class) == (Disposition.DEAD, "DefinitionError")
+
+
+def test_worker__connected_to_the_tables__reports_its_chunks(aws: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run_id,) = aws.put_manifest("manifests/own.json", {"group": "own", "items": ["a", "b"], "chunk_size": 1})
+    for name, value in aws.workflows.environ.items():
+        if name.startswith("HEADGATE_STORE_") and name != "HEADGATE_STORE_TABLE_PREFIX":
+            monkeypatch.setenv(name, value)
+
+    with hg.ChunkWorker.connect(f"dynamodb://{REGION}?table_prefix={TABLE_PREFIX}", name="ecs-7") as worker:
+        for start, item in enumerate("ab"):
+            with worker.chunk((run_id, f"chunk-{start:07d}")) as chunk:
+                assert chunk.items == [item]
+
+    assert aws.status(run_id) is FanoutStatus.SUCCEEDED
+    assert {chunk.worker for chunk in aws.container.service.fanouts.queries.every_chunk(run_id)} == {"ecs-7"}
 
 
 def test_sweep__messages_that_were_not_sent__are_sent(aws: Functions) -> None:
@@ -257,6 +367,32 @@ def test_map__in_a_workflow__sends_its_chunks_over_sqs_and_collects_the_results(
     aws.workflows.run(lambda: handle.describe().status == "SUCCEEDED")
 
     assert handle.result(timeout_seconds=5) == [0, 2, 4, 6, 8]
+
+
+def test_functions__invoked_by_bucket_and_queues__split_run_bury_and_run_again(aws: Functions) -> None:
+    fragile_items.update(range(0, 40, 10))
+    manifest = {
+        **{"run_id": "wired", "group": "wired", "range": [0, 40], "chunk_size": 1, "backoff_seconds": 0},
+        **{"max_attempts": 9, "handler": "tests.contract.test_aws_fanouts:handle_fragile"},
+    }
+    with passing_on(lambda name, event: handler_of(name)(event, Context())) as address:
+        manifest["queue_url"] = aws.wire(address)
+        for key in ("manifests/wired.txt", "other/wired.json"):
+            aws.workflows.s3.put_object(Bucket=aws.bucket, Key=key, Body=json.dumps({**manifest, "run_id": "no"}))
+        aws.workflows.s3.put_object(Bucket=aws.bucket, Key="manifests/wired.json", Body=json.dumps(manifest))
+
+        queries = aws.container.service.fanouts.queries
+        until("it is there", lambda: queries.find("wired"))
+        until("what fails is dead", lambda: aws.status("wired") is FanoutStatus.PARTIAL)
+        dead = queries.every_in_disposition("wired", Disposition.DEAD)
+        assert sorted(chunk.start for chunk in dead) == [0, 10, 20, 30]
+        fragile_items.clear()
+        aws.container.service.fanouts.redriver.redrive("wired", ChunkSelection(all=True))
+        until("all has run", lambda: aws.status("wired") is FanoutStatus.SUCCEEDED)
+
+    counts = queries.counts(queries.fanout("wired", consistent=True))
+    assert (counts.completed, counts.failed, counts.drift()) == (40, 0, 0)
+    assert queries.find("no") is None
 
 
 def test_terraform__of_the_queues__gives_functions_their_time() -> None:

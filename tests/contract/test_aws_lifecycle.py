@@ -12,7 +12,8 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from headgate.aws import handlers
+from headgate.aws import fanouts, handlers
+from headgate.aws.fanout_container import open_fanout_container
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.bootstrap.store import KEYS
 from headgate.durable.model.duration import Seconds
@@ -161,6 +162,35 @@ def test_waiting_run__what_it_waits_for_comes_and_its_job_ends__is_woken_through
     log = ended(cloud, slot)
     assert (log.status, cloud.executions()[log.execution]) == (RunStatus.COMPLETED, "SUCCEEDED")
     assert executions(cloud, "gold") == [log.execution]
+
+
+def count(items: list[int]) -> int:
+    """Handle a chunk of the fan-out below."""
+    return len(items)
+
+
+def test_fan_out__job_of_a_pipeline__sends_its_chunks_over_sqs_to_the_chunk_function(
+    cloud: Cloud, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"range": [0, 30], "chunk_size": 10, "handler": "tests.contract.test_aws_lifecycle:count"}
+    job = TriggerSpec(type="fan-out", config=config, check_interval=Seconds(1))
+    slot = define(cloud, pipeline("bronze", trigger=job))
+    functions = open_fanout_container({**cloud.environ, "HEADGATE_FANOUT_HANDLERS": "tests"}, clock)
+    monkeypatch.setattr(fanouts, "fanout_container", lambda: functions)
+
+    cloud.invoke("definitions")
+    land(cloud, "bronze")
+    messages = until("its chunks are in the queue", lambda: cloud.chunks() or None)
+    while len(messages) < 3:
+        messages += until("the others", lambda: cloud.chunks() or None)
+    answer = cloud.invoke("chunk-worker", {"Records": messages})
+
+    assert answer == {"batchItemFailures": []}
+    # The end of a fan-out is an event, which the clockwork delivers to the run that waits for it.
+    cloud.invoke("clockwork")
+    log = ended(cloud, slot)
+    assert (log.status, cloud.executions()[log.execution]) == (RunStatus.COMPLETED, "SUCCEEDED")
+    functions.close()
 
 
 def test_server__beside_the_functions__shows_what_they_do_and_takes_orders(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from headgate.settings import Settings
 TIMEOUT_SECONDS: Final = 30.0
 # A server that is restarted is back within this time.
 RETRY_SECONDS: Final = 60.0
+_HOME_VARIABLE: Final = "HEADGATE_HOME"
 _environment: Final = os.environ  # noqa: TID251 - the entry point of a worker, which reads its settings once
 
 
@@ -30,6 +32,8 @@ class ChunkWorker(sdk.ChunkWorker):
     """
 
     _on_close: Callable[[], None] | None = None
+    # Its home, if it has one of its own.
+    _folder: tempfile.TemporaryDirectory[str] | None = None
 
     @classmethod
     def connect(
@@ -54,8 +58,9 @@ class ChunkWorker(sdk.ChunkWorker):
             return cls._with_server(None, api_key, ca, name)
         if api_key is not None or ca is not None:
             raise SettingsError(f"api_key and ca are for a server, and {target!s:.80} is a store; omit them")
-        settings = target if isinstance(target, Settings) else _store_settings(target)
-        return cls._with_store(settings, name)
+        if isinstance(target, str) and target.startswith("dynamodb:"):
+            return cls._with_tables(target, name)
+        return cls._with_store(target if isinstance(target, Settings) else _home_settings(target), name)
 
     @classmethod
     def _with_server(cls, url: str | None, api_key: str | None, ca: Path | str | None, name: str | None) -> Self:
@@ -66,6 +71,19 @@ class ChunkWorker(sdk.ChunkWorker):
         access = Access.of(url, api_key, ca)
         connection = Connection(access, clock, timeout_seconds=TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS)
         return cls._made(HttpTracker(connection, IdMaker(clock)), name, connection.close)
+
+    @classmethod
+    def _with_tables(cls, target: str, name: str | None) -> Self:
+        # Nothing of a worker outlives it; in a Lambda, only this folder is writable.
+        folder = None if _environment.get(_HOME_VARIABLE) else tempfile.TemporaryDirectory(prefix="headgate-")
+        try:
+            worker = cls._with_store(_table_settings(target, None if folder is None else folder.name), name)
+        except BaseException:
+            if folder is not None:
+                folder.cleanup()
+            raise
+        worker._folder = folder
+        return worker
 
     @classmethod
     def _with_store(cls, settings: Settings, name: str | None) -> Self:
@@ -89,6 +107,9 @@ class ChunkWorker(sdk.ChunkWorker):
         if self._on_close is not None:
             self._on_close()
             self._on_close = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def __enter__(self) -> Self:
         return self
@@ -99,17 +120,20 @@ class ChunkWorker(sdk.ChunkWorker):
         self.close()
 
 
-def _store_settings(target: str | Path) -> Settings:
-    """Return the settings of a store. Raises `SettingsError` for a target of another form."""
-    if isinstance(target, str) and target.startswith("dynamodb:"):
-        parts = urlsplit(target)
-        query = parse_qs(parts.query, keep_blank_values=True)
-        prefixes = query.pop("table_prefix", [])
-        if not parts.netloc or parts.path not in ("", "/") or parts.fragment or query or len(prefixes) > 1:
-            raise SettingsError(f"target {target[:80]!r}: write dynamodb://REGION?table_prefix=PREFIX")
-        prefix = prefixes[0] if prefixes else None
-        flags = {"store.backend": "dynamodb", "store.aws_region": parts.netloc, "store.table_prefix": prefix}
-        return Settings.load(_environment, None, flags)
+def _table_settings(target: str, home: str | None) -> Settings:
+    """Return the settings of tables, with all others from the environment. Raises `SettingsError`."""
+    parts = urlsplit(target)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    prefixes = query.pop("table_prefix", [])
+    if not parts.netloc or parts.path not in ("", "/") or parts.fragment or query or len(prefixes) > 1:
+        raise SettingsError(f"target {target[:80]!r}: write dynamodb://REGION?table_prefix=PREFIX")
+    flags = {"store.backend": "dynamodb", "store.aws_region": parts.netloc, "home": home}
+    flags["store.table_prefix"] = prefixes[0] if prefixes else None
+    return Settings.load(_environment, None, flags)
+
+
+def _home_settings(target: str | Path) -> Settings:
+    """Return the settings of a home folder. Raises `SettingsError` for a target of another form."""
     if isinstance(target, str) and "://" in target:
         raise SettingsError(f"target {target[:80]!r}: use https://, dynamodb:// or the home folder of a server")
     home = Path(target)

@@ -19,6 +19,7 @@ from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child
 from headgate.fanout.local.worker import Options
 from headgate.fanout.model.child_protocol import Unusable
 from headgate.fanout.model.local_access import ANY_HANDLER
+from headgate.fanout.model.rows import Fanout
 from headgate.serve.process import Stop
 from headgate.settings import Settings
 
@@ -54,13 +55,22 @@ def run(
         # Publishes the events of fan-outs that end here; it runs no workflow.
         fanouts = AppService(App("headgate"), opened, clock).fanouts
         if options.run_id is not None:
-            fanouts.queries.fanout(options.run_id)
+            _check_queue(fanouts.queries.fanout(options.run_id))
         worker = fanouts.worker(options)
         stop.on_request(lambda: worker.stop(settings.drain_seconds * _GRACE_SHARE))
         announce(f"headgate chunk worker ready  {_describe(options)}  home={settings.home}")
         worker.run(until_idle=until_idle)
     _log.info("stopped", action="chunks.stop", completed=worker.done, failed=worker.failed)
     return Worked(worker.name, worker.done, worker.failed, worker.unusable)
+
+
+def _check_queue(fanout: Fanout) -> None:
+    """Raise `DefinitionError` for a fan-out whose chunks are messages of a queue: this worker receives none."""
+    if fanout.queue_url is not None:
+        raise DefinitionError(
+            f"fan-out {fanout.run_id}: its chunks are messages of {fanout.queue_url}, which this worker does not "
+            "receive; start a consumer of the queue"
+        )
 
 
 def check_handler(handler: str, clock: Clock) -> None:

@@ -410,3 +410,26 @@ def test_each__the_alarm__never_goes_off_later() -> None:
 
 def test_each__no_items_that_say_anything__no_output() -> None:
     assert done(lambda _: None, each([1, 2])).output is None
+
+
+def test_perform__time_is_over_between_items__defers_those_that_are_left() -> None:
+    seen: list[int] = []
+    given = job([10, 20, 30, 40], each=True)
+
+    answer = perform(
+        Loaded(lambda item: seen.append(item) or item, takes_work=False),  # type: ignore[func-returns-value]
+        given,
+        lambda _: None,
+        should_stop=lambda: len(seen) == 2,
+    )
+
+    assert isinstance(answer, Done)
+    assert (seen, answer.output, answer.deferred) == ([10, 20], "[10,20,null,null]", [12, 13])
+    slow = perform(
+        Loaded(lambda item: item, takes_work=False),
+        job([1, 2], each=True, lane="slow"),
+        lambda _: None,
+        should_stop=lambda: True,
+    )
+    assert isinstance(slow, Done)
+    assert slow.output == "[1,2]"
