@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec import Struct
 
 from headgate.errors import ConflictError, CorruptionError, HeadgateError, InvalidItemError
 from headgate.store.model.conditions import EQUALS, VERSION, Compare, Condition, holds
@@ -41,23 +41,24 @@ def surely_within(body: str, bytes_max: int) -> bool:
     return (len(body) if body.isascii() else 4 * len(body)) <= bytes_max
 
 
-class Operation(ABC):
-    """One write of one row. `now` is the time of the call, which decides whether an item has expired."""
+class Operation(Struct, eq=False):
+    """One write of one row. `now` is the time of the call, which decides whether an item has expired.
 
-    __slots__ = ("_body", "_now", "condition", "current", "key", "rows")
+    A structure, because every written row makes one.
+    """
 
-    # Whether a hundred such writes are surely within the transaction limit.
-    is_small = True
     # Whether the new row depends on the current one and is computed by `prepare`.
-    needs_preparing = False
+    needs_preparing: ClassVar[bool] = False
 
-    def __init__(self, rows: TableRows, key: Parameters, condition: Condition | None, now: float) -> None:
-        self.rows = rows
-        self.key = key
-        self.condition = condition
-        self.current: Item | None = None
-        self._body: str | None = None
-        self._now = now
+    rows: TableRows
+    key: Parameters
+    condition: Condition | None
+    now: float
+    # Whether a hundred such writes are surely within the transaction limit.
+    is_small: bool = True
+    # The current item and its body, once `admits` has read them.
+    current: Item | None = None
+    body: str | None = None
 
     def execute(self, connection: sqlite3.Connection) -> Item | None:
         """Run this operation alone. Raises `ConflictError` before writing anything."""
@@ -75,21 +76,21 @@ class Operation(ABC):
         """Read the current row and return whether the condition holds."""
         if self.condition is None and not self.rows.has_stream and not self._needs_current():
             return True
-        self._body, cached = self.rows.recent.content(cursor, self.key)
-        exists = cached is not None and is_live(self.rows, cached, self._now)
+        self.body, cached = self.rows.recent.content(cursor, self.key)
+        exists = cached is not None and is_live(self.rows, cached, self.now)
         if exists and (self.condition is None or holds(self.condition, cached)):
             self.current = cached
             return True
         # A conflict returns a private copy of the item to its caller.
-        self.current = live_item(self.rows, self._body, self._now)
+        self.current = live_item(self.rows, self.body, self.now)
         return self.condition is None or holds(self.condition, self.current)
 
-    def prepare(self) -> None:  # noqa: B027 - only updates need it
+    def prepare(self) -> None:
         """Compute and validate the new row. All conditions of the transaction hold."""
 
-    @abstractmethod
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         """Write the row. `admits` returned True in the same transaction."""
+        raise NotImplementedError
 
     def bytes_written(self) -> int:
         """Return the bytes that count towards the transaction limit."""
@@ -108,31 +109,26 @@ class Operation(ABC):
         rows.recent.remember(self.key, body, item)
 
     def _record_change(self, cursor: sqlite3.Cursor, new: str | None) -> None:
-        if self._body == new:
+        if self.body == new:
             return
-        kind = ChangeKind.INSERT if self._body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
-        cursor.execute(APPEND_CHANGE, (self.rows.table.name, kind, self._body, new, self._now, 0))
+        kind = ChangeKind.INSERT if self.body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
+        cursor.execute(APPEND_CHANGE, (self.rows.table.name, kind, self.body, new, self.now, 0))
 
 
-class PutRow(Operation):
+class PutRow(Operation, eq=False):
     """Replaces the whole row."""
 
-    __slots__ = ("_is_quiet", "_item", "_new_body", "is_small")
+    new: Item = {}
+    new_body: str = ""
+    is_quiet: bool = False
 
-    def __init__(
-        self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool = False
-    ) -> None:
-        # Duplicates `Operation.__init__` for speed: almost every written row is a put.
-        self.rows = rows
-        self.key = rows.key_of(item)
-        self.condition = condition
-        self.current = None
-        self._body = None
-        self._now = now
-        self._item = item
-        self._new_body = body
-        self._is_quiet = quiet
-        self.is_small = len(body) <= _CHARS_SURELY_SMALL
+    @classmethod
+    def of(
+        cls, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool
+    ) -> PutRow:
+        """Return the operation that writes an item with this body."""
+        is_small = len(body) <= _CHARS_SURELY_SMALL
+        return cls(rows, rows.key_of(item), condition, now, is_small, None, None, item, body, quiet)
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         rows, condition = self.rows, self.condition
@@ -142,71 +138,69 @@ class PutRow(Operation):
         if version is None:
             return super().admits(cursor)
         # A version condition needs only a part of the item, which is faster to decode.
-        self._body, cached = rows.recent.content(cursor, self.key)
+        self.body, cached = rows.recent.content(cursor, self.key)
         partial: Item | None = cached
-        if partial is None and self._body is not None:
-            partial = rows.index_keys_and_version(self._body)
-        if partial is not None and _is_at(partial, version) and is_live(rows, partial, self._now):
+        if partial is None and self.body is not None:
+            partial = rows.index_keys_and_version(self.body)
+        if partial is not None and _is_at(partial, version) and is_live(rows, partial, self.now):
             self.current = partial
             return True
         # A conflict returns the whole item.
-        self.current = live_item(rows, self._body, self._now)
+        self.current = live_item(rows, self.body, self.now)
         return self.condition is None or holds(self.condition, self.current)
 
     def apply(self, cursor: sqlite3.Cursor) -> None:
-        self._write(cursor, self._item, self._new_body)
-        if self.rows.has_stream and not self._is_quiet:
-            self._record_change(cursor, self._new_body)
+        self._write(cursor, self.new, self.new_body)
+        if self.rows.has_stream and not self.is_quiet:
+            self._record_change(cursor, self.new_body)
 
     def bytes_written(self) -> int:
-        body = self._new_body
+        body = self.new_body
         # An upper bound is enough far from the transaction limit.
         return 2 * BODY_SURELY_SMALL if surely_within(body, BODY_SURELY_SMALL) else stored_bytes(load(body))
 
 
-class UpdateRow(Operation):
+class UpdateRow(Operation, kw_only=True, eq=False):
     """Changes attributes of an existing row."""
 
-    __slots__ = ("_new", "_new_body", "_update")
+    needs_preparing: ClassVar[bool] = True
 
-    is_small = False
-    needs_preparing = True
+    update: Update
+    new: Item = {}
+    new_body: str = ""
 
-    def __init__(self, rows: TableRows, update: Update, now: float) -> None:
-        super().__init__(rows, parameters(update.key), update_condition(update), now)
-        self._update = update
-        self._new: Item = {}
-        self._new_body = ""
+    @classmethod
+    def of(cls, rows: TableRows, update: Update, now: float) -> UpdateRow:
+        """Return the operation of an update."""
+        return cls(rows, parameters(update.key), update_condition(update), now, is_small=False, update=update)
 
     def prepare(self) -> None:
         assert self.current is not None, "an update's condition includes that the item exists"
-        assert self._body is not None
-        self._new = _updated(self.current, self._update)
-        changed = {**self._update.set, **self._update.add}
-        special = '"$' in self._body or not all(name[0] != "$" and is_plain(self._new[name]) for name in changed)
-        self._new_body = dump(self._new, special=special)
-        if not surely_within(self._new_body, BODY_SURELY_FITS):
-            check_size(self.rows.table, self._new)
+        assert self.body is not None
+        self.new = _updated(self.current, self.update)
+        changed = {**self.update.set, **self.update.add}
+        special = '"$' in self.body or not all(name[0] != "$" and is_plain(self.new[name]) for name in changed)
+        self.new_body = dump(self.new, special=special)
+        if not surely_within(self.new_body, BODY_SURELY_FITS):
+            check_size(self.rows.table, self.new)
 
     def apply(self, cursor: sqlite3.Cursor) -> Item:
-        self._write(cursor, self._new, self._new_body)
+        self._write(cursor, self.new, self.new_body)
         if self.rows.has_stream:
-            self._record_change(cursor, self._new_body)
-        return self._new
+            self._record_change(cursor, self.new_body)
+        return self.new
 
     def bytes_written(self) -> int:
-        values = self._update.set.values()
+        values = self.update.set.values()
         # An upper bound is enough far from the transaction limit.
         chars = sum(
             len(value) if type(value) is str else 40 if is_plain(value) else BODY_SURELY_SMALL for value in values
         )
-        return 2 * BODY_SURELY_SMALL if 4 * chars < BODY_SURELY_SMALL else stored_bytes(self._update.set)
+        return 2 * BODY_SURELY_SMALL if 4 * chars < BODY_SURELY_SMALL else stored_bytes(self.update.set)
 
 
-class DeleteRow(Operation):
+class DeleteRow(Operation, eq=False):
     """Removes the row and returns the item if it had not expired."""
-
-    __slots__ = ()
 
     def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         cursor.execute(self.rows.delete, self.key)
@@ -219,16 +213,14 @@ class DeleteRow(Operation):
         return True
 
 
-class CheckRow(Operation):
+class CheckRow(Operation, eq=False):
     """Checks its condition and writes nothing."""
-
-    __slots__ = ()
 
     def admits(self, cursor: sqlite3.Cursor) -> bool:
         # Consecutive transactions check the same few rows, for example the lease of a worker.
         recent, condition = self.rows.recent, self.condition
         body, _ = recent.content(cursor, self.key)
-        if recent.is_remembered(self.key, body, condition, self._now):
+        if recent.is_remembered(self.key, body, condition, self.now):
             return True
         admits = super().admits(cursor)
         if admits and body is not None and condition is not None and self.current is not None:
@@ -264,7 +256,7 @@ class Refresh(msgspec.Struct, frozen=True, gc=False):
 
     def put_row(self) -> PutRow:
         """Return the operation that reads the current row."""
-        return PutRow(self.rows, self.item, self.body, self.condition, self.now, quiet=True)
+        return PutRow.of(self.rows, self.item, self.body, self.condition, self.now, quiet=True)
 
 
 def refresh_of(

@@ -386,19 +386,21 @@ class SqliteStore:
         return [self._put_row(put, now)]
 
     def _put_row(self, put: Put, now: float) -> PutRow:
-        item, special = (put.item, False) if type(put.item) is TrustedItem else checked_item(put.table, put.item)
+        rows, item, special = self._rows[put.table.name], put.item, False
+        if type(item) is not TrustedItem:
+            item, special = checked_item(put.table, item)
         body = dump(item, special=special)
         if len(body) > _CHARS_SURELY_FIT and not surely_within(body, BODY_SURELY_FITS):
             item = self._spill.fit(put.table, item)
             check_size(put.table, item)
             body = dump(item, special=True)
-        return PutRow(self._rows[put.table.name], item, body, put.condition, now, quiet=put.quiet)
+        return PutRow.of(rows, item, body, put.condition, now, quiet=put.quiet)
 
     def _update_row(self, update: Update, now: float, *, cannot_repeat: bool) -> UpdateRow:
         checked = checked_update(update, cannot_repeat=cannot_repeat)
         values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
         fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
-        return UpdateRow(self._rows[checked.table.name], fitted, now)
+        return UpdateRow.of(self._rows[checked.table.name], fitted, now)
 
     def _body(self, table: Table, key: Key) -> str | None:
         check_key(table, key)
