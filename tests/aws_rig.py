@@ -347,11 +347,11 @@ def not_granted(deployed: Notes) -> set[tuple[str, str, str, str]]:
     return {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])}
 
 
-def until(what: str, read: Callable[[], Any]) -> Any:
+def until(what: str, read: Callable[[], Any], *, within_seconds: float = _WITHIN_SECONDS) -> Any:
     """Return what is read as soon as it is something."""
-    ends_at = time.monotonic() + _WITHIN_SECONDS
+    ends_at = time.monotonic() + within_seconds
     while not (found := read()):
-        assert time.monotonic() < ends_at, f"not within {_WITHIN_SECONDS:g} s: {what}"
+        assert time.monotonic() < ends_at, f"not within {within_seconds:g} s: {what}"
         time.sleep(0.02)
     return found
 

@@ -41,12 +41,12 @@ variable "bucket" {
 }
 
 variable "package" {
-  description = "The package that deploy/package.py has built."
+  description = "The package that headgate aws package has built."
   type        = string
 
   validation {
     condition     = fileexists(var.package)
-    error_message = "package: there is no such file; build it with deploy/package.py."
+    error_message = "package: there is no such file; build it with: headgate aws package"
   }
 }
 

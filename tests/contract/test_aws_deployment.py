@@ -24,6 +24,7 @@ from headgate.aws.function_settings import (
     read_function_settings,
     read_settings,
 )
+from headgate.cli.admin import aws_package
 from headgate.durable.model.history import Woken
 from headgate.durable.model.records import Activity, Timer, message
 from headgate.durable.serverless.wakeups import wake_for
@@ -281,7 +282,7 @@ def test_package__unpacked_without_anything_else_installed__has_all_that_the_han
     code = tmp_path / "code"
     (code / "orders").mkdir(parents=True)
     (code / "orders" / "__init__.py").write_text("import headgate as hg; app = hg.App('orders')")
-    for name, path in runpy.run_path(str(DEPLOY / "package.py"))["files"](pipelines, notify, code).items():
+    for name, path in aws_package.files(pipelines, notify, code).items():
         link(task / name, path)
     handlers = sorted(each["handler"].rpartition(".") for each in FUNCTIONS.values())
     script = "\n".join(

@@ -22,6 +22,8 @@ from tests.pipeline_rig import ORDERS_THERE, pipeline
 from tests.soak.figures import Figure
 
 EVENTS_MAX: Final = 1_000
+# On a loaded machine a function may be retried after its store did not respond.
+PATIENCE_SECONDS: Final = 300.0
 DATE: Final = "2026-03-03"
 
 
@@ -54,16 +56,16 @@ def _wait_and_run(cloud: Cloud, rounds: int) -> RunLog:
     cloud.put_row("PIPELINE#patient", "SENSOR#landed", data={"M": {"date": {"S": DATE}}})
     last = ""
     for _ in range(rounds):
-        last = until("it waits", partial(_new_token, cloud, last))
+        last = until("it waits", partial(_new_token, cloud, last), within_seconds=PATIENCE_SECONDS)
         assert service.waiters.wake(slot, WaitKind.CHANGE, "soak")
-    until("it waits", partial(_new_token, cloud, last))
+    until("it waits", partial(_new_token, cloud, last), within_seconds=PATIENCE_SECONDS)
     cloud.put_row("PIPELINE#patient", "SENSOR#orders", data={"M": {"count": {"N": "12"}}})
 
     def ended() -> RunLog | None:
         log = service.stores.runs.log(slot)
         return log if log is not None and not log.is_live and "RUNNING" not in cloud.executions().values() else None
 
-    found: RunLog = until("it ends", ended)
+    found: RunLog = until("it ends", ended, within_seconds=PATIENCE_SECONDS)
     return found
 
 

@@ -43,7 +43,7 @@ _GROUPS: Final = {
     **dict.fromkeys(
         ("dataset", "check", "signal", "incident", "evidence", "lineage", "job", "gate", "audit", "api-key"), "health"
     ),
-    **dict.fromkeys(("key", "table", "settings", "session"), "admin"),
+    **dict.fromkeys(("key", "table", "settings", "session", "aws"), "admin"),
     "region": "health",
 }
 """Folder of each command group, in the order of the help."""
