@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -41,8 +42,10 @@ SHARE = 0.1
 EVIDENCE_AT_ONCE = 20_000
 # One write in fifty changes a state.
 TRANSITIONS_EVERY = 50
-# The search for the highest rate: how long a trial takes, its warm-up, and when the bounds are close enough.
-TRIAL_SECONDS, TRIAL_WARM_SECONDS = 4.0, 2.0
+# The search for the highest rate: how full the store is, how long a trial takes, its warm-up, and when the bounds are
+# close enough. All searches together take about six minutes.
+RATES_SCALE = 0.3
+TRIAL_SECONDS, TRIAL_WARM_SECONDS = 4.0, 1.0
 CLOSE_ENOUGH = 1.15
 # No rate beyond it is tried: the load generator could not send it.
 RATE_MAX = 40_000.0
@@ -63,19 +66,23 @@ def run_mixed(scale: float = SCALE, seconds: float = SECONDS, rounds: int = ROUN
         return _figures([_round(home, rows, seconds) for _ in range(rounds)], seconds)
 
 
-def run_rates(scale: float = SCALE, trial_seconds: float = TRIAL_SECONDS) -> list[Figure]:
-    """Return the highest rate that each row holds alone, beside the rate asked for and that of a bare server."""
+def run_rates(scale: float = RATES_SCALE, trial_seconds: float = TRIAL_SECONDS) -> list[Figure]:
+    """Return the highest rate that each row holds alone, beside the seed's rate and that of a bare server."""
     size = sizes(scale)
     figures = []
     with filled(scale) as home, bare_server.serving() as bare:
         # Evidence has a search of its own (`health_evidence`): its batches take long to make.
         for row in _rows(size, 1.0, health_evidence.RATE)[:-1]:
-            with serving(home, "up") as server:
+            with serving(home, "up", log=home / "bench-server.log") as server:
                 # The second process comes up under load.
                 at_set_times(server.http, [replace(row, rate=row.rate / 10)], WARM_SECONDS / 2, 1.0)
-                ours = _highest_rate(server.http, row, trial_seconds)
+                ours = _highest_rate(server.http, row, trial_seconds, row.rate / 2)
             same = replace(row, took=lambda _body: None)
-            figures.append(_rate_figure(row, ours, _highest_rate(bare, same, trial_seconds)))
+            # A bare server holds more, so that its search begins there.
+            begin = row.rate if ours is None else 2 * ours.row.rate
+            figure = _rate_figure(row, ours, _highest_rate(bare, same, trial_seconds, begin), size)
+            print(f"{figure.name}: {figure.value}; {figure.counted}", file=sys.stderr, flush=True)
+            figures.append(figure)
     return figures
 
 
@@ -97,36 +104,46 @@ def _bare_row(address: Address, rate: float) -> Row:
     return Row("a bare server", rate, 5.0, lambda: content, address=address)
 
 
-def _highest_rate(address: Address, row: Row, seconds: float) -> RowResult | None:
-    """Return the result at the highest rate that a server holds, or None if it holds none that was tried."""
+def _highest_rate(address: Address, row: Row, seconds: float, begin: float) -> RowResult | None:
+    """Return the result at the highest rate that a server holds, or None if it holds none that was tried.
+
+    The first trial is at the rate `begin`; then the rate is doubled or halved, and the interval halved.
+    """
 
     def tried(rate: float) -> RowResult:
         return at_set_times(address, [replace(row, rate=rate)], seconds, TRIAL_WARM_SECONDS).rows[0]
 
     best: RowResult | None = None
-    low, high, rate = 0.0, float("inf"), row.rate / 4
-    while high / max(low, 1.0) > CLOSE_ENOUGH and rate <= RATE_MAX:
+    low, high, rate = 0.0, float("inf"), min(begin, RATE_MAX)
+    while high / max(low, 1.0) > CLOSE_ENOUGH:
         result = tried(rate)
         if result.is_held:
             best, low = result, rate
         else:
             high = rate
-        rate = 2 * low if high == float("inf") else (low + high) / 2 if low else high / 2
+        if low >= RATE_MAX:
+            break
+        rate = min(2 * low, RATE_MAX) if high == float("inf") else (low + high) / 2 if low else high / 2
         if rate < row.rate / 64:
             break
     return best
 
 
-def _rate_figure(row: Row, ours: RowResult | None, bare: RowResult | None) -> Figure:
+def _rate_figure(row: Row, ours: RowResult | None, bare: RowResult | None, size: Sizes) -> Figure:
     rate = 0.0 if ours is None else ours.row.rate
     return Figure(
         f"{row.name}, alone: highest rate with p99 <= {row.goal_ms:g} ms",
         f"{rate:,.0f}/s" + ("" if ours is None else f", p99 {ours.p99_ms:.1f} ms"),
         f">= {row.rate:,.0f}/s",
         rate >= row.rate,
-        "" if bare is None else f"a bare server {bare.row.rate:,.0f}/s",
-        f"{rate / row.rate:.2f} of the rate asked for; server and load generator on {os.cpu_count() or 1} cores",
+        "a bare server holds none" if bare is None else f"a bare server {_or_more(bare.row.rate)}",
+        f"{rate / row.rate:.2f} of the seed's rate; server and load generator on {os.cpu_count() or 1} cores, "
+        f"{size.signals:,} signals and {size.evidence:,} pieces of evidence",
     )
+
+
+def _or_more(rate: float) -> str:
+    return f"{rate:,.0f}/s" + (" or more" if rate >= RATE_MAX else "")
 
 
 class _Round(NamedTuple):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from time import thread_time
@@ -83,13 +83,29 @@ def _family(pid: int) -> Iterator[list[str]]:
 
 @contextmanager
 def serving(
-    home: Path, mode: str, profile: Path | None = None, environ: Mapping[str, str] | None = None
+    home: Path,
+    mode: str,
+    profile: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    log: Path | None = None,
 ) -> Iterator[Running]:
-    """Give a server on the store at `home`. It ends with the block, or with this process."""
+    """Give a server on the store at `home`. It ends with the block, or with this process.
+
+    With `log`, its log lines and alerts are appended to that file instead of printed.
+    """
     command = [sys.executable, "-m", "bench.health_server", str(home), mode, *([str(profile)] if profile else [])]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environ or {})}
-    ) as process:
+    with (
+        nullcontext(None) if log is None else log.open("a") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(environ or {})},
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
