@@ -441,7 +441,7 @@ def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> N
     """
     lineage = definition_lineage.DefinitionLineage(pipelines, health)
     run_outcomes = outcomes.Outcomes(pipelines, health, lineage)
-    listener = health_listener.HealthChangeListener(pipelines)
+    listener = health_listener.HealthChangeListener(pipelines, health.held_datasets.by)
     # Subscription names are stored: they keep the package's former name.
     app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_FEEDBACK_RETRY)(run_outcomes.handle)
     app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_FEEDBACK_RETRY)(lineage.handle)

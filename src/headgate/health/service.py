@@ -23,6 +23,7 @@ from headgate.health.evidence.sampling import Rates as EvidenceRates
 from headgate.health.gate.decisions import GatePolicy
 from headgate.health.gate.flags import Flags
 from headgate.health.gate.gate import Gatekeeper
+from headgate.health.gate.held_datasets import HeldDatasets
 from headgate.health.gate.overrides import Overrides
 from headgate.health.gate.upstream import UpstreamHealth
 from headgate.health.incident_context import IncidentContexts
@@ -240,6 +241,7 @@ class HealthService:
         self.gatekeeper = Gatekeeper(
             store, clock, find=self.registry.ever, sealer=sealer, policy=options.gate, upstream=upstream.of
         )
+        self.held_datasets = HeldDatasets(options.gate, self.blast_radii.downstream_within, self.registry.profiles.of)
         self._blast_refresh = BlastRefresh(
             self.incidents,
             self.incident_listing,

@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate.upstream import UpstreamFacts, first_troubles
+from headgate.health.gate.upstream import NAMED_MAX, UpstreamFacts, first_troubles
 from headgate.health.model import freshness
-from headgate.health.model.datasets import Dataset, DatasetStatus, OnSilence, OnUpstream
+from headgate.health.model.datasets import Dataset, DatasetGate, DatasetStatus, OnSilence, OnUpstream
 from headgate.health.model.enums import FRESHNESS, Severity, SignalState
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
@@ -22,8 +22,6 @@ ANSWER_SECONDS: Final = 30
 # A signal whose window ended this long ago counts as unknown, unless the caller or the freshness SLO says otherwise.
 AGE_SECONDS_MAX: Final = 86_400.0
 AGE_SECONDS_LONGEST: Final = 366 * 86_400
-# Reasons for unhealthy datasets upstream in one ruling.
-UPSTREAM_NAMED_MAX: Final = 10
 
 
 class Verb(enum.StrEnum):
@@ -118,9 +116,8 @@ class GatePolicy(Struct, frozen=True, kw_only=True):
     upstream: OnUpstream = OnUpstream.WARN
     upstream_hops: int = 3
 
-    def upstream_of(self, dataset: Dataset | None) -> tuple[OnUpstream, int]:
-        """Return what unhealthy datasets upstream of a dataset mean, and up to how many producers away."""
-        own = None if dataset is None else dataset.gate
+    def on_upstream(self, own: DatasetGate | None) -> tuple[OnUpstream, int]:
+        """Return what unhealthy datasets upstream mean, and up to how many producers away, given a dataset's policy."""
         if own is None:
             return self.upstream, self.upstream_hops
         return own.upstream or self.upstream, own.upstream_hops or self.upstream_hops
@@ -359,7 +356,7 @@ def _of_incidents(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
 
 
 def _of_upstream(known: DatasetFacts, policy: GatePolicy) -> list[Reason]:
-    meaning, _ = policy.upstream_of(known.dataset)
+    meaning, _ = policy.on_upstream(None if known.dataset is None else known.dataset.gate)
     if meaning is OnUpstream.IGNORE:
         return []
     ruling = Ruling.BLOCK if meaning is OnUpstream.HOLD else Ruling.WARN
@@ -375,7 +372,7 @@ def _of_upstream(known: DatasetFacts, policy: GatePolicy) -> list[Reason]:
             since=each.trouble.since,
             upstream_urn=each.trouble.dataset_urn,
         )
-        for each in first_troubles(known.upstream, UPSTREAM_NAMED_MAX)
+        for each in first_troubles(known.upstream, NAMED_MAX)
     ]
 
 

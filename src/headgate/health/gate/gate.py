@@ -68,11 +68,12 @@ class Gatekeeper:
         find: Callable[[str], Dataset | None],
         sealer: Sealer | None = None,
         policy: GatePolicy | None = None,
-        upstream: Callable[[str, int], UpstreamFacts] = lambda _urn, _hops: UpstreamFacts(),
+        upstream: Callable[[str, int, bool], UpstreamFacts] = lambda _urn, _hops, _holds: UpstreamFacts(),
     ) -> None:
         """Take the store, and the policy of the server.
 
-        `find` returns a dataset from the registry, `upstream` the troubles up to some producers upstream of one.
+        `find` returns a dataset from the registry. `upstream` returns the troubles up to some producers upstream of
+        one, confirmed if they hold it.
         """
         self._store = store
         self._clock = clock
@@ -120,7 +121,7 @@ class Gatekeeper:
     ) -> DatasetFacts:
         signals, opened, overrides = pages
         held = (incidents.get(row["incident_id"]) for row in opened.items)
-        meaning, hops = self._policy.upstream_of(dataset)
+        meaning, hops = self._policy.on_upstream(None if dataset is None else dataset.gate)
         is_asked = dataset is not None and meaning is not OnUpstream.IGNORE
         return DatasetFacts(
             dataset_urn=urn,
@@ -128,7 +129,7 @@ class Gatekeeper:
             signals=[signal_of(row) for row in signals.items],
             incidents=[each for each in held if each is not None and each.is_open],
             overrides=[override_of(row) for row in overrides.items],
-            upstream=self._upstream(urn, hops) if is_asked else UpstreamFacts(),
+            upstream=self._upstream(urn, hops, meaning is OnUpstream.HOLD) if is_asked else UpstreamFacts(),
         )
 
     def _incidents(self, incident_ids: Sequence[str]) -> dict[str, Incident]:

@@ -1,21 +1,23 @@
 """Upstream health: which of the datasets that feed a dataset are in trouble now.
 
 A dataset is in trouble if one of its signals is CRITICAL, or if a person opened a SEV_1 incident on it. There are few
-of them, so all are read together, at most once a second, whatever the number of gate requests.
+of them, so all are read together, at most once a second, whatever the number of gate requests. Troubles that hold a
+dataset are confirmed by their own rows: a pipeline that a recovery has woken must not be held by an older reading.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.health.incidents.rows import Sealer, Unsealed, incident_of
-from headgate.health.lineage.blast_radius import Upstream
+from headgate.health.incidents.rows import Sealer, Unsealed, incident_key, incident_of
+from headgate.health.lineage.blast_radius import DatasetsWithin
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
+from headgate.health.model.signals import signal_key
 from headgate.health.signals.rows import breach_partition, signal_of
 from headgate.store.catalogue.tables import BREACH_SHARDS, INCIDENT_INDEX, SIGNAL_STATE
 from headgate.store.model.requests import Query, Range, Sort
@@ -24,6 +26,8 @@ from headgate.store.port import Store
 REFRESH_SECONDS: Final = 1.0
 # Of each index partition. More than this is an outage of everything, and each answer says that it is incomplete.
 ROWS_MAX: Final = 500
+# The nearest troubles, which an answer names and a hold confirms.
+NAMED_MAX: Final = 10
 
 
 class Trouble(Struct, frozen=True):
@@ -57,7 +61,7 @@ class UpstreamHealth:
         self,
         store: Store,
         clock: Clock,
-        within: Callable[[str, int], Upstream],
+        within: Callable[[str, int], DatasetsWithin],
         *,
         sealer: Sealer | None = None,
         refresh_seconds: float = REFRESH_SECONDS,
@@ -73,9 +77,25 @@ class UpstreamHealth:
         self._is_complete = True
         self._refreshed: float | None = None
 
-    def of(self, dataset_urn: str, hops: int) -> UpstreamFacts:
-        """Return the troubles up to `hops` producers upstream, at most a second old. Raises what the store raises."""
-        troubles, is_complete = self._current()
+    def of(self, dataset_urn: str, hops: int, holds: bool = False) -> UpstreamFacts:  # noqa: FBT001,FBT002
+        """Return the troubles up to `hops` producers upstream, at most a second old. Raises what the store raises.
+
+        `holds`: they hold the dataset. If one of the nearest has ended since the last reading, all are read again.
+        """
+        facts = self._facts(dataset_urn, hops, *self._current())
+        if holds and facts.troubles and self._has_ended(first_troubles(facts, NAMED_MAX)):
+            with self._lock:
+                self._refreshed = None
+            return self._facts(dataset_urn, hops, *self._current())
+        return facts
+
+    def _facts(
+        self,
+        dataset_urn: str,
+        hops: int,
+        troubles: Mapping[str, Sequence[Trouble]],
+        is_complete: bool,  # noqa: FBT001
+    ) -> UpstreamFacts:
         if not troubles and is_complete:
             return UpstreamFacts()
         upstream = self._within(dataset_urn, hops)
@@ -85,6 +105,21 @@ class UpstreamHealth:
             for trouble in troubles.get(urn, ())
         ]
         return UpstreamFacts(tuple(found), is_complete and upstream.complete)
+
+    def _has_ended(self, troubles: Sequence[UpstreamTrouble]) -> bool:
+        """Whether the rows say that one of some troubles has ended."""
+        of_signals = [each.trouble for each in troubles if each.trouble.signal_type is not None]
+        keys = [signal_key(each.dataset_urn, each.signal_type or "") for each in of_signals]
+        for row in self._store.get_many(SIGNAL_STATE, keys, consistent=True):
+            if row is None or signal_of(row).state is not SignalState.CRITICAL:
+                return True
+        of_incidents = [each.trouble for each in troubles if each.trouble.signal_type is None]
+        keys = [incident_key(each.incident_id or "") for each in of_incidents]
+        for row in self._store.get_many(INCIDENT_INDEX, keys, consistent=True):
+            incident = None if row is None else incident_of(row, self._sealer)
+            if incident is None or not incident.is_open or incident.severity is not Severity.SEV_1:
+                return True
+        return False
 
     def _current(self) -> tuple[dict[str, list[Trouble]], bool]:
         with self._lock:

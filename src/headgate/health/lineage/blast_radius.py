@@ -80,8 +80,8 @@ class LineageStep(Struct, frozen=True):
     datasets: tuple[str, ...]
 
 
-class Upstream(NamedTuple):
-    """The datasets upstream of a dataset, each with its distance in producers. `complete`: it is all of them."""
+class DatasetsWithin(NamedTuple):
+    """The datasets up to some producers from a dataset, each with its distance. `complete`: it is all of them."""
 
     distances: dict[str, int]
     complete: bool
@@ -118,12 +118,19 @@ class BlastRadii:
         """Return what a dataset depends on, at most a second old. Raises as `downstream` does."""
         return self._reach(urn, self._edges_max, is_upstream=True)
 
-    def upstream_within(self, urn: str, hops: int) -> Upstream:
+    def upstream_within(self, urn: str, hops: int) -> DatasetsWithin:
         """Return the datasets up to some producers upstream. Raises as `downstream` does."""
+        return self._within(urn, hops, is_upstream=True)
+
+    def downstream_within(self, urn: str, hops: int) -> DatasetsWithin:
+        """Return the datasets up to some producers downstream. Raises as `downstream` does."""
+        return self._within(urn, hops, is_upstream=False)
+
+    def _within(self, urn: str, hops: int, *, is_upstream: bool) -> DatasetsWithin:
         with self._graph.links() as links:
             now = int(self._clock.seconds())
-            walk = _Walk(links, urns.dataset_urn(urn), self._edges_max, now, is_upstream=True, distance_max=hops)
-        return Upstream({each.dataset_urn: each.distance for each in walk.datasets.values()}, walk.is_complete)
+            walk = _Walk(links, urns.dataset_urn(urn), self._edges_max, now, is_upstream=is_upstream, distance_max=hops)
+        return DatasetsWithin({each.dataset_urn: each.distance for each in walk.datasets.values()}, walk.is_complete)
 
     def step(self, urn: str, *, is_upstream: bool) -> list[LineageStep]:
         """Return the readers of a dataset and what they write, or upstream its writers and what they read."""

@@ -100,11 +100,15 @@ class OnUpstream(enum.StrEnum):
     HOLD = "hold"
 
 
+# The distance in producers up to which the gate considers datasets upstream.
+UPSTREAM_HOPS_MAX: Final = 20
+
+
 class DatasetGate(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the gate judges a dataset. What is not given is as the server is set."""
 
     upstream: OnUpstream | None = None
-    upstream_hops: Annotated[int, Meta(ge=1, le=20)] | None = None
+    upstream_hops: Annotated[int, Meta(ge=1, le=UPSTREAM_HOPS_MAX)] | None = None
 
 
 class PiiPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,10 +173,11 @@ class DatasetProfile(Struct, frozen=True):
     """The registry fields that a signal carries, so that a listing of signals needs no lookup of datasets.
 
     `dataset_urn` is the registered URN, if it differs from the requested one. `freshness` is the SLO whose reports
-    are expected in time.
+    are expected in time. `gate` is the dataset's own policy at the gate.
     """
 
     tier: Tier
     owner_team: str
     dataset_urn: str | None = None
     freshness: FreshnessSlo | None = None
+    gate: DatasetGate | None = None

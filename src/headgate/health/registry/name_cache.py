@@ -157,4 +157,5 @@ def _profile(requested: str, dataset: Dataset | None) -> DatasetProfile | None:
         return None
     name = dataset.dataset_urn
     freshness = None if dataset.slos is None else dataset.slos.freshness
-    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == requested else name, freshness)
+    registered = None if name == requested else name
+    return DatasetProfile(dataset.tier, dataset.owner_team, registered, freshness, dataset.gate)

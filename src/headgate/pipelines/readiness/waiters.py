@@ -28,6 +28,8 @@ RETENTION_SECONDS: Final = 7 * 86_400
 _PREFIX: Final = "WAIT#"
 # Index partition of the waiters that the readiness poller evaluates for.
 _POLLED: Final = "WATCHED"
+# The waiters that the readiness poller evaluates for: almost all that wait for a change.
+POLLED: Final = Query(table=PIPELINES, index="GSI1", partition=_POLLED, limit=1)
 _PAGE: Final = 500
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +100,7 @@ class Waiters:
         """
         cursor: str | None = None
         while True:
-            query = Query(table=PIPELINES, index="GSI1", partition=_POLLED, limit=_PAGE, cursor=cursor)
+            query = replace(POLLED, limit=_PAGE, cursor=cursor)
             page = self._store.query(query)
             for item in page.items:
                 try:

@@ -115,6 +115,27 @@ def test_check__person_opened_a_sev_1_upstream__is_a_reason_until_it_is_resolved
     assert site.ask("clean").decision is Ruling.ALLOW
 
 
+def test_check__trouble_that_holds_ended_a_moment_ago__is_held_no_longer(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        site = Site(tmp_path, stack, gate=GatePolicy(upstream=OnUpstream.HOLD))
+        site.say("raw", CRITICAL)
+        report = IncidentReport(dataset_urn=urn("clean"), signal_types=(), title="Lost a day", state=CRITICAL)
+        opened = site.health.incidents.open(report, actor="ana").incident
+        site.health.incidents.change(opened.incident_id, Changes(severity="SEV_1"), actor="ana")
+        site.clock.advance(2)
+        assert len(site.ask("mart").reasons) == 2
+
+        site.health.incidents.change(opened.incident_id, Changes(status="RESOLVED"), actor="ana")
+        assert [each.upstream_urn for each in site.ask("mart").reasons] == [urn("raw")]
+        update = SignalUpdate(
+            dataset_urn=urn("raw"), signal_type="VOLUME", value=value(OK, site.now_ms), expected_version=ANY_VERSION
+        )
+        assert site.health.signals.update(update).is_success
+
+        # In the same second: a pipeline that the recovery has woken is not held by an older reading.
+        assert site.ask("mart").decision is Ruling.ALLOW
+
+
 @pytest.mark.parametrize(("own", "ruling"), [
     (DatasetGate(upstream=OnUpstream.IGNORE), Ruling.ALLOW),
     (DatasetGate(upstream=OnUpstream.WARN), Ruling.WARN),
