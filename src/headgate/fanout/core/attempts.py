@@ -158,7 +158,7 @@ def start_change(
     if chunk.attempt:
         counted["retries"] = 1
     if chunk.disposition is Disposition.RUNNING:
-        spent_ms = _spent_ms(chunk, now_ms)
+        spent_ms = _known_ms(chunk)
         counted |= {"lost": 1, "busy_ms": spent_ms, "wasted_ms": spent_ms}
         extra_writes += (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
     is_overdue = chunk.disposition is Disposition.RUNNING
@@ -235,7 +235,9 @@ def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now
     if is_lost_too_often:
         limit = f"{lost_attempts} attempts were lost, at most {policy.lost_attempts_max} may be"
         failure = replace(failure, message=f"{failure.message}; {limit}")
-    spent_ms = _spent_ms(chunk, now_ms)
+    # Nothing is known of a worker after its last heartbeat.
+    is_unknown = failure.is_lost and failure.duration_ms is None
+    spent_ms = _known_ms(chunk) if is_unknown else _spent_ms(chunk, now_ms)
     log = _log(chunk, timestamp(now_ms), traceback=failure.traceback, printed=failure.printed)
     after = replace(
         chunk,
@@ -473,6 +475,11 @@ def _lost_error(chunk: Chunk) -> AttemptFailure:
 def lease_expiry_change(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
     """Return the change of a running chunk whose lease has expired, or whose worker process no longer exists."""
     return replace(failure_change(chunk, _lost_error(chunk), policy, now_ms=now_ms, draw=draw), is_overdue=True)
+
+
+def _known_ms(chunk: Chunk) -> int:
+    """Return the time from the start of an attempt to the last heartbeat of its worker."""
+    return _spent_ms(chunk, 0 if chunk.heartbeat_at is None else timestamp_ms(chunk.heartbeat_at))
 
 
 def _spent_ms(chunk: Chunk, now_ms: int) -> int:

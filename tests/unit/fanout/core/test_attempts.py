@@ -93,7 +93,9 @@ def test_begun__the_second_time__counts_a_retry_and_keeps_what_the_chunk_is() ->
 
 
 def test_begun__over_a_lease_that_ran_out__records_the_lost_attempt() -> None:
-    before = running(attempt=2, worker="w1", lease_expires_at=timestamp(NOW - 1))
+    # Its worker was noticed dead long after its last heartbeat.
+    heartbeat_at = timestamp(NOW - 4_000)
+    before = running(attempt=2, worker="w1", lease_expires_at=timestamp(NOW - 1), heartbeat_at=heartbeat_at)
     change = taken(before)
 
     (attempt,) = rows_beside(change)
@@ -102,7 +104,7 @@ def test_begun__over_a_lease_that_ran_out__records_the_lost_attempt() -> None:
     assert "w1" in attempt.error
     assert change.after.attempt == 3
     delta = change.delta()
-    assert (delta["attempts"], delta["lost"], delta["wasted_ms"]) == (1, 1, 5_000)
+    assert (delta["attempts"], delta["lost"], delta["wasted_ms"]) == (1, 1, 1_000)
     assert "running" not in delta
 
 
