@@ -13,7 +13,15 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from headgate.cli.session import CA_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE, Config, Home, session_of
-from headgate.errors import HeadgateError, InvalidPayloadError, PayloadTooLargeError, SettingsError, UserError
+from headgate.errors import (
+    HeadgateError,
+    InvalidIdError,
+    InvalidPayloadError,
+    NotFoundError,
+    PayloadTooLargeError,
+    SettingsError,
+    UserError,
+)
 from headgate.problem_errors import error_of
 
 if TYPE_CHECKING:
@@ -67,6 +75,19 @@ class Api:
         self._url = url.rstrip("/")
         self._key = key
         self._ca = ca
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self._url
+
+    def exists(self, path: str, name: str) -> bool:
+        """Whether the server has an entry of this name below a path. Raises errors that do not answer this."""
+        try:
+            self.get(path + at(name))
+        except (NotFoundError, InvalidIdError):
+            return False
+        return True
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401 - JSON
         """Send a GET request. Query parameters that are None are left out."""

@@ -8,6 +8,7 @@ A dataclass that derives from `OptionGroup` is one parameter whose fields are op
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -19,6 +20,7 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.api_client import Api, api_of
+from headgate.cli.help import HelpGroup
 from headgate.cli.session import Json, echo_json
 
 Answer = Iterator[object]
@@ -43,7 +45,7 @@ class OptionGroup:
 
 def command_group(help: str, **settings: Any) -> typer.Typer:  # noqa: ANN401 - as typer declares them
     """Return an empty group of commands."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, **settings)
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, **{"cls": HelpGroup, **settings})
 
 
 def server_command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
@@ -54,6 +56,14 @@ def server_command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         return command
 
     return add
+
+
+def keep_spelling(app: typer.Typer, old: str, new: str) -> None:
+    """Let a command of a group also be called by its earlier name, which help does not list."""
+    (command,) = (each for each in app.registered_commands if each.name == new)
+    earlier = copy.copy(command)
+    earlier.name, earlier.hidden = old, True
+    app.registered_commands.append(earlier)
 
 
 def calls_server(command: Command) -> Callable[..., None]:

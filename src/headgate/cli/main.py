@@ -7,10 +7,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from headgate.cli.help import WIDTH_MAX, HelpGroup
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
 from headgate.serve import process
@@ -19,23 +20,26 @@ from headgate.serve import process
 _COMMANDS: Final = {
     "up": ("headgate.cli.admin.up", "up"),
     "demo": ("headgate.cli.admin.demo", "demo"),
-    "worker": ("headgate.cli.durable.workflow", "worker"),
     "watchdog": ("headgate.cli.admin.watchdog", "watchdog"),
-    "workers": ("headgate.cli.durable.workflow", "workers_ls"),
     "reload": ("headgate.cli.admin.reload", "reload"),
     "doctor": ("headgate.cli.admin.doctor", "doctor"),
     "init": ("headgate.cli.admin.init", "init"),
+    "open": ("headgate.cli.admin.open", "open_page"),
     "backup": ("headgate.cli.admin.backup", "backup"),
     "restore": ("headgate.cli.admin.restore", "restore"),
     "upgrade": ("headgate.cli.admin.upgrade", "upgrade"),
     "vacuum": ("headgate.cli.admin.vacuum", "vacuum"),
+}
+# Earlier spellings, which work and are not listed.
+_HIDDEN: Final = {
+    "workers": ("headgate.cli.durable.worker", "workers"),
     "validate": ("headgate.cli.pipelines.files", "validate"),
     "plan": ("headgate.cli.pipelines.plan", "plan"),
     "diff": ("headgate.cli.pipelines.plan", "diff"),
     "why": ("headgate.cli.pipelines.explain", "why"),
 }
 _GROUPS: Final = {
-    **dict.fromkeys(("workflow", "execution", "deploy", "event", "schedule"), "durable"),
+    **dict.fromkeys(("worker", "workflow", "execution", "deploy", "event", "schedule"), "durable"),
     "asl": "asl",
     **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker", "probe"), "pipelines"),
     **dict.fromkeys(("backfill", "pool", "expect", "calendar", "alert"), "pipelines"),
@@ -43,22 +47,25 @@ _GROUPS: Final = {
     **dict.fromkeys(
         ("dataset", "check", "signal", "incident", "evidence", "lineage", "job", "gate", "audit", "api-key"), "health"
     ),
-    **dict.fromkeys(("key", "table", "settings", "session", "aws"), "admin"),
+    **dict.fromkeys(("key", "table", "settings", "session", "aws", "completion"), "admin"),
     "region": "health",
 }
 """Folder of each command group, in the order of the help."""
 
 app = typer.Typer(
     name="headgate",
+    cls=HelpGroup,
     help="Control plane for data pipelines.",
     no_args_is_help=True,
     add_completion=False,
     # Markup would swallow "[default: …]" in help texts.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH_MAX},
 )
 _LOADED: Final[set[str]] = set()
+# click.ClickException; typer does not export it.
+_UsageError: Final[type[Any]] = typer.BadParameter.__mro__[2]
 
 
 @app.command()
@@ -90,11 +97,14 @@ def root(
 
 
 def load(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the program with the command that the arguments select, or with all commands if they select none."""
+    """Return the program with the command that the arguments select, or with all commands if they select none.
+
+    Completion needs all of them too.
+    """
     first = next((each for each in arguments if not each.startswith("-")), None)
-    names = [*_COMMANDS, *_GROUPS]
+    names = [*_COMMANDS, *_GROUPS, *_HIDDEN]
     is_version = first == version.__name__ or (first is None and "--version" in arguments)
-    selected = [] if is_version else [first] if first in names else names
+    selected = [] if is_version else [first] if first in names and first != "completion" else names
     for name in selected:
         if name in _LOADED:
             continue
@@ -105,21 +115,29 @@ def load(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def add_command(program: typer.Typer, name: str) -> None:
     """Import the module of a command or command group and add it to a program."""
-    if name in _COMMANDS:
-        module, function = _COMMANDS[name]
-        program.command(name)(getattr(importlib.import_module(module), function))
+    if name in _COMMANDS or name in _HIDDEN:
+        module, function = {**_COMMANDS, **_HIDDEN}[name]
+        program.command(name, hidden=name in _HIDDEN)(getattr(importlib.import_module(module), function))
     else:
         module = f"headgate.cli.{_GROUPS[name]}.{name.replace('-', '_')}"
         program.add_typer(importlib.import_module(module).app, name=name)
 
 
 def main() -> None:
-    """Run the program. The exit code is 0, or that of the error."""
+    """Run the program. The exit code is 0, or that of the error. With `--json`, errors are JSON on standard error."""
     process.relax_gc()
     # The only place that reads the environment.
-    session = Session(dict(os.environ))  # noqa: TID251
+    session = Session(dict(os.environ), is_json="--json" in sys.argv)  # noqa: TID251
     try:
+        if session.is_json:
+            # Otherwise wrong usage would be printed as text.
+            ended = load(sys.argv[1:])(obj=session, standalone_mode=False)
+            sys.exit(ended if isinstance(ended, int) else 0)
         load(sys.argv[1:])(obj=session)
+    except _UsageError as error:
+        sys.exit(_report(session, error, error.format_message(), "usage", error.exit_code))
+    except typer.Abort as error:
+        sys.exit(_report(session, error, "aborted", "aborted", 1))
     except HeadgateError as error:
         sys.exit(_report(session, error, error.message, error.code, error.exit_code))
     except Exception as error:  # noqa: BLE001 - top of the process
@@ -130,5 +148,8 @@ def main() -> None:
 def _report(session: Session, error: Exception, message: str, code: str, exit_code: int) -> int:
     if session.debug:
         traceback.print_exception(error)
-    typer.echo(f"error: {message}\ncode: {code}", err=True)
+    if session.is_json:
+        echo_json({"error": {"code": code, "message": message, "exit_code": exit_code}}, to_stderr=True)
+    else:
+        typer.echo(f"error: {message}\ncode: {code}", err=True)
     return exit_code

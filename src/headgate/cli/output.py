@@ -3,33 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 FILE_WIDTH: Final = 240
+# A column that is wrapped to less than this is hard to read.
+FLEXIBLE_WIDTH_MIN: Final = 20
+_GAP: Final = 2
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str, key: int = 0) -> None:
-    """Print a table, or `nothing` if it has no rows. `key` is the index of the identifying column."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print a table, or `nothing` if it has no rows. `key` is the index of the identifying column.
 
-    lines = [[Text(_text(cell)) for cell in row] for row in rows]
+    On a terminal that is too narrow for a table, each row is printed as a block with a line per column.
+    """
+    from rich.console import Console
+
+    lines = [[_text(cell) for cell in row] for row in rows]
     if not lines:
         typer.echo(nothing)
         return
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        # The identifying column is never wrapped, so that it can be copied.
-        table.add_column(column, no_wrap=index == key, overflow="fold")
-    for line in lines:
-        table.add_row(*line)
     console = Console()
     if not console.is_terminal:
         # Files and pipes get one line per row.
         console.width = max(console.width, FILE_WIDTH)
+    flexible = flexible_column(columns, lines, console.width, key)
+    if flexible is None:
+        for line in lines:
+            typer.echo(block(columns, line, key))
+        return
+    _print_table(console, columns, lines, flexible)
+
+
+def flexible_column(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int, key: int) -> int | None:
+    """Return the column that is wrapped so that a table fits the width, or None if the table fits in no way.
+
+    The other columns are never wrapped, so that ids can be copied and numbers read.
+    """
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(columns, *lines, strict=True)]
+    others = [index for index in range(len(columns)) if index != key] or [key]
+    widest = max(others, key=lambda index: widths[index])
+    room = width - sum(widths) - _GAP * (len(columns) - 1) + widths[widest]
+    return widest if room >= min(widths[widest], FLEXIBLE_WIDTH_MIN) else None
+
+
+def block(columns: Sequence[str], line: Sequence[str], key: int) -> str:
+    """Return a row as its identifying cell and a line for each further cell that is not empty."""
+    names = [name.lower() for name in columns]
+    longest = max(map(len, names))
+    further = [f"  {names[index]:{longest}}  {cell}" for index, cell in enumerate(line) if index != key and cell]
+    return "\n".join([line[key], *further])
+
+
+def _print_table(console: Console, columns: Sequence[str], lines: Sequence[Sequence[str]], flexible: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(column, no_wrap=index != flexible, overflow="fold")
+    for line in lines:
+        table.add_row(*map(Text, line))
     console.print(table)
 
 

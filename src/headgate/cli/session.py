@@ -39,8 +39,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 class Session:
     """Environment and flags of one invocation, stored in the context of the command."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], *, is_json: bool = False) -> None:
         self.environ = environ
+        self.is_json = is_json
         self.debug = False
 
     def settings(self, config: Path | None, **flags: object) -> Settings:
@@ -59,8 +60,8 @@ def session_of(context: typer.Context) -> Session:
     return session
 
 
-def echo_json(answer: object) -> None:
+def echo_json(answer: object, *, to_stderr: bool = False) -> None:
     """Print `answer` as one line of JSON."""
     import msgspec
 
-    typer.echo(msgspec.json.encode(answer).decode())
+    typer.echo(msgspec.json.encode(answer).decode(), err=to_stderr)

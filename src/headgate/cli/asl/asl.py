@@ -13,7 +13,7 @@ from headgate.cli.asl.follow import read_events
 from headgate.cli.asl.graph import graph
 from headgate.cli.asl.run import run
 from headgate.cli.asl.validate import validate
-from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
+from headgate.cli.commands import Answer, Option, add_action, command_group, keep_spelling, server_command
 from headgate.cli.output import compact, short, show_facts, show_table
 
 app = command_group("Manage state machines in Amazon States Language.")
@@ -96,7 +96,7 @@ def executions(
     show_table(("ID", "STATUS", "STARTED", "ENDED", "ERROR"), rows, nothing="no executions")
 
 
-@server_command(app, "describe")
+@server_command(app, "show-execution")
 def describe(api: Api, id: Id) -> Answer:
     """Show an execution: its status, input and output."""
     found = api.get(at("machine-executions", id))
@@ -105,6 +105,9 @@ def describe(api: Api, id: Id) -> Answer:
         if name in found:
             found[name] = compact(found[name])
     show_facts(found)
+
+
+keep_spelling(app, "describe", "show-execution")
 
 
 @server_command(app, "history")

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from headgate.cli.help import HelpGroup
 from headgate.errors import ConflictError, HeadgateError, NotFoundError, UserError
 
 FAILED: Final = 2  # It ended PARTIAL, FAILED or CANCELLED, or a check failed.
@@ -18,7 +18,7 @@ USAGE: Final = 5
 _UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 
 
-class FanoutGroup(TyperGroup):
+class FanoutGroup(HelpGroup):
     """Command group whose usage errors exit with 5, because 2 and 3 report the outcome of a fan-out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click.Context, which typer does not export

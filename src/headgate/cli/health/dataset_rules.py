@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.api_client import Api, at, read_json
-from headgate.cli.commands import Answer, calls_server, command_group, server_command
+from headgate.cli.commands import Answer, calls_server, command_group, keep_spelling, server_command
 from headgate.cli.input_files import read_document
 from headgate.cli.options import IfVersion, Limit, Reason, Urn
 from headgate.cli.output import show_table
@@ -129,7 +129,7 @@ def add(
     typer.echo(f"{rule['topic_pattern']}: rule {rule.get('name', 'default')} maps to {_datasets(rule)}")
 
 
-@server_command(rule_app, "rm")
+@server_command(rule_app, "delete")
 def rm(
     api: Api,
     pattern: Pattern,
@@ -142,6 +142,9 @@ def rm(
     api.request("DELETE", at("resolution-rules", pattern, name), body=body)
     yield {"removed": {"topic_pattern": pattern, "name": name}}
     typer.echo(f"{pattern}: rule {name} deleted")
+
+
+keep_spelling(rule_app, "rm", "delete")
 
 
 def _headers(texts: list[str] | None) -> dict[str, str]:

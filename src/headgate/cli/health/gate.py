@@ -57,6 +57,23 @@ app = command_group(
 EXIT_CODES: Final[Mapping[str, int]] = {"allow": 0, "warn": 10, "block": 20, "unknown": 30}
 
 
+class FailOn(StrEnum):
+    """The mildest ruling that fails a step of CI."""
+
+    WARN = "warn"
+    UNKNOWN = "unknown"
+    HOLD = "hold"
+    BLOCK = "block"
+
+
+FAILING: Final[Mapping[FailOn, frozenset[str]]] = {
+    FailOn.WARN: frozenset({"warn", "unknown", "block"}),
+    FailOn.UNKNOWN: frozenset({"unknown", "block"}),
+    FailOn.HOLD: frozenset({"block"}),
+    FailOn.BLOCK: frozenset({"block"}),
+}
+
+
 class Verb(StrEnum):
     """Intended use of a dataset."""
 
@@ -95,12 +112,18 @@ def check(
             help="Maximum age of a signal's window. [default: 1d, or the freshness SLO if that is longer]",
         ),
     ] = None,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            help="Exit with 1 for this ruling or a worse one, and otherwise with 0: for CI. Hold means block."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check whether datasets may be used now. The exit code is 0 for allow, 10 warn, 20 block, 30 unknown.
 
     A dataset that is not registered is unknown, or blocked with --on-unknown block. Errors have other exit codes: 2
-    invalid input, 75 try again.
+    invalid input, 75 try again. With --fail-on the exit code is 0 or 1, as CI systems expect.
     """
     body = {
         "datasets": urns,
@@ -114,7 +137,9 @@ def check(
         echo_json(found)
     else:
         show_decision(found)
-    raise typer.Exit(EXIT_CODES[found["decision"]])
+    if fail_on is None:
+        raise typer.Exit(EXIT_CODES[found["decision"]])
+    raise typer.Exit(int(found["decision"] in FAILING[fail_on]))
 
 
 def show_decision(found: Mapping[str, Any]) -> None:

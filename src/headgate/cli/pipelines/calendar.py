@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.commands import Answer, add_deletion, command_group, server_command
+from headgate.cli.commands import Answer, add_deletion, command_group, keep_spelling, server_command
 from headgate.cli.input_files import read_document
 from headgate.cli.output import counted, short, show_facts, show_table
 from headgate.cli.pipelines.views import Row
@@ -70,7 +70,8 @@ def show(api: Api, name: Name) -> Answer:
     show_facts({**found, "weekends": "yes" if found["weekends"] else None, "at": short(found["at"])})
 
 
-add_deletion(app, "rm", "/calendars/{name}", "Delete a calendar that no pipeline uses.", name=Name)
+add_deletion(app, "delete", "/calendars/{name}", "Delete a calendar that no pipeline uses.", name=Name)
+keep_spelling(app, "rm", "delete")
 
 
 def _text(calendar: Row) -> str:

@@ -10,9 +10,11 @@ from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, command_group, server_command
 from headgate.cli.options import Pipeline, Reason, Schedule
 from headgate.cli.output import show_facts, show_table
+from headgate.cli.pipelines.explain import why
 from headgate.cli.pipelines.views import LocalTimes, Row, reason_text
 
-app = command_group("Show, hold, approve, skip or force single periods of a pipeline.")
+app = command_group("Show, explain, hold, approve, skip or force single periods of a pipeline.")
+app.command("why")(why)
 Period = Annotated[str, typer.Argument(metavar="DATE", help="Period: 2026-03-03, 2026-03-03T07, 2026-W10, …")]
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.commands import Answer, Option, add_deletion, command_group, server_command
+from headgate.cli.commands import Answer, Option, add_deletion, command_group, keep_spelling, server_command
 from headgate.cli.options import Limit, Pipeline, Reason
 from headgate.cli.output import counted, show_facts, show_table
 from headgate.cli.pipelines.events import events
 from headgate.cli.pipelines.explain import evaluate, simulate
-from headgate.cli.pipelines.files import INVALID_EXIT_CODE, ArchetypeFolder, Paths
-from headgate.cli.pipelines.plan import diff, plan_changes
+from headgate.cli.pipelines.files import INVALID_EXIT_CODE, ArchetypeFolder, Paths, validate
+from headgate.cli.pipelines.plan import diff, plan, plan_changes
 from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import future_time
@@ -27,6 +27,8 @@ app = command_group("Manage pipelines.")
 app.command("evaluate")(evaluate)
 app.command("simulate")(simulate)
 app.command("events")(events)
+app.command("validate")(validate)
+app.command("plan")(plan)
 app.command("diff")(diff)
 
 
@@ -197,12 +199,13 @@ def versions(api: Api, pipeline: Pipeline, limit: Limit = 20) -> Answer:
 
 add_deletion(
     app,
-    "rm",
+    "delete",
     "/pipelines/{pipeline}",
     "Delete a pipeline. Its versions and runs are kept.",
     pipeline=Pipeline,
     reason=Option(Reason, ""),
 )
+keep_spelling(app, "rm", "delete")
 
 
 @server_command(app, "pause")

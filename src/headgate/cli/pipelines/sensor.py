@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.api_client import Api, at, read_json
-from headgate.cli.commands import Answer, command_group, server_command
+from headgate.cli.commands import Answer, command_group, keep_spelling, server_command
 from headgate.cli.options import Pipeline
 from headgate.cli.output import compact, show_table
 from headgate.cli.pipelines.views import LocalTimes
@@ -79,13 +79,16 @@ def ls(
         typer.echo(f"more than {limit} results; filter with --key or raise --limit")
 
 
-@server_command(app, "rm")
+@server_command(app, "delete")
 def rm(api: Api, pipeline: Pipeline, key: Key, period: Period = None) -> Answer:
     """Delete the sensor value of a key and exactly this period, or without a period."""
     api.request("DELETE", at("pipelines", pipeline, "sensors", key), query={"period": period})
     name = key if period is None else f"{key}#{period}"
     yield {"deleted": name}
     typer.echo(f"{pipeline}: {name} deleted")
+
+
+keep_spelling(app, "rm", "delete")
 
 
 def _period(sensor: dict[str, Any]) -> str:

@@ -169,7 +169,7 @@ def test_schedule__changed_meanwhile__is_a_conflict(site: Site) -> None:
 def test_workers__none__say_how_to_start_one(site: Site) -> None:
     page = text_of(site.page("/ui/workers"))
 
-    assert "headgate worker --app" in page
+    assert "headgate worker run --app" in page
     assert "headgate pool ls" in page
 
 
