@@ -166,7 +166,7 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert len(dead) == CHUNKS
     assert all("DEAD_LETTER" in line and "never completed" in line for line in dead)
     errors = site.printed("fanout", "errors", "survey")
-    assert re.search(r"^[0-9a-f]{12}  221    DEAD_LETTER", errors, re.MULTILINE)
+    assert re.search(r"^[0-9a-f]{12}  221 +221 +DEAD_LETTER", errors, re.MULTILINE)
     assert re.search(r"^attempt +0$", site.printed("chunk", "show", "survey", "chunk-0000007"), re.MULTILINE)
 
     one = site.printed("fanout", "redrive", "survey", "--failed", "--limit", "1", "--dry-run")
