@@ -125,7 +125,7 @@ def test_manifest__id_that_exists_with_other_input__is_refused(rig: Rig) -> None
         rig.watched.run_once()
     rig.watched.run_once()
 
-    assert "it exists with other input" in (rig.folder / "refused" / "a.json.reason.txt").read_text()
+    assert "it exists with another chunk_size" in (rig.folder / "refused" / "a.json.reason.txt").read_text()
 
 
 def test_manifest__store_is_busy__stays_and_is_split_later(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

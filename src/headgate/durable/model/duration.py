@@ -27,6 +27,7 @@ _UNITS: Final = (
 _NUMBER: Final = r"([0-9]{1,20}(?:\.[0-9]{1,400})?)"
 # Each unit at most once, the largest first, so that "5m1h" is refused.
 _SHORT: Final = re.compile(r"\s*".join(rf"(?:{_NUMBER}\s*{unit})?" for unit, _ in _UNITS))
+_SECONDS: Final = re.compile(_NUMBER)
 _ISO: Final = re.compile(
     rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?=[0-9])(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?"
 )
@@ -75,6 +76,8 @@ def text(seconds: float) -> str:
 def _parsed(text: str) -> float | None:
     """Return the seconds of a text; None if it is not a duration."""
     stripped = text.strip()
+    if _SECONDS.fullmatch(stripped):
+        return float(Decimal(stripped))
     match = _ISO.fullmatch(stripped) if stripped.startswith("P") else _SHORT.fullmatch(stripped)
     if match is None:
         return None

@@ -115,8 +115,9 @@ class Splitter:
     def split(self, order: Order, source: Source, *, run_id: str | None = None) -> Fanout:
         """Create the fan-out with all its chunks, or resume an interrupted split, and return it.
 
-        Raises `AlreadyStartedError` if the id belongs to a fan-out with other input, `DefinitionError` for an invalid
-        order, and errors of the source; the fan-out then stays SPLITTING with `split_error` set, and can be resumed.
+        Raises `AlreadyStartedError` if the id belongs to a fan-out with another input or policy, `DefinitionError` for
+        an invalid order, and errors of the source; the fan-out then stays SPLITTING with `split_error` set, and can be
+        resumed.
         """
         check_order(order)
         run_id = run_id if run_id is not None else self._ids.make("fan")
@@ -165,7 +166,7 @@ class Splitter:
         digest = digest_of(order, described)
         found = self._queries.find(run_id)
         if found is not None:
-            return _check_same(found, order, digest)
+            return _check_same(found, order, described, digest)
         if order.queue_url is None:
             order = replace(order, queue_url=self._queues.default_url)
         elif self._queues.check is not None:
@@ -194,6 +195,7 @@ class Splitter:
             chunk_size=order.chunk_size,
             source=msgspec.json.encode(described).decode(),
             digest=digest,
+            policy_digest=_policy_digest(order),
             policy=dump_policy(self._with_retention(order.policy)),
             params=msgspec.json.encode(order.params).decode() if order.params else None,
             handler=order.handler,
@@ -213,7 +215,8 @@ class Splitter:
             member = member_put(fanout)
             self._store.transact([put, *counter_puts(run_id, self._shards), *([] if member is None else [member])])
         except ConflictError:
-            return _check_same(self._queries.fanout(run_id, consistent=True), order, digest)
+            found = self._queries.fanout(run_id, consistent=True)
+            return _check_same(found, order, described, digest)
         return fanout
 
     def _with_retention(self, policy: Policy) -> Policy:
@@ -345,17 +348,50 @@ def digest_of(order: Order, source: dict[str, Any]) -> str:
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-def _check_same(found: Fanout, order: Order, digest: str) -> Fanout:
+def _policy_digest(order: Order) -> str:
+    """Return a digest of the policy that an order requests, before the default retention is filled in."""
+    return hashlib.sha256(dump_policy(order.policy).encode()).hexdigest()[:32]
+
+
+def _check_same(found: Fanout, order: Order, described: dict[str, Any], digest: str) -> Fanout:
+    """Return the fan-out if it was requested by an equal order. Raises `AlreadyStartedError`, naming what differs."""
     # An order without a queue may have been given the default one.
     if order.queue_url is not None and found.queue_url != order.queue_url:
         own = "no queue" if found.queue_url is None else f"queue {found.queue_url}"
         raise AlreadyStartedError(f"fan-out {found.run_id}: it exists with {own}; choose another id, or the same queue")
     if found.digest != digest:
+        names = ", ".join(_differences(found, order, described)) or "input"
         raise AlreadyStartedError(
-            f"fan-out {found.run_id}: it exists with other input (digest {found.digest}, yours {digest}); "
-            "choose another id, or request the same input"
+            f"fan-out {found.run_id}: it exists with another {names}; choose another id, or request the same"
+        )
+    # Fan-outs of earlier versions have no digest. The resumption of a split requests the policy of the row, which may
+    # have been tuned meanwhile.
+    rules = found.rules()
+    if found.policy_digest not in (None, _policy_digest(order)) and order.policy != rules:
+        pairs = {name: (getattr(rules, name), getattr(order.policy, name)) for name in Policy.__struct_fields__}
+        # A request without a retention gets the default.
+        if order.policy.retention_days is None:
+            del pairs["retention_days"]
+        names = ", ".join(f"{name} {has!r} (yours {asked!r})" for name, (has, asked) in pairs.items() if has != asked)
+        raise AlreadyStartedError(
+            f"fan-out {found.run_id}: it exists with another policy{names and f': {names}'}; choose another id, "
+            f"request the same, or change it with 'headgate fanout tune {found.run_id}'"
         )
     return found
+
+
+def _differences(found: Fanout, order: Order, described: dict[str, Any]) -> list[str]:
+    """Return the names of the parts in which an order differs from that of a fan-out."""
+    params = msgspec.json.decode(found.params) if found.params else {}
+    source = msgspec.json.decode(found.source) if found.source else {}
+    pairs = {
+        "group": (found.group, order.group),
+        "chunk_size": (found.chunk_size, order.chunk_size),
+        "handler": (found.handler, order.handler),
+        "params": (params, order.params),
+        "source": (source, described),
+    }
+    return [name for name, (own, other) in pairs.items() if own != other]
 
 
 def _chunk(fanout: Fanout, piece: Piece, now_ms: int) -> Chunk:

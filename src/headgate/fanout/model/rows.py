@@ -113,6 +113,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     chunks: int = field(name="n_chunks", default=0)
     items_total: int = field(name="n_spectra", default=0)
     params: str | None = None
+    # Of the policy as it was requested; `tune` changes the policy, not this.
+    policy_digest: str | None = None
     handler: str | None = None
     queue_url: str | None = None
     campaign: str | None = None

@@ -41,8 +41,8 @@ Timestamp = Annotated[
 _NUMBER: Final = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 _SHORT: Final = "".join(rf"({_NUMBER}{unit})?" for unit in ("w", "d", "h", "m", "s", "ms"))
 _ISO: Final = rf"P({_NUMBER}W)?({_NUMBER}D)?(T(?=[0-9])({_NUMBER}H)?({_NUMBER}M)?({_NUMBER}S)?)?"
-# Text such as 5m.
-DurationText = Annotated[str, described(rf"(?=[0-9]){_SHORT}|{_ISO}", examples=["5m", "1h30m", "PT5M"])]
+# Text such as 5m, or a number of seconds.
+DurationText = Annotated[str, described(rf"(?=[0-9]){_SHORT}|{_NUMBER}|{_ISO}", examples=["5m", "1h30m", "PT5M"])]
 # Text, or seconds.
 Duration = DurationText | Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 

@@ -97,5 +97,5 @@ def test_resumption__file_that_has_changed__says_so_and_is_not_tried_again(shop:
 
     assert resumed(shop) == 0
 
-    assert "other input" in (shop.queries.fanout(RUN).split_error or "")
+    assert "it exists with another source" in (shop.queries.fanout(RUN).split_error or "")
     assert resumed(shop) == 0

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
-from headgate.fanout.model.rows import Policy, run_key
+from headgate.fanout.model.rows import Policy, dump_policy, run_key
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
@@ -123,6 +123,42 @@ def test_split__the_id_was_used_for_something_else__is_refused(shop: Shop, order
     with pytest.raises(AlreadyStartedError, match=RUN):
         shop.splitter.split(order, source, run_id=RUN)
     assert shop.books() == before
+
+
+def test_split__asked_for_again_with_the_same_policy__changes_nothing(shop: Shop) -> None:
+    order = replace(ORDER, policy=Policy(max_attempts=5))
+    first = shop.splitter.split(order, RangeSource(0, 100), run_id=RUN)
+
+    assert shop.splitter.split(order, RangeSource(0, 100), run_id=RUN) == first
+
+
+def test_split__asked_for_again_with_another_policy__is_refused_naming_the_field(shop: Shop) -> None:
+    first = shop.splitter.split(replace(ORDER, policy=Policy(max_attempts=5)), RangeSource(0, 100), run_id=RUN)
+
+    with pytest.raises(AlreadyStartedError, match=r"another policy: max_attempts 5 \(yours 7\);.*fanout tune"):
+        shop.splitter.split(replace(ORDER, policy=Policy(max_attempts=7)), RangeSource(0, 100), run_id=RUN)
+
+    assert shop.queries.fanout(RUN) == first
+
+
+def test_split__asked_for_again_after_a_tune__neither_the_first_policy_nor_the_present_one_is_refused(
+    shop: Shop,
+) -> None:
+    first = shop.splitter.split(ORDER, RangeSource(0, 100), run_id=RUN)
+    tuned = replace(first, policy=dump_policy(replace(first.rules(), max_attempts=9)), version=first.version + 1)
+    shop.store.transact([tuned.replacing(first.version)])
+
+    for order in (ORDER, replace(ORDER, policy=tuned.rules())):
+        assert shop.splitter.split(order, RangeSource(0, 100), run_id=RUN) == tuned
+
+
+def test_split__fan_out_of_an_earlier_version_without_a_policy_digest__is_returned(shop: Shop) -> None:
+    first = shop.splitter.split(ORDER, RangeSource(0, 100), run_id=RUN)
+    earlier = replace(first, policy_digest=None, version=first.version + 1)
+    shop.store.transact([earlier.replacing(first.version)])
+
+    order = replace(ORDER, policy=Policy(max_attempts=7))
+    assert shop.splitter.split(order, RangeSource(0, 100), run_id=RUN) == earlier
 
 
 def test_split__without_an_id__has_one_of_its_own(shop: Shop) -> None:

@@ -714,6 +714,7 @@ def test_stuck__lease_over__is_reported_and_filtered_by_age(api: Api) -> None:
     assert (found[0]["chunk_id"], found[0]["kind"], found[0]["seconds"]) == ("chunk-0000000", "RETRY_PENDING", 40)
     assert {each["kind"] for each in found[1:]} == {"NEVER_STARTED"}
     assert len(api.get("/fanouts/r/stuck?older_than=1h")["stuck"]) == 1
+    assert api.get("/fanouts/r/stuck?older_than=30")["stuck"] == found
     problem(api.ask("GET", "/fanouts/r/stuck?older_than=long"), 400, "user")
 
 
