@@ -17,6 +17,7 @@ from bench import (
     health,
     health_idle,
     health_load,
+    idle_calls,
     load_model,
     overload,
     pages,
@@ -56,6 +57,7 @@ GROUPS = {
     "checks": checks.run,
     "pages": pages.run,
     "load_model": load_model.run,
+    "idle_calls": idle_calls.figures,
     "load_model_before": load_model.run_before,
     "load_model_after": load_model.run_after,
 }

@@ -789,12 +789,9 @@ def test_get__carried_over_a_fork__is_refused(rig: Rig) -> None:
     assert read(rig.store) is None
 
 
-def test_wait__long_timeout__returns_within_a_second_or_so(rig: Rig) -> None:
-    clock = ForwardClock()
-    store = rig.open(clock=clock)
-    generation = store.generation()
+def test_wait__long_timeout__returns_when_another_process_may_have_committed(rig: Rig) -> None:
+    generation = rig.store.generation()
 
-    assert store.wait(generation, 0.01) > generation
-    assert 0 < clock.slept_seconds < 0.1
-    assert store.wait(generation, 60) > generation
-    assert 0.5 < clock.slept_seconds < 2
+    started = time.monotonic()
+    assert rig.store.wait(generation, 60) > generation
+    assert time.monotonic() - started < 10

@@ -27,7 +27,7 @@ from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
 from headgate.store.model.conditions import equals, version_is
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Update, Write
+from headgate.store.model.requests import Delete, Poll, Put, Query, Range, Sort, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -94,7 +94,9 @@ class Retirement:
     def sweep(self, *, limit: int = BATCH) -> int:
         """Settle every dataset whose timer is due, and return their count. Raises `TransientError`."""
         due = Sort(Range.AT_MOST, int(self._clock.seconds() * 1000))
-        page = self._store.query(Query(table=CONTROL, index="due-index", partition=DUE, sort=due, limit=limit))
+        page = self._store.query(
+            Query(table=CONTROL, index="due-index", partition=DUE, sort=due, limit=limit, poll=Poll.RELAXED)
+        )
         for row in page.items:
             self.settle(row["dataset_urn"])
             try:

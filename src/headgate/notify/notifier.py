@@ -53,7 +53,7 @@ from headgate.notify.notices import NO_AUDIENCE, Audience, Notice, audience_for,
 from headgate.notify.routes import channels_for
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import version_is
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Poll, Put, Query, Range, Sort, Write
 from headgate.store.port import Store
 
 _DUE_MAX: Final = 100
@@ -271,7 +271,9 @@ class Notifier:
 
     def _due(self, partition: str) -> list[dict[str, Any]]:
         due = Sort(Range.AT_MOST, self._now_ms())
-        query = Query(table=CONTROL, index="due-index", partition=partition, sort=due, limit=_DUE_MAX)
+        query = Query(
+            table=CONTROL, index="due-index", partition=partition, sort=due, limit=_DUE_MAX, poll=Poll.RELAXED
+        )
         return self._store.query(query).items
 
     def _close(self, group: AlertGroup) -> bool:

@@ -20,7 +20,7 @@ from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents
 from headgate.store.catalogue.tables import CONTROL, EXECUTIONS
 from headgate.store.model.conditions import equals
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort
+from headgate.store.model.requests import Delete, Poll, Put, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -81,7 +81,9 @@ class StuckExecutions:
             return 0
         self._check_at = now + CHECK_SECONDS
         due = Sort(Range.AT_MOST, int(self._clock.seconds() * 1000))
-        page = self._store.query(Query(table=CONTROL, index="due-index", partition=_DUE, sort=due, limit=_PAGE))
+        page = self._store.query(
+            Query(table=CONTROL, index="due-index", partition=_DUE, sort=due, limit=_PAGE, poll=Poll.RELAXED)
+        )
         return sum(map(self._check, page.items))
 
     def ended_by(self, notice: Notice) -> str:

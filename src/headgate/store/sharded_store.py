@@ -11,6 +11,8 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -45,6 +47,7 @@ from headgate.store.model.shards import (
 )
 from headgate.store.model.validation import check_count, check_query
 from headgate.store.model.values import Item
+from headgate.store.polls import Polls, is_due_poll
 from headgate.store.resilience.guarded_store import AnyStore, StoreWrapper
 
 W = TypeVar("W", Put, Update, Delete, Check, Write, Put | Delete)
@@ -62,9 +65,11 @@ class ShardedStore(StoreWrapper):
     changes. `cursors` are those of the inner store.
     """
 
-    def __init__(self, store: AnyStore, cursors: Cursors) -> None:
+    def __init__(self, store: AnyStore, cursors: Cursors, *, now: Callable[[], float] = monotonic) -> None:
+        """`now` times what is known of polled partitions: the machine's time, as an index lags by that."""
         super().__init__(store)
         self._cursors = cursors
+        self._polls = Polls(store, now)
 
     # Reads.
 
@@ -97,10 +102,35 @@ class ShardedStore(StoreWrapper):
         return self.query_many([query])[0]
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
+        pages: dict[int, Page] = {}
+        due: list[int] = []
+        for place, query in enumerate(queries):
+            if self._polls.is_empty(query):
+                pages[place] = Page([])
+            elif is_due_poll(query):
+                due.append(place)
+        # The first row shows whether anything is due, and when something will be.
+        heads = [replace(queries[place], sort=None, limit=1) for place in due]
+        for place, _ in zip(due, self._read(heads), strict=True):
+            if self._polls.is_empty(queries[place]):
+                pages[place] = Page([])
+        rest = [place for place in range(len(queries)) if place not in pages]
+        pages |= zip(rest, self._read([queries[place] for place in rest]), strict=True)
+        return [pages[place] for place in range(len(queries))]
+
+    def _read(self, queries: Sequence[Query]) -> list[Page]:
+        """Read pages, and remember of polls what they found."""
+        if not queries:
+            return []
+        seen = [self._polls.seen(query) for query in queries]
         reads = [self._read_of(query) for query in queries]
         first = [each for read in reads for each in read.first]
-        pages = iter([self.store.query(first[0])] if len(first) == 1 else self.store.query_many(first))
-        return [read.page([next(pages) for _ in read.first]) for read in reads]
+        answers = iter([self.store.query(first[0])] if len(first) == 1 else self.store.query_many(first))
+        pages = [read.page([next(answers) for _ in read.first]) for read in reads]
+        for query, each, page in zip(queries, seen, pages, strict=True):
+            if each is not None:
+                self._polls.keep(query, each, page)
+        return pages
 
     def count(self, query: Query, by: str | None = None, *, most: int) -> dict[str, int]:
         check_count(query, by, most)
@@ -117,7 +147,7 @@ class ShardedStore(StoreWrapper):
 
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
         put = self._stored(Put(table, item, condition))
-        with _PlainConflicts([put]):
+        with self._writing([put]):
             self.store.put(table, put.item, condition=put.condition)
 
     def update(
@@ -131,7 +161,7 @@ class ShardedStore(StoreWrapper):
         condition: Condition | None = None,
     ) -> Item:
         update = self._stored(Update(table, key, set or {}, add or {}, tuple(remove), condition))
-        with _PlainConflicts([update]):
+        with self._writing([update]):
             item = self.store.update(
                 table,
                 update.key,
@@ -144,18 +174,23 @@ class ShardedStore(StoreWrapper):
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
         deletion = self._stored(Delete(table, key, condition))
-        with _PlainConflicts([deletion]):
+        with self._writing([deletion]):
             item = self.store.delete(table, deletion.key, condition=deletion.condition)
         return item and plain_item(table, item)
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         stored = [self._stored(write) for write in writes]
-        with _PlainConflicts(stored):
+        with self._writing(stored):
             self.store.transact(stored, token=token)
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         stored = [[self._stored(write) for write in writes] for writes in transactions]
-        outcomes = self.store.transact_many(stored)
+        every = [write for writes in stored for write in writes]
+        self._polls.forget(every)
+        try:
+            outcomes = self.store.transact_many(stored)
+        finally:
+            self._polls.forget(every)
         for writes, outcome in zip(stored, outcomes, strict=True):
             if isinstance(outcome, ConflictError):
                 _make_plain(outcome, writes)
@@ -165,14 +200,18 @@ class ShardedStore(StoreWrapper):
         stored = [self._stored(write) for write in writes]
 
         def on_done(error: BaseException | None) -> None:
+            self._polls.forget(stored)
             if isinstance(error, ConflictError):
                 _make_plain(error, stored)
             done(error)
 
+        self._polls.forget(stored)
         self.store.submit(stored, on_done)
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
-        self.store.batch_write([self._stored(write) for write in writes])
+        stored = [self._stored(write) for write in writes]
+        with self._writing(stored):
+            self.store.batch_write(stored)
 
     # Streams.
 
@@ -188,6 +227,18 @@ class ShardedStore(StoreWrapper):
         self.store.checkpoint(table, consumer, position)
 
     # Both ways.
+
+    @contextmanager
+    def _writing(self, stored: Sequence[Write]) -> Iterator[None]:
+        """Within it, writes are applied: conflicts carry plain rows, and polls of what is written are not empty."""
+        self._polls.forget(stored)
+        try:
+            yield
+        except ConflictError as exc:
+            _make_plain(exc, stored)
+            raise
+        finally:
+            self._polls.forget(stored)
 
     def _read_of(self, query: Query) -> _Read:
         partitions = stored_partitions(_shards(query), query.partition)
@@ -374,20 +425,6 @@ def _stored_operands(table: Table, attribute: str, value: Any) -> tuple[Any, ...
         return (value,)
     shards = table.sharded_attributes[attribute]
     return tuple(in_shard(value, number) for number in range(shards.read if shards.covers(value) else 1))
-
-
-class _PlainConflicts:
-    """Removes shards from the items that a conflict carries."""
-
-    def __init__(self, writes: Sequence[Write]) -> None:
-        self._writes = writes
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, ConflictError):
-            _make_plain(error, self._writes)
 
 
 def _make_plain(error: ConflictError, writes: Sequence[Write]) -> None:

@@ -35,7 +35,7 @@ from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, N
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Poll, Put, Query, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from headgate.telemetry import traceparent
@@ -192,9 +192,11 @@ class Bus:
 
     def sweep(self, *, limit: int = 100) -> int:
         """Create the deliveries that an interrupted process has left, and return how many."""
-        due = Sort(Range.AT_MOST, self._now_ms())
-        page = self._store.query(Query(table=CONTROL, index="due-index", partition=UNDELIVERED, sort=due, limit=limit))
-        return sum(self._deliver_rest(item["event_id"]) for item in page.items)
+        now_ms = self._now_ms()
+        page = self._store.query(
+            Query(table=CONTROL, index="due-index", partition=UNDELIVERED, limit=limit, poll=Poll.RELAXED)
+        )
+        return sum(self._deliver_rest(item["event_id"]) for item in page.items if item["due_at_ms"] <= now_ms)
 
     # The event log.
 

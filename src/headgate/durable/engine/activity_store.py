@@ -28,7 +28,7 @@ from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, S
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import ACTIVITIES
 from headgate.store.model.conditions import Compare, Comparison, all_of, lacks
-from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Poll, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -229,7 +229,9 @@ class Activities:
         soonest = NEVER_MS
         for queue in queues:
             page = self._store.query(
-                Query(table=ACTIVITIES, index="queue-index", partition=queue_partition(queue), limit=1)
+                Query(
+                    table=ACTIVITIES, index="queue-index", partition=queue_partition(queue), limit=1, poll=Poll.PROMPT
+                )
             )
             for item in page.items:
                 soonest = min(soonest, item["available_at_ms"])
@@ -476,6 +478,7 @@ class Activities:
                 partition=WATCH,
                 sort=Sort(Range.AT_MOST, self.now_ms()),
                 limit=limit,
+                poll=Poll.RELAXED,
             )
         )
         overdue = []
@@ -488,7 +491,9 @@ class Activities:
 
     def next_deadline_ms(self) -> int:
         """Return the next deadline of the activities that no worker holds."""
-        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=WATCH, limit=1))
+        page = self._store.query(
+            Query(table=ACTIVITIES, index="lease-index", partition=WATCH, limit=1, poll=Poll.RELAXED)
+        )
         return min((item["lease_expires_ms"] for item in page.items), default=NEVER_MS)
 
     def held(self, limit: int = 500) -> list[Activity]:
@@ -553,6 +558,7 @@ class Activities:
                     sort=by_now,
                     limit=_PAGE,
                     cursor=cursor,
+                    poll=Poll.PROMPT,
                 )
             )
             yield from (activity_of(item) for item in page.items)

@@ -56,7 +56,7 @@ from headgate.errors import (
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EXECUTIONS, SCHEDULES
 from headgate.store.model.conditions import absent, version_is
-from headgate.store.model.requests import Page, Query, Range, Sort
+from headgate.store.model.requests import Page, Poll, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -312,7 +312,7 @@ class Schedules:
 
     def next_due_ms(self) -> int | None:
         """Return when the next schedule is due; None if there is none until a schedule is created or changed."""
-        page = self._store.query(Query(table=SCHEDULES, index="due-index", partition=DUE, limit=1))
+        page = self._store.query(Query(table=SCHEDULES, index="due-index", partition=DUE, limit=1, poll=Poll.PROMPT))
         return page.items[0]["due_at_ms"] if page.items else None
 
     def fire_due(self, now_ms: int, limit: int = 100) -> list[str]:
@@ -328,6 +328,7 @@ class Schedules:
                 partition=DUE,
                 sort=Sort(Range.AT_MOST, now_ms),
                 limit=limit,
+                poll=Poll.PROMPT,
             )
         )
         return [started for item in page.items for started in self._fire(item["schedule_id"], now_ms)]

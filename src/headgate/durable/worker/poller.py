@@ -24,7 +24,7 @@ from headgate.durable.model.records import (
     timer_of,
 )
 from headgate.store.catalogue.tables import EXECUTIONS, INBOXES, TIMERS
-from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.requests import Poll, Query
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -52,7 +52,7 @@ class WorkPoller:
         cursor = None
         for _ in range(PAGES_MAX):
             page = self._store.query(
-                Query(table=INBOXES, index="ready-index", partition=INBOX, limit=PAGE, cursor=cursor)
+                Query(table=INBOXES, index="ready-index", partition=INBOX, limit=PAGE, cursor=cursor, poll=Poll.PROMPT)
             )
             for item in self._ours(page.items, "at_ms"):
                 self._engine.read_inbox(item["execution_id"])
@@ -68,7 +68,9 @@ class WorkPoller:
         cursor, is_any_left = None, False
         for _ in range(PAGES_MAX):
             page = self._store.query(
-                Query(table=TIMERS, index="due-index", partition=TIMERS_DUE, limit=PAGE, cursor=cursor)
+                Query(
+                    table=TIMERS, index="due-index", partition=TIMERS_DUE, limit=PAGE, cursor=cursor, poll=Poll.PROMPT
+                )
             )
             due = [item for item in page.items if item["due_at_ms"] <= now_ms]
             waiting = [item for item in due if item["timer_id"] not in self._fired_at]
@@ -87,12 +89,14 @@ class WorkPoller:
 
     def resume_dispatches(self) -> None:
         """Mark executions as ready whose last turn was committed and not dispatched: a worker died in between."""
-        overdue = Sort(Range.AT_MOST, self._now_ms() - GRACE_MS)
+        overdue_ms = self._now_ms() - GRACE_MS
+        # Oldest first, and without a range: an empty answer then holds for later polls too.
         page = self._store.query(
-            Query(table=EXECUTIONS, index="ready-index", partition=UNDISPATCHED, sort=overdue, limit=PAGE)
+            Query(table=EXECUTIONS, index="ready-index", partition=UNDISPATCHED, limit=PAGE, poll=Poll.RELAXED)
         )
         for item in page.items:
-            self._engine.read_inbox(item["execution_id"])
+            if item["ready_at_ms"] <= overdue_ms:
+                self._engine.read_inbox(item["execution_id"])
 
     def _fire(self, timer: Timer, now: float) -> None:
         """Add the event of a due timer to its execution."""

@@ -19,7 +19,7 @@ from headgate.durable.model.failures import describe
 from headgate.durable.model.query_requests import QUERIES, QueryAnswer, QueryRequest, request_of
 from headgate.errors import ConflictError, HeadgateError, UnknownWorkflowError
 from headgate.store.catalogue.tables import INBOXES
-from headgate.store.model.requests import Query
+from headgate.store.model.requests import Poll, Query
 from headgate.store.port import Store
 from headgate.store.topics import WORK
 
@@ -85,7 +85,9 @@ class QueryResponder:
         while True:
             # All pages: requests for workflows of other workers may come first, and stay until those answer.
             page = self._store.query(
-                Query(table=INBOXES, index="ready-index", partition=QUERIES, limit=_PAGE, cursor=cursor)
+                Query(
+                    table=INBOXES, index="ready-index", partition=QUERIES, limit=_PAGE, cursor=cursor, poll=Poll.PROMPT
+                )
             )
             for item in page.items:
                 request = request_of(item)

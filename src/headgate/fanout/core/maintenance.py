@@ -40,7 +40,7 @@ from headgate.fanout.model.rows import (
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.model.tolerance import FAIL, exceeded_reason
 from headgate.ids import IdMaker
-from headgate.store.model.requests import Write
+from headgate.store.model.requests import Poll, Write
 from headgate.store.port import Store
 
 FOLD_SECONDS: Final = 1.0
@@ -88,7 +88,7 @@ class FanoutMaintenance:
         """Maintain every fan-out that has not ended, and return their number."""
         cursor, seen = None, 0
         while True:
-            page = self.queries.active(cursor=cursor)
+            page = self.queries.active(cursor=cursor, poll=Poll.PROMPT)
             for fanout in page.fanouts:
                 seen += 1
                 try:

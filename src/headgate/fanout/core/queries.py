@@ -34,7 +34,7 @@ from headgate.fanout.model.rows import (
 )
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.store.catalogue.tables import FANOUT
-from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.requests import Poll, Query, Range, Sort
 from headgate.store.port import Store
 
 PAGE: Final = 100
@@ -135,10 +135,10 @@ class FanoutQueries:
         )
         return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
-    def active(self, *, limit: int = PAGE_MAX, cursor: str | None = None) -> FanoutRows:
+    def active(self, *, limit: int = PAGE_MAX, cursor: str | None = None, poll: Poll | None = None) -> FanoutRows:
         """Return the fan-outs that have not ended, oldest first. Eventually consistent (index)."""
         page = self._store.query(
-            Query(table=FANOUT, index="attention-index", partition=ACTIVE, limit=limit, cursor=cursor)
+            Query(table=FANOUT, index="attention-index", partition=ACTIVE, limit=limit, cursor=cursor, poll=poll)
         )
         return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
@@ -146,7 +146,7 @@ class FanoutQueries:
         """Iterate over the fan-outs that have not ended, a page at a time."""
         cursor = None
         while True:
-            page = self.active(cursor=cursor)
+            page = self.active(cursor=cursor, poll=Poll.PROMPT)
             yield from page.fanouts
             cursor = page.cursor
             if cursor is None:

@@ -22,7 +22,7 @@ from headgate.health.audit.log import Audit
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import AUDIT, AUDIT_INTENT
 from headgate.store.model.conditions import absent, exists
-from headgate.store.model.requests import Delete, Query
+from headgate.store.model.requests import Delete, Poll, Query
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, canonical_item
 from headgate.store.port import Store
@@ -109,7 +109,9 @@ class ActionLog:
         oldest_ms = epoch_ms(self._clock) - round(INTERRUPTED_SECONDS * 1000)
         recovered, unreadable = 0, set[str]()
         for chain in range(CHAINS):
-            page = self._store.query(Query(table=AUDIT, partition=_partition(chain), limit=limit, consistent=True))
+            page = self._store.query(
+                Query(table=AUDIT, partition=_partition(chain), limit=limit, consistent=True, poll=Poll.RELAXED)
+            )
             for row in page.items:
                 try:
                     intent = typed_decode.convert(row.get("intent"), _Intent)

@@ -38,7 +38,7 @@ from headgate.health.model.urns import is_evidence_id
 from headgate.ids import made_at_ms
 from headgate.store.blobs.folder import Blobs
 from headgate.store.catalogue.tables import CONTROL
-from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.requests import Delete, Poll, Put, Query
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -214,7 +214,7 @@ class Archiver:
     def _pages(self, limit: int) -> Iterator[list[Item]]:
         """Yield the first rows of each shard."""
         for shard in range(SPOOL_SHARDS):
-            query = Query(table=CONTROL, partition=f"{SPOOL}#{shard}", limit=limit, consistent=True)
+            query = Query(table=CONTROL, partition=f"{SPOOL}#{shard}", limit=limit, consistent=True, poll=Poll.RELAXED)
             yield self._store.query(query).items
 
 

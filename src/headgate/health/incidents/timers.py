@@ -21,7 +21,7 @@ from headgate.health.model.incidents import BlastRadius, Incident, Resolution
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import Condition, equals
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Poll, Put, Query, Range, Sort, Write
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
@@ -112,7 +112,7 @@ class IncidentTimers:
         upto = Sort(Range.AT_MOST, self._now_ms())
         pages = self._store.query_many(
             [
-                Query(table=CONTROL, index="due-index", partition=partition, sort=upto, limit=limit)
+                Query(table=CONTROL, index="due-index", partition=partition, sort=upto, limit=limit, poll=Poll.RELAXED)
                 for partition in due_partitions(kind)
             ]
         )

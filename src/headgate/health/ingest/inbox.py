@@ -22,7 +22,7 @@ from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.deadlines import deadline_within
 from headgate.store.model.conditions import absent, any_of, at_most, equals, exists
-from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.requests import Delete, Poll, Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -210,7 +210,7 @@ class OpenLineageInbox:
 
     def _heads(self) -> list[list[Item]]:
         queries = [
-            Query(table=CONTROL, partition=_shard(number), sort=_EVENTS, limit=1, consistent=True)
+            Query(table=CONTROL, partition=_shard(number), sort=_EVENTS, limit=1, consistent=True, poll=Poll.RELAXED)
             for number in range(SHARDS)
         ]
         return [page.items for page in self._store.query_many(queries)]

@@ -38,7 +38,7 @@ from headgate.health.lineage.specs import EdgeKind, LineageSpec, checked, column
 from headgate.health.model import urns
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import Condition, absent, any_of, equals, version_is
-from headgate.store.model.requests import Put, Query, Range, Sort, Update, Write
+from headgate.store.model.requests import Poll, Put, Query, Range, Sort, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
@@ -122,7 +122,9 @@ class Lineage:
     def sweep(self, *, limit: int = PAGE) -> int:
         """Finish interrupted changes, and return their count."""
         due = Sort(Range.AT_MOST, self._now_ms())
-        page = self._store.query(Query(table=CONTROL, index="due-index", partition=PENDING, sort=due, limit=limit))
+        page = self._store.query(
+            Query(table=CONTROL, index="due-index", partition=PENDING, sort=due, limit=limit, poll=Poll.RELAXED)
+        )
         finished = 0
         for item in page.items:
             manifest = self._manifest(item["producer_id"])

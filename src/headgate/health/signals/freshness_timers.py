@@ -24,7 +24,7 @@ from headgate.health.signals.rows import signal_of
 from headgate.health.signals.writer import Signals
 from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
 from headgate.store.model.conditions import Condition, equals
-from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.model.requests import Poll, Query, Range, Sort, Write
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
@@ -154,7 +154,7 @@ class FreshnessTimers:
         upto = Sort(Range.AT_MOST, self._now_ms())
         pages = self._store.query_many(
             [
-                Query(table=CONTROL, index="due-index", partition=partition, sort=upto, limit=limit)
+                Query(table=CONTROL, index="due-index", partition=partition, sort=upto, limit=limit, poll=Poll.RELAXED)
                 for partition in freshness_partitions()
             ]
         )

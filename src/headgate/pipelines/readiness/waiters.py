@@ -20,7 +20,7 @@ from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import PIPELINES, WAITER
 from headgate.store.model.conditions import all_of, equals
-from headgate.store.model.requests import Query, Range, Sort, Update
+from headgate.store.model.requests import Poll, Query, Range, Sort, Update
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
@@ -100,7 +100,7 @@ class Waiters:
         """
         cursor: str | None = None
         while True:
-            query = replace(POLLED, limit=_PAGE, cursor=cursor)
+            query = replace(POLLED, limit=_PAGE, cursor=cursor, poll=Poll.PROMPT)
             page = self._store.query(query)
             for item in page.items:
                 try:

@@ -51,10 +51,10 @@ _PK: Final = KeyAttribute("PK")
 _SK: Final = KeyAttribute("SK")
 _GSI1: Final = (KeyAttribute("GSI1PK"), KeyAttribute("GSI1SK"))
 _GSI2: Final = (KeyAttribute("GSI2PK"), KeyAttribute("GSI2SK"))
-# Shards of what every process reads in order, where the backend has partitions (ADR-0045). Each of 16 takes 1,000
-# writes a second, which is some 4,000 executions or 700 runs of pipelines.
-_BUSY: Final = Shards(16)
-_MODERATE: Final = Shards(4)
+# Shards of what every process reads in order, where the backend has partitions (ADR-0045). Each takes 1,000 writes a
+# second; a poll reads all of them, so that there are no more than the load model needs.
+_BUSY: Final = Shards(8)
+_MODERATE: Final = Shards(2)
 
 
 def _due(shards: Shards) -> Index:
@@ -133,7 +133,7 @@ PIPELINES: Final = Table(
     _PK,
     _SK,
     # Runs name their shard themselves.
-    (Index("GSI1", *_GSI1, Shards(8, of=("WATCHED", "EXPECT#", "ALERTS"))),),
+    (Index("GSI1", *_GSI1, Shards(4, of=("WATCHED", "EXPECT#", "ALERTS"))),),
     ttl_attribute="ttl",
     stream=True,
     entities=(
@@ -215,7 +215,7 @@ INBOXES: Final = Table(
     KeyAttribute("execution_id"),
     KeyAttribute("message_id"),
     # Sparse: only messages are in it, so that workers find executions with messages.
-    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER), _BUSY),),
+    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER), Shards(16, of=("INBOX",))),),
     ttl_attribute="ttl",
     entities=(
         Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
@@ -238,7 +238,7 @@ ACTIVITIES: Final = Table(
             "lease-index",
             KeyAttribute("lease_pk"),
             KeyAttribute("lease_expires_ms", KeyKind.NUMBER),
-            Shards(16, of=("WATCH",)),
+            Shards(4, of=("WATCH",)),
         ),
         Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER)),
     ),
@@ -356,7 +356,7 @@ CONTROL: Final = Table(
     _PK,
     _SK,
     # Other kinds of work name their shard themselves, or are few.
-    (_due(Shards(16, of=("DELIVERIES", "ARCHIVES", "ALERT#GROUP"))),),
+    (_due(Shards(4, of=("DELIVERIES", "ARCHIVES", "ALERT#GROUP"))),),
     ttl_attribute="ttl",
     entities=(
         Entity("dedup key", "DEDUP#{dedup_key}", "DEDUP"),

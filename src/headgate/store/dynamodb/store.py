@@ -22,6 +22,7 @@ from headgate.errors import (
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
 from headgate.store.dynamodb.client import CONDITION_FAILED, Calls, Refusal, client_config, require_whole_answers
+from headgate.store.dynamodb.commits import CommitGenerations
 from headgate.store.dynamodb.marshalling import from_attributes
 from headgate.store.dynamodb.reads import ItemReads, live
 from headgate.store.dynamodb.streams import ChangeStreams, Checkpoints, dump_position, load_position
@@ -43,7 +44,7 @@ from headgate.store.model.validation import (
 from headgate.store.model.values import Item
 from headgate.store.stats import AttemptObserver, StoreStats
 from headgate.store.table_names import TableNames
-from headgate.store.topics import ANYTHING, Topics
+from headgate.store.topics import ANYTHING, Topics, are_quiet, topics_of
 from headgate.store.transactions import allows_add, check_replay, conflict_error, token_row
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["DynamoStore"]
 
 THREADS_MAX: Final = 16
-WAIT_SECONDS_MAX: Final = 1.0
 HEALTH_SECONDS: Final = 2.0
 
 R = TypeVar("R")
@@ -64,7 +64,8 @@ _MEMBERS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "Condi
 class DynamoStore:
     """Implements `headgate.store.port.Store`. Index queries and reads without `consistent` may lag.
 
-    Commits are not pushed: `wait` returns after at most a second. `changes` checkpoints a consumer that starts at the
+    Commits of other processes are not pushed: `wait` assumes one every second, or every eight while this process has
+    no work. `changes` checkpoints a consumer that starts at the
     newest change, and empty batches, because neither leaves anything to process. An unconditional delete that was
     retried returns None, because its first attempt may have removed the item.
     """
@@ -97,6 +98,7 @@ class DynamoStore:
         self._streams = ChangeStreams(client, streams, self._calls, names=names, clock=clock)
         self._tables = Tables(client, self._calls, names=names, clock=clock)
         self._checkpoints = Checkpoints(self)
+        self._generations = CommitGenerations()
         # Two pools, so that blocked writes do not block reads.
         self._query_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-query")
         self._submit_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-submit")
@@ -223,7 +225,7 @@ class DynamoStore:
             item = applied
         else:
             raise self._conflict([prepared], answer, now)
-        self.stats.commits += 1
+        self._committed([prepared.write])
         return self._spill.restore(item)
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
@@ -232,7 +234,7 @@ class DynamoStore:
         answer = self._calls.write(self._client.delete_item, request, self._about(prepared))
         if isinstance(answer, Refusal):
             raise self._conflict([prepared], answer, now)
-        self.stats.commits += 1
+        self._committed([prepared.write])
         return self._seen(table, answer.get("Attributes"), now)
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
@@ -281,7 +283,7 @@ class DynamoStore:
         self.stats.batches += 1
         self.stats.writes += len(writes)
         self._batches.write(prepared)
-        self.stats.commits += 1
+        self._committed(writes)
 
     def changes(
         self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
@@ -308,18 +310,15 @@ class DynamoStore:
         self._checkpoints.set(table, consumer, position)
 
     def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        del topics, others  # DynamoDB does not push commits.
         self._refuse_if_closed()
-        return 0
+        return self._generations.generation(topics, others=others)
 
     def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
-        del topics, others
         self._refuse_if_closed()
-        self._clock.sleep(max(0.0, min(timeout_seconds, WAIT_SECONDS_MAX)))
-        return generation + 1
+        return self._generations.wait(generation, timeout_seconds, topics, others=others)
 
     def wake(self) -> None:
-        """Do nothing: `wait` blocks for at most `WAIT_SECONDS_MAX`."""
+        self._generations.wake()
 
     def sweep(self, *, limit: int = 1000) -> int:
         """Return 0: DynamoDB expires items by itself."""
@@ -333,6 +332,7 @@ class DynamoStore:
 
     def close(self) -> None:
         self._closed = True
+        self._generations.wake()
         self._submit_pool.shutdown()
         self._query_pool.shutdown()
         self._client.close()
@@ -360,7 +360,7 @@ class DynamoStore:
         answer = self._calls.write(call, prepared.request, self._about(prepared))
         if isinstance(answer, Refusal) and applied_item(prepared, answer) is None:
             raise self._conflict([prepared], answer, now)
-        self.stats.commits += 1
+        self._committed([prepared.write])
 
     def _transact(self, prepared: Sequence[PreparedWrite], now: float) -> None:
         if len(prepared) == 1 and (call := self._single_call(prepared[0].write)) is not None:
@@ -374,7 +374,12 @@ class DynamoStore:
         answer = self._calls.write(self._client.transact_write_items, request, self._about(*prepared))
         if isinstance(answer, Refusal):
             raise self._conflict(prepared, answer, now)
+        self._committed([member.write for member in prepared])
+
+    def _committed(self, writes: Sequence[Write]) -> None:
         self.stats.commits += 1
+        topics = 0 if are_quiet(writes) else topics_of(writes)
+        self._generations.on_committed(topics, (write.table for write in writes))
 
     def _single_call(self, write: Write) -> Callable[..., Any] | None:
         """Return the call that writes one item, at half the price of a transaction; None if only that is safe.

@@ -81,8 +81,21 @@ class Sort(msgspec.Struct, frozen=True):
     high: KeyPart | None = None
 
 
+class Poll(enum.StrEnum):
+    """How soon a poll must see the rows that another process writes. Those of its own process it sees at once."""
+
+    # As soon as other processes may have committed: every few seconds where they do not say so.
+    PROMPT = "prompt"
+    # Within half a minute: the process that writes such rows deals with them too, unless it dies.
+    RELAXED = "relaxed"
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for the items of one partition of a table or index, in sort-key order."""
+    """A query for the items of one partition of a table or index, in sort-key order.
+
+    With `poll`, it is repeated for as long as a process runs and mostly finds nothing: a backend may answer that a
+    partition is empty, or that nothing of it is due, from what it has read before.
+    """
 
     table: Table
     partition: KeyPart
@@ -92,6 +105,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     descending: bool = False
     consistent: bool = False
+    poll: Poll | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
