@@ -166,16 +166,17 @@ def test_queue__221_dead_letters__are_drained_shown_redriven_and_run_to_success(
     assert len(dead) == CHUNKS
     assert all("DEAD_LETTER" in line and "never completed" in line for line in dead)
     errors = site.printed("fanout", "errors", "survey")
-    assert re.search(r"^[0-9a-f]{12}  221 +221 +DEAD_LETTER", errors, re.MULTILINE)
+    assert re.search(r"^[0-9a-f]{12}  221 .*DEAD_LETTER", errors, re.MULTILINE)
     assert re.search(r"^attempt +0$", site.printed("chunk", "show", "survey", "chunk-0000007"), re.MULTILINE)
 
     one = site.printed("fanout", "redrive", "survey", "--failed", "--limit", "1", "--dry-run")
     assert one.startswith("survey: 1 chunks would be redriven\n")
     assert site.printed("fanout", "redrive", "survey", "--failed").startswith("survey: 221 chunks redriven\n")
     assert site.facts("survey")["status"] == "RUNNING"
-    assert site.messages(site.queue_url) == CHUNKS
+    # Maintenance may have sent some as well: duplicates are harmless.
+    assert site.messages(site.queue_url) >= CHUNKS
 
-    assert site.consumed() == CHUNKS
+    assert site.consumed() >= CHUNKS
     facts = site.facts("survey")
     assert (facts["status"], facts["chunks"]) == ("SUCCEEDED", "221 of 221 completed")
     assert facts["items"] == "221 of 221 ok"
