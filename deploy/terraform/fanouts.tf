@@ -12,8 +12,10 @@ locals {
   }
 
   # Fan-outs that name no queue send their chunks to this one, and no fan-out may use another.
+  chunk_queue_url = "https://sqs.${var.region}.${data.aws_partition.current.dns_suffix}/${local.account}/${var.name}-chunks"
   fanout_environment = var.fanouts ? {
-    HEADGATE_FANOUT_QUEUE_URL = "https://sqs.${var.region}.${data.aws_partition.current.dns_suffix}/${local.account}/${local.chunk_queue_names["chunks"]}"
+    HEADGATE_FANOUT_QUEUE_URL = local.chunk_queue_url
+    HEADGATE_FANOUT_QUEUES    = local.chunk_queue_url
   } : {}
   fanout_function_environment = { HEADGATE_APP = var.app }
 }

@@ -116,6 +116,11 @@ def test_start__repeated_with_its_token__is_one_attempt(server: Server) -> None:
     assert (one["admission"], one["token"], one["attempt"]) == ("RUN", "one", 1)
     assert two == one
     assert other["admission"] == "BUSY"
+    failed = httpx.post(path.replace("/start", "/fail"), json={"token": "one", "error_class": "E"}, timeout=20).json()
+    assert failed["disposition"] == "RETRYING"
+    # A request that was delayed until the attempt had ended.
+    late = httpx.post(path, json={"worker": "w", "token": "one"}, timeout=20).json()
+    assert (late["admission"], late.get("token")) == ("BUSY", None)
 
 
 def test_worker__result_after_the_chunk_was_taken_over__changes_nothing(server: Server, worker: hg.ChunkWorker) -> None:

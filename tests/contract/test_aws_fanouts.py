@@ -227,6 +227,7 @@ def test_manifest__put_into_the_bucket__is_split_once_run_and_found_as_the_newes
         "handler": HANDLER,
     }
 
+    manifest["queue_url"] = aws.url
     (run_id,) = aws.put_manifest("manifests/grs 15.json", manifest, times=2)
 
     assert run_id.startswith("grs-15-")

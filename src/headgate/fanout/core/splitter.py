@@ -169,7 +169,7 @@ class Splitter:
             return _check_same(found, order, described, digest)
         if order.queue_url is None:
             order = replace(order, queue_url=self._queues.default_url)
-        elif self._queues.check is not None:
+        elif self._queues.check is not None and order.queue_url != self._queues.default_url:
             self._queues.check(order.queue_url)
         if order.queue_url is not None and self._send is None:
             raise DefinitionError(

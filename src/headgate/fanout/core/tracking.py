@@ -92,8 +92,10 @@ class Tracker:
         chunk = self.queries.chunk(run_id, chunk_id)
         while True:
             now_ms = self.queries.now_ms()
-            if token is not None and chunk.token == token and chunk.disposition is Disposition.RUNNING:
-                return Start(Admission.RUN, Claim(fanout, chunk))
+            if token is not None and chunk.token == token and not chunk.status.is_terminal:
+                # A repeated request. If its attempt has ended meanwhile, it must not start another one.
+                is_held = chunk.disposition is Disposition.RUNNING
+                return Start(Admission.RUN, Claim(fanout, chunk)) if is_held else Start(Admission.BUSY)
             admission = admission_for(fanout, chunk, now_ms)
             if admission is Admission.DUPLICATE:
                 self._count_duplicate(chunk)
