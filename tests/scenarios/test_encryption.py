@@ -16,7 +16,15 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable.model.history import StartActivity, dump_turn
 from headgate.durable.model.payload_codec import sealed_of
-from headgate.errors import AlreadyStartedError, DefinitionError, SealedPayloadError
+from headgate.durable.service import Service
+from headgate.errors import (
+    AlreadyStartedError,
+    DefinitionError,
+    SealedPayloadError,
+    SettingsError,
+    UnknownWorkflowError,
+)
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring, Purpose
 from tests.scenarios import map_handlers
 from tests.scenarios.conftest import OpenEnvironment
@@ -421,6 +429,24 @@ def test_search__by_tags_and_status__needs_no_key(open_env: OpenEnvironment, key
     run_order(env, Card(SECRET, 5))
     found = env.service.client.list(workflow="order", tags={"k": "v"}).executions
     assert [row.execution_id for row in found] == ["o-1"]
+
+
+def test_keyring__home_without_keys__is_refused_and_creates_none(tmp_path: Path) -> None:
+    codec = hg.Encryption(hg.KeyringKeys(tmp_path / "elsewhere"))
+    with pytest.raises(SettingsError, match=r"elsewhere/keys.json: there is no such file; give the home of the server"):
+        codec.seal(b"1", "place")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_query__routed_to_a_worker__input_of_an_encrypted_workflow_is_never_stored(
+    open_env: OpenEnvironment, keys: hg.KeyProvider, tmp_path: Path
+) -> None:
+    env = open_env(build(keys))
+    run_order(env, Card(SECRET, 5))
+    keyring, blobs = Keyring.open(tmp_path / "keys.json", env.clock), FolderBlobs(tmp_path / "blobs")
+    outside = Service(hg.App("outside"), env.service.store, env.clock, keyring, blobs).client
+    with pytest.raises(UnknownWorkflowError, match="payloads of workflow 'order' are encrypted"):
+        outside.query("o-1", "state", Raw(b'"a secret question"'), timeout_seconds=0.1)
 
 
 def test_keyring__as_provider__rotates_with_the_file(tmp_path: Path) -> None:

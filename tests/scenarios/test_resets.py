@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 import headgate as hg
-from headgate.durable.model.history import Reset, Status
+from headgate.durable.engine.dispatcher import STEP_TRIES_MAX, Dispatcher
+from headgate.durable.engine.turn_commit import TurnContext
+from headgate.durable.model.history import Reset, Signal, Status, Woken
+from headgate.durable.model.records import UNDISPATCHED
 from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check
+from headgate.store.model.schema import Key
 from headgate.testing import replay
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import left_behind, turns
@@ -450,6 +458,136 @@ def test_reset__same_request_twice__one_reset(open_env: OpenEnvironment) -> None
     assert settled(env, handle) == ["a", "b", "c"]
     assert env.service.client.reset("x", "effect#3", request_id="once").is_new is False
     assert world.effects == {"a": 1, "b": 1, "c": 2}
+
+
+def test_reset__earlier_request_again_after_a_later_one__changes_nothing(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    handle = env.start(stepwise, id="x")
+    client = env.service.client
+    first = client.reset("x", "effect#3", request_id="one")
+    settled(env, handle)
+    client.reset("x", 1, request_id="two")
+    settled(env, handle)
+    before = dict(world.effects)
+    again = client.reset("x", "effect#3", request_id="one")
+    assert (again.is_new, again.to) == (False, first.to)
+    settled(env, handle)
+    assert world.effects == before
+
+
+def test_from_failure__stuck__keeps_the_reason_and_happens_once_for_a_key(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    handle = env.start(gathering, id="x")
+    original = app.workflows["gathering"].function
+
+    async def other() -> list[str]:
+        await effect("another")
+        return []
+
+    app.workflows["gathering"].function = other
+    env.worker.engine.drop()
+    client = env.service.client
+    try:
+        handle.signal("item", "one")
+        env.advance("10m")
+        assert handle.status() is Status.STUCK
+        assert client.retry_from_failure("x", reason="a first try", request_id="k").is_new
+        env.advance("10m")
+        assert handle.status() is Status.STUCK
+        assert not client.retry_from_failure("x", reason="a first try", request_id="k").is_new
+        env.run()
+        assert handle.status() is Status.STUCK, "the same request has redriven it again"
+    finally:
+        app.workflows["gathering"].function = original
+    client.retry_from_failure("x", reason="the code is back", request_id="k-2")
+    env.run()
+    woken = [event.reason for turn in turns(env, handle) for event in turn.events if isinstance(event, Woken)]
+    assert "redriven: the code is back" in woken
+
+
+@app.workflow
+async def listens() -> int:
+    heard = 0
+    while heard < 2:
+        await hg.wait_signal("news")
+        heard += 1
+    return heard
+
+
+@app.workflow
+async def tells_and_fails() -> str:
+    telling = hg.signal("listener", "news")
+    world.stumble()
+    await telling
+    return "told"
+
+
+@app.workflow
+async def parent_of_a_teller() -> str:
+    return await tells_and_fails.options(id="teller")()
+
+
+class BusyChildStore:
+    """A store in which the row of a child changes whenever it was read."""
+
+    def __init__(self, store: Any, child_id: str) -> None:
+        self._store = store
+        self._child_id = child_id
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, table: Any, key: Any, **options: Any) -> Any:
+        found = self._store.get(table, key, **options)
+        if table is EXECUTIONS and key.partition == self._child_id and found is not None:
+            self.reads += 1
+            self._store.update(table, key, set={"version": found["version"] + 1})
+        return found
+
+
+def test_from_failure__child_that_changes_all_the_time__is_left_to_a_later_cycle(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    env.start(listens, id="listener")
+    handle = fail(env, parent_of_a_teller)
+    world.bugs.clear()
+    client = env.service.client
+    client.retry_from_failure(handle.id)
+    row = client.get(handle.id)
+    assert row.dispatched is not None, "the child is not resumed yet"
+    busy = BusyChildStore(env.service.store, "teller")
+    dispatcher = Dispatcher(busy, lambda _: None, lambda _: False)
+    context = TurnContext(
+        now_ms=row.ready_at_ms or 0,
+        worker="w",
+        claim=lambda _: None,
+        membership=lambda: Check(EXECUTIONS, Key("x"), exists()),
+        unique=iter(map(str, range(1000))).__next__,
+        event_writes=lambda *_: [],
+    )
+    with pytest.raises(ConflictError, match=f"was computed {STEP_TRIES_MAX} times"):
+        dispatcher.finish(row, context, None, lambda _: None)
+    assert busy.reads == STEP_TRIES_MAX
+    assert env.result(handle) == "told"
+
+
+def test_from_failure__child_with_commands_that_a_crash_left__they_are_carried_out_first(
+    open_env: OpenEnvironment,
+) -> None:
+    env = open_env(app)
+    listener = env.start(listens, id="listener")
+    handle = fail(env, parent_of_a_teller)
+    client = env.service.client
+    row = client.get("teller")
+    # As if the process had died after the turn that ended the child, before its commands were dispatched.
+    crashed = replace(row, version=row.version + 1, dispatched=0, ready_pk=UNDISPATCHED)
+    env.service.store.transact([crashed.replacing(row.version)])
+    world.bugs.clear()
+    client.retry_from_failure(handle.id)
+    assert env.result(handle) == "told"
+    # Of the child before the reset, of its dispatch again, and of its new run.
+    assert env.result(listener) == 2
+    assert sum(isinstance(event, Signal) for turn in turns(env, listener) for event in turn.events) >= 2
 
 
 def test_reset__query_and_history__of_the_new_run(open_env: OpenEnvironment) -> None:

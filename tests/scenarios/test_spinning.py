@@ -186,5 +186,5 @@ def test_query__whose_replay_takes_too_long__says_how_far_it_came(open_env: Open
     env.advance("10s")
     assert handle.query("well") == "well"
     is_slow[0] = True
-    with pytest.raises(QueryTimeoutError, match=r"replayed up to turn [3-6]|interrupted after .* in heavy"):
+    with pytest.raises(QueryTimeoutError, match=r"replayed up to turn [1-6]|interrupted after .* in heavy"):
         handle.query("well", timeout_seconds=0.35)

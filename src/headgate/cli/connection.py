@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,11 @@ _PREFIX: Final = "/api/v1"
 _CLOSED_BY_SERVER: Final = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
+def shown_url(url: str) -> str:
+    """Return an address without the user and the password that it may contain."""
+    return re.sub("//[^?#]*@", "//", url, count=1)
+
+
 class Reply(Struct, frozen=True):
     """Response of a server."""
 
@@ -53,6 +59,8 @@ class Connection:
         from headgate.settings import is_loopback
 
         self._url = url
+        # Without a password, for messages.
+        self._shown = shown_url(url)
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname or "", parts.port
@@ -107,7 +115,7 @@ class Connection:
 
     def _reply(self, path: str, response: Any) -> Reply:  # noqa: ANN401 - as `_open` returns it
         with self._connection_errors():
-            return Reply(f"{self._url}{_PREFIX}{path}", response.status, response.read())
+            return Reply(f"{self._shown}{_PREFIX}{path}", response.status, response.read())
 
     def _lines(self, response: Any) -> Iterator[str]:  # noqa: ANN401 - as `_open` returns it
         while True:
@@ -129,18 +137,18 @@ class Connection:
 
     def _unreachable(self, error: URLError) -> Exception:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            return SettingsError(f"{self._url}: certificate not trusted; name a CA bundle with --ca")
+            return SettingsError(f"{self._shown}: certificate not trusted; name a CA bundle with --ca")
         if isinstance(error.reason, BrokenPipeError | ConnectionResetError):
             return self._connection_lost(error.reason)
         return TransientError(
-            f"{self._url}: no server is running there; start one with 'headgate up', or select one with --server"
+            f"{self._shown}: no server is running there; start one with 'headgate up', or select one with --server"
         )
 
     def _connection_lost(self, error: Exception) -> TransientError:
-        return TransientError(f"{self._url}: connection lost ({type(error).__name__}); try again")
+        return TransientError(f"{self._shown}: connection lost ({type(error).__name__}); try again")
 
     def _invalid_address(self) -> SettingsError:
-        return SettingsError(f"--server {self._url}: invalid address; write it as http://127.0.0.1:8400")
+        return SettingsError(f"--server {self._shown}: invalid address; write it as http://127.0.0.1:8400")
 
 
 class _EarlyResponseConnection(http.client.HTTPConnection):

@@ -96,8 +96,12 @@ class AwsCalls:
             raise client_error(integration, client.meta.service_model.service_id, exc) from exc
 
     def describe(self, integration: Integration, given: Mapping[str, Json]) -> dict[str, Any] | None:
-        """Send a request that only reads; None: AWS does not answer now. Raises `StateError`."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        """Send a request that only reads; None: AWS does not answer now. Raises `StateError`.
+
+        Credentials or a region that are missing are an error: they do not come by waiting.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, HTTPClientError
+        from botocore.exceptions import ConnectionError as AwsConnectionError
 
         client = self._client(integration)
         try:
@@ -106,8 +110,10 @@ class AwsCalls:
             if is_passing(exc):
                 return None
             raise answered_error(integration, client.meta.service_model, exc) from exc
-        except BotoCoreError:
+        except (HTTPClientError, AwsConnectionError, CredentialRetrievalError):
             return None
+        except BotoCoreError as exc:
+            raise client_error(integration, client.meta.service_model.service_id, exc) from exc
 
     def _sent(
         self,

@@ -18,7 +18,7 @@ from headgate.durable.client.listing import ExecutionFilter, Listing, list_execu
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
 from headgate.durable.client.query_routing import QueryRouter
-from headgate.durable.client.resets import Messages, ResetResult, Resets
+from headgate.durable.client.resets import REASON_CHARACTERS_MAX, Messages, ResetResult, Resets
 from headgate.durable.client.result_waiters import ResultWaiters
 from headgate.durable.client.sealing import Sealing
 from headgate.durable.client.start_lookup import StartEventLookup, declared_limits, servers
@@ -53,8 +53,17 @@ from headgate.durable.model.names import (
     is_built_in,
 )
 from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
-from headgate.durable.model.payload_codec import is_sealed_text
-from headgate.durable.model.records import ANSWER, Activity, Execution, activity_of, execution_of, message
+from headgate.durable.model.payload_codec import is_sealed_text, sealed_of
+from headgate.durable.model.records import (
+    ANSWER,
+    Activity,
+    Execution,
+    activity_of,
+    execution_of,
+    is_repaired_by,
+    message,
+    with_repair,
+)
 from headgate.durable.model.retry import Retry, load_retry
 from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
@@ -336,14 +345,22 @@ class Client:
         """End an execution without running its code. Raises `NotFoundError`, `ExecutionClosedError`."""
         self._sender.send(execution_id, TerminateRequested(reason[:1000]))
 
-    def redrive(self, execution_id: str) -> None:
-        """Retry the turn of a stuck execution. Raises `NotFoundError`, `ConflictError` if it is not stuck."""
+    def redrive(self, execution_id: str, *, reason: str = "", request_id: str = "") -> None:
+        """Retry the turn of a stuck execution. Raises `NotFoundError`, `ConflictError` if it is not stuck.
+
+        A second request with the same `request_id` changes nothing.
+        """
         row = self.get(execution_id)
+        if request_id and is_repaired_by(row, request_id):
+            return
         if row.status is not Status.STUCK:
             raise ConflictError(f"execution {execution_id}: it is {row.status.value}, not stuck; nothing was changed")
         # Every build is tried again: an operator may have fixed what the code depends on.
         again = replace(row, failures=0, failed_builds=(), unfit_builds=())
-        self._store.transact(released(again, self._now_ms(), self._ids.ulid(), "redriven"))
+        if request_id:
+            again = with_repair(again, request_id)
+        why = f"redriven: {reason[:REASON_CHARACTERS_MAX]}" if reason else "redriven"
+        self._store.transact(released(again, self._now_ms(), self._ids.ulid(), why))
         self._observer.on_message_stored(execution_id)
 
     def retry(self, execution_id: str) -> Handle[Any]:
@@ -403,11 +420,12 @@ class Client:
     def retry_from_failure(self, execution_id: str, *, reason: str = "", request_id: str = "") -> ResetResult:
         """Continue an execution from where it failed, with today's code and without repeating completed activities.
 
-        A stuck one is redriven. Raises `NotFoundError`, and `ConflictError` if it has not failed.
+        A stuck one is redriven. A second request with the same `request_id` changes nothing. Raises `NotFoundError`,
+        and `ConflictError` if it has not failed.
         """
         row = self.get(execution_id)
-        if row.status is Status.STUCK:
-            self.redrive(execution_id)
+        if row.status is Status.STUCK and not is_repaired_by(row, request_id):
+            self.redrive(execution_id, reason=reason, request_id=request_id)
             return ResetResult(execution_id, row.workflow, row.run, row.turn + 1)
         return self._resets.retry_from_failure(execution_id, reason=reason, request_id=request_id)
 
@@ -507,6 +525,13 @@ class Client:
                 raise UnknownWorkflowError(
                     f"execution {execution_id}: queries need the code of workflow {row.workflow!r}, which is not loaded"
                     " here, and no live worker has it; start one with --app"
+                )
+            started = self._start_events.of_life(row)
+            if started is not None and sealed_of(started.input) is not None:
+                # A request in the store would have the input of the query in plain text.
+                raise UnknownWorkflowError(
+                    f"execution {execution_id}: payloads of workflow {row.workflow!r} are encrypted: query it through "
+                    "a server that has loaded its app (--app)"
                 )
             return self._router.ask(row, name, input, timeout_seconds)
         row = self._begun(row)

@@ -16,7 +16,7 @@ from headgate.durable.model.history import Event, Reset, ResumeChild, Status, Tu
 from headgate.durable.model.history_reader import read_life
 from headgate.durable.model.names import is_built_in
 from headgate.durable.model.observer import DurableObserver
-from headgate.durable.model.records import MESSAGES, Execution, execution_of, message_of
+from headgate.durable.model.records import MESSAGES, Execution, execution_of, is_repaired_by, message_of
 from headgate.durable.replay.fork_plan import (
     ForkPlan,
     ForkPoint,
@@ -118,9 +118,12 @@ class Resets:
         for _ in range(_ATTEMPTS_MAX):
             row = self._row(execution_id)
             turns = [] if row.turn == 0 else read_life(self._store, row, self._archive)
-            if row.reset_id == request.request_id:
-                mark = next(e for t in reversed(turns) for e in t.events if isinstance(e, Reset))
-                return ResetResult(execution_id, row.workflow, row.run, mark.to, is_new=False)
+            if is_repaired_by(row, request.request_id):
+                marks = (e for t in reversed(turns) for e in t.events if isinstance(e, Reset))
+                mark = next((each for each in marks if each.request_id == request.request_id), None)
+                # A redrive of a stuck execution computes the next turn and has no event of its own.
+                to = row.turn + 1 if mark is None else mark.to
+                return ResetResult(execution_id, row.workflow, row.run, to, is_new=False)
             self._check(row, turns)
             now_ms = int(self._clock.seconds() * 1000)
             plan = plan_fork(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -156,10 +156,20 @@ class Versions:
         return self._deployments.change(app, change)
 
     def drain(self, app: str, build: str, *, undo: bool = False) -> Deployment:
-        """Have a build take no new executions. Raises `ConflictError` if it is the current one."""
+        """Have a build take no new executions. Raises `ConflictError` if it is the current one.
+
+        Raises `NotFoundError` if the app has no such build: no live worker, no open execution and no role. Drained
+        builds of which nothing is left are forgotten.
+        """
+        known = {each.build for each in self.of_app(app).versions}
 
         def change(before: Deployment) -> Deployment:
-            draining = _without(before.draining, build)
+            if build not in known and not (undo and build in before.draining):
+                raise NotFoundError(
+                    f"app {app}: no live worker or open execution has build {build}; builds: "
+                    f"{', '.join(sorted(known)) or 'none'}; see 'headgate deploy ls'"
+                )
+            draining = tuple(each for each in _without(before.draining, build) if each in known)
             if undo:
                 return replace(before, draining=draining)
             if before.current == build:
@@ -182,20 +192,22 @@ class Versions:
             self._require_worker(app, to)
         apps = _AppsOfWorkflows(self._store, [])
         moved = 0
-        rows = [
-            row
-            for row in open_executions(self._store)
-            if row.is_pinned and row.build == build and apps.of(row.workflow) == app
-        ]
-        for start in range(0, len(rows), _BATCH):
-            writes = [self._moving_writes(row, to) for row in rows[start : start + _BATCH]]
-            refusals = self._store.transact_many(writes)
+        batch: list[Execution] = []
+        for row in open_executions(self._store):
+            if row.is_pinned and row.build == build and apps.of(row.workflow) == app:
+                batch.append(row)
+            if len(batch) == _BATCH:
+                moved += self._move(batch, to)
+                batch = []
+        return moved + self._move(batch, to)
+
+    def _move(self, rows: Sequence[Execution], to: str | None) -> int:
+        refusals = self._store.transact_many([self._moving_writes(row, to) for row in rows]) if rows else []
+        for refusal in refusals:
             # A conflict: it has just taken a turn, or has ended. A second call moves those that are left.
-            moved += sum(refusal is None for refusal in refusals)
-            for refusal in refusals:
-                if refusal is not None and not isinstance(refusal, ConflictError):
-                    raise refusal
-        return moved
+            if refusal is not None and not isinstance(refusal, ConflictError):
+                raise refusal
+        return sum(refusal is None for refusal in refusals)
 
     def _moving_writes(self, row: Execution, to: str | None) -> list[Write]:
         after = replace(
@@ -228,12 +240,17 @@ class Versions:
     def _uses(self, alive: Iterable[Member]) -> dict[tuple[str, str], dict[str, WorkflowUse]]:
         apps = _AppsOfWorkflows(self._store, alive)
         uses: dict[tuple[str, str], dict[str, WorkflowUse]] = {}
-        for row in sorted(open_executions(self._store), key=lambda row: (not row.is_pinned, row.started_at)):
+        # One at a time: only the counts and the oldest of each are kept in memory.
+        oldest: dict[tuple[str, str], tuple[bool, str]] = {}
+        for row in open_executions(self._store):
             if not row.build or is_built_in(row.workflow):
                 continue
             by_workflow = uses.setdefault((apps.of(row.workflow), row.build), {})
             use = by_workflow.setdefault(row.workflow, WorkflowUse(row.workflow))
-            use.oldest = use.oldest or row.execution_id
+            age = (not row.is_pinned, row.started_at)
+            if age <= oldest.setdefault((row.workflow, row.build), age):
+                oldest[row.workflow, row.build] = age
+                use.oldest = row.execution_id
             if row.is_pinned:
                 use.pinned += 1
             else:

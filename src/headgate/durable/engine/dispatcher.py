@@ -263,6 +263,10 @@ class Dispatcher:
         if not child.status.is_closed:
             return Step([command], [replace(ours, version=child.version + 1).replacing(child.version)], [], [])
         if command.again and child.status is not Status.SUCCEEDED:
+            if child.dispatched is not None:
+                # A crash has left commands of its last turn, which the new run would drop.
+                child = self.finish(child, context, None, lambda _: None)
+                ours = replace(child, parent_run=row.run)
             writes = self._fork_child(ours, context)
             if writes:
                 return Step([command], writes, [child_id], [])

@@ -24,6 +24,7 @@ from headgate.durable.model.records import (
     message,
     timer_id,
     turn_put,
+    with_repair,
 )
 from headgate.durable.model.starts import ANY_RUN, RETRY_SEQ, TIMEOUT_SEQ
 from headgate.durable.replay.fork_plan import ForkPlan
@@ -58,7 +59,7 @@ def fork_writes(
     turn = Turn(number, run, now_ms, (mark,), plan.commands)
     timeout_at_ms = _timeout_at_ms(row, plan, now_ms)
     after = replace(
-        row,
+        with_repair(row, request.request_id),
         version=row.version + 1,
         status=Status.RUNNING,
         run=run,

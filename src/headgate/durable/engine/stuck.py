@@ -46,9 +46,9 @@ def failed_turn(
 
     With `has_untried_build`, a live worker has other code, and tries the turn at once.
     """
-    failures = row.failures + 1
     if has_untried_build:
-        after = replace(row, version=row.version + 1, failures=failures, failure=dump_error(error), retry_at_ms=None)
+        # Not counted: the attempts with delays begin when every build has failed.
+        after = replace(row, version=row.version + 1, failure=dump_error(error), retry_at_ms=None)
         woken = message(row.execution_id, Woken("the turn is tried with another build"), now_ms, context.unique())
         return TurnTransaction(
             execution=after,
@@ -57,6 +57,7 @@ def failed_turn(
             claims=[],
             timers_due_ms=[],
         )
+    failures = row.failures + 1
     stuck = failures >= ATTEMPTS_MAX
     retry_at_ms = now_ms + round(1000 * _FIRST_SECONDS * _FACTOR ** (failures - 1))
     after = replace(

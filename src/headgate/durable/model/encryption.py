@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headgate.clock import SystemClock
 from headgate.durable.model.payload_codec import Sealed
-from headgate.errors import DefinitionError, SealedPayloadError
+from headgate.errors import DefinitionError, SealedPayloadError, SettingsError
 from headgate.store.keyring import Keyring, Purpose
 
 if TYPE_CHECKING:
@@ -51,8 +51,14 @@ class KeyringKeys:
         return None
 
     def _keyring(self) -> Keyring:
+        if not self._path.exists():
+            # A new file would hold other keys than the home that was meant.
+            raise SettingsError(
+                f"{self._path}: there is no such file; give the home of the server, which creates its keys when it "
+                "starts first ('headgate up')"
+            )
         # Read again when it has changed: another process rotates the keys.
-        changed_at = self._path.stat().st_mtime_ns if self._path.exists() else 0
+        changed_at = self._path.stat().st_mtime_ns
         if self._read is None or self._read[0] != changed_at:
             self._read = (changed_at, Keyring.open(self._path, SystemClock()))
         return self._read[1]

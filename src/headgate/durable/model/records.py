@@ -43,6 +43,8 @@ ANSWER: Final = "U#"
 OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
 # Activities without a time limit sort last.
 NEVER_MS: Final = 2**53
+# Idempotency keys that an execution remembers.
+REPAIRS_KEPT_MAX: Final = 32
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -64,6 +66,8 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     kept_turns: str = ""
     # The idempotency key of the last reset.
     reset_id: str = ""
+    # Those of the last resets and redrives, one a line.
+    repair_ids: str = ""
     input_digest: str = ""
     ended_at: str = ""
     result: str | None = None
@@ -213,6 +217,17 @@ class Message(Struct, frozen=True, omit_defaults=True):
     def consumed(self) -> Delete:
         """Return the write that deletes this row, if it exists: a message is consumed once."""
         return Delete(INBOXES, Key(self.execution_id, self.message_id), exists())
+
+
+def with_repair(row: Execution, request_id: str) -> Execution:
+    """Return a row that remembers the idempotency key of a reset or a redrive."""
+    known = [each for each in row.repair_ids.split("\n") if each and each != request_id]
+    return msgspec.structs.replace(row, repair_ids="\n".join([*known, request_id][-REPAIRS_KEPT_MAX:]))
+
+
+def is_repaired_by(row: Execution, request_id: str) -> bool:
+    """Whether a reset or redrive with this idempotency key was done."""
+    return bool(request_id) and (request_id == row.reset_id or request_id in row.repair_ids.split("\n"))
 
 
 def message(

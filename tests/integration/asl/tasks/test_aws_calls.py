@@ -6,6 +6,12 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import (
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+)
 
 from headgate.asl.errors import StateError
 from headgate.asl.tasks.aws_calls import AwsCalls
@@ -33,6 +39,33 @@ class Clients:
         )
         made.meta.events.register("before-send", _refuse)
         return made
+
+
+class ClientsWithout(Clients):
+    """Clients without credentials, or without a network."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def client(self, service: str, *, read_seconds: float, tries: int) -> Any:
+        made = super().client(service, read_seconds=read_seconds, tries=tries)
+
+        def fail(**_: object) -> None:
+            raise self._error
+
+        made.meta.events.register_first("before-call", fail)
+        return made
+
+
+def test_describe__credentials_are_missing__is_an_error_and_a_network_failure_is_not() -> None:
+    described = find_integration("aws-sdk:glue", "getJobRun")
+    assert described is not None
+    given = {"JobName": "load", "RunId": "r"}
+    for error in (NoCredentialsError(), PartialCredentialsError(provider="env", cred_var="secret"), NoRegionError()):
+        with pytest.raises(StateError, match="SdkClientException"):
+            AwsCalls(ClientsWithout(error), TaskAccess(["glue:*"])).describe(described, given)
+    unreachable = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+    assert AwsCalls(ClientsWithout(unreachable), TaskAccess(["glue:*"])).describe(described, given) is None
 
 
 def test_request__response_is_a_stream_of_events__is_refused_before_it_is_sent() -> None:

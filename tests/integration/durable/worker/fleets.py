@@ -10,6 +10,7 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable.client.client import Client
 from headgate.durable.model.history import Status
+from headgate.durable.model.worker_limits import DEFAULT_LIMITS, WorkerLimits
 from headgate.durable.service import Service
 from headgate.durable.worker.worker import Worker
 from headgate.store.blobs.folder import FolderBlobs
@@ -34,13 +35,21 @@ class Fleet:
     def _service(self, app: hg.App, build: str) -> Service:
         return Service(app, self.store, self.clock, self._keyring, self._blobs, build=build)
 
-    def join(self, name: str, declare: Declare, *, build: str | None = None, app: str = "shop") -> Worker:
+    def join(
+        self,
+        name: str,
+        declare: Declare,
+        *,
+        build: str | None = None,
+        app: str = "shop",
+        limits: WorkerLimits = DEFAULT_LIMITS,
+    ) -> Worker:
         """Add a worker. Its build is its name unless one is given."""
         declared = hg.App(app)
         declare(declared)
         service = self._service(declared, name if build is None else build)
         # Another host for each, so that no worker looks at the process of another.
-        worker = service.worker(host=name)
+        worker = service.worker(host=name, limits=limits)
         worker.join()
         self.workers[name], self.services[name] = worker, service
         self.refresh()

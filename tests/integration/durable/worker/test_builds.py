@@ -134,6 +134,25 @@ def test_turn_that_fits_no_build__live_ones_tried__is_stuck_with_every_build_rec
     assert {frozenset(row.unfit_builds) for row in rows} == {frozenset({"old", "unlike"})}
 
 
+def test_turn_that_fits_none_of_many_builds__each_tried_once__is_retried_with_delays(fleet: Fleet) -> None:
+    fleet.join("new", new)
+    fleet.client.start("order", Raw(b"null"), execution_id="order-0")
+    fleet.run()
+    fleet.client.signal("order-0", "go")
+    fleet.run()
+    for number in range(ATTEMPTS_MAX + 1):
+        fleet.join(f"unlike-{number}", unlike)
+    fleet.leave("new")
+    fleet.client.signal("order-0", "on")
+    fleet.run()
+    row = fleet.client.get("order-0")
+    assert len(row.unfit_builds) == ATTEMPTS_MAX + 1
+    assert (row.status, row.failures) == (Status.RUNNING, 1)
+    assert row.retry_at_ms is not None
+    fleet.advance(300)
+    assert fleet.client.get("order-0").status is Status.STUCK
+
+
 def test_stuck__worker_whose_code_fits_joins__is_released_by_itself(fleet: Fleet) -> None:
     fleet.join("new", new)
     start(fleet)

@@ -14,9 +14,11 @@ import headgate as hg
 from headgate.durable.client.blocked_on import BlockedOn, WaitsForWorker
 from headgate.durable.engine.deployments import Deployments
 from headgate.durable.model.history import Status
+from headgate.durable.model.worker_limits import WorkerLimits
 from headgate.errors import DefinitionError
 from tests.integration.durable.worker.fleets import Declare, Fleet
 
+SLOTS = 2
 IDS = [f"order-{number}" for number in range(12)]
 
 
@@ -209,21 +211,21 @@ def test_continue_as_new__pinned_execution__keeps_its_build(fleet: Fleet) -> Non
     assert fleet.result("lap") == "one"
 
 
-def test_activity_of_a_pinned_execution__its_worker_is_full__runs_on_any_worker_that_has_it(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet.join("v1", shop("one"))
+def test_activity_of_a_pinned_execution__its_worker_is_full__runs_on_any_worker_that_has_it(fleet: Fleet) -> None:
+    fleet.join("v1", shop("one"), limits=WorkerLimits(prefetch_max=SLOTS))
     fleet.join("v2", shop("two"))
     set_current(fleet, "v1")
-    fleet.client.start("order", Raw(b"null"), execution_id="order")
     first, second = fleet.workers["v1"], fleet.workers["v2"]
-    monkeypatch.setattr(first, "claim", lambda _: None)
+    for number in range(SLOTS):
+        fleet.client.start("order", Raw(b"null"), execution_id=f"before-{number}")
+    first.poll()
+    first.turn()
+    assert len(first.queue) == SLOTS, "its slots are in use"
+    fleet.client.start("order", Raw(b"null"), execution_id="order")
     first.poll()
     first.turn()
     second.poll()
-    monkeypatch.undo()
-    (claimed,) = second.queue
-    assert claimed.execution_id == "order"
+    assert [each.execution_id for each in second.queue] == ["order"]
     fleet.run()
     assert fleet.client.get("order").build == "v1"
 

@@ -115,6 +115,16 @@ def test_ramp__ended_for_a_drained_build__leaves_it_drained(api: Api) -> None:
     assert versions(api)["v2"]["state"] == "DRAINED"
 
 
+def test_drain__unknown_build__is_refused_and_old_ones_are_forgotten(api: Api) -> None:
+    refused = problem(api.post("/deployments/shop/drain", {"build": "v9"}), 404, "not_found")
+    assert f"no live worker or open execution has build v9; builds: {api.env.worker.build}" in refused["detail"]
+    problem(api.post("/deployments/shop/drain", {"build": "v9", "undo": True}), 404, "not_found")
+    Deployments(api.env.service.store).change("shop", lambda before: replace(before, draining=("v0", "v00")))
+    join(api, "v2")
+    api.post("/deployments/shop/drain", {"build": "v2"})
+    assert Deployments(api.env.service.store).all()["shop"].draining == ("v2",)
+
+
 def test_deployments__more_than_a_page_of_apps__are_all_read(api: Api) -> None:
     deployments = Deployments(api.env.service.store)
     for number in range(501):
