@@ -405,6 +405,19 @@ def test_work__until_idle__does_it_all_and_says_what(idle: Site) -> None:
     assert idle.json("chunk", "work", "--until-idle")["completed"] == 0
 
 
+def test_chunk_show__range_above_zero_and_a_rerun__names_the_true_items(idle: Site) -> None:
+    order = ["--handler", "jobs:odd", "--each", "--range", "1000..1004", "--chunk-size", "2", "--run-id", "high"]
+    assert idle.run("fanout", "submit", *order).returncode == 0
+    assert "2, from 1002 to 1003 (index 2 to 3)\n" in idle.said("chunk", "show", "high", "chunk-0000002")
+
+    idle.run("chunk", "work", "--handler", "jobs:odd", "--run", "high", "--until-idle", "-p", "1")
+    idle.said("fanout", "redrive", "high", "--item", "3", "--reason", "repaired")
+
+    shown = idle.said("chunk", "show", "high", "chunk-0000002")
+    assert "2, from 1002 to 1003 (index 2 to 3); 1 to run again: 1003 (index 3)\n" in shown
+    idle.said("fanout", "cancel", "high")
+
+
 def test_work__code_is_repaired_between_two_workers__redrive_succeeds(idle: Site) -> None:
     (idle.folder / "fresh.py").write_text("def run(items):\n    return 1 / 0\n")
     order = ["--range", "0..4", "--chunk-size", "2", "--handler", "fresh:run", "--run-id", "fresh"]

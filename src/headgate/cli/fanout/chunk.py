@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 _SHOWN_MAX: Final = 2000
 _ITEMS_NAMED_MAX: Final = 10
+# The key of a chunk of a range: its first number and its last.
+_RANGE_KEY: Final = re.compile(r"range:(-?\d+)-(-?\d+)")
 
 
 @server_command(app, "show")
@@ -107,12 +110,29 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _items(found: dict[str, Any]) -> str:
-    """Return the number of items and their indexes; those of the slow lane need not follow each other."""
-    places = found["deferred"] if found["lane"] == "slow" and found.get("deferred") else None
-    if places is None:
-        return f"{found['items']}, from {found['start']} to {found['start'] + found['items'] - 1}"
-    named = ", ".join(map(str, places[:_ITEMS_NAMED_MAX]))
-    return f"{found['items']}: {named}" + ("" if len(places) <= _ITEMS_NAMED_MAX else ", …")
+    """Return the number of items and which they are.
+
+    Indexes identify items within the fan-out. The numbers of a range that does not begin at 0 are other ones, and are
+    shown with their indexes. Items of the slow lane, and those that run again, need not follow each other.
+    """
+    start, count = found["start"], found["items"]
+    key = _RANGE_KEY.fullmatch(found.get("input_key") or "")
+    offset = 0 if key is None else int(key[1]) - start
+    if found["lane"] == "slow" and found.get("deferred"):
+        return f"{count}: {_named(found['deferred'], offset)}"
+    text = f"{count}, from {start + offset} to {start + offset + count - 1}"
+    if offset:
+        text += f" (index {start} to {start + count - 1})"
+    again = found.get("rerun_items")
+    return f"{text}; {len(again)} to run again: {_named(again, offset)}" if again else text
+
+
+def _named(places: list[int], offset: int) -> str:
+    """Return the items at these indexes, the first of many."""
+    shown = places[:_ITEMS_NAMED_MAX]
+    more = "" if len(places) <= _ITEMS_NAMED_MAX else ", …"
+    text = ", ".join(str(place + offset) for place in shown) + more
+    return f"{text} (index {', '.join(map(str, shown))}{more})" if offset else text
 
 
 def _cut(text: str) -> str:
