@@ -73,7 +73,8 @@ class AppRoutes:
             match = self.table.match(method, raw_path(scope))
             if match is not None and match.route is None:
                 # Of the path, for a response that says which methods it has.
-                match = self.table.match(next(each for each in match.methods if each != "OPTIONS"), raw_path(scope))
+                of_path = next((each for each in match.methods if each != "OPTIONS"), "OPTIONS")
+                match = self.table.match(of_path, raw_path(scope))
         except HttpError:
             return None
         return None if match is None or match.route is None else self._owners[id(match.route)].cors

@@ -578,6 +578,17 @@ def test_two_apps__routes_of_both__are_served_each_with_its_own_policy(applicati
     assert {"get", "post"} <= paths["/orders/{id}"].keys()
 
 
+def test_two_apps__path_with_options_alone__answers_405_to_other_methods(application: Application) -> None:
+    shop, billing = Router(), Router()
+    shop.options("/orders")(lambda: "what there is")
+    billing.get("/bills")(lambda: "bills")
+    application.routes = user_routes(AppRoutes([shop, billing]), application.pool)
+
+    answered = application.ask("GET", "/orders")
+
+    problem(answered, 405, "method_not_allowed")
+
+
 def test_two_apps__same_method_and_path__are_refused(application: Application) -> None:
     shop, billing = Router(), Router()
     for router in (shop, billing):
