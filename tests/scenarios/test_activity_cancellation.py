@@ -26,7 +26,7 @@ from tests.scenarios.histories import commands, events, left_behind
 WITHIN_SECONDS = 20.0
 
 app = hg.App("cancelling")
-dozing = threading.Event()
+dozing, cleaned = threading.Event(), threading.Event()
 
 
 @app.activity(retry=hg.Retry(attempts=3, first="1m"), cancellation="wait")
@@ -54,6 +54,40 @@ async def dozes(n: int) -> int:
         if n == 1:
             raise
     return n
+
+
+@app.activity(cancellation="wait")
+async def beats_beside_its_work(n: int) -> int:
+    async def beat() -> None:
+        while True:
+            hg.heartbeat(n)
+            await asyncio.sleep(0.01)
+
+    beating = asyncio.create_task(beat())
+    dozing.set()
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        beating.cancel()
+    return n
+
+
+@app.activity(cancellation="wait")
+async def beats_and_cleans_up(n: int) -> int:
+    dozing.set()
+    try:
+        while True:
+            hg.heartbeat(n)
+            await asyncio.sleep(0.01)
+    except hg.Cancelled:
+        await asyncio.sleep(0.01)
+        cleaned.set()
+        raise
+
+
+@app.workflow
+async def waits_for_beating(n: int) -> int:
+    return await (beats_beside_its_work(n) if n == 1 else beats_and_cleans_up(n))
 
 
 @app.workflow
@@ -333,6 +367,35 @@ def test_wait__on_an_event_loop__its_end_counts(open_env: OpenEnvironment, n: in
         assert ended.wait(WITHIN_SECONDS)
         step(env.worker)
         assert (handle.status(), failures) == (status, [])
+    finally:
+        executor.stop()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_wait__heartbeat_of_a_coroutine_finds_the_request_of_another_process__the_attempt_is_cancelled_once(
+    open_env: OpenEnvironment, n: int
+) -> None:
+    env = open_env(app)
+    dozing.clear()
+    cleaned.clear()
+    ended = threading.Event()
+    failures: list[Exception] = []
+    executor = AsyncExecutor(env.worker, on_ended=ended.set, on_failed=failures.append)
+    try:
+        handle = waits_for_beating.start(n)
+        executor.perform(claimed(env.worker))
+        assert dozing.wait(WITHIN_SECONDS)
+        other = env.service.worker()
+        other.join()
+        handle.cancel()
+        other.engine.read_inbox(handle.id)
+        while other.engine.has_work:
+            other.turn()
+        assert ended.wait(WITHIN_SECONDS)
+        for worker in (env.worker, other):
+            step(worker)
+        assert (handle.status(), failures) == (hg.Status.CANCELLED, [])
+        assert cleaned.is_set() is (n == 2)
     finally:
         executor.stop()
 

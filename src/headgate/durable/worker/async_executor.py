@@ -54,7 +54,13 @@ class AsyncExecutor:
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         assert task is not None, "a coroutine on a loop runs in a task"
-        running.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+
+        def cancel() -> None:
+            # Its own heartbeat raises in it, and a second cancellation would interrupt how it cleans up.
+            if not _is_current(task):
+                loop.call_soon_threadsafe(task.cancel)
+
+        running.cancel = cancel
         result: AttemptResult | None = None
         # Checked after `cancel` is set: an earlier `abandon` or `request_cancel` had nothing to cancel.
         if running.activity.is_cancel_requested:
@@ -84,6 +90,14 @@ class AsyncExecutor:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-async", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+def _is_current(task: asyncio.Task[None]) -> bool:
+    """Whether the caller is this task; False in a thread without a loop."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False
 
 
 async def _cancel_all() -> None:

@@ -628,7 +628,9 @@ class Worker:
         except StaleClaimError:
             context.cancelled = True
         else:
-            context.cancelled = context.cancelled or running.activity.is_cancel_requested
+            if running.activity.is_cancel_requested and not context.cancelled:
+                # The sweep takes this request for delivered, so that a coroutine is cancelled here.
+                running.request_cancel()
 
     def _put_event(self, id: str, type: str, data: Raw, subject: str) -> None:
         source = f"/headgate/{self.app.name}"
