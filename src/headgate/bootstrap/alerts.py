@@ -214,7 +214,7 @@ class _AlertContext:
         )
 
     def ended_by(self, notice: Notice) -> str:
-        if event_name := self._pipelines.stuck.ended_by(notice):
+        if event_name := self._pipelines.stuck.ended_by(notice) or self._pipelines.fanout_alerts.ended_by(notice):
             return event_name
         # The watchdog may report a missed period after a run has already completed it.
         if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:

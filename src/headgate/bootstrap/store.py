@@ -317,7 +317,7 @@ def open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
 
 
 class _FanoutEvents:
-    """Reports the end of a fan-out to the waiting execution and to the bus."""
+    """Reports the end of a fan-out to the waiting execution and to the bus, and stalls and failures to the bus."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         self._service = service
@@ -327,15 +327,21 @@ class _FanoutEvents:
         pass
 
     def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
+        return self.notice_writes(ENDED_EVENT, fanout, counts)
+
+    def notice_writes(self, event_type: str, fanout: Fanout, counts: Counts) -> list[Write]:
         event = Event(
             id=self._service.ids.make("evt"),
-            type=ENDED_EVENT,
+            type=event_type,
             source="/headgate/fanout",
             subject=fanout.run_id,
             data=summary_json(fanout, counts),
             extensions={TRACEPARENT: fanout.traceparent} if fanout.traceparent else {},
         )
         return self._service.bus.event_writes(event, int(self._clock.seconds() * 1000))
+
+    def on_noticed(self) -> None:
+        self._service.bus.on_committed()
 
     def on_closed(self, fanout: Fanout) -> None:
         if fanout.waiter is not None:

@@ -13,6 +13,7 @@ import structlog
 from headgate.errors import OutcomeUnknownError, TransientError
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS
 from headgate.fanout.core.split_resumption import SplitResumption
+from headgate.fanout.insight.fanout_watch import FanoutWatch
 from headgate.fanout.local.worker import Options
 from headgate.fanout.manifest_folder import ManifestFolder
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
@@ -22,6 +23,7 @@ from headgate.outage_log import OutageLog
 
 PURGE_SECONDS: Final = 60.0
 RESUME_SECONDS: Final = 2.0
+WATCH_SECONDS: Final = 15.0
 MANIFEST_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 2.0
@@ -54,6 +56,7 @@ class Background:
             self._threads.append(self._thread(self._maintain, "headgate-fanout-maintenance"))
         self._threads.append(self._thread(self._purge, "headgate-purge"))
         self._threads.append(self._thread(self._resume_splits, "headgate-splits"))
+        self._threads.append(self._thread(self._watch, "headgate-fanout-watch"))
         if manifests is not None:
             folder = ManifestFolder(manifests, service.splitter, service.access.files)
             self._threads.append(self._thread(partial(self._take_manifests, folder), "headgate-manifests"))
@@ -91,6 +94,11 @@ class Background:
 
     def _take_manifests(self, folder: ManifestFolder) -> None:
         self._repeat(folder.run_once, MANIFEST_SECONDS, "reading of manifests failed")
+
+    def _watch(self) -> None:
+        service = self._service
+        watch = FanoutWatch(service.store, service.queries, service.chunk_workers, service.observer)
+        self._repeat(watch.run_once, WATCH_SECONDS, "watch of fan-outs failed")
 
     def _repeat(self, work: Callable[[], object], interval_seconds: float, failed: str) -> None:
         outage = OutageLog(_log, failed, pause_seconds=0.0)

@@ -113,3 +113,9 @@ class _WorkerWakeup:
 
     def on_closed(self, fanout: Fanout) -> None:
         self._observer.on_closed(fanout)
+
+    def notice_writes(self, event_type: str, fanout: Fanout, counts: Counts) -> list[Write]:
+        return self._observer.notice_writes(event_type, fanout, counts)
+
+    def on_noticed(self) -> None:
+        self._observer.on_noticed()

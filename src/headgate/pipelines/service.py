@@ -26,6 +26,7 @@ from headgate.pipelines.event_schedules import EventSchedules
 from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvents
+from headgate.pipelines.fanout_alerts import FanoutAlerts
 from headgate.pipelines.lifecycle.admission_actions import AdmissionActions
 from headgate.pipelines.lifecycle.callback_reports import CallbackReports
 from headgate.pipelines.lifecycle.callback_tokens import CallbackTokens
@@ -255,6 +256,7 @@ class PipelineService:
         )
         self.cron_scheduler = CronScheduler(store, clock, self.starter)
         self.stuck = StuckExecutions(store, clock, self.events)
+        self.fanout_alerts = FanoutAlerts(store, self.events)
         self.simulator = Simulator(clock, self.sensors, self.evaluations, self.facts)
         self.manual = ManualActions(
             stores, reader, self.sensors, events, clock, self.ids, self.starter, self.waiters, self.jobs, judge
@@ -278,6 +280,7 @@ class PipelineService:
         self.event_schedules.subscribe()
         self.job_ends.subscribe(app)
         self.stuck.subscribe(app)
+        self.fanout_alerts.subscribe(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
             peek = self.orchestrator.peek if reads_are_local and function is self.orchestrator else None

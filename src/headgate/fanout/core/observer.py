@@ -38,6 +38,13 @@ class FanoutObserver(Protocol):
     def on_closed(self, fanout: Fanout) -> None:
         """A fan-out has ended, and that is committed."""
 
+    def notice_writes(self, event_type: str, fanout: Fanout, counts: Counts) -> list[Write]:
+        """Return writes that publish an event of a fan-out with its `reason`, for the transaction that decides it."""
+        ...
+
+    def on_noticed(self) -> None:
+        """Such an event is committed."""
+
 
 class NoObserver:
     """An observer that ignores every event."""
@@ -51,6 +58,14 @@ class NoObserver:
         return []
 
     def on_closed(self, fanout: Fanout) -> None:
+        """Ignore it."""
+
+    def notice_writes(self, event_type: str, fanout: Fanout, counts: Counts) -> list[Write]:
+        """Return no writes."""
+        del event_type, fanout, counts
+        return []
+
+    def on_noticed(self) -> None:
         """Ignore it."""
 
 

@@ -11,6 +11,10 @@ from headgate.store.model.values import Item
 EVENT_PREFIX = "EVT#"
 # Type of the bus event that reports the end of a fan-out.
 ENDED_EVENT = "headgate.fanout.ended"
+# Types of the bus events of open fan-outs: without progress, with it again, and with many failures.
+STALLED_EVENT = "headgate.fanout.stalled"
+WENT_ON_EVENT = "headgate.fanout.went_on"
+FAILING_EVENT = "headgate.fanout.failing"
 
 
 class FanoutEvent(Struct, frozen=True, omit_defaults=True):

@@ -34,6 +34,8 @@ ACTIVE: Final = "ACTIVE"
 MAIN_LANE: Final = "main"
 SLOW_LANE: Final = "slow"
 NO_TOKEN: Final = "-"
+# How `submitted_by` of a pipeline's fan-outs begins; the name of the pipeline follows.
+PIPELINE_CALLER: Final = "pipeline "
 _RUN: Final = "RUN"
 _ZERO_COUNTERS: Final[Item] = dict.fromkeys(("jobs_total", "jobs_completed", "jobs_failed", "n_chunks", "n_spectra"), 0)
 R = TypeVar("R")
@@ -137,6 +139,9 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     cancelled_at: str | None = None
     # When more chunks had failed than tolerated; `reason` says how many. Decided once, until a redrive.
     exceeded_at: str | None = None
+    # When it was found without progress, and when it was found failing; see `fanout.insight.fanout_watch`.
+    stalled_at: str | None = None
+    failing_at: str | None = None
     reason: str | None = None
     # The execution to signal at the end, and the signal's name.
     waiter: str | None = None

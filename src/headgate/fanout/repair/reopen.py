@@ -7,7 +7,7 @@ transaction: neither a crash nor a concurrent close can leave a queued chunk in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -120,6 +120,10 @@ def check_reopenable(fanout: Fanout) -> None:
         raise ConflictError(f"fan-out {fanout.run_id}: it is being cancelled; try again when it has ended")
 
 
+# A rerun lifts a cancellation and what was found of the earlier run.
+_LIFTED: Final = ("finished_at", "ttl", "cancelled_at", "exceeded_at", "stalled_at", "failing_at", "reason")
+
+
 def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) -> Update:
     """Return the write that reopens a fan-out, or touches it if it is open.
 
@@ -148,7 +152,7 @@ def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int =
     amounts = {"version": 1}
     if more_chunks:
         amounts |= {"jobs_total": more_chunks, "n_chunks": more_chunks}
-    gone = ("finished_at", "ttl", "cancelled_at", "exceeded_at", "reason") if is_rerun else ("finished_at", "ttl")
+    gone = _LIFTED if is_rerun else ("finished_at", "ttl")
     condition = all_of(differs("status", splitting), differs("attention_pk", PURGING), uncancelled)
     return Update(FANOUT, run_key(fanout.run_id), values, amounts, gone, condition)
 

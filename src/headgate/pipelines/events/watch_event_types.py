@@ -150,6 +150,52 @@ _EXECUTIONS: Final = (
     ),
 )
 
+_FANOUTS: Final = (
+    warn(
+        E.FANOUT_STALLED,
+        "fan-out {fanout} makes no progress: {reason}",
+        "'headgate fanout stuck ID' lists its stuck chunks; start a worker with 'headgate chunk work' if there is none",
+        "fanout",
+        "reason",
+        scope=Scope.INSTALLATION,
+    ),
+    note(
+        E.FANOUT_WENT_ON,
+        "fan-out {fanout} makes progress again, or is paused or cancelled",
+        "fanout",
+        scope=Scope.INSTALLATION,
+        resolves=(E.FANOUT_STALLED,),
+    ),
+    warn(
+        E.FANOUT_FAILING,
+        "fan-out {fanout} is failing: {reason}",
+        "'headgate fanout errors ID' groups the errors; pause it, fix the cause and redrive the failed chunks",
+        "fanout",
+        "reason",
+        scope=Scope.INSTALLATION,
+    ),
+    warn(
+        E.FANOUT_FAILED,
+        "fan-out {fanout} ended as {status}: {reason}",
+        "'headgate fanout errors ID' groups the errors; fix the cause and run 'headgate fanout redrive ID --all'",
+        "fanout",
+        "status",
+        "reason",
+        scope=Scope.INSTALLATION,
+    ),
+    note(
+        E.FANOUT_ENDED,
+        "fan-out {fanout} ended as {status}: {completed} of {chunks} chunks completed, {failed} failed",
+        "fanout",
+        "status",
+        "completed",
+        "chunks",
+        "failed",
+        scope=Scope.INSTALLATION,
+        resolves=(E.FANOUT_STALLED, E.FANOUT_FAILING, E.FANOUT_FAILED),
+    ),
+)
+
 _DECISIONS: Final = (
     note(
         E.PIPELINE_DEFINED,
@@ -232,4 +278,11 @@ _ALERTS: Final = (
     note(E.ALERT_CHANNEL_RECOVERED, "alerts reach the channel {channel} again", "channel", scope=Scope.INSTALLATION),
 )
 
-WATCH_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_DEADLINES, *_WATCHDOG, *_EXECUTIONS, *_DECISIONS, *_ALERTS)
+WATCH_EVENT_TYPES: Final[tuple[EventType, ...]] = (
+    *_DEADLINES,
+    *_WATCHDOG,
+    *_EXECUTIONS,
+    *_FANOUTS,
+    *_DECISIONS,
+    *_ALERTS,
+)

@@ -17,7 +17,7 @@ from headgate.errors import (
 )
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.hg_map import CHUNKS_USUAL
-from headgate.fanout.model.rows import Fanout, Policy
+from headgate.fanout.model.rows import PIPELINE_CALLER, Fanout, Policy
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
@@ -86,7 +86,7 @@ class FanoutKind:
                 handler=config.handler,
                 params=config.params,
                 policy=config.policy,
-                submitted_by=f"pipeline {order.pipeline}",
+                submitted_by=f"{PIPELINE_CALLER}{order.pipeline}",
             )
             fanout = self._fanouts.splitter.split(asked, source, run_id=job.key)
         except (TransientError, OutcomeUnknownError) as exc:
