@@ -248,9 +248,11 @@ class FanoutMaintenance:
         found: list[Chunk] = []
         for lane in (MAIN_LANE, SLOW_LANE):
             found += self.queries.queued(fanout.run_id, lane, limit=BATCH)
-        if not found and fanout.queue_url is not None and self.queries.counts(fanout).waiting:
-            every = self.queries.every_chunk(fanout.run_id)
-            found = [chunk for chunk in every if chunk.disposition is Disposition.WAITING][:BATCH]
+        if not found and fanout.queue_url is not None:
+            counts = self.queries.counts(fanout)
+            for is_slow, waiting in ((False, counts.waiting), (True, counts.slow_waiting)):
+                every = self.queries.every_chunk(fanout.run_id, slow=is_slow) if waiting else iter(())
+                found += islice((chunk for chunk in every if chunk.disposition is Disposition.WAITING), BATCH)
         self._cancel(found, now_ms)
 
     def _cancel(self, chunks: Sequence[Chunk], now_ms: int) -> None:

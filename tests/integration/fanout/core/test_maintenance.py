@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStat
 from headgate.store.catalogue.tables import FANOUT, INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop, places
+from tests.integration.fanout import worlds
 from tests.iterable_source import IterableSource
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
@@ -333,6 +335,20 @@ def test_tend__cancelled_with_pieces_in_the_slow_lane__those_too(shop: Shop) -> 
     books = shop.check()
     assert books.fanout.status is FanoutStatus.CANCELLED
     assert {piece.disposition for piece in books.slow} == {Disposition.CANCELLED}
+
+
+def test_tend__cancelled_with_unsent_pieces_in_the_slow_lane__those_too(tmp_path: Path) -> None:
+    with closing(worlds.World(tmp_path)) as world:
+        world.split(2, size=2, queue_url="https://sqs/q")
+        world.complete(FIRST, deferred=[1])
+        assert world.row("slow-0000000").disposition is Disposition.WAITING
+        world.control.cancel(worlds.RUN)
+        for _ in range(2):
+            world.maintenance.maintain(worlds.RUN)
+
+        assert world.row("slow-0000000").disposition is Disposition.CANCELLED
+        assert world.fanout().is_finished
+        world.check()
 
 
 def test_tend__paused__lost_chunks_are_seen_to_and_nothing_starts(shop: Shop) -> None:
