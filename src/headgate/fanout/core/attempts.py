@@ -527,7 +527,9 @@ def _errors_after(chunk: Chunk, errors: Mapping[int, str]) -> Mapping[int, str]:
     if chunk.rerun_items is None:
         return errors
     run = set(item_indexes(chunk))
-    return {index: text for index, text in error_texts(chunk).items() if index not in run} | dict(errors)
+    kept = {index: text for index, text in error_texts(chunk).items() if index not in run}
+    # An error of an item that did not run would make it count twice: it has its outcome.
+    return kept | {index: text for index, text in errors.items() if index in run}
 
 
 def _text(text: str) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, NotFoundError
+from headgate.fanout.core.attempts import item_indexes
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange
@@ -306,16 +307,21 @@ class Redriver:
         """Return the failed items of a completed chunk that match, with those of its slow-lane chunk."""
         chunk, piece = listed, None
         if listed.lane == SLOW_LANE:
-            chunk, piece = self.queries.chunk(fanout.run_id, chunk_id_at(listed.start, fanout.width)), listed
-        elif listed.deferred is not None:
+            chunk = self.queries.chunk(fanout.run_id, chunk_id_at(listed.start, fanout.width))
+        if chunk.deferred is not None:
+            # Read after the chunk, whose token changes whenever errors leave this row.
             piece = self.queries.chunk(fanout.run_id, chunk_id_at(listed.start, fanout.width, slow=True))
         return failed_items(chunk, piece, selection.admits_item)
 
     def _with_items(self, fanout: Fanout, selection: ChunkSelection, tally: _RedriveTally) -> Iterator[_Chosen]:
         """Return the chunks of these items. All are read before the first is changed, so that an error changes none."""
         found: dict[str, _Chosen] = {}
+        in_slow_lane: set[int] = set()
         for index in dict.fromkeys(selection.items):
             chunk = self.queries.chunk_with_item(fanout, index)
+            if chunk.disposition is Disposition.DEFERRED:
+                chunk = self._chunk_that_runs(fanout, chunk, index)
+                in_slow_lane |= {index} if chunk.lane == SLOW_LANE else set()
             if chunk.chunk_id in found:
                 continue
             if chunk.status is not ChunkStatus.COMPLETED:
@@ -329,11 +335,18 @@ class Redriver:
             if one.items is None:
                 continue
             own = range(one.chunk.start, one.chunk.start + one.chunk.items)
-            wrong = [index for index in selection.items if index in own and index not in one.items.indexes]
+            asked = [index for index in selection.items if index in own and index not in in_slow_lane]
+            wrong = [index for index in asked if index not in one.items.indexes]
             if wrong:
                 which = f"item {wrong[0]} of {one.chunk.chunk_id}"
                 raise ConflictError(f"fan-out {fanout.run_id}: {which} has not failed; none was redriven")
         return iter(found.values())
+
+    def _chunk_that_runs(self, fanout: Fanout, chunk: Chunk, index: int) -> Chunk:
+        """Return the chunk that has an item of a deferring chunk: that one, or its slow-lane chunk until it is done."""
+        piece = self.queries.chunk(fanout.run_id, chunk_id_at(chunk.start, fanout.width, slow=True))
+        is_in_piece = piece.status is not ChunkStatus.COMPLETED and index in item_indexes(piece)
+        return piece if is_in_piece else chunk
 
     def _named(self, run_id: str, selection: ChunkSelection, tally: _RedriveTally) -> Iterator[Chunk]:
         """Return the chunks with these ids. All are read before the first is changed, so that an error changes none."""

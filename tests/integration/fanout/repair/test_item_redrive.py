@@ -11,9 +11,11 @@ import pytest
 from headgate.errors import ConflictError, NotFoundError
 from headgate.fanout.core.attempts import item_indexes
 from headgate.fanout.insight.error_groups import error_groups
+from headgate.fanout.model.rows import failed_items_partition
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
-from tests.integration.fanout.worlds import RUN, World, crash_everywhere
+from headgate.store.model.requests import Query
+from tests.integration.fanout.worlds import RUN, World, crash_everywhere, once
 
 FIRST = "chunk-0000000"
 SECOND = "chunk-0000005"
@@ -191,6 +193,62 @@ def test_redrive__items_that_failed_in_the_slow_lane__run_in_the_chunk_that_defe
     assert rig.tend().status is FanoutStatus.SUCCEEDED
     assert (rig.row(FIRST).output, rig.row("slow-0000000").item_errors) == ("[0,11,2,33,4]", None)
     assert rig.items() == (5, 0, 0, 0)
+
+
+def test_redrive__an_item_of_a_slow_lane_chunk_that_died__runs_that_chunk_again(rig: Rig) -> None:
+    rig.split(5, size=5, max_attempts=1)
+    rig.complete(FIRST, deferred=[3], item_errors={1: "ValueError: bad 1"})
+    rig.kill("slow-0000000")
+    assert rig.tend().status is FanoutStatus.PARTIAL
+
+    report = rig.redriver.redrive(RUN, ChunkSelection(items=(1, 3)))
+
+    assert (report.ids, list(report.refused)) == (("slow-0000000",), [FIRST])
+    assert rig.redriver.redrive(RUN, ChunkSelection(items=(3,))).already == 1
+    with pytest.raises(ConflictError, match="item 2 of chunk-0000000 has not failed"):
+        rig.redriver.redrive(RUN, ChunkSelection(items=(2, 3)))
+    rig.complete("slow-0000000")
+    assert rig.items() == (4, 1, 0, 0)
+
+
+def test_redrive__another_redrive_ran_an_item_of_the_slow_lane_meanwhile__it_does_not_run_twice(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.split(5, size=5, max_attempts=1)
+    rig.complete(FIRST, deferred=[1, 3])
+    rig.complete("slow-0000000", item_errors={1: "ValueError: bad 1", 3: "KeyError: 'x'"})
+    rig.tend()
+
+    def other_redrive() -> None:
+        Redriver(rig.sqlite, rig.clock, rig.ids).redrive(RUN, ChunkSelection(items=(3,)))
+        rig.complete(FIRST)
+
+    meanwhile = once(other_redrive)
+
+    def query(asked: Query) -> object:
+        found = rig.sqlite.query(asked)
+        if asked.partition == failed_items_partition(RUN):
+            meanwhile()
+        return found
+
+    monkeypatch.setattr(rig.crashing, "query", query)
+    report = rig.redriver.redrive(RUN, ALL)
+
+    assert report.rerun_items == 1
+    rig.complete(FIRST)
+    assert rig.items() == (5, 0, 0, 0)
+
+
+def test_redrive__a_rerun_that_reports_errors_of_items_that_did_not_run__they_are_not_counted(rig: Rig) -> None:
+    spoiled(rig)
+    rig.redriver.redrive(RUN, ChunkSelection(items=(3,)))
+
+    rig.fail(FIRST, item_errors={2: "ValueError: of no item that ran", 3: "ValueError: bad 3"})
+    rig.redriver.redrive(RUN, ChunkSelection(chunk_ids=(FIRST,)))
+    rig.complete(FIRST)
+
+    assert rig.items() == (8, 2, 0, 0)
+    assert rig.redriver.redrive(RUN, ChunkSelection(chunk_ids=(FIRST,))).rerun_items == 1
 
 
 def test_redrive__more_failed_items_than_errors_stored__reruns_them_all(rig: Rig) -> None:
