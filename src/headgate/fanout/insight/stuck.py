@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct
@@ -126,7 +126,9 @@ def stuck(
     counts = queries.counts(fanout)
     expired = queries.in_disposition(run_id, Disposition.RUNNING, before=timestamp(now_ms), limit=PAGE_MAX).chunks
     lanes = lane_states(fanout, counts, workers, _durations(queries, fanout, counts), expired)
-    found = _candidates(queries, fanout, lanes, now_ms, older_than_seconds)
+    found = chain(
+        _candidates(queries, fanout, lanes, now_ms, older_than_seconds), _unsent(queries, fanout, counts, lanes)
+    )
     detail = (
         classify(fanout, chunk, now_ms, lanes[chunk.lane], older_than_seconds=older_than_seconds) for chunk in found
     )
@@ -164,6 +166,17 @@ def _candidates(
         if not state.running and (state.is_remote or state.no_taker is not None):
             head = queries.queued(fanout.run_id, lane, due_ms=now_ms, limit=QUEUE_HEAD_MAX)
             yield from (chunk for chunk in head if chunk.disposition is Disposition.QUEUED)
+
+
+def _unsent(queries: FanoutQueries, fanout: Fanout, counts: Counts, lanes: Mapping[str, LaneState]) -> Iterator[Chunk]:
+    """Yield the first chunks of each lane whose messages were not sent: no index lists them."""
+    if not fanout.shards:
+        return
+    for lane, waiting in ((MAIN_LANE, counts.waiting), (SLOW_LANE, counts.slow_waiting)):
+        if waiting and not lanes[lane].running:
+            every = queries.every_chunk(fanout.run_id, slow=lane == SLOW_LANE)
+            unsent = (chunk for chunk in every if chunk.disposition is Disposition.WAITING)
+            yield from islice(unsent, min(waiting, QUEUE_HEAD_MAX))
 
 
 def _running(
@@ -233,7 +246,8 @@ def _waiting(
     if lane.is_remote:
         usual, reason = fanout.rules().timeout_seconds, "no worker has taken it, nor any other chunk meanwhile"
         if chunk.disposition is Disposition.WAITING:
-            reason = f"its message was never sent: {fanout.split_error or 'the sending process has stopped'}"
+            error = fanout.send_error or fanout.split_error
+            reason = f"its message was never sent: {error or 'the sending process has stopped'}"
     elif lane.no_taker is not None:
         usual, reason = NO_WORKER_SECONDS, lane.no_taker
     else:

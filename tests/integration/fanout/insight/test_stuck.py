@@ -13,11 +13,15 @@ from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
 from headgate.fanout.core.chunk_workers import ChunkWorkerRow, ChunkWorkers
 from headgate.fanout.core.maintenance import worker_name
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.insight.eta import spread_of
 from headgate.fanout.insight.stuck import LaneState, StuckKind, classify, lane_states, stuck
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Policy, timestamp
+from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition
+from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
@@ -301,6 +305,22 @@ def test_stuck__among_ten_thousand_chunks__reads_a_page_for_each_place_to_look(
     found = stuck(stage.queries, RUN, workers=[], limit=5)
     assert found[0].chunk.chunk_id == "chunk-0070000"
     assert [one.kind for one in found[1:]] == [StuckKind.NEVER_STARTED] * 4
+
+
+def test_stuck__messages_that_cannot_be_sent__are_reported_with_the_error_of_the_queue(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    ids = IdMaker(clock)
+    splitter = Splitter(store, clock, ids, send=lambda fanout: fanout)
+    fanout = splitter.split(Order("g", 1, queue_url="https://sqs/q"), RangeSource(0, 3), run_id="sent")
+    failed = replace(fanout, send_error="queue_url https://sqs/q: it does not exist", version=fanout.version + 1)
+    store.transact([failed.replacing(fanout.version)])
+    clock.advance(901)
+
+    found = stuck(FanoutQueries(store, clock), "sent", workers=[], limit=2)
+
+    assert [one.chunk.chunk_id for one in found] == ["chunk-0000000", "chunk-0000001"]
+    assert found[0].reason == "its message was never sent: queue_url https://sqs/q: it does not exist"
 
 
 def test_stuck__limit__is_kept(store: SqliteStore, clock: VirtualClock) -> None:
