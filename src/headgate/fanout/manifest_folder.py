@@ -75,7 +75,7 @@ class ManifestFolder:
         except (UserError, ConflictError) as exc:
             return self._refuse(found, str(exc))
         self._incomplete.pop(name, None)
-        self._move(name, ACCEPTED)
+        self._move(found, ACCEPTED)
         _log.info("manifest split", manifest=location, run_id=run_id)
         return True
 
@@ -96,15 +96,18 @@ class ManifestFolder:
         folder = self._folder / REFUSED
         folder.mkdir(exist_ok=True)
         (folder / f"{found.name}{REASON}").write_text(f"{reason}\n")
-        self._move(found.name, REFUSED)
+        self._move(found, REFUSED)
         return False
 
-    def _move(self, name: str, to: str) -> None:
-        target = self._folder / to
+    def _move(self, found: _Found, to: str) -> None:
+        path, target = self._folder / found.name, self._folder / to
         target.mkdir(exist_ok=True)
-        # Another process that watches the folder may have moved it.
+        current = _read(path)
+        if current is None or current.version != found.version:
+            # Moved by another process that watches the folder, or replaced: the new one is split next.
+            return
         with contextlib.suppress(FileNotFoundError):
-            (self._folder / name).replace(target / name)
+            path.replace(target / found.name)
 
 
 def _is_manifest(name: str) -> bool:

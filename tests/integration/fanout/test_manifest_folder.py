@@ -11,6 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import StoreBusyError
+from headgate.fanout.core.observer import NoObserver
 from headgate.fanout.manifest_folder import ManifestFolder
 from headgate.fanout.model.sources import Source
 from headgate.fanout.service import FanoutService
@@ -150,3 +151,21 @@ def test_folder__link_or_missing__is_left_alone(rig: Rig, tmp_path: Path) -> Non
     rig.folder.rmdir()
 
     assert rig.watched.run_once() == 0
+
+
+def test_manifest__replaced_while_it_is_split__the_new_one_is_split_too(rig: Rig) -> None:
+    rig.put("a.json", {**ORDER, "run_id": "one"})
+
+    class Replacing(NoObserver):
+        def on_work_available(self, run_id: str) -> None:
+            if run_id == "one":
+                rig.put("a.json", {**ORDER, "run_id": "two"})
+
+    rig.service = FanoutService(rig.store, rig.service.clock, rig.service.ids, observer=Replacing())
+    watched = rig.watch()
+
+    watched.run_once()
+    watched.run_once()
+
+    assert [run_id for run_id, _ in rig.fanouts()] == ["one", "two"]
+    assert rig.names() == ["accepted/a.json"]

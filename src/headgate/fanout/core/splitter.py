@@ -144,6 +144,7 @@ class Splitter:
         done = {
             "status": FanoutStatus.RUNNING,
             "is_cut_short": False,
+            "split_error": None,
             "updated_at": self._queries.now(),
             "splitter": None,
         }

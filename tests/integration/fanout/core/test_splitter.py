@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
-from headgate.fanout.model.rows import Policy, dump_policy, run_key
+from headgate.fanout.model.rows import Fanout, Policy, dump_policy, run_key
 from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
@@ -514,6 +514,19 @@ def test_split__a_queue_that_nothing_here_can_send_to__is_refused_before_anythin
     with pytest.raises(DefinitionError, match="queue"):
         shop.splitter.split(replace(ORDER, queue_url="https://sqs/q"), ListSource([1]), run_id=RUN)
     assert shop.queries.find(RUN) is None
+
+
+def test_split__an_error_was_stored_when_all_chunks_were_there__is_gone_after_the_end(shop: Shop) -> None:
+    def send(fanout: Fanout) -> Fanout:
+        # As split resumption of another process does if sending takes long.
+        shop.splitter.store_error(fanout.run_id, "its process died")
+        return fanout
+
+    splitter = Splitter(shop.store, shop.clock, shop.ids, shards=1, send=send)
+
+    fanout = splitter.split(replace(ORDER, queue_url="https://sqs/q"), ListSource([1]), run_id=RUN)
+
+    assert (fanout.status, fanout.split_error) == (FanoutStatus.RUNNING, None)
 
 
 def test_digest_of__the_order_of_parameters__does_not_matter() -> None:

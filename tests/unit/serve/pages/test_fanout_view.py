@@ -47,3 +47,9 @@ def test_sentence__running_and_paused__says_both() -> None:
 
 def test_sentence__the_split_failed__says_why() -> None:
     assert sentence(fanout("SPLITTING", split_error="no such file")) == "The split failed: no such file"
+
+
+def test_sentence__the_slow_lane_goes_on_and_nothing_failed__names_the_deferred_items() -> None:
+    said = sentence(fanout("PARTIAL", completed=10, items={"failed": 0, "deferred": 4, "total": 1000}))
+
+    assert said == "10 of 10 chunks are done; 4 items are deferred to the slow lane."

@@ -105,6 +105,14 @@ def buckets(counts: Mapping[str, int], total: int, names: Sequence[tuple[str, st
     return bars
 
 
+def _items_sentence(items: Mapping[str, int], of_all: str) -> str:
+    """Return what is the matter with a fan-out none of whose chunks has failed."""
+    if items["failed"]:
+        return f"{items['failed']:,} of {items['total']:,} items failed. Fix the cause, then redrive them."
+    deferred = f"; {items['deferred']:,} items are deferred to the slow lane" if items["deferred"] else ""
+    return f"{of_all}{deferred}."
+
+
 def sentence(fanout: Mapping[str, Any]) -> str:
     """Return what is the matter with a fan-out, in one sentence."""
     counts, chunks = fanout["counts"], fanout["chunks"]
@@ -129,8 +137,7 @@ def sentence(fanout: Mapping[str, Any]) -> str:
         case FanoutStatus.FAILED if fanout["exceeded_at"]:
             return f"It failed because {fanout['reason']}. Fix the cause, then redrive all."
         case _ if not failed:
-            items = fanout["items"]
-            return f"{items['failed']:,} of {items['total']:,} items failed. Fix the cause, then redrive them."
+            return _items_sentence(fanout["items"], of_all)
         case _:
             return f"{failed:,} of {total:,} chunks failed. Fix the cause, then redrive them."
 
