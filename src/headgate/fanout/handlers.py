@@ -162,7 +162,7 @@ def perform(
     """Call the handler with a job, and return the outcome. Raises only errors that end the process.
 
     Input files must be below `files`; None: anywhere. Once `should_stop` holds, no further item is started with `each`:
-    those that are left are deferred.
+    those that are left are deferred, and redriven ones stay failed.
     """
     started = perf_counter()
     work: Work | None = None
@@ -211,7 +211,11 @@ def _each(handler: Loaded, work: Work, job: Job, should_stop: Callable[[], bool]
     for number, (place, item) in enumerate(zip(work.places, work.items, strict=True)):
         if should_stop is not None and number and work.lane != "slow" and should_stop():
             for left in work.places[number:]:
-                work.defer(left)
+                if job.is_rerun:
+                    # It cannot be deferred: it stays failed, and the results so far are kept.
+                    work.item_error(left, "TIMEOUT: its worker had no time left; redrive it again")
+                else:
+                    work.defer(left)
                 results.append(None)
             break
         try:

@@ -433,3 +433,19 @@ def test_perform__time_is_over_between_items__defers_those_that_are_left() -> No
     )
     assert isinstance(slow, Done)
     assert slow.output == "[1,2]"
+
+
+def test_perform__time_runs_out_for_redriven_items__those_left_stay_failed_and_results_are_kept() -> None:
+    seen: list[int] = []
+    given = job([10, 20, 30, 40], each=True, places="[11,13]", is_rerun=True)
+
+    answer = perform(
+        Loaded(lambda item: seen.append(item) or item, takes_work=False),  # type: ignore[func-returns-value]
+        given,
+        lambda _: None,
+        should_stop=lambda: bool(seen),
+    )
+
+    assert isinstance(answer, Done)
+    assert (seen, answer.output, answer.deferred) == ([20], "[20,null]", [])
+    assert answer.item_errors == {13: "TIMEOUT: its worker had no time left; redrive it again"}
