@@ -48,11 +48,11 @@ def command_group(help: str, **settings: Any) -> typer.Typer:  # noqa: ANN401 - 
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, **{"cls": HelpGroup, **settings})
 
 
-def server_command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
-    """Add the decorated function to a group as a command that calls the server."""
+def server_command(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[Command], Command]:
+    """Add the decorated function to a group as a command that calls the server. Help does not list a hidden one."""
 
     def add(command: Command) -> Command:
-        app.command(name)(calls_server(command))
+        app.command(name, hidden=hidden)(calls_server(command))
         return command
 
     return add

@@ -50,6 +50,7 @@ _BY_COMMAND: Final = {
     ("asl", "machine"): "machine",
     ("asl", "id"): "execution",
     ("chunk", "run_id"): "fanout",
+    ("chunk", "id"): "fanout",
     ("fanout", "id"): "fanout",
     ("fanout", "ids"): "fanout",
     ("fanout", "before"): "fanout",

@@ -10,6 +10,7 @@ import typer
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, server_command
 from headgate.cli.fanout.exit_codes import FAILED, FanoutGroup
+from headgate.cli.fanout.fanout import chunks
 from headgate.cli.fanout.views import FanoutId, Lane, error_text
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
@@ -21,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+server_command(app, "ls")(chunks)
 _SHOWN_MAX: Final = 2000
 _ITEMS_NAMED_MAX: Final = 10
 # The key of a chunk of a range: its first number and its last.

@@ -152,7 +152,8 @@ def watch(
     raise typer.Exit(follow(api, run_ids, stall_seconds=seconds, as_json=as_json, clock=SystemClock()))
 
 
-@server_command(app, "chunks")
+# The earlier spelling of `chunk ls`.
+@server_command(app, "chunks", hidden=True)
 def chunks(
     api: Api,
     id: FanoutId,
