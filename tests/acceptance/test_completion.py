@@ -94,6 +94,17 @@ def test_open__an_id__is_the_address_of_its_page(site: tuple[Path, Server], name
     assert (ended.returncode, ended.stdout) == (0, f"{server.url}{page}\n"), ended.stderr
 
 
+def test_open__a_machine_whose_name_begins_as_the_id_of_a_run__is_found(site: tuple[Path, Server]) -> None:
+    folder, server = site
+    (folder / "machine.json").write_text('{"StartAt": "End", "States": {"End": {"Type": "Succeed"}}}')
+    put = run("asl", "put", "run_later", "machine.json", folder=folder)
+    assert put.returncode == 0, put.stderr
+
+    ended = run("open", "run_later", "--print", folder=folder)
+
+    assert (ended.returncode, ended.stdout) == (0, f"{server.url}/ui/machines/run_later\n"), ended.stderr
+
+
 def test_open__an_unknown_id__is_not_found(site: tuple[Path, Server]) -> None:
     ended = run("open", "nothing-of-ours", "--print", folder=site[0])
 

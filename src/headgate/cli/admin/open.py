@@ -12,7 +12,7 @@ from headgate.cli.commands import calls_server
 from headgate.cli.listed_ids import LISTINGS, page_of
 from headgate.errors import NotFoundError, UserError
 
-# The nouns whose ids are told by how they begin. Other ids are asked for, in this order.
+# The nouns that are asked for first, by how an id begins. Then all others are, in this order.
 _PREFIXES: Final = {"urn:": ("dataset",), "INC-": ("incident",), "alert_": ("alert",), "run_": ("run", "fanout")}
 _ASKED: Final = ("pipeline", "execution", "fanout", "schedule", "machine", "backfill", "job", "run")
 
@@ -42,8 +42,8 @@ def page(api: Api, name: str, noun: str | None) -> str:
     paged = [each for each, listing in LISTINGS.items() if listing.page]
     if noun is not None and noun not in paged:
         raise UserError(f"--noun {noun}: has no pages; use one of: {', '.join(paged)}")
-    likely = next((nouns for start, nouns in _PREFIXES.items() if name.startswith(start)), _ASKED)
-    for each in [noun] if noun else likely:
+    likely = next((nouns for start, nouns in _PREFIXES.items() if name.startswith(start)), ())
+    for each in [noun] if noun else dict.fromkeys((*likely, *_ASKED)):
         path = page_of(each, name)
         if path is not None and api.exists(LISTINGS[each].path, name):
             return path
