@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from headgate.asl.runtime.durable_host import WORKFLOW as MACHINE
 from headgate.bootstrap.store import AppService
 from headgate.durable.client.resets import Messages, ResetResult
+from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
 from headgate.errors import InvalidPayloadError
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -85,7 +86,8 @@ class _Resets:
     def retry_from_failure(self, call: Call[Why, NoQuery]) -> Answer:
         key = idempotency_key(call.headers) or ""
         row = self._client.get(call.path["id"])
-        if row.workflow == MACHINE and row.status.is_closed:
+        # The turn of a stuck one is tried again, as for any workflow.
+        if row.workflow == MACHINE and row.status is not Status.STUCK:
             self._machines.redrive(row.execution_id, reason=call.body.reason, request_id=key)
             return self._resumed(row)
         return _view(self._client.retry_from_failure(call.path["id"], reason=call.body.reason, request_id=key))

@@ -426,6 +426,9 @@ def test_reset__over_the_execution_api__runs_from_a_state_or_from_the_failure(ap
     key = {"Idempotency-Key": '"k-1"'}
 
     again = api.post(f"/executions/{execution_id}/retry-from-failure", {"reason": "a try"}, headers=key)
+    at_once = api.post(f"/executions/{execution_id}/retry-from-failure", {"reason": "a try"}, headers=key)
+    assert (at_once.status_code, at_once.json().get("created")) == (202, False)
+    problem(api.post(f"/executions/{execution_id}/retry-from-failure"), 409, "conflict")
     api.env.run()
     assert (again.status_code, again.json()["created"], api.shown(execution_id)["status"]) == (202, True, "FAILED")
     repeated = api.post(f"/executions/{execution_id}/retry-from-failure", {"reason": "a try"}, headers=key)
