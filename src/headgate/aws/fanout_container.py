@@ -77,7 +77,7 @@ class FanoutContainer:
     def sweep(self) -> int:
         """Maintain the open fan-outs: send what was not sent, resume splits, delete old ones. Returns their number."""
         fanouts = self.service.fanouts
-        SplitResumption(fanouts.queries, fanouts.splitter, _NO_FILES).run_once()
+        SplitResumption(fanouts.queries, fanouts.splitter, _NO_FILES, has_files=False).run_once()
         seen = fanouts.new_maintenance().run_once()
         Purge(fanouts.store, fanouts.clock).purge()
         return seen

@@ -28,11 +28,17 @@ _log = structlog.get_logger(__name__)
 class SplitResumption:
     """Resumes interrupted splits. For one thread."""
 
-    def __init__(self, queries: FanoutQueries, splitter: Splitter, files: FileRoots | None) -> None:
-        """Input files must be below `files`; None: anywhere."""
+    def __init__(
+        self, queries: FanoutQueries, splitter: Splitter, files: FileRoots | None, *, has_files: bool = True
+    ) -> None:
+        """Input files must be below `files`; None: anywhere.
+
+        A process without files (`has_files`) leaves splits of files to the servers on the same tables.
+        """
         self._queries = queries
         self._splitter = splitter
         self._files = files
+        self._has_files = has_files
 
     def run_once(self) -> int:
         """Resume every split that was interrupted, and return their number. Raises transient errors of the store."""
@@ -44,6 +50,9 @@ class SplitResumption:
 
     def _resume(self, fanout: Fanout) -> bool:
         described: dict[str, Any] = msgspec.json.decode(fanout.source) if fanout.source else {}
+        if not self._has_files and "path" in described:
+            # An error on the row would keep the server that has the file from resuming it.
+            return False
         try:
             source = source_of(described, self._files)
             if source is None:

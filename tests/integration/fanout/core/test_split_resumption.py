@@ -13,6 +13,7 @@ from headgate.fanout.core.split_resumption import SILENT_SECONDS, SplitResumptio
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
+from headgate.file_roots import file_roots
 from tests.fanout_books import RUN, Shop
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 
@@ -99,3 +100,16 @@ def test_resumption__file_that_has_changed__says_so_and_is_not_tried_again(shop:
 
     assert "it exists with another source" in (shop.queries.fanout(RUN).split_error or "")
     assert resumed(shop) == 0
+
+
+def test_resumption__process_without_files_beside_a_server__leaves_the_split_to_the_server(
+    shop: Shop, tmp_path: Path
+) -> None:
+    interrupt(shop, LinesSource(write_lines(tmp_path / "input.txt")))
+    shop.clock.advance(SILENT_SECONDS + 1)
+    beside = SplitResumption(shop.queries, shop.splitter, file_roots([], project=None), has_files=False)
+
+    assert beside.run_once() == 0
+
+    assert shop.queries.fanout(RUN).split_error is None
+    assert resumed(shop) == 1
