@@ -40,6 +40,7 @@ from headgate.fanout.model.rows import (
     timestamp_ms,
 )
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition
+from headgate.fanout.model.worker_names import short_worker_name
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import equals
 from headgate.store.model.requests import Update, Write
@@ -468,7 +469,7 @@ def _log(chunk: Chunk, ended_at: str, *, traceback: str = "", printed: str = "")
 
 
 def _lost_error(chunk: Chunk) -> AttemptFailure:
-    message = f"worker {chunk.worker} vanished; its lease was until {chunk.lease_expires_at}"
+    message = f"worker {short_worker_name(chunk.worker)} vanished; its lease was until {chunk.lease_expires_at}"
     return AttemptFailure(ErrorClass.LOST, message, is_lost=True)
 
 

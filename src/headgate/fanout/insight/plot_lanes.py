@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +31,7 @@ from headgate.fanout.insight.plot_axes import (
 )
 from headgate.fanout.model.rows import Attempt, Chunk, timestamp_ms
 from headgate.fanout.model.states import AttemptOutcome, Disposition
+from headgate.fanout.model.worker_names import short_worker_name
 
 LANES_MAX: Final = 30
 SPANS_MAX: Final = 2000
@@ -85,7 +87,7 @@ def lanes_plot(
     detail = f"{len(lanes)} of {workers} workers, {left_out}. {note}".strip()
     body, top = head(_outcome_entries(shown), detail, width=WIDTH)
     frame = Frame(left=160, top=top, height=top + LANE * len(lanes) + BOTTOM)
-    for name, lane in lanes.items():
+    for lane, name in enumerate(_labels(lanes)):
         body.append(label(frame.left - 6, frame.top + LANE * lane + 12, shortened(name, _NAME_LENGTH), anchor="end"))
     for span in sorted(shown, key=lambda one: one.begin_ms):
         left = frame.x((span.begin_ms - begin_ms) / 1000 / seconds)
@@ -141,6 +143,17 @@ def _lanes(spans: Sequence[Span]) -> dict[str, int]:
     chosen = set(sorted(weights, key=lambda worker: (-weights[worker][0], -weights[worker][1], worker))[:LANES_MAX])
     in_order = (worker for worker in weights if worker in chosen)
     return {worker: lane for lane, worker in enumerate(in_order)}
+
+
+def _labels(workers: Iterable[str]) -> list[str]:
+    """Return the short names of workers. Several of one process, as for its main and slow lane, are numbered."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for worker in workers:
+        name = short_worker_name(worker)
+        seen[name] += 1
+        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return labels
 
 
 def _thinned(spans: Sequence[Span]) -> list[Span]:

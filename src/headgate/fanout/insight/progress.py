@@ -34,6 +34,7 @@ from headgate.fanout.insight.samples import Sample, sampled
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.model.worker_names import short_worker_name
 from headgate.store.port import Store
 
 # A straggler runs this many times longer than the 95th percentile, and at least this long: local workers claim short
@@ -252,7 +253,7 @@ def stragglers(running: Iterable[Chunk], spread: Spread | None, now_ms: int) -> 
         spent_ms = _running_ms(chunk, now_ms)
         if spent_ms > limit_ms:
             times = spent_ms / max(1.0, spread.p95_ms)
-            found.append(Straggler(chunk.chunk_id, chunk.worker, spent_ms / 1000, times))
+            found.append(Straggler(chunk.chunk_id, short_worker_name(chunk.worker), spent_ms / 1000, times))
     return sorted(found, key=lambda one: (-one.seconds, one.chunk_id))[:STRAGGLERS_MAX]
 
 

@@ -18,6 +18,7 @@ from headgate.fanout.insight.eta import Spread, durations_of, spread_of, time_te
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, slow_timeout, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition
+from headgate.fanout.model.worker_names import short_worker_name
 
 # Chunks read at the head of a queue; a blocked queue is blocked as a whole.
 QUEUE_HEAD_MAX: Final = 100
@@ -266,7 +267,7 @@ def _queued_ms(chunk: Chunk) -> int:
 
 
 def _worker(chunk: Chunk) -> str:
-    return f"worker {chunk.worker}" if chunk.worker is not None else "its worker"
+    return f"worker {short_worker_name(chunk.worker)}" if chunk.worker is not None else "its worker"
 
 
 def _due(chunk: Chunk) -> str:

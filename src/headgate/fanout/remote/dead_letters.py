@@ -19,6 +19,7 @@ from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.messages import message_of
 from headgate.fanout.model.rows import Chunk, Fanout, attempt_key, attempt_of, chunk_key, chunk_of, timestamp_ms
 from headgate.fanout.model.states import Disposition
+from headgate.fanout.model.worker_names import short_worker_name
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Update
 from headgate.store.model.values import is_text
@@ -107,7 +108,8 @@ class DeadLetters:
         if fanout.paused_at is not None:
             return Ruling.BUSY, f"fan-out {fanout.run_id} is paused, which uses up the receives of its messages"
         if chunk.disposition is Disposition.RUNNING and not has_expired(chunk, self.queries.now_ms()):
-            return Ruling.BUSY, f"{chunk.chunk_id} is run by {chunk.worker} until {chunk.lease_expires_at}"
+            worker = short_worker_name(chunk.worker)
+            return Ruling.BUSY, f"{chunk.chunk_id} is run by {worker} until {chunk.lease_expires_at}"
         return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition}, and is dead now"
 
     def _predates_redrive(self, chunk: Chunk, first_received_at: str | None) -> bool:

@@ -293,6 +293,15 @@ def test_lanes_plot__two_workers__have_a_lane_each_in_the_order_of_time() -> Non
     assert texts.index("early") < texts.index("late")
 
 
+def test_lanes_plot__workers_of_processes__are_named_by_process_and_host_and_numbered() -> None:
+    names = ("vm pid:[4026531836]|4711|01JA", "vm pid:[4026531836]|4711|01JB", "vm pid:[4026531836]|12|01JC")
+    chunks = [made_chunk(number, worker=name, begin_ms=T0 + number) for number, name in enumerate(names)]
+
+    texts = _texts(_parsed(lanes_plot(RUN, chunks, [], NOW)))
+
+    assert [text for text in texts if "@" in text] == ["4711@vm", "4711@vm (2)", "12@vm"]
+
+
 def test_lanes_plot__too_much_to_show__keeps_failures_and_says_what_is_left_out() -> None:
     chunks: list[Chunk] = [
         made_chunk(number, worker=f"w{number % 100}", begin_ms=T0 + 10 * number) for number in range(9000)

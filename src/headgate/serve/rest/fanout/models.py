@@ -17,6 +17,7 @@ from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import FanoutEvent
 from headgate.fanout.model.rows import SLOW_LANE, Attempt, AttemptLog, Chunk, Fanout, Policy, kept_days
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
+from headgate.fanout.model.worker_names import short_worker_name
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
 from headgate.serve.http.views import shown
@@ -418,9 +419,10 @@ def chunk_detail(chunk: Chunk, attempts: list[Attempt]) -> ChunkDetail:
 
 
 def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
-    names = set(ChunkView.__struct_fields__) - {"output", "item_errors", "deferred", "rerun_items"}
+    names = set(ChunkView.__struct_fields__) - {"output", "item_errors", "deferred", "rerun_items", "worker"}
     return {
         "output": optional_raw(chunk.output),
+        "worker": short_worker_name(chunk.worker),
         "item_errors": {} if chunk.item_errors is None else msgspec.json.decode(chunk.item_errors),
         "deferred": [] if chunk.deferred is None else msgspec.json.decode(chunk.deferred),
         "rerun_items": [] if chunk.rerun_items is None else msgspec.json.decode(chunk.rerun_items),
@@ -430,7 +432,7 @@ def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
 
 def attempt_view(attempt: Attempt) -> AttemptView:
     """Return the view of an attempt."""
-    return shown(AttemptView, attempt, output=optional_raw(attempt.output))
+    return shown(AttemptView, attempt, output=optional_raw(attempt.output), worker=short_worker_name(attempt.worker))
 
 
 def chunk_logs(chunk: Chunk, logs: list[AttemptLog]) -> ChunkLogs:
@@ -440,7 +442,7 @@ def chunk_logs(chunk: Chunk, logs: list[AttemptLog]) -> ChunkLogs:
 
 def stuck_view(stuck: Stuck) -> StuckView:
     """Return the view of a stuck chunk."""
-    return shown(StuckView, stuck, stuck.chunk)
+    return shown(StuckView, stuck, stuck.chunk, worker=short_worker_name(stuck.chunk.worker))
 
 
 def event_view(event: FanoutEvent) -> FanoutEventView:
