@@ -541,6 +541,24 @@ def test_bisect_and_reconcile__of_a_poisoned_chunk__find_the_item(idle: Site) ->
     assert "0 dead chunks healed" in idle.said("fanout", "heal", "poison")
 
 
+def test_bisect__until_alone__one_command_finds_the_item(idle: Site) -> None:
+    order = ["--range", "12..16", "--chunk-size", "4", "--handler", "jobs:careful", "--run-id", "isolated"]
+    idle.said("fanout", "submit", *order, "--max-attempts", "1")
+    idle.run("chunk", "work", "--run", "isolated", "--until-idle")
+    (dead,) = idle.json("fanout", "failures", "isolated")["chunks"]
+
+    said = idle.said("fanout", "bisect", "isolated", dead["chunk_id"], "--until-alone")
+    assert "until the failing item is alone" in said
+
+    def is_alone() -> bool:
+        idle.run("chunk", "work", "--run", "isolated", "--until-idle")
+        failed = idle.json("fanout", "failures", "isolated")["chunks"]
+        return [(each["start"], each["items"], each["disposition"]) for each in failed] == [(1, 1, "QUARANTINED")]
+
+    until(is_alone, "the failing item alone")
+    assert "no differences" in idle.said("fanout", "reconcile", "isolated")
+
+
 def test_reconcile__a_counter_altered_in_the_file__is_found_and_repaired_and_the_run_ends(idle: Site) -> None:
     order = ["--range", "0..6", "--chunk-size", "1", "--handler", "jobs:double", "--run-id", "altered"]
     idle.said("fanout", "submit", *order)

@@ -340,6 +340,10 @@ def add_commands(app: typer.Typer) -> None:
         "{chunk}: {answer[said]}",
         id=FanoutId,
         chunk=Option(Annotated[str, typer.Argument(metavar="CHUNK", help="Failed chunk.")], field="chunk_id"),
+        until_alone=Option(
+            Annotated[bool, typer.Option("--until-alone", help="Split failing halves again until the item is alone.")],
+            default=False,
+        ),
     )
     for name, help, text in (
         ("cancel", "Cancel a fan-out: pending chunks are cancelled, running ones are stopped.", "cancelling"),

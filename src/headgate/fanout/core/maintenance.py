@@ -126,13 +126,11 @@ class FanoutMaintenance:
             self._heal_and_fold(fanout, counts)
         elif is_due:
             # Dead chunks that may be healed do not count as failures yet.
-            self._fold(fanout, counts, may_close=not fanout.rules().heal_redrives_max)
+            self._fold(fanout, counts, may_close=not _may_heal(fanout))
 
     def _heal_and_fold(self, fanout: Fanout, counts: Counts) -> None:
         """Apply the heal policy to dead chunks, fold the counts, and close unless dead chunks may still be healed."""
-        needs_healing = (
-            counts.dead + counts.slow_dead and fanout.cancelled_at is None and fanout.rules().heal_redrives_max
-        )
+        needs_healing = counts.dead + counts.slow_dead and fanout.cancelled_at is None and _may_heal(fanout)
         if not needs_healing or self._heal is None or not self._heal(fanout):
             self._fold(fanout, counts)
             return
@@ -333,3 +331,8 @@ def is_process_gone(worker: str | None) -> bool:
     host, _, rest = (worker or "").partition("|")
     pid = rest.partition("|")[0]
     return host == this_host() and pid.isdigit() and not is_running(int(pid))
+
+
+def _may_heal(fanout: Fanout) -> bool:
+    """Whether dead chunks of the fan-out may be treated: by its policy, or by a bisection that is under way."""
+    return fanout.rules().heal_redrives_max > 0 or fanout.is_isolating

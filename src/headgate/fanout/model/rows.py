@@ -115,6 +115,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     chunks: int = field(name="n_chunks", default=0)
     items_total: int = field(name="n_spectra", default=0)
     params: str | None = None
+    # Whether chunks of it are split until their failing item is alone, whatever the heal policy is.
+    is_isolating: bool = False
     # Of the policy as it was requested; `tune` changes the policy, not this.
     policy_digest: str | None = None
     handler: str | None = None
@@ -226,6 +228,8 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     rerun_items: str | None = None
     # Of a slow-lane chunk: whether items of the chunk that deferred its items have failed.
     has_failed_siblings: bool = False
+    # Whether it is split in two each time it dies, until its failing item is alone.
+    is_isolating: bool = False
     log_ref: str | None = None
     # Short output of the attempt that completed it. Longer output, and that of other attempts, is in rows of its own.
     printed: str | None = None

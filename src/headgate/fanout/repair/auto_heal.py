@@ -74,24 +74,33 @@ class HealReport(Struct, frozen=True):
 def heal_decision(chunk: Chunk, policy: Policy) -> HealDecision | None:
     """Return the policy's action for a chunk, or None. Raises `DefinitionError` for an unknown action.
 
-    Splitting terminates by itself; every other action is applied to a chunk at most `heal_redrives_max` times.
+    Splitting terminates by itself; every other action is applied to a chunk at most `heal_redrives_max` times. A chunk
+    that is to be split until its failing item is alone needs no policy.
     """
     action = heal_action_of(policy)
-    if policy.heal_redrives_max <= 0 or chunk.disposition is not Disposition.DEAD or not _is_covered(chunk, policy):
+    if chunk.disposition is not Disposition.DEAD:
         return None
     died = f"it died of {chunk.error_class or 'an unknown error'}"
+    if chunk.is_isolating and chunk.lane == MAIN_LANE and chunk.rerun_items is None:
+        return _split_decision(chunk, died)
+    if policy.heal_redrives_max <= 0 or not _is_covered(chunk, policy):
+        return None
     if action is HealAction.QUARANTINE:
         return HealDecision(action, f"{died}: it is quarantined")
     if action is HealAction.SPLIT and chunk.lane == MAIN_LANE:
-        if chunk.items > 1:
-            return HealDecision(action, f"{died}: its {chunk.items} items are split in two, and both halves run")
-        return HealDecision(action, f"{died}: item {chunk.start} is the one that fails, and is quarantined")
+        return _split_decision(chunk, died)
     if chunk.heals >= policy.heal_redrives_max:
         return None
     nth = f"({chunk.heals + 1} of {policy.heal_redrives_max})"
     if action is HealAction.SLOW_LANE and chunk.lane == MAIN_LANE:
         return HealDecision(action, f"{died}: the slow lane runs it {nth}")
     return HealDecision(HealAction.RETRY, f"{died}: it is retried {nth}")
+
+
+def _split_decision(chunk: Chunk, died: str) -> HealDecision:
+    if chunk.items > 1:
+        return HealDecision(HealAction.SPLIT, f"{died}: its {chunk.items} items are split in two, and both halves run")
+    return HealDecision(HealAction.SPLIT, f"{died}: item {chunk.start} is the one that fails, and is quarantined")
 
 
 def heal_action_of(policy: Policy) -> HealAction:

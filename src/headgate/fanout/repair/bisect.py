@@ -47,16 +47,17 @@ class Bisector:
         self._ids = ids
         self._reopener = Reopener(store, self.queries, ids)
 
-    def isolate(self, run_id: str, chunk_id: str) -> BisectResult:
+    def isolate(self, run_id: str, chunk_id: str, *, until_alone: bool = False) -> BisectResult:
         """Split a failed chunk in two and queue both halves, or quarantine a chunk of a single item.
 
-        One transaction. Raises `NotFoundError` if the chunk or its input does not exist, `ConflictError` if it has not
+        With `until_alone` maintenance does the same with each half that dies, until the failing item is alone. One
+        transaction. Raises `NotFoundError` if the chunk or its input does not exist, `ConflictError` if it has not
         failed, and `UserError` if its input cannot be split.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
-        return self.cut(fanout, self.queries.chunk(run_id, chunk_id))
+        return self.cut(fanout, self.queries.chunk(run_id, chunk_id), until_alone=until_alone)
 
-    def cut(self, fanout: Fanout, chunk: Chunk, *, heals: int = 0) -> BisectResult:
+    def cut(self, fanout: Fanout, chunk: Chunk, *, heals: int = 0, until_alone: bool = False) -> BisectResult:
         """Isolate a chunk that was read already; `heals` is 1 if the heal policy does it."""
         check_reopenable(fanout)
         if chunk.disposition not in _CUTTABLE:
@@ -71,10 +72,10 @@ class Bisector:
                 "redrive them one by one with --item"
             )
         if chunk.items > 1:
-            return self._halve(fanout, chunk, heals)
+            return self._halve(fanout, chunk, heals, until_alone=until_alone or chunk.is_isolating)
         return self._quarantine_item(fanout, chunk)
 
-    def _halve(self, fanout: Fanout, chunk: Chunk, heals: int) -> BisectResult:
+    def _halve(self, fanout: Fanout, chunk: Chunk, heals: int, *, until_alone: bool) -> BisectResult:
         source = msgspec.json.decode(fanout.source) if fanout.source else {}
         pieces = halves(chunk, source)
         is_waiting = fanout.queue_url is not None
@@ -82,10 +83,13 @@ class Bisector:
             raise UserError(f"fan-out {fanout.run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
         now_ms = self.queries.now_ms()
         retried = reopen_change(chunk, token=self._ids.ulid(), at_ms=now_ms, is_waiting=is_waiting, heals=heals)
+        retried = replace(retried, after=replace(retried.after, is_isolating=until_alone))
         change, other = split_change(retried, *pieces, now_ms=now_ms, token=self._ids.ulid())
         description = (
             f"the {chunk.items} items of {chunk.chunk_id} were split; {other.items} of them are in {other.chunk_id}"
         )
+        if until_alone:
+            description += "; a half that fails is split again, until the failing item is alone"
         refused = self._reopener.put_back(fanout, [change], AuditNote("cut", reason=description), more_chunks=1)
         if refused:
             raise self._moved_error(chunk, other)
@@ -155,6 +159,7 @@ def split_change(
         error_class=chunk.error_class,
         error_fingerprint=chunk.error_fingerprint,
         ttl=chunk.ttl,
+        is_isolating=chunk.is_isolating,
     )
     other = with_disposition(other, other.disposition, timestamp(now_ms), now_ms)
     counted = {**retried.counted, "total": 1, other.disposition.bucket: 1}

@@ -67,7 +67,13 @@ class Reopener:
         while left:
             writes = writes_of(left)
             is_rerun = any(not change.after.status.is_terminal for change in left)
-            opening = reopen_write(fanout, self._queries.now(), is_rerun=is_rerun, more_chunks=more_chunks * len(left))
+            opening = reopen_write(
+                fanout,
+                self._queries.now(),
+                is_rerun=is_rerun,
+                more_chunks=more_chunks * len(left),
+                is_isolating=any(change.after.is_isolating for change in left),
+            )
             try:
                 self._store.transact([*writes, opening, self.noted(fanout.run_id, note, len(left))])
             except OutcomeUnknownError:
@@ -124,9 +130,12 @@ def check_reopenable(fanout: Fanout) -> None:
 _LIFTED: Final = ("finished_at", "ttl", "cancelled_at", "exceeded_at", "stalled_at", "failing_at", "reason")
 
 
-def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) -> Update:
+def reopen_write(
+    fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0, is_isolating: bool = False
+) -> Update:
     """Return the write that reopens a fan-out, or touches it if it is open.
 
+    With `is_isolating` it records that maintenance has chunks to split until their failing item is alone.
     With `is_rerun` it also lifts a cancellation; otherwise the fan-out stays cancelled and will close again. The write
     is conditional: it fails if the fan-out was cancelled again, finished splitting or began to be deleted since it was
     read.
@@ -139,7 +148,8 @@ def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int =
     if fanout.status is FanoutStatus.SPLITTING:
         # The splitter owns the row.
         condition = all_of(equals("status", splitting), uncancelled)
-        return Update(FANOUT, run_key(fanout.run_id), {"updated_at": now}, {"version": 1}, (), condition)
+        touched: dict[str, Any] = {"updated_at": now} | ({"is_isolating": True} if is_isolating else {})
+        return Update(FANOUT, run_key(fanout.run_id), touched, {"version": 1}, (), condition)
     values: dict[str, Any] = {
         # An incomplete split lacks chunks: the fan-out must not close before the split is resumed.
         "status": (FanoutStatus.SPLITTING if fanout.is_cut_short and is_rerun else FanoutStatus.RUNNING).value,
@@ -149,6 +159,8 @@ def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int =
     }
     if fanout.is_cut_short and is_rerun:
         values["split_error"] = "the split was cancelled before its end; request the same fan-out again"
+    if is_isolating:
+        values["is_isolating"] = True
     amounts = {"version": 1}
     if more_chunks:
         amounts |= {"jobs_total": more_chunks, "n_chunks": more_chunks}

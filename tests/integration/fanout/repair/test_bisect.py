@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, UserError
+from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, chunk_key
 from headgate.fanout.model.sources import (
     BytesSource,
@@ -26,11 +27,13 @@ from headgate.fanout.model.sources import (
     read_items,
 )
 from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.auto_heal import Healer
 from headgate.fanout.repair.bisect import Bisector, halves
 from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
-from tests.integration.fanout.worlds import RUN, World, crash_everywhere, once
+from headgate.store.port import Store
+from tests.integration.fanout.worlds import RUN, CrashError, World, crash_everywhere, once
 from tests.iterable_source import IterableSource
 
 FIRST = "chunk-0000000"
@@ -198,6 +201,77 @@ def test_isolate__again_and_again__finds_the_bad_item(rig: Rig) -> None:
     assert rig.items() == [f"item {number}" for number in range(500)]
     counts = rig.counts()
     assert (counts.items_ok, counts.items_failed, counts.open) == (499, 1, 0)
+
+
+def maintenance_of(rig: World, store: Store) -> FanoutMaintenance:
+    """Maintenance as a server runs it, with the healer."""
+    healer = Healer(store, rig.clock, rig.ids, draw=lambda: 0.0)
+
+    def heal(fanout: Fanout) -> int:
+        report = healer.heal(fanout.run_id)
+        return report.healed + report.unseen
+
+    return FanoutMaintenance(store, rig.clock, rig.ids, heal=heal, draw=lambda: 0.0)
+
+
+def run_queued(rig: World, bad: set[int]) -> int:
+    """Run all queued chunks, of which those with a bad item die, and return how many ran."""
+    queued = [chunk for chunk in rig.rows() if chunk.disposition is Disposition.QUEUED]
+    for chunk in queued:
+        if bad.isdisjoint(range(chunk.start, chunk.start + chunk.items)):
+            rig.complete(chunk.chunk_id)
+        else:
+            rig.kill(chunk.chunk_id)
+    return len(queued)
+
+
+@pytest.mark.parametrize("bad", [{333}, {250, 333, 499}])
+def test_isolate__until_alone__maintenance_cuts_what_fails_until_each_bad_item_is_alone(
+    rig: Rig, bad: set[int]
+) -> None:
+    rig.split(500, size=250, max_attempts=1)
+    maintenance = maintenance_of(rig, rig.sqlite)
+    run_queued(rig, bad)
+    rig.tend()
+    assert rig.fanout().is_finished
+
+    cut = rig.bisector.isolate(RUN, "chunk-0000250", until_alone=True)
+
+    assert "until the failing item is alone" in cut.description
+    while run_queued(rig, bad):
+        maintenance.maintain(RUN)
+        rig.check()
+    aside = rig.queries.in_disposition(RUN, Disposition.QUARANTINED).chunks
+    assert sorted((chunk.start, chunk.items) for chunk in aside) == [(item, 1) for item in sorted(bad)]
+    assert rig.items() == [f"item {number}" for number in range(500)]
+    counts = rig.counts()
+    assert (counts.items_ok, counts.items_failed, counts.open, counts.dead) == (500 - len(bad), len(bad), 0, 0)
+    maintenance.maintain(RUN)
+    assert rig.fanout().status is FanoutStatus.PARTIAL
+
+
+def test_isolate__until_alone__other_dead_chunks_are_left_to_the_policy(rig: Rig) -> None:
+    rig.split(8, size=4, max_attempts=1)
+    run_queued(rig, {1, 6})
+    rig.bisector.isolate(RUN, FIRST, until_alone=True)
+    maintenance = maintenance_of(rig, rig.sqlite)
+
+    while run_queued(rig, {1}):
+        maintenance.maintain(RUN)
+
+    assert rig.dispositions()["chunk-0000004"] == Disposition.DEAD
+    assert rig.dispositions()["chunk-0000001"] == Disposition.QUARANTINED
+
+
+def test_isolate__once__a_half_that_fails_is_not_cut_again(rig: Rig) -> None:
+    rig.split(4, size=4, max_attempts=1)
+    rig.kill(FIRST)
+    rig.bisector.isolate(RUN, FIRST)
+    run_queued(rig, {1})
+
+    maintenance_of(rig, rig.sqlite).maintain(RUN)
+
+    assert rig.dispositions() == {FIRST: Disposition.DEAD, "chunk-0000002": Disposition.DONE}
 
 
 # What is cut.
@@ -386,6 +460,48 @@ def test_isolate__with_a_queue__makes_both_wait_and_has_them_sent(rig: Rig) -> N
 
 
 # Crashes.
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_isolate__until_alone_and_a_crash_at_any_write__the_item_is_found_all_the_same(
+    tmp_path: Path, is_applied: bool
+) -> None:
+    def build(folder: Path) -> World:
+        rig = Rig(folder)
+        rig.split(4, size=4, max_attempts=1)
+        rig.kill(FIRST)
+        rig.tend()
+        return rig
+
+    def act(world: World) -> None:
+        assert isinstance(world, Rig)
+        # A second request is refused if the first was committed.
+        with suppress(ConflictError):
+            world.bisector.isolate(RUN, FIRST, until_alone=True)
+        maintenance = maintenance_of(world, world.store)
+        maintenance.maintain(RUN)
+        while run_queued(world, {1}):
+            maintenance.maintain(RUN)
+        # The pass after the last cut closes it.
+        maintenance.maintain(RUN)
+
+    def check(world: World) -> None:
+        (aside,) = world.queries.in_disposition(RUN, Disposition.QUARANTINED).chunks
+        assert (aside.start, aside.items, world.fanout().status) == (1, 1, FanoutStatus.PARTIAL)
+
+    writes, number = 1, 0
+    while number < writes:
+        with closing(build(tmp_path / str(number))) as world:
+            world.crashing.crash_at, world.crashing.is_applied = number, is_applied
+            with suppress(CrashError):
+                act(world)
+            world.check()
+            act(world)
+            world.check()
+            check(world)
+            writes = max(writes, world.crashing.writes)
+        number += 1
+    assert writes > 3
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -96,9 +96,10 @@ class Heal(Struct, forbid_unknown_fields=True):
 
 
 class Bisect(Struct, forbid_unknown_fields=True):
-    """The chunk to bisect."""
+    """The chunk to bisect. With `until_alone` each half that fails is split again, until the failing item is alone."""
 
     chunk_id: ChunkId
+    until_alone: bool = False
 
 
 class CutView(Struct, frozen=True):
@@ -214,9 +215,10 @@ class FanoutOperations:
         )
 
     def bisect(self, call: Call[Bisect, NoQuery]) -> Answer:
-        cut = self._fanouts.bisector.isolate(call.path["id"], call.body.chunk_id)
+        run_id, body = call.path["id"], call.body
+        cut = self._fanouts.bisector.isolate(run_id, body.chunk_id, until_alone=body.until_alone)
         other = None if cut.other is None else chunk_view(cut.other)
-        return self._wake_workers(CutView(chunk_view(cut.chunk), other, cut.description), call.path["id"])
+        return self._wake_workers(CutView(chunk_view(cut.chunk), other, cut.description), run_id)
 
     def reconcile(self, call: Call[Reconcile, NoQuery]) -> Answer:
         return Answer(_reconciled(self._fanouts.reconciler.reconcile(call.path["id"], repair=call.body.repair)))
