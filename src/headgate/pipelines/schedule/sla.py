@@ -214,10 +214,14 @@ def _read(text: str, field: str) -> _Deadline:
         return _Deadline(minute=int(match.group(1)))
     if ":" in text:
         return _Deadline(at=time_of(text, field=field))
+    refusal = InvalidScheduleError(
+        f'{field} {text[:40]!r} is not a deadline: use "HH:MM", ":MM" of the hour after the period, or a duration '
+        'such as "2h"'
+    )
+    # A number without a unit may mean seconds or an hour of the day.
+    if text.strip().replace(".", "", 1).isdigit():
+        raise refusal
     try:
         return _Deadline(seconds=duration.seconds(text))
     except UserError as exc:
-        raise InvalidScheduleError(
-            f'{field} {text[:40]!r} is not a deadline: use "HH:MM", ":MM" of the hour after the period, or a duration '
-            'such as "2h"'
-        ) from exc
+        raise refusal from exc
