@@ -179,16 +179,16 @@ def _executions(layout: Layout, kind: str, tell: Callable[[Layout], Story]) -> l
 
 
 def _health(layout: Layout) -> list[Figure]:
-    told = load_stories.health_operations(layout)
+    counted = load_stories.health_operations(layout)
     load = load_of(
         [
-            Part(told.refreshes, SIGNALS_A_SECOND - 2 * INCIDENTS_A_SECOND),
-            Part(told.breaches, INCIDENTS_A_SECOND),
-            Part(told.recoveries, INCIDENTS_A_SECOND),
-            Part(told.evidence, EVIDENCE_A_SECOND),
+            Part(counted.refreshes, SIGNALS_A_SECOND - 2 * INCIDENTS_A_SECOND),
+            Part(counted.breaches, INCIDENTS_A_SECOND),
+            Part(counted.recoveries, INCIDENTS_A_SECOND),
+            Part(counted.evidence, EVIDENCE_A_SECOND),
         ]
     )
-    storm = load_of([Part(told.breaches, 1.0)])
+    storm = load_of([Part(counted.breaches, 1.0)])
     cost = f"${load.dollars_a_second * SECONDS_A_MONTH:,.0f} a month, unsampled, without reads"
     operations = SIGNALS_A_SECOND + INCIDENTS_A_SECOND + EVIDENCE_A_SECOND
     return [
@@ -206,8 +206,8 @@ def _health(layout: Layout) -> list[Figure]:
             "health: first breaches a second in a storm",
             f"{storm.headroom:,.0f}/s",
             f">= {INCIDENTS_A_SECOND}/s",
-            load_of([Part(told.breaches, INCIDENTS_A_SECOND)]),
-            told.breaches,
+            load_of([Part(counted.breaches, INCIDENTS_A_SECOND)]),
+            counted.breaches,
             f"${storm.dollars_a_second * _MILLION:.2f} a million",
         ),
     ]

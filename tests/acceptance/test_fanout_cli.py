@@ -34,9 +34,9 @@ def nap(item):
 
 
 def careful(items):
-    """Fails for one item until the file `mended` exists."""
+    """Fails for one item until the file `repaired` exists."""
     for item in items:
-        if int(item) == 13 and not Path("mended").exists():
+        if int(item) == 13 and not Path("repaired").exists():
             raise ValueError(f"item {item} is unlucky")
     return len(items)
 
@@ -48,8 +48,8 @@ def odd(item):
 
 
 def picky(item):
-    """Fails for some items until the file `mended-items` exists."""
-    if not Path("mended-items").exists():
+    """Fails for some items until the file `repaired-items` exists."""
+    if not Path("repaired-items").exists():
         if item in (1003, 1005):
             raise ValueError(f"{item} is bad")
         if item == 1017:
@@ -175,14 +175,14 @@ def test_fail_look_repair_redrive__ends_well(site: Site) -> None:
     tried = site.json("chunk", "show", "careful", "chunk-0000010")
     assert [each["outcome"] for each in tried["attempts"]] == ["FAILED", "FAILED"]
 
-    (site.folder / "mended").touch()
+    (site.folder / "repaired").touch()
     assert "1 chunks would be redriven" in site.said("fanout", "redrive", "careful", "--failed", "--dry-run")
-    redrive = ["fanout", "redrive", "careful", "--fingerprint", group["fingerprint"], "--reason", "mended"]
+    redrive = ["fanout", "redrive", "careful", "--fingerprint", group["fingerprint"], "--reason", "repaired"]
     assert site.json(*redrive)["ids"] == ["chunk-0000010"]
     assert "SUCCEEDED" in site.said("fanout", "watch", "careful")
     kinds = [each["kind"] for each in site.json("fanout", "events", "careful")]
     assert kinds == ["ended as PARTIAL", "redriven", "ended as SUCCEEDED"]
-    assert "mended" in site.said("fanout", "events", "careful")
+    assert "repaired" in site.said("fanout", "events", "careful")
     assert site.said("fanout", "failures", "careful") == "no failures\n"
     site.refused("fanout", "redrive", "careful", "--all", exit_code=5, code="conflict", said="SUCCEEDED")
 
@@ -237,7 +237,7 @@ def test_redrive__failed_items__by_item_by_class_and_all_run_alone(site: Site) -
     by_item = site.said("fanout", "redrive", "picky", "--item", "3", "--dry-run")
     assert "1 of them only with their failed items, 1 in all" in by_item
 
-    (site.folder / "mended-items").touch()
+    (site.folder / "repaired-items").touch()
     by_class = site.said("fanout", "redrive", "picky", "--error-class", "ValueError")
     assert ("picky: 1 chunks redriven" in by_class, "failed items, 2 in all" in by_class) == (True, True)
     site.said("fanout", "watch", "picky", exit_code=2)

@@ -54,7 +54,7 @@ fragile_items: set[int] = set()
 
 
 def handle_fragile(items: list[int]) -> int:
-    """Fail for some items, until they are mended."""
+    """Fail for some items, until they are repaired."""
     if fragile_items.intersection(items):
         raise ValueError("it breaks")
     return len(items)

@@ -436,7 +436,7 @@ def test_write__lost_before_it_got_through__is_refused_for_what_is_there(rig: Ri
         (Update(CONTROL, KEY, {"n": 2}, condition=version_is(1)), "UpdateItem"),
         (Update(CONTROL, KEY, {"version": 2}, {"n": 1}, (), version_is(1)), "UpdateItem"),
         (Delete(CONTROL, KEY), "DeleteItem"),
-        # After a lost response, none of these can be told from what another writer did.
+        # After a lost response, the table does not show whether these were applied or another writer acted.
         (Delete(CONTROL, KEY, exists()), "TransactWriteItems"),
         (Check(CONTROL, KEY, exists()), "TransactWriteItems"),
     ],

@@ -111,12 +111,12 @@ def test_build__architecture_that_lambda_lacks__is_refused(tmp_path: Path) -> No
         aws_package.build(tmp_path / "x.zip", architecture="riscv64")
 
 
-def test_manifest__of_a_package__is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package__of_the_same_files__has_the_same_bytes_and_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("x = {1, 2}")
-    # One module stands for all that is installed: packing that takes a while.
-    monkeypatch.setattr(aws_package, "files", lambda *_: {"module.py": tmp_path / "module.py"})
+    found = {"module.py": tmp_path / "module.py"}
+    manifest = aws_package.Manifest(own_architecture(), "3.11")
 
-    sizes = [aws_package.build(tmp_path / name) for name in ("a.zip", "b.zip")]
+    sizes = [aws_package.pack(tmp_path / name, found, manifest) for name in ("a.zip", "b.zip")]
 
     assert sizes[0] == sizes[1] > 0
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()

@@ -230,15 +230,24 @@ def build(
     if architecture not in PLATFORMS:
         sys.exit(f"--architecture {architecture}: use {' or '.join(PLATFORMS)}")
     manifest = Manifest(architecture, f"{sys.version_info.major}.{sys.version_info.minor}")
+    with tempfile.TemporaryDirectory() as folder:
+        foreign = {} if architecture == own_architecture() else _downloaded(architecture, Path(folder))
+        return pack(target, files(pipelines, notify, code, foreign), manifest)
+
+
+def pack(target: Path, found: Mapping[str, Path], manifest: Manifest) -> int:
+    """Write a package of these files, the same bytes each time, and return its size unpacked.
+
+    Raises `SystemExit` if that is too much.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0
     with (
         tempfile.TemporaryDirectory() as folder,
         zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as package,
     ):
-        foreign = {} if architecture == own_architecture() else _downloaded(architecture, Path(folder) / "foreign")
         _write(package, MANIFEST, json.dumps(manifest._asdict()).encode())
-        for name, path in sorted(files(pipelines, notify, code, foreign).items()):
+        for name, path in sorted(found.items()):
             compiled = _compiled(name, path, Path(folder) / "module.pyc") if path.suffix == ".py" else None
             for entry, content in ((name, path.read_bytes()), *([compiled] if compiled else [])):
                 _write(package, entry, content)

@@ -18,7 +18,7 @@ from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import ERROR_CHARS_MAX, Chunk
 
 ERRORS_MAX: Final = 1000
-# Errors that stand for further items; more are told apart by their class only.
+# Errors that stand for further items; further ones are distinguished by their class only.
 FURTHER_ERRORS_MAX: Final = 100
 UNNAMED: Final = "Error"
 _CLASS: Final = re.compile(r"[^\W\d][\w.]*")

@@ -384,7 +384,7 @@ class DynamoStore:
     def _single_call(self, write: Write) -> Callable[..., Any] | None:
         """Return the call that writes one item, at half the price of a transaction; None if only that is safe.
 
-        If its response is lost, a put or update can be told from its result. A conditional delete cannot.
+        If its response is lost, the item shows whether a put or update was applied; not so after a conditional delete.
         """
         match write:
             case Put():
