@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from headgate.cli.admin.aws_package import run
+from headgate.cli.aws.package import run
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:], os.environ))  # noqa: TID251 - handed on as it is

@@ -24,7 +24,7 @@ from headgate.aws.function_settings import (
     read_function_settings,
     read_settings,
 )
-from headgate.cli.admin import aws_package
+from headgate.cli.aws import package as aws_package
 from headgate.durable.model.history import Woken
 from headgate.durable.model.records import Activity, Timer, message
 from headgate.durable.serverless.wakeups import wake_for

@@ -18,13 +18,13 @@ from headgate.serve import process
 
 # Imported on demand: importing every command takes longer than most commands take to run.
 _COMMANDS: Final = {
-    "up": ("headgate.cli.admin.up", "up"),
-    "demo": ("headgate.cli.admin.demo", "demo"),
-    "watchdog": ("headgate.cli.admin.watchdog", "watchdog"),
-    "reload": ("headgate.cli.admin.reload", "reload"),
-    "doctor": ("headgate.cli.admin.doctor", "doctor"),
-    "init": ("headgate.cli.admin.init", "init"),
-    "open": ("headgate.cli.admin.open", "open_page"),
+    "up": ("headgate.cli.server.up", "up"),
+    "demo": ("headgate.cli.server.demo", "demo"),
+    "watchdog": ("headgate.cli.server.watchdog", "watchdog"),
+    "reload": ("headgate.cli.server.reload", "reload"),
+    "doctor": ("headgate.cli.server.doctor", "doctor"),
+    "init": ("headgate.cli.server.init", "init"),
+    "open": ("headgate.cli.navigation.open", "open_page"),
     "backup": ("headgate.cli.admin.backup", "backup"),
     "restore": ("headgate.cli.admin.restore", "restore"),
     "upgrade": ("headgate.cli.admin.upgrade", "upgrade"),
@@ -47,7 +47,9 @@ _GROUPS: Final = {
     **dict.fromkeys(
         ("dataset", "check", "signal", "incident", "evidence", "lineage", "job", "gate", "audit", "api-key"), "health"
     ),
-    **dict.fromkeys(("key", "table", "settings", "session", "aws", "completion"), "admin"),
+    **dict.fromkeys(("key", "table", "settings", "session"), "admin"),
+    "aws": "aws",
+    "completion": "navigation",
     "region": "health",
 }
 """Folder of each command group, in the order of the help."""

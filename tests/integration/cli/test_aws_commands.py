@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.admin import aws_package
-from headgate.cli.admin.aws_package import MANIFEST, own_architecture, read_manifest
-from headgate.cli.admin.terraform_runs import run, variables
+from headgate.cli.aws import package as aws_package
+from headgate.cli.aws.package import MANIFEST, own_architecture, read_manifest
+from headgate.cli.aws.terraform_runs import run, variables
 from headgate.errors import UserError
 
 TERRAFORM = """#!/bin/sh

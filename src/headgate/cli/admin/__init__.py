@@ -1,1 +1,1 @@
-"""Commands that run, set up and inspect an installation: up, watchdog, doctor, init, keys and tables."""
+"""Commands that look after an installation: backups, keys, settings, sessions and tables."""

@@ -44,7 +44,7 @@ def package(
     The same files make the same package, byte by byte. For another architecture than that of this machine, pip
     downloads the compiled packages.
     """
-    from headgate.cli.admin import aws_package
+    from headgate.cli.aws import package as aws_package
 
     given = {"pipelines": pipelines, "notify": notify, "code": code, "app": app_name, "architecture": architecture}
     options = [part for name, value in given.items() if value for part in (f"--{name}", str(value))]
@@ -112,7 +112,7 @@ def _run(
     *,
     yes: bool = False,
 ) -> None:
-    from headgate.cli.admin import terraform_runs
+    from headgate.cli.aws import terraform_runs
 
     variables = terraform_runs.variables(package_file, region, bucket, app_name, var or [])
     code = terraform_runs.run(command, terraform, variables, session_of(context).environ, is_confirmed=yes)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headgate.cli.admin.aws_package import Manifest, read_manifest
+from headgate.cli.aws.package import Manifest, read_manifest
 from headgate.errors import UserError
 
 

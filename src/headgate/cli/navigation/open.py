@@ -9,7 +9,7 @@ import typer
 
 from headgate.cli.api_client import Api
 from headgate.cli.commands import calls_server
-from headgate.cli.listed_ids import LISTINGS, page_of
+from headgate.cli.navigation.listed_ids import LISTINGS, page_of
 from headgate.errors import NotFoundError, UserError
 
 # The nouns that are asked for first, by how an id begins. Then all others are, in this order.

@@ -20,7 +20,7 @@ import typer
 from headgate.cli.api_client import api_of
 from headgate.cli.commands import command_group
 from headgate.cli.help import first_sentence
-from headgate.cli.listed_ids import ids, noun_of
+from headgate.cli.navigation.listed_ids import ids, noun_of
 from headgate.errors import HeadgateError
 
 app = command_group("Complete commands, options and ids in bash, zsh and fish.")

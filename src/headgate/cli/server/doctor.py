@@ -10,7 +10,7 @@ import typer
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 
 if TYPE_CHECKING:
-    from headgate.cli.admin.diagnosis import CheckResult
+    from headgate.cli.server.diagnosis import CheckResult
 
 
 def doctor(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
@@ -18,7 +18,7 @@ def doctor(context: typer.Context, home: Home = None, config: Config = None, as_
 
     The exit code is 1 if a check fails.
     """
-    from headgate.cli.admin.diagnosis import CheckStatus, diagnose
+    from headgate.cli.server.diagnosis import CheckStatus, diagnose
 
     results = diagnose(lambda: session_of(context).settings(config, home=home))
     if as_json:

@@ -1,0 +1,1 @@
+"""Commands that deploy to AWS: the package of the functions, and Terraform."""

@@ -1,0 +1,1 @@
+"""Commands that find ids: completion in shells, and `headgate open`."""
