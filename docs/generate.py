@@ -25,6 +25,7 @@ from headgate.clock import SystemClock
 from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds
 from headgate.durable.sdk.app import App
+from headgate.exit_codes import ExitCode
 from headgate.metric_series import Series
 from headgate.notify import messages as _messages
 from headgate.notify.configuration import CHANNEL_SPECS, NotifyConfig
@@ -278,10 +279,15 @@ def commands_page() -> str:
         "# Commands",
         "",
         NOTE,
-        "Noun, then verb. `--json` prints JSON instead of tables. Exit codes: 0 success; 1 a `doctor` check failed;",
-        "2 invalid input; 3 conflict; 4 not found; 70 fatal, page someone; 75 try again. For `fanout` and `chunk`:",
-        "2 partial or failed, or a check failed; 3 stalled; 5 invalid input. For",
-        "`gate check`: 0 allow, 10 warn, 20 block, 30 unknown. For `audit verify`: 3 tampered with.",
+        "Noun, then verb. `--json` prints JSON instead of tables, and errors as JSON on standard error.",
+        "",
+        "## Exit codes",
+        "",
+        "Of every command and server process:",
+        "",
+        "| Exit code | Name | Meaning |",
+        "|---|---|---|",
+        *(f"| {int(each)} | `{each.name}` | {_cell(each.meaning)} |" for each in ExitCode),
         "",
     ]
     for path, command in _walk(root, "headgate"):

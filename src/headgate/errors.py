@@ -34,6 +34,7 @@ HeadgateError
 │   ├── IllegalTransitionError  the current state does not allow this transition
 │   ├── AlreadyStartedError     an execution of this id exists with a different input
 │   ├── ExecutionClosedError    the execution has ended or is stuck
+│   ├── StuckExecutionError     the execution is stuck until it is redriven                exit 5
 │   └── StaleClaimError         the worker's claim is void: its lease expired, or the activity was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
 │   ├── ServerBusyError         the server is overloaded
@@ -67,6 +68,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from headgate.exit_codes import ExitCode
+
 
 class HeadgateError(Exception):
     """Root of the tree; never raised itself. `code` is stable and safe to match on."""
@@ -74,7 +77,7 @@ class HeadgateError(Exception):
     code: ClassVar[str] = "headgate"
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
-    exit_code: ClassVar[int] = 70
+    exit_code: ClassVar[int] = ExitCode.FATAL
 
     @property
     def message(self) -> str:
@@ -88,7 +91,7 @@ class UserError(HeadgateError):
     code = "user"
     http_status = 400
     grpc_status = "INVALID_ARGUMENT"
-    exit_code = 2
+    exit_code = ExitCode.INVALID
 
 
 class SettingsError(UserError):
@@ -224,7 +227,7 @@ class NotFoundError(UserError):
     code = "not_found"
     http_status = 404
     grpc_status = "NOT_FOUND"
-    exit_code = 4
+    exit_code = ExitCode.NOT_FOUND
 
 
 class UnknownWorkflowError(NotFoundError):
@@ -250,7 +253,7 @@ class ConflictError(HeadgateError):
     code = "conflict"
     http_status = 409
     grpc_status = "ABORTED"
-    exit_code = 3
+    exit_code = ExitCode.CONFLICT
 
     def __init__(
         self,
@@ -325,6 +328,13 @@ class ExecutionClosedError(ConflictError):
     code = "execution_closed"
 
 
+class StuckExecutionError(ConflictError):
+    """The execution is stuck: it does not go on until its code is fixed or it is redriven."""
+
+    code = "execution_stuck"
+    exit_code = ExitCode.STALLED
+
+
 class StaleClaimError(ConflictError):
     """The worker's claim is void: its lease expired, the activity was cancelled, or its execution has ended."""
 
@@ -337,7 +347,7 @@ class TransientError(HeadgateError):
     code = "transient"
     http_status = 503
     grpc_status = "UNAVAILABLE"
-    exit_code = 75
+    exit_code = ExitCode.TRY_AGAIN
     retry_after_seconds: float = 1.0
 
 
@@ -430,7 +440,7 @@ class StoreUnavailableError(TransientError):
     """
 
     code = "store_unavailable"
-    exit_code = 70
+    exit_code = ExitCode.FATAL
     retry_after_seconds = 5.0
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from headgate.cli.admin import key
 from headgate.clock import SystemClock
+from headgate.exit_codes import ExitCode
 from headgate.store.keyring import Keyring, Purpose
 from tests.acceptance.program import run, run_as_nobody
 
@@ -54,6 +55,8 @@ def test_help__asked_for__lists_the_commands(tmp_path: Path) -> None:
 
     assert ended.returncode == 0
     assert all(command in ended.stdout for command in ("up", "doctor", "key", "version"))
+    _, _, table = ended.stdout.partition("\nExit codes:\n")
+    assert [int(line[:6]) for line in table.splitlines() if line[2:3].isdigit()] == list(ExitCode)
 
 
 def test_help__asked_for__loads_nothing_heavy() -> None:
@@ -79,7 +82,9 @@ def test_import__headgate_itself__loads_next_to_nothing() -> None:
     assert ended.stdout.strip() == "['headgate']"
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["up", "--colour"], ["key", "rotate", "house"], ["key", "rotate"]])
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["up", "--colour"], ["key", "rotate", "house"], ["key", "rotate"], ["fanout", "fly"]]
+)
 def test_usage__wrong__exits_2_and_leaves_stdout_alone(tmp_path: Path, arguments: list[str]) -> None:
     ended = run(*arguments, folder=tmp_path)
 

@@ -222,7 +222,7 @@ def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_aft
         [alert] = place.json("alert", "ls")
         assert (alert["event"], alert["status"]) == ("EXECUTION_STUCK", "OPEN")
         result = place.run("execution", "result", "f", "--wait", "1h")
-        assert result.returncode == 3
+        assert result.returncode == 5
         for words in ("stuck", "WorkflowViolationError", remedy):
             assert words in result.stderr
         with subprocess.Popen(

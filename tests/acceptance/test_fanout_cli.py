@@ -158,20 +158,20 @@ def test_submit__the_same_again__changes_nothing_and_other_input_is_refused(site
     again = site.run(*order)
     assert (again.returncode, again.stdout) == (0, "same\n")
     assert "already exists" in again.stderr
-    site.refused(*order, "--chunk-size", "2", exit_code=5, code="already_started", said="choose another id")
+    site.refused(*order, "--chunk-size", "2", exit_code=3, code="already_started", said="choose another id")
 
 
 def test_fail_look_repair_redrive__ends_well(site: Site) -> None:
     order = ["--handler", "jobs:careful", "--range", "0..40", "--chunk-size", "10", "--run-id", "careful"]
     ended = site.run("fanout", "submit", *order, "--max-attempts", "2", "--backoff", "10ms", "--watch")
 
-    assert ended.returncode == 2
+    assert ended.returncode == 1
     assert "careful  PARTIAL  3 of 4 completed, 1 failed" in ended.stdout
     assert "'headgate fanout failures careful' says why" in ended.stdout
     assert "ValueError: item 13 is unlucky" in site.said("fanout", "failures", "careful")
     (group,) = site.json("fanout", "errors", "careful")["groups"]
     assert group["chunk_ids"] == ["chunk-0000010"]
-    assert site.said("fanout", "watch", "careful", exit_code=2).count("PARTIAL") == 2
+    assert site.said("fanout", "watch", "careful", exit_code=1).count("PARTIAL") == 2
     tried = site.json("chunk", "show", "careful", "chunk-0000010")
     assert [each["outcome"] for each in tried["attempts"]] == ["FAILED", "FAILED"]
 
@@ -184,12 +184,12 @@ def test_fail_look_repair_redrive__ends_well(site: Site) -> None:
     assert kinds == ["ended as PARTIAL", "redriven", "ended as SUCCEEDED"]
     assert "repaired" in site.said("fanout", "events", "careful")
     assert site.said("fanout", "failures", "careful") == "no failures\n"
-    site.refused("fanout", "redrive", "careful", "--all", exit_code=5, code="conflict", said="SUCCEEDED")
+    site.refused("fanout", "redrive", "careful", "--all", exit_code=3, code="conflict", said="SUCCEEDED")
 
 
 def test_each__bad_items__fail_alone_and_are_named(site: Site) -> None:
     order = ["--handler", "jobs:odd", "--each", "--range", "0..4", "--chunk-size", "2", "--run-id", "odd"]
-    assert "failed items: 2" in site.said("fanout", "submit", *order, "--watch", exit_code=2)
+    assert "failed items: 2" in site.said("fanout", "submit", *order, "--watch", exit_code=1)
 
     listed = site.json("fanout", "failures", "odd")
 
@@ -210,7 +210,7 @@ def test_tolerated_failures__within_and_beyond__end_with_0_and_2(site: Site) -> 
     assert "50% failed, then it fails" in site.said("fanout", "show", "lenient")
 
     ill = site.said(
-        "fanout", "submit", *order, "--run-id", "strict", "--tolerated-failures", "0", "--watch", exit_code=2
+        "fanout", "submit", *order, "--run-id", "strict", "--tolerated-failures", "0", "--watch", exit_code=1
     )
     assert "strict  FAILED" in ill
     assert "failed, and 0 are tolerated" in ill
@@ -224,7 +224,7 @@ def test_tolerated_failures__within_and_beyond__end_with_0_and_2(site: Site) -> 
 def test_redrive__failed_items__by_item_by_class_and_all_run_alone(site: Site) -> None:
     submit = ["fanout", "submit", "--handler", "jobs:picky", "--each", "--range", "1000..1020", "--chunk-size", "10"]
     site.said(*submit, "--run-id", "picky")
-    site.said("fanout", "watch", "picky", exit_code=2)
+    site.said("fanout", "watch", "picky", exit_code=1)
     assert "17 of 20 ok, 3 failed\n" in site.said("fanout", "show", "picky")
 
     groups = [line.split() for line in site.said("fanout", "errors", "picky").splitlines()[1:3]]
@@ -233,14 +233,14 @@ def test_redrive__failed_items__by_item_by_class_and_all_run_alone(site: Site) -
     assert [(line.split()[0], line.split()[1]) for line in listed[1:4]] == [
         ("3", "chunk-0000000"), ("5", "chunk-0000000"), ("17", "chunk-0000010"),
     ]  # fmt: skip
-    site.refused("fanout", "redrive", "picky", "--item", "4", exit_code=5, code="conflict", said="has not failed")
+    site.refused("fanout", "redrive", "picky", "--item", "4", exit_code=3, code="conflict", said="has not failed")
     by_item = site.said("fanout", "redrive", "picky", "--item", "3", "--dry-run")
     assert "1 of them only with their failed items, 1 in all" in by_item
 
     (site.folder / "repaired-items").touch()
     by_class = site.said("fanout", "redrive", "picky", "--error-class", "ValueError")
     assert ("picky: 1 chunks redriven" in by_class, "failed items, 2 in all" in by_class) == (True, True)
-    site.said("fanout", "watch", "picky", exit_code=2)
+    site.said("fanout", "watch", "picky", exit_code=1)
     assert "19 of 20 ok, 1 failed\n" in site.said("fanout", "show", "picky")
     site.said("fanout", "redrive", "picky", "--failed")
     site.said("fanout", "watch", "picky")
@@ -254,7 +254,7 @@ def test_failures__more_than_shown__says_how_many(site: Site) -> None:
         "fanout", "submit", "--handler", "jobs:odd", "--each", "--items", str([1, 3, 5, 7]), "--run-id", "odds",
         "--chunk-size", "1", "--max-attempts", "1",
     )  # fmt: skip
-    site.said("fanout", "watch", "odds", exit_code=2)
+    site.said("fanout", "watch", "odds", exit_code=1)
 
     assert "3 of 4 failed chunks; raise --limit" in site.said("fanout", "failures", "odds", "--limit", "3")
     assert "raise --limit" not in site.said("fanout", "failures", "odds")
@@ -279,7 +279,7 @@ def test_ls__by_group_time_and_status__lists_what_matches(site: Site) -> None:
     assert listed("--group", "ls", "--until", "1h") == []
     assert set(listed()) >= {"l1", "l2"}
     assert "l2" in site.said("fanout", "ls", "--group", "ls")
-    site.refused("fanout", "ls", "--latest", exit_code=5, code="user", said="group")
+    site.refused("fanout", "ls", "--latest", exit_code=2, code="user", said="group")
 
 
 def test_watch__several_and_as_json__follows_all(site: Site) -> None:
@@ -312,7 +312,7 @@ def test_export_compare_plot__of_a_run__are_written(site: Site) -> None:
     assert "submitted with different options: source" in site.said("fanout", "compare", "x1", "x2")
     assert site.said("fanout", "plot", "x1", "chunks") == "x1-chunks.svg\n"
     assert "<svg" in (site.folder / "x1-chunks.svg").read_text()
-    site.refused("fanout", "export", "x1", "-o", "no/such/file", exit_code=5, code="user", said="no/such/file")
+    site.refused("fanout", "export", "x1", "-o", "no/such/file", exit_code=2, code="user", said="no/such/file")
 
 
 def test_cancel__while_a_chunk_runs__stops_its_process(site: Site) -> None:
@@ -326,7 +326,7 @@ def test_cancel__while_a_chunk_runs__stops_its_process(site: Site) -> None:
     stuck = site.json("fanout", "stuck", "c", "--older-than", "0s")
     assert [(each["chunk_id"], each["kind"]) for each in stuck] == [("chunk-0000000", "OVERDUE")]
     site.said("fanout", "cancel", "c", "--reason", "enough")
-    ended = site.said("fanout", "watch", "c", exit_code=2)
+    ended = site.said("fanout", "watch", "c", exit_code=1)
 
     assert "CANCELLED" in ended
     pid = int((site.folder / "began").read_text())
@@ -342,7 +342,7 @@ def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
     )  # fmt: skip
 
     assert site.said("fanout", "doctor", "well") == "OK     well\n"
-    ill = site.said("fanout", "doctor", "well", "ill", exit_code=2)
+    ill = site.said("fanout", "doctor", "well", "ill", exit_code=1)
     assert "FAULT  ill: failures: 1 chunks failed" in ill
     assert site.json("fanout", "doctor", "well") == {"well": []}
 
@@ -350,15 +350,15 @@ def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "code", "said"),
     [
-        (["submit", "--range", "0..9", "--chunk-size", "0"], 5, "bad_definition", "chunk_size is 0"),
-        (["submit", "--lines", "none.txt"], 5, "bad_payload", "none.txt"),
-        (["submit", "--manifest", "none.json"], 5, "bad_payload", "none.json"),
-        (["submit", "--manifest", "jobs.py"], 5, "bad_payload", "jobs.py"),
-        (["submit", "--items", "@large.json"], 5, "payload_too_large", "item 1"),
-        (["submit", "--items", "{}"], 5, "bad_payload", "items"),
-        (["submit", "--range", "0..9", "--handler", "jobs"], 5, "bad_definition", "module:function"),
-        (["submit", "--range", "0..9", "--lines", "numbers.txt"], 5, "bad_definition", "range and lines are set"),
-        (["submit"], 5, "bad_definition", "none is set"),
+        (["submit", "--range", "0..9", "--chunk-size", "0"], 2, "bad_definition", "chunk_size is 0"),
+        (["submit", "--lines", "none.txt"], 2, "bad_payload", "none.txt"),
+        (["submit", "--manifest", "none.json"], 2, "bad_payload", "none.json"),
+        (["submit", "--manifest", "jobs.py"], 2, "bad_payload", "jobs.py"),
+        (["submit", "--items", "@large.json"], 2, "payload_too_large", "item 1"),
+        (["submit", "--items", "{}"], 2, "bad_payload", "items"),
+        (["submit", "--range", "0..9", "--handler", "jobs"], 2, "bad_definition", "module:function"),
+        (["submit", "--range", "0..9", "--lines", "numbers.txt"], 2, "bad_definition", "range and lines are set"),
+        (["submit"], 2, "bad_definition", "none is set"),
         (["show", "none"], 4, "not_found", "headgate fanout ls"),
         (["watch", "none"], 4, "not_found", "none"),
         (["chunks", "none"], 4, "not_found", "none"),
@@ -369,7 +369,7 @@ def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
         (["compare", "none", "none"], 4, "not_found", "none"),
         (["reconcile", "none"], 4, "not_found", "none"),
         (["campaign", "none"], 4, "not_found", "none"),
-        (["stuck", "none", "--older-than", "x"], 5, "user", "older_than"),
+        (["stuck", "none", "--older-than", "x"], 2, "user", "older_than"),
     ],
 )
 def test_fanout__bad_input__exits_with_the_code(
@@ -384,7 +384,7 @@ def test_chunk_show__no_such_chunk__is_4_and_a_bad_id_5(site: Site) -> None:
     site.said("fanout", "submit", "--range", "0..1", "--handler", "jobs:double", "--run-id", "s")
 
     site.refused("chunk", "show", "s", "chunk-0000007", exit_code=4, code="not_found", said="chunk-0000007")
-    site.refused("chunk", "show", "s", "7", exit_code=5, code="bad_id", said="chunk-0000500")
+    site.refused("chunk", "show", "s", "7", exit_code=2, code="bad_id", said="chunk-0000500")
 
 
 # With workers of its own
@@ -423,7 +423,7 @@ def test_work__code_is_repaired_between_two_workers__redrive_succeeds(idle: Site
     order = ["--range", "0..4", "--chunk-size", "2", "--handler", "fresh:run", "--run-id", "fresh"]
     idle.said("fanout", "submit", *order, "--max-attempts", "1")
 
-    assert "2 failed" in idle.said("chunk", "work", "--group", "default", "--until-idle", exit_code=2)
+    assert "2 failed" in idle.said("chunk", "work", "--group", "default", "--until-idle", exit_code=1)
     assert "ZeroDivisionError" in idle.said("fanout", "failures", "fresh")
     (idle.folder / "fresh.py").write_text("def run(items):\n    return 42\n")
     idle.said("fanout", "redrive", "fresh", "--failed")
@@ -445,7 +445,7 @@ def test_work__handler_that_does_not_import__is_refused_before_anything_is_claim
         ("jobs", "module:function"),
     ):
         arguments = ["chunk", "work", "--handler", handler, "--run", "unclaimed", "--until-idle"]
-        idle.refused(*arguments, exit_code=5, code="bad_definition", said=said)
+        idle.refused(*arguments, exit_code=2, code="bad_definition", said=said)
 
     assert idle.json("fanout", "show", "unclaimed")["counts"]["attempts"] == 0
     idle.refused("chunk", "work", "--run", "none", "--until-idle", exit_code=4, code="not_found", said="none")
@@ -456,7 +456,7 @@ def test_work__handler_of_the_fanout_is_not_here__leaves_it_to_others(idle: Site
 
     left = idle.run("chunk", "work", "--run", "elsewhere", "--until-idle")
 
-    assert left.returncode == 2
+    assert left.returncode == 1
     assert "not run: handler 'elsewhere:run'" in left.stdout
     shown = idle.json("fanout", "show", "elsewhere")
     assert (shown["status"], shown["counts"]["attempts"]) == ("RUNNING", 0)
@@ -466,7 +466,7 @@ def test_work__handler_of_the_standard_library_by_name_of_a_fanout__is_not_run(i
     for number, handler in enumerate(("os:system", "posix:system", "subprocess:getoutput", "jobs:os.system")):
         run_id = f"sly-{number}"
         idle.said("fanout", "submit", "--items", '["touch sly"]', "--each", "--handler", handler, "--run-id", run_id)
-        assert idle.run("chunk", "work", "--run", run_id, "--until-idle").returncode == 2
+        assert idle.run("chunk", "work", "--run", run_id, "--until-idle").returncode == 1
 
     assert not (idle.folder / "sly").exists()
 
@@ -499,7 +499,7 @@ def test_watch__no_one_works__exits_with_3_and_says_what_to_do(idle: Site) -> No
 
     stalled = idle.run("fanout", "watch", "alone", "--stall-after", "1s")
 
-    assert stalled.returncode == 3
+    assert stalled.returncode == 5
     assert "stalled: alone: no progress for" in stalled.stderr
     assert "headgate chunk work --run alone" in stalled.stderr
     stuck = idle.said("fanout", "stuck", "alone", "--older-than", "0s")
@@ -517,7 +517,7 @@ def test_steer__pause_tune_resume_skip__is_obeyed(idle: Site) -> None:
     assert idle.said("fanout", "tune", "steered", "--priority", "9", "--concurrency", "1").startswith("steered:")
     idle.said("fanout", "tune", "steered", "--concurrency", "0")
     assert idle.json("fanout", "show", "steered")["policy"]["concurrency"] is None
-    idle.refused("fanout", "tune", "steered", "--priority", "0", exit_code=5, code="bad_definition", said="priority")
+    idle.refused("fanout", "tune", "steered", "--priority", "0", exit_code=2, code="bad_definition", said="priority")
     assert "1 chunks skipped" in idle.said("fanout", "skip", "steered", "chunk-0000010")
     assert idle.said("fanout", "resume", "steered") == "steered: resumed\n"
     idle.said("chunk", "work", "--run", "steered", "--until-idle")
@@ -572,7 +572,7 @@ def test_reconcile__a_counter_altered_in_the_file__is_found_and_repaired_and_the
         )
         assert changed.rowcount == 1
 
-    found = idle.said("fanout", "reconcile", "altered", exit_code=2)
+    found = idle.said("fanout", "reconcile", "altered", exit_code=1)
     assert "counter CTR#00 says done 4, and its rows make 0" in found
     idle.said("fanout", "reconcile", "altered", "--repair")
     assert "no differences" in idle.said("fanout", "reconcile", "altered")
@@ -607,7 +607,7 @@ def test_redrive__the_file_is_not_what_it_was__is_refused_with_the_reason(idle: 
     idle.run("chunk", "work", "--run", "expired", "--until-idle")
     expired.unlink()
 
-    refused = idle.said("fanout", "redrive", "expired", "--all", exit_code=2)
+    refused = idle.said("fanout", "redrive", "expired", "--all", exit_code=1)
 
     assert "expired.txt: No such file or directory; it must be a readable file" in refused
     shown = idle.json("fanout", "show", "expired")

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from typer.core import TyperGroup
 
+from headgate.exit_codes import ExitCode
+
 # Help follows the terminal up to this width; longer lines are hard to read.
 WIDTH_MAX: Final = 120
 SECTIONS: Final = {
@@ -37,6 +39,8 @@ class HelpGroup(TyperGroup):
         others = tuple(name for name in shown if name not in placed)
         for title, names in {**SECTIONS, "Other": others}.items():
             _write(formatter, title, shown, [name for name in names if name in shown])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(each)), each.meaning) for each in ExitCode])
 
 
 def _write(formatter: Any, title: str, commands: dict[str, Any], names: list[str]) -> None:  # noqa: ANN401

@@ -14,6 +14,7 @@ import typer
 from headgate.cli.help import WIDTH_MAX, HelpGroup
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
+from headgate.exit_codes import ExitCode
 from headgate.serve import process
 
 # Imported on demand: importing every command takes longer than most commands take to run.
@@ -131,15 +132,18 @@ def main() -> None:
     # The only place that reads the environment.
     session = Session(dict(os.environ), is_json="--json" in sys.argv)  # noqa: TID251
     try:
-        if session.is_json:
-            # Otherwise wrong usage would be printed as text.
-            ended = load(sys.argv[1:])(obj=session, standalone_mode=False)
-            sys.exit(ended if isinstance(ended, int) else 0)
-        load(sys.argv[1:])(obj=session)
+        # Not standalone: typer has exit codes of its own, and prints wrong usage as text also under --json.
+        ended = load(sys.argv[1:])(obj=session, standalone_mode=False)
+        sys.exit(ended if isinstance(ended, int) else ExitCode.OK)
     except _UsageError as error:
-        sys.exit(_report(session, error, error.format_message(), "usage", error.exit_code))
+        if not session.is_json:
+            error.show()
+            sys.exit(ExitCode.INVALID)
+        sys.exit(_report(session, error, error.format_message(), "usage", ExitCode.INVALID))
     except typer.Abort as error:
-        sys.exit(_report(session, error, "aborted", "aborted", 1))
+        sys.exit(_report(session, error, "aborted", "aborted", ExitCode.FAILED))
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
     except HeadgateError as error:
         sys.exit(_report(session, error, error.message, error.code, error.exit_code))
     except Exception as error:  # noqa: BLE001 - top of the process

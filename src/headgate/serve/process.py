@@ -16,13 +16,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from headgate.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     # Commands that start no server use this module too: asyncio would slow each of them down.
     import asyncio
 
-DEADLINE_EXIT_CODE: Final = 75
-# A process that ends although no signal has asked for it: a service manager restarts it.
-FAILED_EXIT_CODE: Final = 70
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -31,7 +30,7 @@ class Stop:
 
     def __init__(self, *, deadline_seconds: float) -> None:
         self.requested = False
-        self.exit_code = 0
+        self.exit_code = ExitCode.OK
         self._deadline_seconds = deadline_seconds
         self._callback: Callable[[], None] | None = None
 
@@ -53,7 +52,8 @@ class Stop:
     def fail(self) -> None:
         """Request the drain from within the process, because it cannot continue: the exit code is not 0."""
         if not self.requested:
-            self.exit_code = FAILED_EXIT_CODE
+            # A service manager restarts a process that ended although no signal has asked for it.
+            self.exit_code = ExitCode.FATAL
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -71,7 +71,7 @@ class Stop:
 def _exit_late(deadline_seconds: float) -> None:
     # Directly to the descriptor: a stuck thread may hold the logging lock.
     os.write(2, f"error: not drained after {deadline_seconds:g} s; requests in progress are cut off\n".encode())
-    os._exit(DEADLINE_EXIT_CODE)
+    os._exit(ExitCode.TRY_AGAIN)
 
 
 # Python's default of 5 ms is as long as a whole request may take.

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from headgate.errors import HeadgateError
+from headgate.exit_codes import ExitCode
 
 EXTERNAL_ID: Final = "external_id"
 REASON_CHARS_MAX: Final = 512
@@ -112,7 +113,7 @@ class TriggerFailedError(HeadgateError):
     code = "trigger_failed"
     http_status = 502
     grpc_status = "FAILED_PRECONDITION"
-    exit_code = 75
+    exit_code = ExitCode.TRY_AGAIN
 
     def __init__(self, message: str, category: FailureCategory, *, was_started: bool = False) -> None:
         super().__init__(message)

@@ -10,6 +10,7 @@ from headgate.cli.admin.table_costs import costs
 from headgate.cli.admin.table_restore import compare, repair, swap
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.settings import Settings
@@ -77,7 +78,7 @@ def check_tables(context: typer.Context, home: Home = None, config: Config = Non
     else:
         typer.echo("\n".join(differences) or "all tables match the catalogue")
     if differences:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _dynamodb(settings: Settings) -> Settings:

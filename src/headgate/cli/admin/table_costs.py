@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -10,8 +10,7 @@ from headgate.cli.input_files import read_document
 from headgate.cli.output import show_table
 from headgate.cli.session import Json, echo_json
 from headgate.errors import InvalidPayloadError, UserError
-
-DOUBTS_EXIT_CODE: Final = 1
+from headgate.exit_codes import ExitCode
 
 
 def costs(
@@ -64,4 +63,4 @@ def costs(
                 f"doubt: {doubt.name}: stated {doubt.stated:,.2f}, computed {doubt.computed:,.2f}: {doubt.reason}"
             )
     if found:
-        raise typer.Exit(DOUBTS_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)

@@ -8,11 +8,11 @@ import typer
 
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.store.model.schema import Key, Table
 
-DIFFER_EXIT_CODE: Final = 1
 _SHOWN: Final = 20
 
 Name = Annotated[str, typer.Argument(metavar="TABLE", help="Table name in the catalogue; see 'headgate table ls'.")]
@@ -59,7 +59,7 @@ def compare(
         for fault in faults:
             typer.echo(f"fault: {fault}")
     if faults or not found.is_alike:
-        raise typer.Exit(DIFFER_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def repair(

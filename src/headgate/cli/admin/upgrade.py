@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.exit_codes import ExitCode
 
 
 def upgrade(
@@ -35,4 +36,4 @@ def upgrade(
     else:
         typer.echo(f"{done.database}: upgraded; the old database is {done.copy}")
     if check and not done.is_current:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli.input_files import read_content
 from headgate.cli.output import counted
 from headgate.errors import DefinitionError, UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.serve.rest.asl.checks import Checked
 
-INVALID_EXIT_CODE: Final = 2
 File = Annotated[str, typer.Argument(metavar="FILE", help="Definition in JSON or YAML; - for standard input.")]
 FileOrName = Annotated[
     str, typer.Argument(metavar="FILE|NAME", help="Definition in JSON or YAML, or the name of a stored machine.")
@@ -66,7 +66,7 @@ def read_valid(file: str, variables: Mapping[str, str]) -> tuple[str, dict[str, 
     found = check_definition(text, variables)
     if not found.valid:
         show_checked(file, found)
-        raise typer.Exit(INVALID_EXIT_CODE)
+        raise typer.Exit(ExitCode.INVALID)
     definition: dict[str, Any] = read_definition(text, variables)
     return text, definition
 

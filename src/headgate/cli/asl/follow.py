@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 
-FAILED_EXIT_CODE: Final = 1
-INTERRUPTED_EXIT_CODE: Final = 130
 _POLL_SECONDS: Final = 0.5
 # Pause between polls as a multiple of the time that reading the history took.
 _PAUSE_FACTOR: Final = 3.0

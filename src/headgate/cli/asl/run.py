@@ -10,8 +10,6 @@ import typer
 from headgate.cli.api_client import Api, CaFile, KeyFile, Server, api_of, at, read_json
 from headgate.cli.asl.files import FileOrName, Variables, is_file, machine_name, read_valid, read_variables
 from headgate.cli.asl.follow import (
-    FAILED_EXIT_CODE,
-    INTERRUPTED_EXIT_CODE,
     FollowedExecution,
     LocalExecution,
     RemoteExecution,
@@ -20,6 +18,7 @@ from headgate.cli.asl.follow import (
 from headgate.cli.options import Input, Resources, TestCase
 from headgate.cli.session import SERVER_VARIABLE, Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.clock import Clock
@@ -130,7 +129,7 @@ def _run_on_server(api: Api, request: _RunRequest, *, detach: bool, as_json: boo
     started = api.post(at("machines", machine, "executions"), body)
     if detach:
         echo_json(started) if as_json else typer.echo(started["id"])
-        return 0
+        return ExitCode.OK
     clock = SystemClock()
     return _follow_to_end(
         RemoteExecution(api, started["id"], clock), clock, created=started["created"], as_json=as_json
@@ -150,10 +149,10 @@ def _follow_to_end(execution: FollowedExecution, clock: Clock, *, created: bool,
     elif found["status"] == "SUCCEEDED":
         echo_json(found.get("output"))
     if found["status"] == "SUCCEEDED":
-        return 0
+        return ExitCode.OK
     reason = error_text(found.get("error", ""), found.get("cause", ""))
     typer.echo(f"error: execution {execution.id} ended {found['status']}: {reason}".rstrip(": "), err=True)
-    return INTERRUPTED_EXIT_CODE if was_interrupted else FAILED_EXIT_CODE
+    return ExitCode.INTERRUPTED if was_interrupted else ExitCode.FAILED
 
 
 def _json(input: str | None) -> Any:  # noqa: ANN401 - JSON

@@ -8,11 +8,11 @@ import typer
 
 from headgate.cli.api_client import read_json
 from headgate.cli.asl.files import File, Variables, machine_name, read_valid, read_variables
-from headgate.cli.asl.follow import FAILED_EXIT_CODE
 from headgate.cli.options import Input, Resources, TestCase
 from headgate.cli.output import compact, show_facts
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 
 def run_state(  # noqa: PLR0913 - each is an option
@@ -73,7 +73,7 @@ def run_state(  # noqa: PLR0913 - each is an option
         found.pop("inspectionData", None)
         show_facts(_shown(found | (inspected if inspect else {})))
     if result.status not in ("SUCCEEDED", "CAUGHT_ERROR"):
-        raise typer.Exit(FAILED_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headgate.asl.compile.severities import Severity, Target
-from headgate.cli.asl.files import INVALID_EXIT_CODE, Variables, read_text, read_variables, show_checked
+from headgate.cli.asl.files import Variables, read_text, read_variables, show_checked
 from headgate.cli.options import Resources
 from headgate.cli.output import counted, show_table
 from headgate.cli.session import Config, Json, echo_json, session_of
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.asl.tasks.local_tasks import LocalTasks
@@ -74,7 +75,7 @@ def validate(  # noqa: PLR0913 - each is an option
         else:
             show_checked(file, found)
     if not is_valid:
-        raise typer.Exit(INVALID_EXIT_CODE)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 class _Checks:

@@ -12,11 +12,11 @@ import typer
 
 from headgate.cli.api_client import Api, at, read_payload, read_tags
 from headgate.cli.commands import OptionGroup
-from headgate.cli.durable.execution_waits import FAILED_EXIT_CODE
 from headgate.cli.options import DryRun, Reason, SinceOption, Tags, UntilOption
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
 from headgate.errors import InvalidPayloadError, UserError
+from headgate.exit_codes import ExitCode
 
 # Executions in one request: each is bounded in time, and an interrupted command loses little.
 _BATCH = 100
@@ -233,7 +233,7 @@ def _bulk(api: Api, action: BulkAction, filters: Filters, options: dict[str, Any
         typer.echo(f"{action.value}: {total['done']} of {total['matched']}")
     if total["refused"]:
         _show_refused(total["refused"])
-        raise typer.Exit(FAILED_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _show_refused(refused: list[dict[str, Any]]) -> None:

@@ -11,13 +11,13 @@ from headgate.cli.api_client import Api, Server, api_of, at
 from headgate.cli.commands import calls_server
 from headgate.cli.output import compact, short
 from headgate.cli.session import Config, Home, Json, echo_json
-from headgate.errors import ConflictError, InvalidPayloadError, TransientError, UnknownWorkflowError, UserError
+from headgate.errors import InvalidPayloadError, StuckExecutionError, TransientError, UnknownWorkflowError, UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.clock import Clock
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Execution id.")]
-FAILED_EXIT_CODE: Final = 1
 _LONG_POLL_SECONDS: Final = 30.0
 _RECONNECT_SECONDS: Final = 1.0
 _LOG_PAGE: Final = 1_000
@@ -39,7 +39,7 @@ def result(
 
     The server does not decrypt: an encrypted result needs --app with the keys here.
 
-    The exit code is 1 if it did not succeed, 3 if it is stuck, 75 if it is still running.
+    The exit code is 1 if it did not succeed, 5 if it is stuck, 75 if it is still running.
     """
     from headgate.clock import SystemClock
     from headgate.durable.model import duration
@@ -54,7 +54,7 @@ def result(
     if found["status"] != "SUCCEEDED":
         error = found.get("error") or {"type": found["status"], "message": ""}
         typer.echo(f"error: execution {id} ended {found['status']}: {error['type']}: {error['message']}", err=True)
-        raise typer.Exit(FAILED_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _decrypted(app_reference: str, execution_id: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _wait_until_closed(api: Api, execution_id: str, wait_seconds: float, clock: 
         left = max(0.0, min(_LONG_POLL_SECONDS, deadline - clock.monotonic()))
         found: dict[str, Any] = api.get(at("executions", execution_id, "result"), wait=f"{left:.3f}s")
         if found["status"] == _STUCK:
-            raise ConflictError(_stuck_text(execution_id, _error_text(found.get("failure"))))
+            raise StuckExecutionError(_stuck_text(execution_id, _error_text(found.get("failure"))))
         if found["status"] != _RUNNING:
             return found
         if clock.monotonic() >= deadline:
@@ -109,7 +109,7 @@ def watch(
         for name, _, data in api.follow(at("executions", id, "watch")):
             if name == "end":
                 if data["status"] != "SUCCEEDED":
-                    raise typer.Exit(FAILED_EXIT_CODE)
+                    raise typer.Exit(ExitCode.FAILED)
                 return
             # A reconnected stream starts with the last known state.
             if data["version"] != last_version:

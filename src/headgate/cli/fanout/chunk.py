@@ -8,20 +8,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.commands import Answer, server_command
-from headgate.cli.fanout.exit_codes import FAILED, FanoutGroup
+from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.fanout.fanout import chunks
 from headgate.cli.fanout.views import FanoutId, Lane, error_text
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import duration_text
+from headgate.exit_codes import ExitCode
 
-app = typer.Typer(
-    cls=FanoutGroup,
-    help="Show chunks of fan-outs, and run workers for them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Show chunks of fan-outs, and run workers for them.")
 server_command(app, "ls")(chunks)
 _SHOWN_MAX: Final = 2000
 _ITEMS_NAMED_MAX: Final = 10
@@ -166,7 +161,7 @@ def work(  # noqa: PLR0913 - each is an option
     """Run chunks in worker processes, on the same store as the server.
 
     Handlers are imported from the current folder first. Prints one line when it is ready. SIGTERM finishes
-    running chunks and releases the rest. With --until-idle, the exit code is 2 if a chunk failed.
+    running chunks and releases the rest. With --until-idle, the exit code is 1 if a chunk failed.
     """
     from headgate.clock import SystemClock
     from headgate.durable.model.duration import optional_seconds
@@ -200,4 +195,4 @@ def work(  # noqa: PLR0913 - each is an option
         for why in done.unusable.values():
             typer.echo(f"not run: {why}")
     if until_idle and (done.failed or done.unusable):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.commands import Answer, server_command
+from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.fanout import repair
-from headgate.cli.fanout.exit_codes import FanoutGroup
 from headgate.cli.fanout.queues import doctor, drain
 from headgate.cli.fanout.submit import submit
 from headgate.cli.fanout.upload import upload
@@ -23,13 +22,7 @@ from headgate.cli.session import Json
 from headgate.cli.times import duration_text, past_time
 from headgate.errors import UserError
 
-app = typer.Typer(
-    cls=FanoutGroup,
-    help="Manage fan-outs: work split into chunks. Exit codes: 0 success; 2 partial or failed, or a check failed; "
-    "3 stalled; 4 not found; 5 invalid input; 75 try again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Manage fan-outs: work split into chunks.")
 app.command("submit")(submit)
 app.command("upload")(upload)
 app.command("doctor")(doctor)
@@ -138,7 +131,7 @@ def watch(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Follow fan-outs until they end. The exit code is 2 if one did not succeed, 3 if one stalled."""
+    """Follow fan-outs until they end. The exit code is 1 if one did not succeed, 5 if one stalled."""
     from headgate.cli.fanout.watch import follow
     from headgate.clock import SystemClock
     from headgate.durable.model.duration import optional_seconds

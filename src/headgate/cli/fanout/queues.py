@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headgate.cli.api_client import Api, CaFile, KeyFile, Server, api_of, at
-from headgate.cli.fanout.exit_codes import FAILED, STALLED
 from headgate.cli.fanout.views import start_remedy
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import duration_text
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.settings import Settings
@@ -37,7 +37,7 @@ def doctor(  # noqa: PLR0913 - each is an option
     ca: CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Diagnose fan-outs. The exit code is 3 if one stalled, 2 for other faults."""
+    """Diagnose fan-outs. The exit code is 5 if one stalled, 1 for other faults."""
     api = api_of(context, server, home, config, api_key_file, ca)
     run_ids = ids or [each["run_id"] for each in _open(api)]
     found = {run_id: _faults(api, run_id) for run_id in run_ids}
@@ -52,7 +52,7 @@ def doctor(  # noqa: PLR0913 - each is an option
         _show(found)
     checks = {fault["check"] for faults in found.values() for fault in faults}
     if checks:
-        raise typer.Exit(STALLED if "stall" in checks else FAILED)
+        raise typer.Exit(ExitCode.STALLED if "stall" in checks else ExitCode.FAILED)
 
 
 def _show(found: dict[str, Faults]) -> None:
@@ -135,7 +135,7 @@ def drain(
 ) -> None:
     """Record the messages of an SQS dead-letter queue with their chunks, and delete them from the queue.
 
-    Messages of running or unknown chunks stay in the queue; the exit code is then 2.
+    Messages of running or unknown chunks stay in the queue; the exit code is then 1.
     """
     from headgate.bootstrap.store import drain_queue
     from headgate.clock import SystemClock
@@ -151,4 +151,4 @@ def drain(
         for message_id, why in found.left.items():
             typer.echo(f"  {message_id}: {why}")
     if found.left:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)

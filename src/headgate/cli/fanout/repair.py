@@ -8,7 +8,6 @@ import typer
 
 from headgate.cli.api_client import Api, at
 from headgate.cli.commands import Answer, Option, add_action, calls_server
-from headgate.cli.fanout.exit_codes import FAILED
 from headgate.cli.fanout.submit import tolerated, user_name
 from headgate.cli.fanout.views import FanoutId, error_text, show_more
 from headgate.cli.options import DryRun, Limit
@@ -16,6 +15,7 @@ from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import duration_text
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 Chunks = Annotated[list[str] | None, typer.Argument(metavar="[CHUNK]...", help="Chunk ids.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Recorded in the events of the fan-out.")]
@@ -185,7 +185,7 @@ def redrive(  # noqa: PLR0913 - each is an option
     else:
         _show_redriven(id, found, dry_run=dry_run)
     if found["refused"]:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _show_redriven(id: str, found: dict[str, Any], *, dry_run: bool) -> None:
@@ -294,7 +294,7 @@ def reconcile(
     repair: Annotated[bool, typer.Option("--repair", help="Repair the differences.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare the counters of a fan-out with its rows. The exit code is 2 if differences remain."""
+    """Compare the counters of a fan-out with its rows. The exit code is 1 if differences remain."""
     found = api.post(at("fanouts", id, "reconcile"), {"repair": repair})
     if as_json:
         echo_json(found)
@@ -307,7 +307,7 @@ def reconcile(
         if found["findings"] and not repair:
             typer.echo("repair them with --repair")
     if any(not each["is_repaired"] for each in found["findings"]) or found["unsettled"]:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @calls_server

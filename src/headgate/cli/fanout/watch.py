@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import typer
 
 from headgate.cli.api_client import Api, at
-from headgate.cli.fanout.exit_codes import STALLED, exit_code
 from headgate.cli.fanout.views import chunks_text, seconds_between, share_text, show_notes, start_remedy
 from headgate.cli.session import echo_json
 from headgate.cli.times import duration_text
 from headgate.errors import HeadgateError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -52,8 +52,13 @@ def follow(api: Api, run_ids: Sequence[str], *, stall_seconds: float | None, as_
             _show_outcome(state)
     if stall is not None:
         typer.echo(f"stalled: {stall}", err=True)
-        return STALLED
-    return max((exit_code(state["status"]) for state in watch_state.states.values()), default=0)
+        return ExitCode.STALLED
+    return ExitCode.OK if all(map(has_succeeded, watch_state.states.values())) else ExitCode.FAILED
+
+
+def has_succeeded(state: State) -> bool:
+    """Whether a fan-out that has ended did all of its work."""
+    return bool(state["status"] == "SUCCEEDED")
 
 
 def _follow_until_end(api: Api, watch_state: _WatchState, screen: Screen, clock: Clock) -> str | None:

@@ -13,10 +13,10 @@ from headgate.cli.options import Limit, SinceOption, UntilOption
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
+from headgate.exit_codes import ExitCode
 
 app = command_group("List and verify the audit log.")
 
-TAMPERED_EXIT_CODE: Final = 3
 _FIELDS_SHOWN: Final = 4
 
 
@@ -90,7 +90,7 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify the hash chains of the audit log. The exit code is 3 if they were tampered with."""
+    """Verify the hash chains of the audit log. The exit code is 1 if they were tampered with."""
     if anchors is None:
         found = api.get("/audit/verify")
     else:
@@ -109,4 +109,4 @@ def verify(
         for each in problems:
             typer.echo(f"{each['fault']}: chain {each['chain']}, entry {each['sequence']}: {each['fact']}")
     if problems:
-        raise typer.Exit(TAMPERED_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)

@@ -15,6 +15,7 @@ from headgate.cli.output import compact, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import ago
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.settings import Settings
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 app = command_group("List and run checks, which Headgate makes on datasets itself.")
 
 Name = Annotated[str, typer.Argument(metavar="CHECK", help="Id of a check of the dataset.")]
-FAILED_EXIT_CODE: Final = 1
-UNKNOWN_EXIT_CODE: Final = 75
 _COLUMNS: Final = ("STATE", "CHECK", "KIND", "DATASET", "LAST RUN", "NEXT RUN", "REASON")
 _FLAGGED_MAX: Final = 50
 
@@ -121,9 +120,9 @@ def try_check(
         show_table(("STATE", "CHECK", "TOOK", "REASON"), rows, nothing="no checks")
     states = {each["state"] for each in results}
     if states & {"CRITICAL", "WARNING"}:
-        raise typer.Exit(FAILED_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED)
     if "UNKNOWN" in states:
-        raise typer.Exit(UNKNOWN_EXIT_CODE)
+        raise typer.Exit(ExitCode.TRY_AGAIN)
 
 
 @server_command(app, "backtest")

@@ -15,6 +15,7 @@ from headgate.cli.output import compact, show_facts, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import ago, past_time
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 app = command_group("Manage evidence: validation results of single records.")
 
@@ -117,7 +118,7 @@ def put(
         for index, error in refused[:_REFUSED_SHOWN]:
             typer.echo(f"refused: item {index}: {error}", err=True)
     if refused:
-        raise typer.Exit(UserError.exit_code)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 _DECISIONS: Final = {

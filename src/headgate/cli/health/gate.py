@@ -15,6 +15,7 @@ from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import ago
 from headgate.errors import UserError
+from headgate.exit_codes import ExitCode
 
 
 class FlagState(StrEnum):
@@ -54,7 +55,12 @@ app = command_group(
     "Check whether datasets may be used now. Exit codes of check: 0 allow, 10 warn, 20 block, 30 unknown."
 )
 
-EXIT_CODES: Final[Mapping[str, int]] = {"allow": 0, "warn": 10, "block": 20, "unknown": 30}
+EXIT_CODES: Final = {
+    "allow": ExitCode.OK,
+    "warn": ExitCode.WARN,
+    "block": ExitCode.BLOCK,
+    "unknown": ExitCode.UNKNOWN,
+}
 
 
 class FailOn(StrEnum):
@@ -139,7 +145,7 @@ def check(
         show_decision(found)
     if fail_on is None:
         raise typer.Exit(EXIT_CODES[found["decision"]])
-    raise typer.Exit(int(found["decision"] in FAILING[fail_on]))
+    raise typer.Exit(ExitCode.FAILED if found["decision"] in FAILING[fail_on] else ExitCode.OK)
 
 
 def show_decision(found: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from headgate.cli.health.incident_views import (
 from headgate.cli.options import IfVersion, Limit, Reason, SinceOption, UntilOption, Urn
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
+from headgate.exit_codes import ExitCode
 
 app = command_group("Manage incidents.")
 
@@ -37,7 +38,6 @@ Dataset = Annotated[str | None, typer.Option("--dataset", metavar="URN", help="F
 Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Filter by team.")]
 _UNRESOLVED: Final = ("OPEN", "ACKNOWLEDGED")
 _RECONNECT_SECONDS: Final = 1.0
-REFUSED_EXIT_CODE: Final = 3
 
 
 @server_command(app, "ls")
@@ -252,7 +252,7 @@ def quota(
     else:
         show_quota(found)
     if take is not None and not found["is_granted"]:
-        raise typer.Exit(REFUSED_EXIT_CODE)
+        raise typer.Exit(ExitCode.CONFLICT)
 
 
 @server_command(app, "watch")

@@ -22,6 +22,7 @@ from headgate.cli.commands import command_group
 from headgate.cli.help import first_sentence
 from headgate.cli.navigation.listed_ids import ids, noun_of
 from headgate.errors import HeadgateError
+from headgate.exit_codes import ExitCode
 
 app = command_group("Complete commands, options and ids in bash, zsh and fish.")
 
@@ -186,7 +187,7 @@ def _positional(rest: Sequence[str], options: dict[str, Any]) -> list[str]:
 def _ids(context: typer.Context, rest: Sequence[str], noun: str) -> list[str]:
     chosen = {_CONNECTION[name]: value for name, value in pairwise(rest) if name in _CONNECTION}
     paths = {name: Path(value) if name in ("config", "api_key_file", "ca") else value for name, value in chosen.items()}
-    signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(ExitCode.OK))
     signal.setitimer(signal.ITIMER_REAL, _SECONDS_MAX)
     try:
         return ids(api_of(context, **paths), noun)  # type: ignore[arg-type]  # paths where paths are wanted

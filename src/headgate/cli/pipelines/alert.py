@@ -14,6 +14,7 @@ from headgate.cli.output import short, show_facts, show_table
 from headgate.cli.pipelines.views import LocalTimes, Row
 from headgate.cli.times import ago, future_time, past_time
 from headgate.errors import HeadgateError
+from headgate.exit_codes import ExitCode
 
 app = command_group("Manage alerts, mutes and notification channels.")
 AlertId = Annotated[str, typer.Argument(metavar="ALERT", help="Alert id, alert_…")]
@@ -200,7 +201,7 @@ def send_test(
         text = f"test message delivered{reference}" if each["delivered"] else f"FAILED: {each['error']}"
         typer.echo(f"{each['channel']}: {text}")
     if not all(each["delivered"] for each in results):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _tested(api: Api, name: str, *, is_alone: bool) -> Row:

@@ -14,6 +14,7 @@ from headgate.cli.input_files import read_content
 from headgate.cli.output import counted
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import SettingsError, UserError
+from headgate.exit_codes import ExitCode
 from headgate.setting_sources import FILE_NAME, FILE_VARIABLE
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from headgate.pipelines.probes.definitions import LoadedProbes
 
 
-INVALID_EXIT_CODE: Final = 2
 PIPELINES: Final = "pipelines"
 ARCHETYPES: Final = "archetypes"
 NOTIFY_FILE: Final = "notify.toml"
@@ -198,7 +198,7 @@ def show_problems(loaded: Loaded) -> None:
 
 def _exit_invalid(paths: Sequence[str], errors: Sequence[Problem]) -> None:
     typer.echo(f"error: {' '.join(paths)}: {counted(len(errors), 'problem')}\ncode: bad_definition", err=True)
-    raise typer.Exit(INVALID_EXIT_CODE)
+    raise typer.Exit(ExitCode.INVALID)
 
 
 def _load(name: str, archetypes: Path | None, pools: DeclaredPools | None) -> Loaded:

@@ -12,11 +12,12 @@ from headgate.cli.options import Limit, Pipeline, Reason
 from headgate.cli.output import counted, show_facts, show_table
 from headgate.cli.pipelines.events import events
 from headgate.cli.pipelines.explain import evaluate, simulate
-from headgate.cli.pipelines.files import INVALID_EXIT_CODE, ArchetypeFolder, Paths, validate
+from headgate.cli.pipelines.files import ArchetypeFolder, Paths, validate
 from headgate.cli.pipelines.plan import diff, plan, plan_changes
 from headgate.cli.pipelines.views import LocalTimes
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import future_time
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.pipelines.authoring.loader import LoadedPipeline
@@ -70,7 +71,7 @@ def apply(
             _show_applied(each)
     if refused:
         typer.echo(f"error: {counted(refused, 'problem')}; the rest was applied\ncode: bad_definition", err=True)
-        raise typer.Exit(INVALID_EXIT_CODE)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 def _apply_one(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from headgate.cli.pipelines.files import (
 )
 from headgate.cli.pipelines.views import show_lines
 from headgate.cli.session import Json, echo_json
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.pipelines.authoring.loader import LoadedPipeline
@@ -51,7 +52,7 @@ def plan_changes(api: Api, paths: Sequence[str], archetypes: Path | None, *, as_
             typer.echo(problem.text(), err=True)
         _show(changes, others)
     if any(each["problems"] for each in changes):
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> dict[str, Any]:

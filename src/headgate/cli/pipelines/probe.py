@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from headgate.cli.commands import Answer, command_group, server_command
 from headgate.cli.output import compact, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import NotFoundError, UserError
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.settings import Settings
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 app = command_group("List and run probes, which look at data for pipelines.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Id of a probe of the server's project.")]
-NOT_READY_EXIT_CODE: Final = 1
-UNKNOWN_EXIT_CODE: Final = 75
 
 
 @server_command(app, "ls")
@@ -105,7 +104,7 @@ def try_probe(  # noqa: PLR0913 - each is an option
             rows = [(field, compact(value)) for field, value in result["seen"].items()]
             show_table(("FIELD", "SEEN"), rows, nothing="nothing was seen")
     if result["verdict"] != "PASS":
-        raise typer.Exit(NOT_READY_EXIT_CODE if result["verdict"] == "FAIL" else UNKNOWN_EXIT_CODE)
+        raise typer.Exit(ExitCode.FAILED if result["verdict"] == "FAIL" else ExitCode.TRY_AGAIN)
 
 
 def _run_here(

@@ -16,7 +16,7 @@ from headgate.cli.pipelines.views import LocalTimes, Row, milliseconds_text, rea
 from headgate.cli.session import Json, echo_json
 from headgate.cli.times import past_time
 from headgate.clock import SystemClock
-from headgate.errors import ConflictError
+from headgate.exit_codes import ExitCode
 
 _REQUESTED: Final = "REQUESTED"
 _REJECTED: Final = "REJECTED"
@@ -213,7 +213,7 @@ def rerun(
     else:
         typer.echo(f"{answer['rerun_id']}: {_rerun_text(answer)}", err=answer["status"] == _REJECTED)
     if answer["status"] == _REJECTED:
-        raise typer.Exit(ConflictError.exit_code)
+        raise typer.Exit(ExitCode.CONFLICT)
 
 
 def _decided(api: Api, rerun: Row) -> Row:

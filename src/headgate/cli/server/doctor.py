@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from headgate.cli.server.diagnosis import CheckResult
@@ -26,7 +27,7 @@ def doctor(context: typer.Context, home: Home = None, config: Config = None, as_
     else:
         _print(results)
     if any(result.verdict is CheckStatus.FAIL for result in results):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _print(results: Sequence[CheckResult]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import typer
 
@@ -10,8 +10,7 @@ from headgate.cli.api_client import Api
 from headgate.cli.commands import calls_server
 from headgate.cli.output import counted
 from headgate.cli.session import Json, echo_json
-
-INVALID_EXIT_CODE: Final = 2
+from headgate.exit_codes import ExitCode
 
 
 @calls_server
@@ -26,7 +25,7 @@ def reload(api: Api, as_json: Json = False) -> None:
     else:
         _show(report)
     if report["problems"]:
-        raise typer.Exit(INVALID_EXIT_CODE)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 def _show(report: dict[str, Any]) -> None:

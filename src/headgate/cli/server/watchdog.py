@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headgate.cli.session import Config, Home, session_of
+from headgate.exit_codes import ExitCode
 
 
 def watchdog(
@@ -40,4 +41,4 @@ def watchdog(
         create=not settings_from_stdin,
     )
     if not is_complete:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

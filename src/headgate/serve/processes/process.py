@@ -27,6 +27,7 @@ from headgate.bootstrap.store import AppService, open_cache, open_store
 from headgate.bootstrap.tracing import open_tracing
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
+from headgate.exit_codes import ExitCode
 from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
@@ -76,7 +77,6 @@ from headgate.telemetry import Metrics, Tracing, configure_logs
 
 BEAT_SECONDS: Final = 1.0
 ALERTS_EVERY_SECONDS: Final = 5.0
-_ORPHANED_EXIT_CODE: Final = 70
 
 
 def main(channel: int, alive: int, listening: int, memory: int) -> None:
@@ -97,7 +97,7 @@ def _exit_with_parent(alive: int) -> None:
     In a thread of its own, so that no busy event loop can delay it. Requests in progress have not been answered.
     """
     os.read(alive, 1)
-    os._exit(_ORPHANED_EXIT_CODE)
+    os._exit(ExitCode.FATAL)
 
 
 def run(start: ServingStart, end: socket.socket, listening: socket.socket, descriptor: int, *, clock: Clock) -> None:

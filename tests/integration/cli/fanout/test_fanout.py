@@ -13,7 +13,6 @@ import pytest
 from headgate.cli.fanout import fanout
 from headgate.cli.fanout import submit as fanout_submit
 from headgate.cli.fanout import views as fanout_views
-from headgate.cli.fanout.exit_codes import exit_code
 from headgate.cli.fanout.watch import _Lines, _WatchState
 from headgate.cli.times import duration_text, past_time
 from headgate.clock import VirtualClock
@@ -85,12 +84,12 @@ def run(*arguments: str, home: Path) -> Any:
         ["chunk", "show", "r"],
     ],
 )
-def test_fanout__wrong_usage__exits_with_5(tmp_path: Path, arguments: list[str]) -> None:
-    assert run(*arguments, home=tmp_path).exit_code == 5
+def test_fanout__wrong_usage__exits_with_2(tmp_path: Path, arguments: list[str]) -> None:
+    assert run(*arguments, home=tmp_path).exit_code == 2
 
 
 @pytest.mark.parametrize("arguments", [["execution", "ls", "--limit", "0"], ["schedule", "nothing"], ["nothing"]])
-def test_other_commands__wrong_usage__exit_with_2_as_before(tmp_path: Path, arguments: list[str]) -> None:
+def test_other_commands__wrong_usage__exit_with_2(tmp_path: Path, arguments: list[str]) -> None:
     assert run(*arguments, home=tmp_path).exit_code == 2
 
 
@@ -117,7 +116,7 @@ def test_fanout__bad_input__is_refused_before_anyone_is_asked(
     error = run("fanout", *arguments, home=tmp_path).exception
 
     assert isinstance(error, HeadgateError)
-    assert (error.code, error.exit_code) == (code, 5)
+    assert (error.code, error.exit_code) == (code, 2)
     assert said in error.message
 
 
@@ -332,11 +331,6 @@ def test_jsonl__chunks__are_read_back_as_they_were(tmp_path: Path) -> None:
 
 
 # Following
-
-
-@pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("PARTIAL", 2), ("FAILED", 2), ("CANCELLED", 2)])
-def test_exit_code__each_status(status: str, code: int) -> None:
-    assert exit_code(status) == code
 
 
 def test_watched__nothing_happens__has_stalled_after_the_given_time(world: World) -> None:
